@@ -24,7 +24,7 @@ class Kernels(str):
     """The OpenCL C of a plan: a str, so it is printed, sliced, searched and written as the text that it is.
 
     But its items are kernels: an integer (launch order) or a name as index gives one, and so do iteration and len.
-    names: the kernels' names. source: the text, or "" without kernels. Raises IndexOutOfRange or ArgumentError for a kernel that is not there.
+    names: the kernels' names. source: the text, or "" without kernels. A kernel that is not there is an IndexOutOfRange or ArgumentError.
 
     >>> f = tg.trace(lambda x: (x * 2).sin())
     >>> y = f(tg.ones(3))
@@ -76,7 +76,8 @@ class Kernels(str):
             return kernel_text(self._sources[key], key)
         number = index(key)
         if not -len(self) <= number < len(self):
-            raise IndexOutOfRange(f"kernels: there is no kernel {number}; there are {len(self)}" if self.names else f"kernels: {_NO_KERNELS}")
+            there = f"there is no kernel {number}; there are {len(self)}" if self.names else _NO_KERNELS
+            raise IndexOutOfRange(f"kernels: {there}")
         return self[self.names[number]]
 
 

@@ -16,7 +16,7 @@ from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import embedding, scatter_rows, shorten_rows
 from tracegrad.ops.linalg import matmul
 from tracegrad.ops.neural import _channels, _scaled_channels
-from tracegrad.ops.pointwise import abs_, eq, expm1, ge, gt, le, lt, ne, softplus, tanh
+from tracegrad.ops.pointwise import abs_, detach, eq, expm1, ge, gt, le, lt, ne, softplus, tanh
 from tracegrad.ops.pointwise import pow as power
 from tracegrad.ops.pointwise import where as select
 from tracegrad.ops.ranges import in_range
@@ -40,24 +40,24 @@ def celu(input: Array, alpha: float = 1.0, inplace: bool = False) -> Array:
     """x where positive, else alpha (exp(x / alpha) - 1) (Barron 2017)."""
     if holds(alpha == 0):
         raise ArgumentError("celu: alpha must not be 0")
-    positive = gt(input, 0.0)
-    return _into(input, select(positive, input, expm1(select(positive, 0.0, input) * (1.0 / alpha)) * alpha), inplace)
+    negative = lt(input, 0.0)
+    return _into(input, select(negative, expm1(select(negative, input, 0.0) * (1.0 / alpha)) * alpha, input), inplace)
 
 
 @functional
 def hardsigmoid(input: Array, inplace: bool = False) -> Array:
     """x / 6 + 1/2, limited to [0, 1]; no gradient at the limits."""
     inside = gt(input, -3.0) & lt(input, 3.0)
-    beyond = select(le(input, -3.0), 0.0, select(ge(input, 3.0), 1.0, input))
+    beyond = select(le(input, -3.0), 0.0, select(ge(input, 3.0), 1.0, detach(input)))       # or NaN, which has no gradient in torch
     return _into(input, select(inside, input * (1.0 / 6.0) + 0.5, beyond), inplace)
 
 
 @functional
 def hardswish(input: Array, inplace: bool = False) -> Array:
     """x hardsigmoid(x) (Howard et al. 2019): 0 up to -3, x from 3 on."""
-    below, above = le(input, -3.0), ge(input, 3.0)
-    near = select(below | above, 0.0, input)                # or infinite numbers would have NaN as their derivative
-    return _into(input, select(below, 0.0, select(above, input, near * (near + 3.0) * (1.0 / 6.0))), inplace)
+    below, inside = le(input, -3.0), lt(input, 3.0)
+    near = select(inside & ~below, input, 0.0)              # or infinite numbers would have NaN as their derivative
+    return _into(input, select(below, 0.0, select(inside, near * (near + 3.0) * (1.0 / 6.0), input)), inplace)
 
 
 @functional
@@ -109,7 +109,8 @@ def softshrink(input: Array, lambd: float = 0.5) -> Array:
     """x drawn towards 0 by lambd, 0 in between."""
     if holds(lambd < 0):
         raise ArgumentError(f"softshrink: lambd must not be negative, got {lambd}")
-    return select(gt(input, lambd), input - lambd, select(lt(input, -lambd), input + lambd, input * 0.0))
+    inside = ge(input, -lambd) & le(input, lambd)
+    return select(inside, 0.0, select(gt(input, lambd), input - lambd, input + lambd))
 
 
 @functional

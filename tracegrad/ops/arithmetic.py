@@ -52,22 +52,21 @@ _INF = float("inf")
 @public("fmax")
 @on_nodes
 def fmax(input: Array, other: Array) -> Array:
-    """The larger; a number where one of the two is NaN. Where they are equal each gets half the gradient, as in torch."""
-    a, b = common_dtype([input, other], name="fmax")
-    return _but_nan(a, b, maximum(a, b))
+    """The larger; a number where one of the two is NaN. Where they are equal input gets the gradient, as in torch."""
+    return _first_if("fmax", ge, input, other)
 
 
 @public("fmin")
 @on_nodes
 def fmin(input: Array, other: Array) -> Array:
-    """The smaller; a number where one of the two is NaN. Where they are equal each gets half the gradient, as in torch."""
-    a, b = common_dtype([input, other], name="fmin")
-    return _but_nan(a, b, minimum(a, b))
+    """The smaller; a number where one of the two is NaN. Where they are equal input gets the gradient, as in torch."""
+    return _first_if("fmin", le, input, other)
 
 
-def _but_nan(a: Any, b: Any, both: Any) -> Any:
-    """Where one of the two is NaN the other one; `both` elsewhere."""
-    return where(ne(b, b), a, where(ne(a, a), b, both)) if a.dtype.kind == "f" else both
+def _first_if(name: str, better: Any, input: Any, other: Any) -> Any:
+    """input where it is as good, or other is NaN; else other."""
+    a, b = common_dtype([input, other], name=name)
+    return where(better(a, b) | ne(b, b) if b.dtype.kind == "f" else better(a, b), a, b)
 
 
 @public("clamp_min")

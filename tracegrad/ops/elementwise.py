@@ -116,13 +116,22 @@ class FloorDivide(Elementwise):
     def opencl(self, a, b): return f"tg_floordiv({a}, {b})"
 
 
+class TruncDivide(Elementwise):
+    """a / b of floats, rounded towards 0: div(..., rounding_mode="trunc"). Its derivative is 0."""
+    name, nin, kinds, domain = "trunc_divide", 2, "f", (0.6, 4.0)
+    flops = 5
+    def numpy(self, a, b): return np.trunc(np.divide(a, b))
+    def vjp(self, ct, y, a, b): return 0, 0
+    def opencl(self, a, b): return f"trunc({a} / {b})"
+
+
 class Remainder(Elementwise):
     """a - b * floor(a / b): the sign of b (torch.remainder, Python's %)."""
     name, nin, kinds, domain, cost = "remainder", 2, "iuf", (0.6, 4.0), 10.0
     operator = ("%", 7)
     flops = 8
     numpy = staticmethod(np.remainder)
-    def vjp(self, ct, y, a, b): return ct, -ct * (a - y) / b
+    def vjp(self, ct, y, a, b): return ct, -ct * floor_divide(a, b)
     def opencl(self, a, b): return f"tg_remainder({a}, {b})"
     def interval(self, node, *x): return (0, x[1][1] - 1) if x and x[1][0] > 0 else None
 
@@ -132,7 +141,7 @@ class Fmod(Elementwise):
     name, nin, kinds, domain, cost = "fmod", 2, "iuf", (0.6, 4.0), 15.0
     flops = 8
     numpy = staticmethod(np.fmod)
-    def vjp(self, ct, y, a, b): return ct, -ct * (a - y) / b
+    def vjp(self, ct, y, a, b): return ct, -ct * trunc_divide(a, b)
     def opencl(self, a, b): return f"fmod({a}, {b})"
 
 
@@ -222,6 +231,26 @@ class Minimum(Elementwise):
 def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
     share = where(eq(a, b), ct * 0.5, ct)                # a NaN wins over nothing and loses to nothing: both get it all, as in torch
     return where(wins(b, a), 0.0, share), where(wins(a, b), 0.0, share)
+
+
+class ClampMin(Elementwise):
+    """x, at least low; NaN if either is. Where they are equal x gets the gradient, where one is NaN neither, as in torch."""
+    name, nin = "clamp_min", 2
+    numpy = staticmethod(np.maximum)
+    def vjp(self, ct, y, x, low): return where(ge(x, low), ct, 0.0), where(lt(x, low), ct, 0.0)
+    def opencl(self, x, low): return f"tg_max({low}, {x})"              # which looks for NaN in its first argument, most often a number
+    def interval(self, node, *x): return (max(x[0][0], x[1][0]), max(x[0][1], x[1][1])) if x else None
+    def logic(self, x, low): return bitwise_or(x, low)
+
+
+class ClampMax(Elementwise):
+    """x, at most high; NaN if either is. Where they are equal x gets the gradient, where one is NaN neither, as in torch."""
+    name, nin = "clamp_max", 2
+    numpy = staticmethod(np.minimum)
+    def vjp(self, ct, y, x, high): return where(le(x, high), ct, 0.0), where(gt(x, high), ct, 0.0)
+    def opencl(self, x, high): return f"tg_min({high}, {x})"
+    def interval(self, node, *x): return (min(x[0][0], x[1][0]), min(x[0][1], x[1][1])) if x else None
+    def logic(self, x, high): return bitwise_and(x, high)
 
 
 # --------------------------------------------------------------------------------------------------------- complex numbers
@@ -752,8 +781,8 @@ class Trunc(Rounding):
 
 # ------------------------------------------------------------------------------------------- the instances, for the rules above
 
-floor_divide, power = REGISTRY["floor_divide"], REGISTRY["pow"]
-eq, ne, lt, gt, ge, where = (REGISTRY[n] for n in ("eq", "ne", "lt", "gt", "ge", "where"))
+floor_divide, trunc_divide, power = (REGISTRY[n] for n in ("floor_divide", "trunc_divide", "pow"))
+eq, ne, lt, le, gt, ge, where = (REGISTRY[n] for n in ("eq", "ne", "lt", "le", "gt", "ge", "where"))
 times, over, choose = (saving_nothing(REGISTRY[n]) for n in ("mul", "div", "where"))     # by constants that no user gave
 bitwise_and, bitwise_or, bitwise_xor, bitwise_not = (REGISTRY[f"bitwise_{n}"] for n in ("and", "or", "xor", "not"))
 real, imag, make_complex, conjugate = (REGISTRY[n] for n in ("real", "imag", "complex", "conj"))

@@ -16,7 +16,7 @@ from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.elementwise import exp, log, where
-from tracegrad.ops.pointwise import abs_, eq, le, log1p, lt, ne
+from tracegrad.ops.pointwise import abs_, eq, ge, le, log1p, lt, ne
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.reduction import total
 from tracegrad.ops.statistics import mean, reduce, sum_
@@ -73,12 +73,12 @@ def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: A
     if holds(beta == 0):
         return l1_loss(input, target, reduction)
     _same_shape("smooth_l1_loss", input, target)
-    near, square, d = _near(input - target, beta)
+    far, square, d = _far(input - target, beta)
     if isinstance(beta, Node):                                  # 0 * inf, or its gradient would be NaN
         width = where(eq(beta, 0.0), const(1, d.dtype), cast(beta, d.dtype))
     else:
         width = beta
-    return _reduced("smooth_l1_loss", where(near, square * (0.5 / width), d - 0.5 * beta), reduction)
+    return _reduced("smooth_l1_loss", where(far, d - 0.5 * beta, square * (0.5 / width)), reduction)
 
 
 @functional
@@ -88,16 +88,16 @@ def huber_loss(input: Array, target: Array, reduction: str = "mean", delta: floa
     _same_shape("huber_loss", input, target)
     if fails(delta > 0):
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
-    near, square, d = _near(input - target, delta)
-    return _reduced("huber_loss", where(near, square * 0.5, (d - 0.5 * delta) * delta), reduction, weight)
+    far, square, d = _far(input - target, delta)
+    return _reduced("huber_loss", where(far, (d - 0.5 * delta) * delta, square * 0.5), reduction, weight)
 
 
-def _near(difference: Any, limit: float) -> tuple[Any, Any, Any]:
-    """Whether |difference| < limit, its square there (not of |difference|, which has no second derivative at 0), and |difference|."""
+def _far(difference: Any, limit: float) -> tuple[Any, Any, Any]:
+    """Whether |difference| >= limit, its square elsewhere (not of |difference|, which has no second derivative at 0), and |difference|."""
     d = abs_(difference)
-    near = lt(d, limit)
-    inner = where(near, difference, 0.0)                        # 0 * inf elsewhere would be a NaN in the gradient
-    return near, inner * inner, d
+    far = ge(d, limit)
+    inner = where(far, 0.0, difference)                         # 0 * inf elsewhere would be a NaN in the gradient
+    return far, inner * inner, d
 
 
 # ----------------------------------------------------------------------------------------------------------------- classes

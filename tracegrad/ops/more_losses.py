@@ -19,7 +19,7 @@ from tracegrad.ops.elementwise import exp, log, where
 from tracegrad.ops.indexing import gather
 from tracegrad.ops.losses import _reduced, _same_shape
 from tracegrad.ops.neural import logsigmoid
-from tracegrad.ops.pointwise import detach, eq, ge, gt, le, lt, maximum, minimum, ne, sqrt
+from tracegrad.ops.pointwise import clamp, detach, eq, ge, gt, le, lt, maximum, minimum, ne, sqrt
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import full_like_shape, unsqueeze
 from tracegrad.ops.statistics import cumsum, logsumexp, mean, sum_
@@ -76,11 +76,11 @@ def margin_ranking_loss(input1: Array, input2: Array, target: Array, margin: flo
     if not input1.ndim == input2.ndim == target.ndim:
         raise ShapeError(f"margin_ranking_loss: input1 {input1.shape}, input2 {input2.shape} and target {target.shape} must have equally "
                          "many dimensions")
-    return _reduced("margin_ranking_loss", _positive(-target * (input1 - input2) + margin), reduction)
+    return _reduced("margin_ranking_loss", clamp(-target * (input1 - input2) + margin, min=0.0), reduction)
 
 
 def _positive(x: Any) -> Any:
-    """max(x, 0), without a gradient at 0, as torch's clamp_min."""
+    """max(x, 0), without a gradient at 0: torch's losses of classes; those of pairs have one there, by clamp."""
     return where(le(x, 0.0), 0.0, x)
 
 
@@ -89,7 +89,7 @@ def _positive(x: Any) -> Any:
 def hinge_embedding_loss(input: Array, target: Array, margin: float = 1.0, reduction: str = "mean") -> Array:
     """input where target is 1, max(0, margin - input) where it is -1."""
     broadcast_shapes("hinge_embedding_loss", [input.shape, target.shape])
-    loss = where(ne(target, 1), _positive(margin - input), 0.0) + where(ne(target, -1), input, 0.0)
+    loss = where(ne(target, 1), clamp(margin - input, min=0.0), 0.0) + where(ne(target, -1), input, 0.0)
     return _reduced("hinge_embedding_loss", loss, reduction)
 
 
@@ -103,7 +103,7 @@ def cosine_embedding_loss(input1: Array, input2: Array, target: Array, margin: f
     tiny = 1e-12
     product = sum_(input1 * input2, -1)
     cosine = product / sqrt((sum_(input1 * input1, -1) + tiny) * (sum_(input2 * input2, -1) + tiny))
-    loss = where(eq(target, 1), 1.0 - cosine, 0.0) + where(eq(target, -1), _positive(cosine - margin), 0.0)
+    loss = where(eq(target, 1), 1.0 - cosine, 0.0) + where(eq(target, -1), clamp(cosine - margin, min=0.0), 0.0)
     return _reduced("cosine_embedding_loss", loss, reduction)
 
 
@@ -134,7 +134,7 @@ def _triplet(name: str, distance: Callable[..., Any], a: Any, p: Any, n: Any, ma
 
 @on_nodes
 def _summary(loss: Any, name: str, reduction: str) -> Any:
-    return _reduced(name, _positive(loss), reduction)
+    return _reduced(name, clamp(loss, min=0.0), reduction)
 
 
 @functional

@@ -16,7 +16,7 @@ from tracegrad.operators import PUBLIC, F, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.elementwise import where
-from tracegrad.ops.pointwise import clamp, detach, exp, expm1, ge, gt, le, log1p, lt, rsqrt, sigmoid
+from tracegrad.ops.pointwise import clamp, detach, exp, expm1, ge, le, log1p, lt, rsqrt, sigmoid
 from tracegrad.ops.pointwise import where as select
 from tracegrad.ops.statistics import mean, norm, sum_
 
@@ -214,8 +214,8 @@ def logsigmoid(input: Array) -> Array:
 @on_nodes
 def elu(input: Array, alpha: float = 1.0) -> Array:
     """x where positive, else alpha (exp(x) - 1)."""
-    positive = gt(input, 0.0)
-    return where(positive, input, expm1(where(positive, 0.0, input)) * alpha)
+    negative = le(input, 0.0)
+    return where(negative, expm1(where(negative, input, 0.0)) * alpha, input)
 
 
 @functional

@@ -141,7 +141,7 @@ def div(input: Array, other: Array, *, rounding_mode: str | None = None) -> Arra
         return floor_divide(input, other)
     if rounding_mode == "trunc":
         if any(_dtype_kind(a) == "f" for a in (input, other)):
-            return trunc(call(REGISTRY["div"], (input, other), {}))
+            return call(REGISTRY["trunc_divide"], (input, other), {})
         below = floor_divide(input, other)
         return below + ((below < 0) & ne(below * other, input))
     if rounding_mode is not None:
@@ -292,20 +292,15 @@ def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
 def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
     """input limited to [min, max] (scalars or tensors; None for no limit; max wins where min > max; NaN where a limit is NaN).
 
-    The gradient passes where min < x < max, for limits that are numbers; a tensor's limit that x is equal to takes half of it: as in torch.
+    The gradient passes where min <= x <= max; a tensor's limit has it elsewhere: as in torch.
     """
     if min is None and max is None:
         raise ArgumentError("clamp: at least one of min and max must be given")
     refuse_complex("clamp", input)
     out = input
-    for limit, extremum, outside in ((min, maximum, le), (max, minimum, ge)):
+    for limit, limited in ((min, "clamp_min"), (max, "clamp_max")):
         if limit is not None:
-            if not isinstance(limit, Operators):
-                out = where(outside(out, limit) if limit == limit else eq(out, out), limit, out)
-            elif limit.aval.weak:                               # a number of run time
-                out = where(outside(out, limit) | ne(limit, limit), limit, out)
-            else:
-                out = extremum(out, limit)
+            out = call(REGISTRY[limited], (out, limit), {})
     return out
 
 
