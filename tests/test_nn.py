@@ -3,6 +3,7 @@
 import copy
 import inspect
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -424,3 +425,82 @@ def test_replaced_layers_and_loaded_weights_show():
 def test_modules_cannot_be_made_in_a_trace():
     with pytest.raises(TraceError, match="outside"):
         tg.trace(lambda x: nn.Linear(2, 2).forward(x))(random(3, 2))
+
+
+# ------------------------------------------------------------------------------------------- parameters under several names
+
+
+class Tied(nn.Module):
+    """Two names of a weight, of a buffer and of a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head, self.block = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False), nn.Linear(3, 3)
+        self.head.weight, self.again = self.embedding.weight, self.block
+        self.register_buffer("first", tg.ones(2))
+        self.register_buffer("second", self.first)
+
+    def forward(self, x):
+        return self.head(self.again(self.block(self.embedding(x))))
+
+    def is_tied(self):
+        return (self.head.weight is self.embedding.weight and self.first is self.second and self.again is self.block
+                and len(list(self.parameters())) == 3 and len(list(self.named_parameters(remove_duplicate=False))) == 6
+                and len(list(self.buffers())) == 1 and len(self.state_dict()) == 8)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("saved", ["tensors", "parameters", "arrays", "a file", "one name"])
+def test_what_is_tied_stays_tied_when_loaded(saved, assign, tmp_path):
+    source, model = Tied(), Tied()
+    state = source.state_dict(keep_vars=saved == "parameters")
+    if saved == "arrays":
+        state = {name: t.numpy() for name, t in state.items()}
+    elif saved == "a file":
+        tg.save(state, tmp_path / "x")
+        state = tg.load(tmp_path / "x")
+    elif saved == "one name":
+        state = {name: state[name] for name in ("head.weight", "block.weight", "block.bias", "second")}
+    model.load_state_dict(state, strict=saved != "one name", assign=assign)
+    assert source.is_tied()
+    assert model.is_tied()
+    ids = tg.tensor([0, 4, 2])
+    np.testing.assert_array_equal(model(ids).detach().numpy(), source(ids).detach().numpy())
+    optimizer = optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(2):                                     # and do not drift apart
+        optimizer.zero_grad()
+        (model(ids) ** 2).sum().backward()
+        optimizer.step()
+    assert model.is_tied()
+    assert (model.embedding.weight is source.embedding.weight) == (assign and saved == "parameters")
+
+
+def test_of_several_values_of_one_parameter_the_last_counts():
+    state = {name: t.clone() for name, t in Tied().state_dict().items()}
+    state["head.weight"].fill_(7)
+    for assign in (False, True):
+        model = Tied()
+        model.load_state_dict(state, assign=assign)
+        assert model.is_tied()
+        assert (model.embedding.weight.detach().numpy() == 7).all()
+
+
+def test_what_is_tied_stays_tied_when_moved_or_copied():
+    model = Tied()
+    for change in (lambda m: m.double(), lambda m: m.half(), lambda m: m.to("numpy"), lambda m: m.float(), copy.deepcopy,
+                   lambda m: pickle.loads(pickle.dumps(m))):
+        model = change(model)
+        assert model.is_tied()
+        assert model.head.weight.dtype == model.embedding.weight.dtype
+    assert copy.deepcopy(model).embedding.weight is not model.embedding.weight
+
+
+def test_modules_that_share_their_table_of_parameters_are_loaded_once():
+    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    other._parameters = one._parameters
+    model, apart = nn.Sequential(one, other), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model.load_state_dict(apart.state_dict(), assign=True)
+    assert model[0].weight is model[1].weight
+    np.testing.assert_array_equal(model[0].weight.detach().numpy(), apart[1].weight.detach().numpy())
+    apart.load_state_dict(model.state_dict(), assign=True)
+    assert len(list(apart.parameters())) == 4              # what is not tied does not become so

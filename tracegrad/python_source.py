@@ -177,6 +177,8 @@ class _Writer:
             return f"{a}.{name}({attrs['dim']})"
         if not attrs and (name in PUBLIC or name in SPECIAL) and isinstance(node.fn, Elementwise):
             return f"tg.{'' if name in PUBLIC else 'special.'}{name}({', '.join(t.text for t in args)})"
+        if name == "trunc_divide":
+            return f"tg.div({args[0].text}, {args[1].text}, rounding_mode='trunc')"
         if name == "copy":
             return f"{a}.clone()"
         if name in ("view_as_real", "view_as_complex"):

@@ -445,6 +445,7 @@ class Module:
         """Copy values (Tensors or numpy arrays) into the parameters and buffers of the same names.
 
         assign: put the given tensors in their places instead, with their dtypes and devices; an optimizer is to be made afterwards.
+        What is one parameter under several names stays one (of several values the last one counts), with either.
         Raises ArgumentError if names are missing or unexpected and `strict`, ShapeError where shapes differ (before anything is copied).
         """
         if not isinstance(state_dict, Mapping):
@@ -474,28 +475,22 @@ class Module:
         if wrong:
             raise ShapeError(f"load_state_dict: {type(self).__name__}: {'; '.join(wrong)}")
         with no_grad():
-            for start, module in places:
-                for name, target in list(module._own_state(start)):
-                    if name in values and name in own:
-                        value = values[name]
-                        source = value if isinstance(value, Tensor) else from_array(np.asarray(value), target.device)
-                        if assign:
-                            module._put(name[len(start):], target, source)
-                        else:
-                            target.copy_(source.detach().to(device=target.device))
+            given: dict[int, Tensor] = {}                    # by what they replace, which may have several names
+            for name, target in own.items():
+                if name in values:
+                    value = values[name]
+                    source = value if isinstance(value, Tensor) else from_array(np.asarray(value), target.device)
+                    if assign:
+                        given[id(target)] = _in_place_of(target, source)
+                    else:
+                        target.copy_(source.detach().to(device=target.device))
+            for module in self.modules() if assign else ():
+                for table in (module._parameters, module._buffers):
+                    table.update({name: given[id(t)] for name, t in table.items() if id(t) in given})    # type: ignore[arg-type]
         for name, module in extra.items():
             if name in values:
                 module.set_extra_state(values[name])
         return result
-
-    def _put(self, name: str, target: Tensor, source: Tensor) -> None:
-        """A given tensor in the place of a parameter or buffer, which it is like in whether it requires grad."""
-        if isinstance(target, Parameter):
-            given = source if isinstance(source, Parameter) else Parameter(source.detach(), target.requires_grad)
-            given.requires_grad_(target.requires_grad)
-            self._parameters[name] = given
-        else:
-            self._buffers[name] = source
 
     # ---------------------------------------------------------------------------------------------------------- description
 
@@ -516,6 +511,15 @@ class Module:
     def _described(self) -> Iterator[tuple[str, str]]:
         """The modules directly below, as text."""
         return ((name, repr(child)) for name, child in self._modules.items())
+
+
+def _in_place_of(target: Tensor, source: Tensor) -> Tensor:
+    """What stands where a parameter or buffer did, which it is like in whether it requires grad."""
+    if not isinstance(target, Parameter):
+        return source
+    given = source if isinstance(source, Parameter) else Parameter(source.detach(), target.requires_grad)
+    given.requires_grad_(target.requires_grad)
+    return given
 
 
 def _move(tensor: Tensor, args: Any, kwargs: Any) -> None:
