@@ -1,8 +1,17 @@
-"""Run by .ci/run with the installed wheel, outside the checkout (whose path is the argument): is everything there, and does it work?"""
+"""Run by .ci/run with the installed wheel and nothing else, outside the checkout (whose path is the argument): is all there, does it work?
 
+What the README and the documents show runs, too: a plain install does what they say.
+"""
+
+import contextlib
 import importlib
+import io
+import linecache
 import pkgutil
+import re
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 
@@ -34,4 +43,23 @@ value, slope = value_and_slope(tg.from_numpy(x))
 assert np.allclose(value.numpy(), (np.sin(x) * x).sum(), rtol=1e-4)
 assert np.allclose(slope.numpy(), np.cos(x) * x + np.sin(x), atol=1e-5)
 assert "__kernel" in str(value_and_slope.kernels())
-print(f"{len(names)} modules import; a gradient came out right")
+
+with tempfile.TemporaryDirectory() as folder:
+    model, other = tg.nn.Linear(3, 2), tg.nn.Linear(3, 2)
+    tg.save({"model": model.state_dict(), "epoch": 3}, f"{folder}/checkpoint.tg")
+    tg.nn.save_file(model.state_dict(), f"{folder}/model.safetensors")
+    for state in (tg.load(f"{folder}/checkpoint.tg")["model"], tg.load(f"{folder}/model.safetensors"),
+                  tg.nn.load_file(f"{folder}/model.safetensors")):
+        other.load_state_dict(state)
+        assert np.array_equal(other.weight.detach().numpy(), model.weight.detach().numpy())
+
+blocks = 0
+for page in (Path(checkout, "README.md"), *sorted(Path(checkout, "docs").glob("*.md"))):
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for block in re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        name = f"{page.name}, block {blocks}"
+        linecache.cache[name] = (len(block[1]), None, block[1].splitlines(keepends=True), name)
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(block[1], name, "exec"), namespace)
+        blocks += 1
+print(f"{len(names)} modules import; a gradient came out right; files are written and read; {blocks} blocks of the documents run")

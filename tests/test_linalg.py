@@ -263,6 +263,39 @@ def test_lstsq_is_numpys():
     assert L.lstsq(tg.tensor(draw(2, 4)), tg.tensor(draw(2, 3))).residuals.shape == (0,)
 
 
+@pytest.mark.parametrize("driver", [None, "gels", "gelsy", "gelsd", "gelss"])
+def test_lstsq_gives_what_its_driver_gives(driver):
+    """The shapes are torch's, for every driver: what LAPACK's does not compute is empty."""
+    for batch in ((), (2,), (3, 2)):
+        for m, n in ((4, 3), (3, 3), (2, 3), (3, 0), (0, 3)):
+            a, b = draw(*batch, m, n), draw(*batch, m, 2)
+            x, residuals, rank, s = L.lstsq(tg.tensor(a), tg.tensor(b), driver=driver)
+            assert x.shape == (*batch, n, 2)
+            assert residuals.shape == ((*batch, 2) if m > n and driver != "gelsy" else (0,))
+            assert rank.shape == ((0,) if driver == "gels" else batch)
+            assert s.shape == ((0,) if driver in ("gels", "gelsy") else (*batch, min(m, n)))
+            assert rank.dtype == tg.int64
+            near(x, np.linalg.pinv(a) @ b, np.float64, 10000)
+    a, b = (tg.tensor(draw(4, 3)).requires_grad_() for _ in range(2))
+    x, residuals, rank, s = L.lstsq(a, b, driver=driver)
+    assert x.requires_grad
+    assert not rank.requires_grad
+    assert not s.requires_grad
+
+
+def test_the_gradient_of_a_hermitian_pinv_is_of_the_whole_matrix():
+    """As in torch: that of the general pseudo-inverse, though only a triangle is read."""
+    a = draw(4, 4)
+    a = a + a.T
+    pairs = []
+    for hermitian in (False, True):
+        x = tg.tensor(a).requires_grad_()
+        (L.pinv(x, hermitian=hermitian) * tg.tensor(draw(4, 4, seed=3))).sum().backward()
+        pairs.append(x.grad.numpy())
+    np.testing.assert_allclose(*pairs, rtol=1e-8)
+    near(L.pinv(tg.tensor(np.tril(a)), hermitian=True), np.linalg.pinv(a), np.float64, 10000)
+
+
 def test_norms_and_condition_numbers():
     for shape in ((7, 13), (3, 5, 5)):
         a = draw(*shape)
@@ -295,6 +328,9 @@ def test_products():
     near(L.vecdot(tg.tensor(x), tg.tensor(y), dim=1), (x * y).sum(1), np.float64)
     near(L.vander(tg.tensor(x), N=4), x[..., None] ** np.arange(4), np.float64)
     assert L.vander(tg.tensor([2, 3])).numpy().tolist() == [[1, 2], [1, 3]]
+    assert L.vander(tg.tensor(2.0), N=3).numpy().tolist() == [[1, 2, 4]]
+    with pytest.raises(ArgumentError, match=r"vander: .*N must be given"):
+        L.vander(tg.tensor(2.0))
     a = draw(4, 6, 8, 3)
     near(L.tensorinv(tg.tensor(a)), np.linalg.tensorinv(a), np.float64, 10000)
     a, b = draw(6, 4, 2, 3, 4), draw(6, 4)

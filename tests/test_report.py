@@ -1,7 +1,11 @@
 """Programs as text: the Python of a traced function computes the same; kernels, explanation, dot and one-line-per-node text."""
 
 import ast
+import copy
+import io
+import json
 import keyword
+import pickle
 import re
 from types import SimpleNamespace
 
@@ -370,6 +374,37 @@ def test_kernels():
         kernels[2]
     with pytest.raises(ArgumentError, match="there are first_k0, second"):
         kernels["third"]
+
+
+def test_kernels_are_their_text(tmp_path):
+    """What users do with the text of kernels: slices, searches, lines, files."""
+    kernels = Kernels(plan())
+    assert isinstance(kernels, str)
+    assert kernels == SOURCE
+    assert (kernels[:20], kernels[-9:], kernels[3:30:2]) == (SOURCE[:20], SOURCE[-9:], SOURCE[3:30:2])
+    assert "kernel void second" in kernels
+    assert "no such text" not in kernels
+    assert kernels.find("second") == SOURCE.find("second")
+    assert kernels.count("kernel void") == 2
+    assert kernels.splitlines() == SOURCE.splitlines()
+    assert kernels.replace("kernel", "__kernel") == SOURCE.replace("kernel", "__kernel")
+    assert re.search(r"kernel void (\w+)", kernels)[1] == "first_k0"
+    assert re.findall(r"void (\w+)", kernels) == ["first_k0", "second"]
+    assert f"{kernels}!" == kernels + "!" == SOURCE + "!"
+    for written in (io.StringIO(), (tmp_path / "kernels.cl").open("w+")):
+        with written as file:
+            file.write(kernels)
+            file.seek(0)
+            assert file.read() == SOURCE
+    (tmp_path / "again.cl").write_text(kernels)
+    assert json.loads(json.dumps({"text": kernels})) == {"text": SOURCE}
+    for again in (pickle.loads(pickle.dumps(kernels)), copy.deepcopy(kernels)):
+        assert (again, again.names, [*again], repr(again)) == (kernels, kernels.names, [*kernels], repr(kernels))
+    assert kernels[np.int64(1)] == kernels[1]
+    with pytest.raises(TypeError):
+        kernels[1.0]
+    assert not Kernels(None)
+    assert Kernels(None)[:2] == "//"
 
 
 def test_kernels_of_the_interpreter():

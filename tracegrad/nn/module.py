@@ -485,8 +485,9 @@ class Module:
                     else:
                         target.copy_(source.detach().to(device=target.device))
             for module in self.modules() if assign else ():
-                for table in (module._parameters, module._buffers):
-                    table.update({name: given[id(t)] for name, t in table.items() if id(t) in given})    # type: ignore[arg-type]
+                tables: tuple[dict[str, Any], ...] = module._parameters, module._buffers
+                for table in tables:
+                    table.update({name: given[id(t)] for name, t in table.items() if id(t) in given})
         for name, module in extra.items():
             if name in values:
                 module.set_extra_state(values[name])

@@ -205,14 +205,13 @@ def pinv(A: Array, rcond: Any = None, hermitian: bool = False, *, atol: Any = No
 
 
 def _hermitian(name: str, a: Node) -> Any:
-    """The symmetric matrices of which `a` has the lower triangle; the gradient is symmetric, too."""
+    """The symmetric matrices of which `a` has the lower triangle; the gradient is of all of a, as in torch."""
     _matrices(name, a, square=True)
-    half = (a + h(a)) * 0.5
     low = h(tril(a, -1))
     triangle = tril(a) + low
     if a.dtype.kind == "c":                     # of which the diagonal is taken to be real
         triangle = h(low) + low + _eye(a.shape[-1], a) * real(a)
-    return half + detach(triangle - half)
+    return a + detach(triangle - a)
 
 
 def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
@@ -249,8 +248,10 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
     """(solution, residuals, rank, singular_values): the X of least norm that minimises ||A X - B||, for A (*, m, n) B (*, m, k), (*, m).
 
     Any rank, by A's singular values, of which those up to rcond * the largest (default max(m, n) * eps) count as 0, as LAPACK's gelsd and
-    numpy do; so `driver` is accepted and changes nothing. residuals: sums of squares (*, k) if m > n, else empty. (torch leaves them empty
-    for rank-deficient A as well; here they are always what is left.) The derivative is that of pinv(A) B, at constant rank.
+    numpy do. residuals: sums of squares (*, k) if m > n, else empty. (torch leaves them empty for rank-deficient A as well; here they are
+    always what is left.) driver: all compute the same, and leave empty (shape (0,)) what LAPACK's do not give: "gels" rank and
+    singular_values, "gelsy" residuals and singular_values; None, "gelsd" and "gelss" give everything. The derivative is that of
+    pinv(A) B, at constant rank; singular_values has none, see `svdvals`.
     """
     _floats("lstsq", A, B)
     _matrices("lstsq", A)
@@ -264,11 +265,14 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
         raise ShapeError(f"lstsq: A {A.shape} and B {B.shape} do not fit: B must have {A.shape[-2]} rows, has {b.shape[-2]}")
     x = matmul(pinv(A, rtol=rcond), b)
     m, n = A.shape[-2:]
-    residuals = full_like_shape((0,), 0, dtypes.real_of(A.dtype))
-    if m > n:
+    nothing = full_like_shape((0,), 0, dtypes.real_of(A.dtype))
+    residuals = nothing
+    if m > n and driver != "gelsy":
         left = matmul(A, x) - b
         residuals = total(abs_squared(left), (left.ndim - 2,))
-    return LstsqResult(mv.reshape(x, x.shape[:-1]) if vector else x, residuals, matrix_rank(A, rtol=rcond), svdvals(A))
+    rank = full_like_shape((0,), 0, dtypes.int64) if driver == "gels" else matrix_rank(A, rtol=rcond)
+    s = nothing if driver in ("gels", "gelsy") else detach(svdvals(A))
+    return LstsqResult(mv.reshape(x, x.shape[:-1]) if vector else x, residuals, rank, s)
 
 
 @linalg(public=True)
@@ -599,7 +603,9 @@ def cross(input: Array, other: Array, *, dim: int = -1) -> Array:
 def _vander(x: Array, *, N: int | None = None) -> Array:
     """The powers 0 ... N - 1 (default: as many as x has) of the elements of x (*, n), as rows: (*, n, N)."""
     if not x.ndim:
-        raise ShapeError("vander: takes at least 1 dimension, got ()")
+        if N is None:
+            raise ArgumentError("vander: of a single number, a tensor of shape (), N must be given")
+        x = mv.reshape(x, (1,))
     count = x.shape[-1] if N is None else integer("vander", "N", N)
     if count < 1:
         raise ArgumentError(f"vander: N must be at least 1, got {count}")
