@@ -39,13 +39,19 @@ def value_and_slope(x):
 
 
 x = np.linspace(-1, 1, 1000, dtype=np.float32)
-value, slope = value_and_slope(tg.from_numpy(x))
+given = tg.from_numpy(x)                 # kept: profile() runs the call again
+value, slope = value_and_slope(given)
 assert np.allclose(value.numpy(), (np.sin(x) * x).sum(), rtol=1e-4)
 assert np.allclose(slope.numpy(), np.cos(x) * x + np.sin(x), atol=1e-5)
-assert "__kernel" in str(value_and_slope.kernels())
+assert "__kernel" in value_and_slope.kernels()
+assert value_and_slope.graph.number_of_nodes()
+assert "def value_and_slope" in value_and_slope.source()
+assert value_and_slope.explain()
+assert str(value_and_slope.profile())
 
 with tempfile.TemporaryDirectory() as folder:
     model, other = tg.nn.Linear(3, 2), tg.nn.Linear(3, 2)
+    value_and_slope.timeline(f"{folder}/trace.json")
     tg.save({"model": model.state_dict(), "epoch": 3}, f"{folder}/checkpoint.tg")
     tg.nn.save_file(model.state_dict(), f"{folder}/model.safetensors")
     for state in (tg.load(f"{folder}/checkpoint.tg")["model"], tg.load(f"{folder}/model.safetensors"),
