@@ -212,3 +212,11 @@ def test_thresholds_that_are_elements_equal_them_in_an_untraced_backward(monkeyp
     found, wanted = slope(tg.trace(f)), slope(f)
     assert ((found == 0) == (wanted == 0)).all()
     np.testing.assert_allclose(found, wanted, rtol=1e-3 if dtype is tg.float32 else 1e-9)
+
+
+def test_errors_name_the_function_that_was_called() -> None:
+    """clamp is made of clamp_min, and says clamp."""
+    small = tg.ones(2, dtype=tg.uint8)
+    for name, call in (("clamp", lambda: small.clamp(min=-1)), ("clamp_max", lambda: small.clamp_max(300))):
+        with pytest.raises(tg.errors.DTypeError, match=rf"^{name}: .*does not fit uint8"):
+            call()

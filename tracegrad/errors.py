@@ -27,6 +27,7 @@ the user's program that was running.
 """
 
 import contextlib
+import re
 import sys
 from os.path import dirname
 
@@ -60,7 +61,7 @@ class TracegradError(Exception):
 
     def called(self, name: str) -> None:
         """Begin the message with `name`, what the user called, if it begins with what that is made of."""
-        if not str(self).startswith(name):
+        if not re.match(rf"{re.escape(name)}\b", str(self)):
             self.args = (f"{name}: {self}", *self.args[1:])
 
 
