@@ -91,9 +91,10 @@ def kernels(device: Device, plan: Plan, small: bool = False) -> Kernels:
     """Where the kernels of a plan are: in programs that are there, that are on the disk, or in one that is built. Raises BuildError."""
     side = _side(device, small)
     with _lock:
-        if not plan.functions:
-            whole = Built(_whole(device, side, plan.source))
-            return {launch.entry: (whole, launch.entry) for launch in plan.launches}
+        theirs: Kernels = {}
+        if plan.foreign:
+            program, ours = Built(_whole(device, side, plan.foreign)), {function.entry for function in plan.functions}
+            theirs = {launch.entry: (program, launch.entry) for launch in plan.launches if launch.entry not in ours}
         found: dict[str, Built] = {}
         new: dict[str, Function] = {}
         for function in plan.functions:
@@ -110,10 +111,10 @@ def kernels(device: Device, plan: Plan, small: bool = False) -> Kernels:
                 whole = Built(_whole(device, side, plan.source))
                 if config.check:
                     raise CompilerBug("kernels: a plan's kernels build together, and not by themselves") from error
-                return {function.entry: (whole, function.entry) for function in plan.functions}
+                return theirs | {function.entry: (whole, function.entry) for function in plan.functions}
         for key, built in found.items():
             _known[device.context.int_ptr, side.int_ptr, key] = built
-        return {function.entry: (found[function.key], _called(function.key)) for function in plan.functions}
+        return theirs | {function.entry: (found[function.key], _called(function.key)) for function in plan.functions}
 
 
 def load_compiler(device: Device, name: str, operations: int = 0) -> None:
@@ -230,7 +231,7 @@ def _idle(functions: Sequence[Function], text: str, plan: Plan) -> list[build_wo
     kernels = {name: (part.name, taken(function, part)) for function in functions if (part := parts.get(name := _called(function.key)))}
     found: dict[tuple[str, tuple[int, ...], tuple[int, ...], bool], tuple[int, ...]] = {}
     for step in plan.launches:
-        kernel = kernels.get(_called(keys[step.entry]))
+        kernel = kernels.get(_called(keys.get(step.entry, "")))              # ("": a kernel that the user wrote)
         if kernel is not None and step.local_size is not None and 0 not in step.global_size:
             found.setdefault((*kernel, step.local_size, max(step.global_size) > 0xFFFF), step.global_size)
     return [(name, sizes, global_size, local_size) for (name, sizes, local_size, _), global_size in found.items()]

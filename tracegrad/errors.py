@@ -42,6 +42,17 @@ __all__ = ["ArgumentError", "ArgumentTypeError", "AutogradError", "BuildError", 
 INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime", contextlib.__file__)
 
 
+def printable(text: str) -> str:
+    """Text of the user's, such as a line or the name of a file, as a part of a line of ours that can be written anywhere.
+
+    A tab is a space, and \N{REPLACEMENT CHARACTER} stands for what ends a line, controls a terminal, or is not Unicode (a byte of a file's
+    name that is not UTF-8).
+    """
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() else " " if c in "\t\xa0" else "\N{REPLACEMENT CHARACTER}" for c in text])
+
+
 def user_line() -> str:
     """The nearest line outside tracegrad on the Python stack, as "file:line"; "" if there is none."""
     frame = sys._getframe(1)
@@ -49,7 +60,7 @@ def user_line() -> str:
         if frame.f_back is None:
             return ""
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{printable(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 class TracegradError(Exception):

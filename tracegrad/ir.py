@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, over
 import optree
 
 from tracegrad.dtypes import DType
-from tracegrad.errors import INTERNAL, LinAlgError, TraceError
+from tracegrad.errors import INTERNAL, LinAlgError, TraceError, printable
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
@@ -150,7 +150,7 @@ class Location(_Line):
         error.of(str(self), self.who, self.position)
 
     def __str__(self) -> str:
-        return f"{self.filename}:{self.line}"
+        return f"{printable(self.filename)}:{self.line}"
 
 
 # By file names, whose hashes are known: that of a code object is computed from all its constants and names at every look-up.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from tracegrad.tensor import Tensor
 
 # ------------------------------------------------------------------------------------------------------------ elementwise
 
-_IDENTIFIER = r"(?<![\w.])[A-Za-z_]\w*"            # patterns are compiled when they are used, not when this is imported
+_IDENTIFIER = r"(?<![\w.])[^\W\d]\w*"              # patterns are compiled when they are used, not when this is imported
 _NOT_AN_ARGUMENT = (r"^(M_\w+|INFINITY|NAN|MAXFLOAT|HUGE_VALF?|FLT_\w+|DBL_\w+|INT_\w+|"
                     r"(u?(char|short|int|long)|half|float|double|bool|size_t|unsigned|signed)\d*)$")
 
@@ -85,14 +86,13 @@ def elementwise(expression: str, *, args: Sequence[str] | None = None, derivativ
     >>> leaky = tg.elementwise("(x > 0) ? x : a*x", derivatives={"x": "(x > 0) ? 1 : a", "a": "(x > 0) ? 0 : x"})
     >>> leaky(tg.tensor([-1.0, 2.0]), 0.1)
     """
-    if ";" in expression or not expression.strip():
-        raise ArgumentError(f"elementwise: {expression!r} is not one C expression; for statements write a kernel (tg.opencl_function)")
-    found = list(args) if args is not None else _variables(expression)
+    expression = _one_expression(expression)
+    found = list(map(_normal, args)) if args is not None else _variables(expression)
     if not found:
         raise ArgumentError(f"elementwise: {expression!r} names no variable")
     if result not in ("same", "bool"):
         raise ArgumentError(f"elementwise: result is 'same' or 'bool', got {result!r}")
-    given = dict(derivatives or {})
+    given = {_normal(variable): d for variable, d in (derivatives or {}).items()}
     if derivative is not None:
         given.setdefault(found[0], derivative)
     made: dict[str, Any] = {}
@@ -100,6 +100,7 @@ def elementwise(expression: str, *, args: Sequence[str] | None = None, derivativ
         if variable not in found:
             raise ArgumentError(f"elementwise: a derivative for {variable!r}, but the variables are {', '.join(found)}")
         if isinstance(d, str):
+            d = _one_expression(d)
             names = _variables(d)
             d = UserElementwise(d, names, f"d_{name}", {}, None, False) if names else _number(d)
         if isinstance(d, UserElementwise) and (unknown := set(d.args) - {*found, "y"}):
@@ -107,6 +108,26 @@ def elementwise(expression: str, *, args: Sequence[str] | None = None, derivativ
                                 f"it may use {', '.join(found)} and y")
         made[variable] = d
     return UserElementwise(expression, found, name, made, numpy, result == "bool")
+
+
+def _normal(text: str) -> str:
+    """Names in the text are what Python makes of them: `µ`, which is typed, is not the letter mu, which `dict(µ=...)` has."""
+    return unicodedata.normalize("NFKC", text)
+
+
+def _one_expression(text: str) -> str:
+    """The C expression, its comments taken out, on one line. Raises ArgumentError for text that would not stay within its parentheses."""
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/|\s+", " ", _normal(text), flags=re.DOTALL).strip()
+    if not plain or not plain.isprintable() or any(sign in plain for sign in (";", "{", "\\", "#", "??", "/*")):
+        raise ArgumentError(f"elementwise: {text!r} is not one C expression; for statements write a kernel (tg.opencl_function)")
+    depth = 0
+    for c in plain:
+        depth += (c == "(") - (c == ")")
+        if depth < 0:
+            break
+    if depth:
+        raise ArgumentError(f"elementwise: the parentheses of {text!r} do not match; write one C expression")
+    return plain
 
 
 def _number(text: str) -> float:
@@ -271,6 +292,8 @@ def opencl_function(*, source: str, entry: str, shape: Any = None, dtype: Any = 
     ...     __kernel void scale(__global const float *x, __global float *y, float k) { int i = get_global_id(0); y[i] = k * x[i]; }''')
     >>> scale(tg.ones(4), 3.0)
     """
+    if "\0" in source or not source.isascii() and any("\ud800" <= c <= "\udfff" for c in source):
+        raise ArgumentError("opencl_function: the source holds a NUL or a surrogate, which no driver can be given; read its file as UTF-8")
     if not re.search(rf"\b{re.escape(entry)}\s*\(", source):
         raise ArgumentError(f"opencl_function: the source has no kernel {entry!r}")
     return OpenCLFunction(UserKernel(source, entry, numpy), shape, dtype, global_size, local_size, backward)

@@ -381,8 +381,9 @@ class Plan(Plain):
     checks: tuple[Check | MatrixCheck, ...] = ()
     reads: tuple[int, ...] = ()           # for each output: the inputs that it depends on, as a bit mask over their order
     checked: tuple[int, ...] = ()         # for each output: the checks that it depends on, as a bit mask
-    functions: tuple[Function, ...] = ()  # what is built: the kernels of `source` one by one, or none (then `source` is built as it is)
+    functions: tuple[Function, ...] = ()  # what is built: the kernels of `source` one by one, but for users' own
     parts: tuple[str, ...] = ()           # what stands in front of them: extensions, macros, functions
+    foreign: str = ""                     # the program of those that users wrote, which is built as it is
 
     def all_scalars(self, given: Sequence[Any]) -> list[Any]:
         """The scalars of a call and those that are computed from them on the host, as `Scalar.index` counts them."""

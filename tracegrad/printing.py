@@ -8,6 +8,7 @@ import keyword
 import linecache
 import re
 import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -17,12 +18,18 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.errors import printable
 from tracegrad.ir import Aval, Graph, Location, Node
 
 
 def source_line(location: Location) -> str:
     """The text of a user's line, stripped; empty if it is not to be had."""
-    return linecache.getline(location.filename, location.line).strip()
+    return printable(linecache.getline(location.filename, location.line).strip())
+
+
+def file_line(location: Location) -> str:
+    """`program.py:12`."""
+    return f"{printable(basename(location.filename))}:{location.line}"
 
 
 @lru_cache(maxsize=4096)
@@ -129,7 +136,10 @@ def unique_names(nodes: Iterable[Node], suggest: Callable[[Node], str] = suggest
 
 def identifier(text: str) -> str:
     """`text` made into a Python identifier (not necessarily a free one)."""
-    cleaned = re.sub(r"\W+", "_", text).strip("_") or "value"
+    normal = unicodedata.normalize("NFKC", text)             # as Python reads a name
+    cleaned = re.sub(r"_+", "_", "".join([c if f"_{c}".isidentifier() else "_" for c in normal])).strip("_") or "value"
+    if not f"_{cleaned}".isidentifier():                     # (letters that are one only by themselves)
+        cleaned = cleaned.encode("ascii", "ignore").decode() or "value"
     return f"_{cleaned}" if cleaned[0].isdigit() else f"{cleaned}_" if keyword.iskeyword(cleaned) else cleaned
 
 
@@ -161,7 +171,7 @@ def to_text(graph: Graph) -> str:
             bodies[node.fn] = bodies.get(node.fn, f"turn_{len(bodies)}" if bodies else "turn")
             attrs = [bodies[node.fn], *(f"{k}={v}" for k, v in node.fn.shown), *attrs]  # type: ignore[attr-defined]
         call = f"{node.fn.name}({', '.join([*(names[o] for o in node.operands if o in names), *attrs])})"
-        place = f"{basename(node.loc.filename)}:{node.loc.line}" + (" (derived)" if node.loc.derived else "")
+        place = file_line(node.loc) + (" (derived)" if node.loc.derived else "")
         rows.append((f"{names[node]}: {node.aval} = {call}", place))
     width = min(100, max((len(left) for left, _ in rows), default=0))
     lines = [f"{left:<{width}}  # {place}" for left, place in rows]

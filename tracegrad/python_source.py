@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from os.path import basename
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,10 @@ from tracegrad.compile import executable_graph, resolve
 from tracegrad.function import Elementwise, Shared, broadcast_shapes
 from tracegrad.ir import Graph, Location, Node
 from tracegrad.operators import FUNCTIONAL, PUBLIC, SPECIAL
-from tracegrad.printing import assigned_name, aval_text, identifier, source_line, unique_names
+from tracegrad.printing import assigned_name, aval_text, file_line, identifier, source_line, unique_names
 
 ATOM, POWER, UNARY = 10, 9, 8                # how tightly the outermost operator of an expression binds, as in Python
-_RESERVED = ("tg", "primitive", "float")     # names that the text itself needs
+_RESERVED = ("tg", "primitive", "float", "complex")      # names that the text itself needs
 _WIDTH = 100                                 # longer expressions are cut into several statements
 
 
@@ -190,7 +189,7 @@ class _Writer:
         """The name under which the text has `what` in front of the function: an expression, or a graph as a function."""
         key = what if isinstance(what, str) else id(what)
         if key not in self.definitions:
-            name = self._free(base)
+            name = self._free(f"{base}_" if identifier(base) == self.name else base)        # its own call is another function's
             if isinstance(what, Graph):
                 inner = _Writer(_simplified(what))
                 inner.definitions = self.definitions
@@ -219,6 +218,9 @@ class _Writer:
         inputs = dict.fromkeys(graph.inputs)
         defined = [name for name, _ in self.definitions.values()]
         names = unique_names(inputs, taken=(*_RESERVED, *defined))
+        self.name = identifier(name)
+        if self.name in _RESERVED:
+            self.name += "_"
         self.updated = set(names.values())                  # what an input becomes is `name_new`
         self.taken = {*_RESERVED, *defined, *names.values()}
         self.called = {resolve(o): identifier(called) for o, called in zip(graph.outputs, graph.output_names, strict=False)
@@ -259,7 +261,7 @@ class _Writer:
             text[node] = _Text(value.text, value.binds, node) if inline else assign(node, value)
         types = "; ".join(f"{names[n]}: {aval_text(n.aval)}" for n in inputs)
         doc = [f"    # {line}" for line in _wrapped(types, "; ", 110)]
-        signature = _listed(f"def {identifier(name)}(", [names[n] for n in inputs], "):", "")
+        signature = _listed(f"def {self.name}(", [names[n] for n in inputs], "):", "")
         results = _listed("    return (", [text[o].text for o in self.outputs], ")", "    ")
         return "\n".join([*signature, *doc, *body, *results])
 
@@ -583,7 +585,7 @@ def _comment(location: Location) -> str:
     line = source_line(location)
     if location.derived:
         return f"    # backward of line {location.line}" + (f": {line}" if line else "")
-    return f"    # {basename(location.filename)}:{location.line}" + (f": {line}" if line else "")
+    return f"    # {file_line(location)}" + (f": {line}" if line else "")
 
 
 def _wrapped(text: str, separator: str, width: int) -> list[str]:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from tracegrad.errors import printable
+
 _BEGIN, _END = "\x01", "\x02"
 _MARKS = bytes([*range(1, 9), *range(14, 18)])
 _USED = re.compile(r"\x03(\w+)(?:\((\w+))?\x04")
@@ -140,6 +142,11 @@ def item(axis: int) -> str:
 def with_items(text: str, number: Callable[[int], str]) -> str:
     """The text with number(axis) in place of each."""
     return _ITEM.sub(lambda match: number(int(match[1])), text)
+
+
+def beside(text: str) -> str:
+    """Text of the user's as a comment of C: one that ends with the line, also where `??/` is a backslash, which would go on."""
+    return printable(text).replace("\\", "/").replace("??/", "? ?/")
 
 
 def with_comment(text: str, comment: str, column: int = COLUMN) -> str:

@@ -48,7 +48,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zip,
 )
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.markup import called, extent, marked, offset, plain, used, with_comment
+from tracegrad.codegen.kernel.markup import beside, called, extent, marked, offset, plain, used, with_comment
 from tracegrad.codegen.kernel.statements import (
     Allocate,
     Assign,
@@ -488,4 +488,4 @@ def line_comment(node: Node | None, previous: Any, fixed: dict[Node, bool]) -> t
     source = linecache.getline(loc.filename, loc.line).strip()
     if len(source) > 80:
         source = source[:77] + "..."
-    return f"{basename(loc.filename)}:{loc.line}{' ∂' if loc.derived else ''}  {source}".rstrip().replace("\\", "/"), key
+    return beside(f"{basename(loc.filename)}:{loc.line}{' ∂' if loc.derived else ''}  {source}".rstrip()), key

@@ -16,6 +16,7 @@ from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Turns
+from tracegrad.codegen.kernel.names import entry_of
 from tracegrad.codegen.kernel.vectors import index_type
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Namer, Writer
@@ -78,7 +79,7 @@ class Context:
         base = given or self.namer(last) or next((b for s in reversed(group.stored) if (b := self.namer(s))), "") or last.fn.name
         if base == "partial":
             base = f"{self.namer(last) or last.attrs['op'].name}{'_partial' * (group.place[last] is Place.CHUNK)}"
-        return self.fresh("".join(c if c.isalnum() else "_" for c in base))
+        return self.fresh(entry_of(base))
 
     def fresh(self, base: str) -> str:
         """A kernel name that no other has."""

@@ -13,7 +13,7 @@ from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Tur
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.codegen.plan.parameterize import share
-from tracegrad.codegen.plan.source import functions, source
+from tracegrad.codegen.plan.source import foreign, functions, source
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program
 from tracegrad.errors import CompilerBug, GraphError
@@ -95,7 +95,7 @@ def assemble(
                 checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])),
                 checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)),
-                functions=built, parts=parts)
+                functions=built, parts=parts, foreign=foreign(kernels, context))
 
 
 def numbered(

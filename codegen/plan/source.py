@@ -1,7 +1,8 @@
 """The text of a plan's program: for people, whole (`source`), and for drivers, kernel by kernel (`functions`).
 
 A driver builds what it has not built before. So that kernels of different programs are the same text where they compute the same, a driver
-gets them without comments and without the user's names, and each says which parts of what stands in front of kernels it uses.
+gets them without comments and without the user's names, and each says which parts of what stands in front of kernels it uses. Kernels that
+users wrote are a program of their own (`foreign`): what they define means nothing in ours.
 """
 
 from __future__ import annotations
@@ -51,15 +52,23 @@ def above(kernels: Sequence[Kernel], context: Context) -> tuple[list[str], list[
 
 
 def functions(kernels: Sequence[Kernel], context: Context) -> tuple[tuple[Function, ...], tuple[str, ...]]:
-    """The kernels for drivers, and the parts of what stands in front of them; none if some are users', which may have to do with others."""
+    """The kernels for drivers, users' left out, and the parts of what stands in front of them."""
     found: list[Function] = []
     number: dict[str, int] = {}
-    for kernel in () if any(k.foreign for k in kernels) else kernels:
+    for kernel in kernels:
+        if kernel.foreign:
+            continue
         groups = above([kernel], context)
         function = kernel.function(tuple(tuple([number.setdefault(part, len(number)) for part in group]) for group in groups))
         text = "\n".join([*(part for group in groups for part in group), function.text("@")])
         found.append(replace(function, key=hashlib.sha256(text.encode()).hexdigest()[:32]))
     return tuple(found), tuple(number)
+
+
+def foreign(kernels: Sequence[Kernel], context: Context) -> str:
+    """The program of the kernels that users wrote, "" if there are none."""
+    theirs = [k for k in kernels if k.foreign]
+    return source(theirs, context) if theirs else ""
 
 
 # What an index out of range leaves: by how much it is above (below: in the next int) its range, the largest of all. It is compared as

@@ -60,7 +60,7 @@ class Traced:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         short = self._short
         if short is not None and not kwargs and short[1] is state.grad and short[2] is dtypes.get_default_dtype() and state.anomaly is None:
             result = short[0].again(args)
