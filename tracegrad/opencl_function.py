@@ -20,7 +20,7 @@ from tracegrad.tensor import Tensor
 
 # ------------------------------------------------------------------------------------------------------------ elementwise
 
-_IDENTIFIER = r"(?<![\w.])[^\W\d]\w*"              # patterns are compiled when they are used, not when this is imported
+_IDENTIFIER = r"(?<![\w.])(?:[A-Za-z_]|[^\0-\x7f])(?:\w|[^\0-\x7f])*"        # patterns are compiled when they are used, not before
 _NOT_AN_ARGUMENT = (r"^(M_\w+|INFINITY|NAN|MAXFLOAT|HUGE_VALF?|FLT_\w+|DBL_\w+|INT_\w+|"
                     r"(u?(char|short|int|long)|half|float|double|bool|size_t|unsigned|signed)\d*)$")
 
@@ -90,6 +90,8 @@ def elementwise(expression: str, *, args: Sequence[str] | None = None, derivativ
     found = list(map(_normal, args)) if args is not None else _variables(expression)
     if not found:
         raise ArgumentError(f"elementwise: {expression!r} names no variable")
+    if wrong := [arg for arg in found if not arg.isidentifier()]:
+        raise ArgumentError(f"elementwise: {wrong[0]!r} cannot be the name of a variable; use letters, digits and underscores")
     if result not in ("same", "bool"):
         raise ArgumentError(f"elementwise: result is 'same' or 'bool', got {result!r}")
     given = {_normal(variable): d for variable, d in (derivatives or {}).items()}
@@ -101,7 +103,7 @@ def elementwise(expression: str, *, args: Sequence[str] | None = None, derivativ
             raise ArgumentError(f"elementwise: a derivative for {variable!r}, but the variables are {', '.join(found)}")
         if isinstance(d, str):
             d = _one_expression(d)
-            names = _variables(d)
+            names = _variables(d, (*found, "y"))
             d = UserElementwise(d, names, f"d_{name}", {}, None, False) if names else _number(d)
         if isinstance(d, UserElementwise) and (unknown := set(d.args) - {*found, "y"}):
             raise ArgumentError(f"elementwise: the derivative for {variable!r} uses {', '.join(sorted(unknown))}; "
@@ -137,10 +139,10 @@ def _number(text: str) -> float:
         raise ArgumentError(f"elementwise: the derivative {text!r} names no variable and is no number") from None
 
 
-def _variables(expression: str) -> list[str]:
-    """The identifiers that are neither called, nor types, nor constants of OpenCL C."""
+def _variables(expression: str, given: Sequence[str] = ()) -> list[str]:
+    """The identifiers that are neither called, nor types, nor constants of OpenCL C, unless they are among the given ones."""
     names = [m[0] for m in re.finditer(_IDENTIFIER, expression) if not expression[m.end():].lstrip().startswith("(")]
-    return list(dict.fromkeys(n for n in names if not re.match(_NOT_AN_ARGUMENT, n)))
+    return list(dict.fromkeys(n for n in names if n in given or not re.match(_NOT_AN_ARGUMENT, n)))
 
 
 # ---------------------------------------------------------------------------------------------------------------- kernels
@@ -292,7 +294,7 @@ def opencl_function(*, source: str, entry: str, shape: Any = None, dtype: Any = 
     ...     __kernel void scale(__global const float *x, __global float *y, float k) { int i = get_global_id(0); y[i] = k * x[i]; }''')
     >>> scale(tg.ones(4), 3.0)
     """
-    if "\0" in source or not source.isascii() and any("\ud800" <= c <= "\udfff" for c in source):
+    if "\0" in source or (not source.isascii() and any("\ud800" <= c <= "\udfff" for c in source)):
         raise ArgumentError("opencl_function: the source holds a NUL or a surrogate, which no driver can be given; read its file as UTF-8")
     if not re.search(rf"\b{re.escape(entry)}\s*\(", source):
         raise ArgumentError(f"opencl_function: the source has no kernel {entry!r}")

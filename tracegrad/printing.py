@@ -138,8 +138,8 @@ def identifier(text: str) -> str:
     """`text` made into a Python identifier (not necessarily a free one)."""
     normal = unicodedata.normalize("NFKC", text)             # as Python reads a name
     cleaned = re.sub(r"_+", "_", "".join([c if f"_{c}".isidentifier() else "_" for c in normal])).strip("_") or "value"
-    if not f"_{cleaned}".isidentifier():                     # (letters that are one only by themselves)
-        cleaned = cleaned.encode("ascii", "ignore").decode() or "value"
+    if not (cleaned.isidentifier() or (f"_{cleaned}".isidentifier() and cleaned[0].isdigit())):        # it begins with an accent
+        cleaned = cleaned.encode("ascii", "ignore").decode().strip("_") or "value"
     return f"_{cleaned}" if cleaned[0].isdigit() else f"{cleaned}_" if keyword.iskeyword(cleaned) else cleaned
 
 

@@ -189,7 +189,7 @@ class _Writer:
         """The name under which the text has `what` in front of the function: an expression, or a graph as a function."""
         key = what if isinstance(what, str) else id(what)
         if key not in self.definitions:
-            name = self._free(f"{base}_" if identifier(base) == self.name else base)        # its own call is another function's
+            name = self._free(f"{base}_1" if identifier(base) == self.name else base)        # its own call is another function's
             if isinstance(what, Graph):
                 inner = _Writer(_simplified(what))
                 inner.definitions = self.definitions
