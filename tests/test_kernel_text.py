@@ -46,7 +46,6 @@ METHODS = {
     "kernel/render.py": "the user's Python line; a head of two lines",
     "kernel/text.py": "a line's first and last character, for its indentation",
     "kernel/writer.py": "a name that ends with a digit",
-    "lower/context.py": "the name of an entry",
     "lower/small_matrices.py": "the name of an operation, which for complex numbers is that of real ones with something before it",
     "plan/source.py": "the space behind the last line",
 }

@@ -18,11 +18,14 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors import numpy as files
 
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, printable
 from tracegrad.ir import Size
 from tracegrad.nn import torch_files
 from tracegrad.nn.parameter import Parameter
 from tracegrad.tensor import Tensor, from_array
+
+# What is raised for a damaged file: by safetensors, and by what reads the structure (RecursionError: by what is nested a thousand deep).
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, StopIteration, RecursionError, SafetensorError)
 
 
 def save_file(tensors: Mapping[str, Any], path: str | PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
@@ -45,7 +48,11 @@ def load_file(path: str | PathLike[str], device: Any = None) -> dict[str, Tensor
     >>> nn.save_file(model.state_dict(), "model.safetensors")
     >>> model.load_state_dict(nn.load_file("model.safetensors"))
     """
-    return {name: from_array(array, device) for name, array in files.load_file(path).items()}
+    try:
+        found = files.load_file(path)
+    except _DAMAGE as error:
+        raise ArgumentError(f"load_file: {printable(str(path))} is no safetensors file, or damaged: {_short(error)}") from error
+    return {name: from_array(array, device) for name, array in found.items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- nested state
@@ -92,8 +99,8 @@ def load(f: str | PathLike[str] | IO[bytes], map_location: Any = None, *, weight
         raise ArgumentError(f"load: map_location is one device for all tensors, got a {type(map_location).__name__}")
     if isinstance(f, (str, PathLike)):
         with open(f, "rb") as file:
-            return _read(file, str(f), map_location)
-    return _read(f, getattr(f, "name", "the file"), map_location)
+            return _read(file, printable(str(f)), map_location)
+    return _read(f, printable(str(getattr(f, "name", "the file"))), map_location)
 
 
 def _read(file: IO[bytes], name: str, device: Any) -> Any:
@@ -108,15 +115,22 @@ def _read(file: IO[bytes], name: str, device: Any) -> Any:
     try:
         arrays = files.load(data)
         structure = json.loads(data[8:8 + size]).get("__metadata__", {}).get(_KEY)
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+    except _DAMAGE as error:
         raise ArgumentError(f"load: {name} is neither a file of tg.save nor a safetensors file nor a checkpoint of torch.save: "
-                            f"{error}") from error
+                            f"{_short(error)}") from error
     if structure is None:
         return {key: from_array(array, device) for key, array in arrays.items()}
     try:
         return _decoded(json.loads(structure), arrays, device, {})
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArgumentError(f"load: {name} is damaged: its structure is {type(error).__name__}: {error}") from error
+    except _DAMAGE as error:
+        raise ArgumentError(f"load: {name} is damaged: its structure is {type(error).__name__}: {_short(error)}; write it again with "
+                            "tg.save") from error
+
+
+def _short(error: BaseException) -> str:
+    """What an error says, without all that it quotes of the file."""
+    text = printable(str(error))
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]], known: dict[int, Any]) -> Any:
@@ -182,7 +196,7 @@ def _decoded(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]], device: Any
     if kind == "float":
         return float(content)
     if kind == "bytes":
-        return base64.b64decode(content)
+        return base64.b64decode(content, validate=True)
     inner = _decoded(content, arrays, device, known)
     if kind == "complex":
         return complex(*inner)

@@ -1,23 +1,26 @@
 """Checkpoints that torch.save wrote, read without torch and without running anything of them. Start at `read`.
 
-A checkpoint is a zip archive: data.pkl is a pickle in which storages are persistent ids, and data/<key> is each storage's bytes. A
-pickle can call whatever it names, so names are looked up in a table here and nowhere else: the few that rebuild tensors and plain
-containers. Everything else is an error that says what it was.
+A checkpoint is a zip archive: data.pkl is a pickle in which storages are persistent ids, and data/<key> is each storage's bytes. Only
+the instructions and names that data needs are known here (`pickles.Reader`, `_Contents.named`); everything else is an error that says
+what it was. What a file costs is bounded by its size: entries are not compressed and do not overlap, and tensors that share a storage,
+or read an element several times, may take `_MORE` bytes and `_TIMES` the file's together.
 """
 
 from __future__ import annotations
 
 import io
-import pickle
+import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
+from math import prod
 from typing import IO, Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, AutogradError, printable
 from tracegrad.nn.parameter import Parameter
+from tracegrad.nn.pickles import PickleError, Reader, check_size
 from tracegrad.tensor import Tensor, from_array
 
 _DTYPES = {"float64": "f8", "float32": "f4", "float16": "f2", "int64": "i8", "int32": "i4", "int16": "i2", "int8": "i1", "uint8": "u1",
@@ -25,105 +28,201 @@ _DTYPES = {"float64": "f8", "float32": "f4", "float16": "f2", "int64": "i8", "in
 _STORAGES = {"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "LongStorage": "int64", "IntStorage": "int32",
              "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool",
              "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128"}
-_CONTAINERS: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): OrderedDict, ("builtins", "set"): set, ("__builtin__", "set"): set, ("builtins", "complex"): complex,
-    ("torch", "Size"): tuple,
-}
+_MORE, _TIMES = 16 << 20, 16                 # bytes, and times the size of the file: what all tensors may take
+_DIMS = 64                                   # what NumPy has at most
 
 
-class _Name:
-    """A name of torch's in the pickle that means data here: a storage's type, a dtype, untyped storage."""
+class _Kind:
+    """A storage's type."""
 
     __slots__ = ("dtype",)
 
-    def __init__(self, dtype: str | None) -> None:
+    def __init__(self, dtype: str) -> None:
         self.dtype = dtype
+
+
+class _Storage:
+    """A storage as a type sees it."""
+
+    __slots__ = ("elements",)
+
+    def __init__(self, elements: np.ndarray[Any, Any]) -> None:
+        self.elements = elements
 
 
 def read(file: IO[bytes], name: str, device: Any) -> Any:
     """What torch.save wrote: nested containers, with Tensors on `device`. Raises ArgumentError for what is no plain data, or damaged."""
+    data = file.read()
     try:
-        with zipfile.ZipFile(file) as archive:
-            pickles = [n for n in archive.namelist() if n.endswith("/data.pkl") or n == "data.pkl"]
-            if len(pickles) != 1:
-                raise ArgumentError(f"load: {name} is a zip archive, but not a checkpoint of torch.save: it has no data.pkl" + (
-                    "; a TorchScript archive holds code, which is not loaded" if "constants.pkl" in archive.namelist() else ""))
-            root = pickles[0].removesuffix("data.pkl")
-            order = archive.read(root + "byteorder").decode() if root + "byteorder" in archive.namelist() else "little"
-            return _Reader(archive, root, order, name, device).load()
-    except (zipfile.BadZipFile, pickle.UnpicklingError, EOFError, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, ArgumentError):
-            raise
-        raise ArgumentError(f"load: {name} is not a whole checkpoint of torch.save: {type(error).__name__}: {error}") from error
+        contents = _Contents(_Archive(data), name, device)
+        value = Reader(contents.pickle, contents.named, contents.called, contents.storage).read()
+        check_size(value, len(contents.pickle))
+    except PickleError as error:
+        raise ArgumentError(f"load: {name} {error}") from None
+    except ArgumentError:
+        raise
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, KeyError, IndexError, TypeError, AttributeError,
+            ValueError, OverflowError, struct.error, AutogradError) as error:
+        raise ArgumentError(f"load: {name} is not a whole checkpoint of torch.save: {type(error).__name__}: "
+                            f"{_short(str(error))}; write it again with torch.save") from error
+    return value
 
 
-class _Reader(pickle.Unpickler):
-    """An unpickler that knows tensors, numbers, strings and containers, and nothing else."""
+def _short(text: str) -> str:
+    """Text of a file in a message."""
+    return printable(text if len(text) <= 200 else text[:200] + "...")
 
-    def __init__(self, archive: zipfile.ZipFile, root: str, order: str, name: str, device: Any) -> None:
-        super().__init__(io.BytesIO(archive.read(root + "data.pkl")))
-        self._archive, self._root, self._name, self._device = archive, root, name, device
-        self._order = {"little": "<", "big": ">"}[order]
+
+class _Archive:
+    """The entries of a zip archive as torch.save writes it: each once, side by side, not compressed. Raises PickleError for any other."""
+
+    def __init__(self, data: bytes) -> None:
+        self.size = len(data)
+        self._archive = zipfile.ZipFile(io.BytesIO(data))
+        entries = sorted(self._archive.infolist(), key=lambda entry: entry.header_offset)
+        self.entries = {entry.filename: entry for entry in entries}
+        if len(self.entries) != len(entries):
+            raise PickleError("has two entries of one name; torch.save writes each once, so write it again with torch.save")
+        end = 0
+        for entry in entries:
+            if entry.header_offset < end or entry.file_size < 0 or entry.header_offset + 30 + entry.compress_size > len(data):
+                raise PickleError(f"has an entry {_short(entry.filename)!r} that overlaps another, or reaches beyond the {len(data)} bytes "
+                                  "of the file, which is damaged: get it again")
+            end = entry.header_offset + 30 + entry.compress_size
+
+    def bytes_of(self, name: str, most: int) -> bytes:
+        """What an entry holds, not more than `most` bytes."""
+        entry = self.entries[name]
+        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+            raise PickleError(f"has a compressed or encrypted entry {_short(name)!r}; torch.save does neither: unpack the archive and "
+                              "pack it again with zip -0")
+        if entry.file_size != entry.compress_size or entry.file_size > most:
+            raise PickleError(f"has an entry {_short(name)!r} of {entry.file_size} bytes, where {min(most, entry.compress_size)} are the "
+                              "most; the file is damaged: get it again")
+        return self._archive.read(entry)
+
+
+class _Contents:
+    """What the names and storages of a checkpoint stand for."""
+
+    def __init__(self, archive: _Archive, name: str, device: Any) -> None:
+        self._archive, self._name, self._device = archive, name, device
+        pickles = [n for n in archive.entries if n.endswith("/data.pkl") or n == "data.pkl"]
+        if len(pickles) != 1:
+            raise PickleError("is a zip archive, but not a checkpoint of torch.save: it has no data.pkl" + (
+                "; a TorchScript archive holds code, which is not loaded" if "constants.pkl" in archive.entries else ""))
+        self._root = pickles[0].removesuffix("data.pkl")
+        order = archive.bytes_of(self._root + "byteorder", 6) if self._root + "byteorder" in archive.entries else b"little"
+        if order not in (b"little", b"big"):
+            raise PickleError(f"has a byte order {order!r}; torch.save writes 'little' or 'big'")
+        self._order = "<" if order == b"little" else ">"
+        self.pickle = archive.bytes_of(pickles[0], archive.size)
         self._storages: dict[str, np.ndarray[Any, Any]] = {}
+        self._left = _MORE + _TIMES * archive.size
+        self._calls: dict[Any, Callable[..., Any]] = {
+            "_rebuild_tensor_v2": self._tensor, "_rebuild_tensor": self._tensor, "_rebuild_tensor_v3": self._typed, "_rebuild_parameter": self._parameter,
+            "OrderedDict": _ordered, "set": _set, "complex": _complex, "Size": _size}
 
-    def find_class(self, module: str, name: str) -> Any:
+    def named(self, module: str, name: str) -> Any:
         """What a name in the pickle stands for. Never an import."""
-        if (module, name) in _CONTAINERS:
-            return _CONTAINERS[module, name]
+        if (module, name) in (("collections", "OrderedDict"), ("torch", "Size")) or (
+                module in ("builtins", "__builtin__") and name in ("set", "complex")):
+            return self._calls[name]
         if module in ("torch", "torch.storage") and name in _STORAGES:
-            return _Name(_STORAGES[name])
+            return _Kind(_STORAGES[name])
         if (module, name) == ("torch.storage", "UntypedStorage"):
-            return _Name(None)
+            return _Kind("uint8")
         if module == "torch" and name in _DTYPES:
             return np.dtype(_DTYPES[name])
-        rebuild: dict[str, Callable[..., Any]] = {"_rebuild_tensor_v2": self._tensor, "_rebuild_tensor": self._tensor,
-                                                  "_rebuild_parameter": self._parameter}
-        if module == "torch._utils" and name in rebuild:
-            return _Call(rebuild[name])
+        if module == "torch._utils" and name in self._calls and name.startswith("_rebuild"):
+            return self._calls[name]
         hint = "; save what it holds as tensors, numbers, strings and containers of them (a state_dict)"
         if module == "torch" and (name.endswith("Storage") or name in ("bfloat16", "complex32")):
             hint = "; tracegrad has no such dtype: convert the tensors before saving, for instance with x.float()"
-        raise ArgumentError(f"load: {self._name} holds {module}.{name}, which is not loaded: only plain data is, as anything else could "
-                            f"run code{hint}")
+        raise PickleError(f"holds {_short(module)}.{_short(name)}, which is not loaded: only plain data is, as anything else could "
+                          f"run code{hint}")
 
-    def persistent_load(self, pid: Any) -> Any:
+    def called(self, what: Any, args: Any) -> Any:
+        """What a call in the pickle gives."""
+        if not callable(what) or what not in self._calls.values() or type(args) is not tuple:
+            raise PickleError(f"calls a {type(what).__name__}, which is not loaded: only tensors and plain containers are rebuilt; save a "
+                              "state_dict")
+        return what(*args)
+
+    def storage(self, pid: Any) -> _Storage:
         """The storage of an id ("storage", type, key, where it was, how many elements)."""
-        if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage" or not isinstance(pid[1], _Name):
-            raise ArgumentError(f"load: {self._name} holds an unknown kind of storage, {pid!r}")
+        if type(pid) is not tuple or len(pid) != 5 or pid[0] != "storage" or type(pid[1]) is not _Kind or type(pid[2]) is not str:
+            raise PickleError("holds an unknown kind of storage; torch.save writes ('storage', type, key, location, elements)")
         _, kind, key, _, count = pid
-        dtype = np.dtype(self._order + _DTYPES[kind.dtype or "uint8"])
+        dtype = np.dtype(self._order + _DTYPES[kind.dtype])
         if key not in self._storages:
-            entry = self._archive.getinfo(f"{self._root}data/{key}")
-            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size < count * dtype.itemsize:
-                raise ArgumentError(f"load: {self._name}: storage {key} has {entry.file_size} bytes, {count} elements of {dtype} are "
-                                    f"{count * dtype.itemsize}; the file is damaged")
-            self._storages[key] = np.frombuffer(self._archive.read(entry), np.uint8)
-        return self._storages[key][:count * dtype.itemsize].view(dtype)
+            self._storages[key] = np.frombuffer(self._archive.bytes_of(f"{self._root}data/{key}", self._archive.size), np.uint8)
+        found = self._storages[key]
+        if type(count) is not int or not 0 <= count * dtype.itemsize <= found.size:
+            raise PickleError(f"has a storage {_short(key)} of {found.size} bytes, where {_number(count)} elements of {dtype} are said to "
+                              "be; the file is damaged: get it again")
+        return _Storage(found[:count * dtype.itemsize].view(dtype))
 
-    def _tensor(self, storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool = False, *_: Any) -> Tensor:
-        shape, steps = tuple(size), tuple(stride)
-        last = offset + sum((n - 1) * s for n, s in zip(shape, steps, strict=True))
-        if any(n < 0 for n in shape) or any(s < 0 for s in steps) or offset < 0 or (0 not in shape and last >= len(storage)):
-            raise ArgumentError(f"load: {self._name}: a tensor of {shape} with strides {steps} reaches beyond its storage; the file is "
-                                "damaged")
-        if 0 in shape:
-            array = np.zeros(shape, storage.dtype)
+    def _tensor(self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any = False, *_: Any) -> Tensor:
+        if type(storage) is not _Storage or type(size) is not tuple or type(stride) is not tuple or len(size) != len(stride) or any(
+                type(n) is not int for n in (offset, *size, *stride)) or type(requires_grad) is not bool:
+            raise PickleError("rebuilds a tensor of something else than a storage, whole numbers and a bool; the file is damaged")
+        if len(size) > _DIMS:
+            raise PickleError(f"holds a tensor of {len(size)} dimensions; the most are {_DIMS}")
+        elements = storage.elements
+        last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+        if min(offset, *size, *stride, 0) < 0 or (last >= len(elements) if 0 not in size else prod(n for n in size if n) >= 2**63):
+            shown = f"({', '.join(map(_number, size))}) with strides ({', '.join(map(_number, stride))})"
+            raise PickleError(f"holds a tensor of {shown} that reaches beyond its storage of {len(elements)} elements; the file is "
+                              "damaged: get it again")
+        nbytes = prod(size) * elements.itemsize
+        self._left -= nbytes
+        if self._left < 0:
+            raise PickleError(f"holds tensors that read few elements many times: with one of {size}, {nbytes} bytes, they are larger than "
+                              f"{_TIMES} times the file ({self._archive.size} bytes) and {_MORE >> 20} MiB; save x.contiguous() of what "
+                              "was expanded, or what it was expanded from")
+        if 0 in size:
+            array = np.zeros(size, elements.dtype)
         else:
-            array = np.lib.stride_tricks.as_strided(storage[offset:], shape, [s * storage.dtype.itemsize for s in steps])
+            array = np.lib.stride_tricks.as_strided(elements[offset:], size, [s * elements.itemsize for s in stride])
         tensor = from_array(np.array(array, dtype=array.dtype.newbyteorder("=")), self._device)
         return tensor.requires_grad_() if requires_grad else tensor
 
-    def _parameter(self, data: Any, requires_grad: bool = True, *_: Any) -> Parameter:
+    def _typed(self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, dtype: Any, *_: Any) -> Tensor:
+        """A tensor of a dtype that no type of storages is of: the storage is bytes."""
+        if type(storage) is not _Storage or not isinstance(dtype, np.dtype):
+            raise PickleError("rebuilds a tensor of something else than a storage and a dtype; the file is damaged")
+        whole = storage.elements.view(np.uint8)
+        elements = whole[:whole.size // dtype.itemsize * dtype.itemsize].view(dtype.newbyteorder(self._order))
+        return self._tensor(_Storage(elements), offset, size, stride, requires_grad)
+
+    def _parameter(self, data: Any, requires_grad: Any = True, *_: Any) -> Parameter:
+        if not isinstance(data, Tensor) or type(requires_grad) is not bool:
+            raise PickleError("rebuilds a parameter of something else than a tensor and a bool; the file is damaged")
         return Parameter(data, requires_grad)
 
 
-class _Call:
-    """A function that a pickle may call, without attributes that it could set."""
+def _number(n: Any) -> str:
+    return str(n) if type(n) is int and abs(n) < 1 << 70 else "a number beyond 2**70" if type(n) is int else f"a {type(n).__name__}"
 
-    __slots__ = ("_fn",)
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self._fn = fn
+def _ordered(pairs: Any = ()) -> OrderedDict[Any, Any]:
+    Reader.keys(key for key, _ in pairs)
+    return OrderedDict(pairs)
 
-    def __call__(self, *args: Any) -> Any:
-        return self._fn(*args)
+
+def _set(items: Any = ()) -> set[Any]:
+    Reader.keys(items)
+    return set(items)
+
+
+def _complex(real: Any, imag: Any = 0.0) -> complex:
+    if not {type(real), type(imag)} <= {int, float}:
+        raise PickleError("makes a complex number of something else than two numbers; the file is damaged")
+    return complex(real, imag)
+
+
+def _size(sizes: Any = ()) -> tuple[int, ...]:
+    if type(sizes) is not tuple or any(type(n) is not int for n in sizes):
+        raise PickleError("has a torch.Size of something else than whole numbers; the file is damaged")
+    return sizes
