@@ -13,7 +13,16 @@ import numpy as np
 from tracegrad import dtypes, methods, random_state
 from tracegrad.at_once import Remembered
 from tracegrad.compile import find_device, obstacle
-from tracegrad.errors import ArgumentError, ArgumentTypeError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
+from tracegrad.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DLPackError,
+    DTypeError,
+    OutOfMemoryError,
+    ShapeError,
+    TraceError,
+    TracegradError,
+)
 from tracegrad.function import Shape, broadcast_shapes, cast, data, fails, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
 from tracegrad.layouts import accept
@@ -41,26 +50,34 @@ def _create(*names: str, draws: bool = False, again: bool = False) -> Callable[[
     def attach(make: F) -> F:
         known = Remembered()
 
+        def made_by(args: Any, kwargs: Any) -> Any:
+            try:
+                return make(*args, **kwargs)
+            except OutOfMemoryError as error:
+                error.called(make.__name__)
+                error.on(find_device())
+                raise
+
         @functools.wraps(make)
         def entry(*args: Any, **kwargs: Any) -> Any:
             if not kwargs or _TORCHS.isdisjoint(kwargs):
                 key = known.key(args, kwargs) if again else None
                 if key is None:
-                    return make(*args, **kwargs)
+                    return made_by(args, kwargs)
                 device = find_device()
                 node = known.node(key, device)
                 if node is not None:
                     return Tensor(node, device)
-                made = make(*args, **kwargs)
+                made = made_by(args, kwargs)
                 if made._device is device:
                     known.learn(key, made._n)
                 return made
             name = make.__name__
             accept(name, kwargs)
             if not draws:
-                return make(*args, **kwargs)
+                return made_by(args, kwargs)
             with random_state.using(name, kwargs.pop("generator", None)):
-                return make(*args, **kwargs)
+                return made_by(args, kwargs)
 
         return public(*(names or (make.__name__,)), method=False)(entry)  # type: ignore[return-value]
 

@@ -16,7 +16,7 @@
     └── DeviceError (RuntimeError)
         ├── NoDriverError                no OpenCL driver, or none that was asked for
         ├── UnsupportedError             the device lacks what the program needs (fp64, fp16, ...)
-        ├── OutOfMemoryError             an allocation failed
+        ├── OutOfMemoryError             an allocation failed, or a size that cannot be had was asked for
         └── BuildError                   the driver rejected a kernel; carries the source and the build log
 
 What Python and NumPy call a ValueError or a TypeError is a RuntimeError in torch: the first are both, so that `except` clauses of
@@ -30,6 +30,7 @@ import contextlib
 import re
 import sys
 from os.path import dirname
+from typing import Any
 
 import numpy as np
 
@@ -159,7 +160,13 @@ class UnsupportedError(DeviceError):
 
 
 class OutOfMemoryError(DeviceError):
-    """An allocation on the device failed."""
+    """An allocation on the device failed, or could not be tried."""
+
+    def on(self, device: Any) -> None:
+        """Tell what the device has, where the message does not say it yet."""
+        memory = getattr(device, "memory", 0)
+        if memory and "GiB" not in str(self):
+            self.args = (f"{self}; {device.name} has {memory / (1 << 30):.1f} GiB", *self.args[1:])
 
 
 class BuildError(DeviceError):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, over
 import optree
 
 from tracegrad.dtypes import DType
-from tracegrad.errors import INTERNAL, LinAlgError, TraceError, printable
+from tracegrad.errors import INTERNAL, LinAlgError, OutOfMemoryError, TraceError, printable
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
@@ -85,10 +85,14 @@ optree.register_pytree_node(Size, lambda sizes: (tuple(sizes), None, None), _siz
                             namespace=optree.registry.__GLOBAL_NAMESPACE)
 
 
+ADDRESSED = (1 << 63) - 1        # bytes of a tensor, and elements along a dimension: what a signed number of 64 bits counts
+
+
 class Aval:
     """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors). `bounded`: of integers or bools.
 
     Interned: equal avals are the same object, so that comparing and hashing them is cheap.
+    Raises OutOfMemoryError for a shape that no index reaches the end of: whatever makes a tensor of it is refused when it is called.
     """
 
     __slots__ = ("bounded", "dtype", "nbytes", "shape", "size", "sizes", "weak")
@@ -109,6 +113,9 @@ class Aval:
             self.shape, self.dtype, self.weak = tuple(shape), dtype, weak
             self.sizes, self.size = Size(shape), prod(shape)
             self.nbytes = self.size * dtype.itemsize
+            if max(self.nbytes, *shape, 0) > ADDRESSED:
+                raise OutOfMemoryError(f"a {dtype} tensor of shape {self.shape} has {self.size} elements and {self.nbytes} bytes; indices "
+                                       "have 64 bits, so neither may be 2**63 or more: make it smaller, or compute it in parts")
             self.bounded = dtype.kind in "biu"
             cls._interned[key] = self
         return self

@@ -7,10 +7,20 @@ from typing import Any
 import numpy as np
 
 from tracegrad.creation import empty
-from tracegrad.errors import TraceError
-from tracegrad.ir import user_location
+from tracegrad.errors import OutOfMemoryError, TraceError
+from tracegrad.ir import ADDRESSED, user_location
 from tracegrad.modes import state
 from tracegrad.tensor import Tensor, from_array
+
+
+def _refuse_large(call: str, source: Tensor) -> None:
+    """Raises OutOfMemoryError for what has to be stored and is larger than anything that the device stores."""
+    nbytes, most = source.nbytes, getattr(source.device, "max_buffer", ADDRESSED)
+    if nbytes > most:
+        error = OutOfMemoryError(f"{call}: {source.shape} of {source.dtype} are {nbytes} bytes, and {source.device.name} takes at most {most} "
+                                 "in one tensor; use smaller sizes, or several tensors")
+        error.on(source.device)
+        raise error
 
 
 class Parameter(Tensor):
@@ -28,6 +38,7 @@ class Parameter(Tensor):
             raise TraceError(f"Parameter at {user_location()}: made inside @trace ({state.trace.name}), where it would be new at every "
                              "call; make modules and parameters outside")
         source = data if isinstance(data, Tensor) else from_array(np.asarray(data))
+        _refuse_large("Parameter", source)
         super().__init__(source.detach()._node(), source.device)
         if requires_grad:
             self.requires_grad_()
@@ -57,6 +68,7 @@ class Buffer(Tensor):
 
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
         source = data if isinstance(data, Tensor) else from_array(np.asarray(data))
+        _refuse_large("Buffer", source)
         super().__init__(source.detach()._node(), source.device)
         self.persistent = persistent
 

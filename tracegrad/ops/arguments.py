@@ -16,7 +16,16 @@ from typing import Any, TypeVar
 
 from tracegrad import call_cache
 from tracegrad.call_cache import Template, describe, learn
-from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexOutOfRange, ShapeError, TraceError, TracegradError
+from tracegrad.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    IndexOutOfRange,
+    OutOfMemoryError,
+    ShapeError,
+    TraceError,
+    TracegradError,
+)
 from tracegrad.function import REGISTRY, bind, different_devices
 from tracegrad.ir import LINE, Node, own_nodes, user_location
 from tracegrad.modes import state
@@ -89,6 +98,8 @@ def on_nodes(fn: F) -> F:
         except TracegradError as error:
             if not inner:
                 error.called(name)
+                if isinstance(error, OutOfMemoryError) and like is not None:
+                    error.on(like._device)
             raise
         except (AttributeError, TypeError) as error:
             if inner or (better := misused(name, fn, args, kwargs, error)) is None:
