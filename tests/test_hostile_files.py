@@ -73,9 +73,11 @@ PLAIN = held(tensor("FloatStorage", "0", 13, 1, (3, 4), (4, 1)))
 HOSTILE: dict[str, tuple[bytes, str]] = {
     # memory
     "tuples of tuples": (archive(doubled(b")", b"\x86?", 60).replace(b"h", b"h")), "damaged|not a whole|again and again"),
-    "lists of lists": (archive(PROTO + b"]q\x00" + b"".join(b"0](h" + bytes([k]) + b"h" + bytes([k]) + b"eq" + bytes([k + 1]) for k in range(60)) + b"."),
+    "lists of lists": (archive(PROTO + b"]q\x00" + b"".join(
+        b"0](h" + bytes([k]) + b"h" + bytes([k]) + b"eq" + bytes([k + 1]) for k in range(60)) + b"."),
                        "again and again.*save each once"),
-    "tuples twice": (archive(PROTO + b")q\x00" + b"".join(b"h" + bytes([k]) + b"h" + bytes([k]) + b"\x86q" + bytes([k + 1]) for k in range(60)) + b"."),
+    "tuples twice": (archive(PROTO + b")q\x00" + b"".join(
+        b"h" + bytes([k]) + b"h" + bytes([k]) + b"\x86q" + bytes([k + 1]) for k in range(60)) + b"."),
                      "again and again|damaged"),
     "doubled by the stack": (archive(PROTO + b")" + b"2\x86" * 60 + b"."), "again and again"),
     "a key of nested tuples": (archive(PROTO + b"}(" + b")" + b"2\x86" * 60 + b"K\x01u."), "nested tuples"),
@@ -83,7 +85,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a storage that is nested": (archive(PROTO + b")" + b"2\x86" * 60 + b"Q."), "unknown kind of storage"),
     "a size that is nested": (archive(PROTO + b"ctorch\nSize\n" + b")" + b"2\x86" * 60 + b"\x85R."), "torch.Size"),
     "expanded": (held(tensor("FloatStorage", "0", 13, 0, (200_000, 200_000), (0, 0))), r"160000000000 bytes.*x\.contiguous"),
-    "overlapping windows": (archive(pickled([tensor("ByteStorage", "0", 52, 0, (26, 26), (1, 1)), tensor("ByteStorage", "0", 52, 0, (2**30,), (0,))])),
+    "overlapping windows": (archive(pickled([tensor("ByteStorage", "0", 52, 0, (26, 26), (1, 1)),
+                                             tensor("ByteStorage", "0", 52, 0, (2**30,), (0,))])),
                             r"x\.contiguous"),
     "one storage again and again": (archive(pickled([tensor("FloatStorage", "0", 10**5, 0, (10**5,), (1,))] * 300),
                                             {"0": np.zeros(10**5, np.float32)}), "times the file"),
@@ -96,7 +99,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "text of gigabytes": (archive(PROTO + b"X\xff\xff\xff\x7f."), "2147483647 bytes are to follow"),
     "text of 2**63": (archive(PROTO + b"\x8d" + b"\xff" * 8 + b"."), "bytes are to follow"),
     "bytes of 2**63": (archive(PROTO + b"\x96" + b"\xff" * 8 + b"."), "bytes are to follow"),
-    "a number of megabytes": (archive(PROTO + b"\x8b" + struct.pack("<i", 10**6) + b"\x7f" * 10**6 + b"."), "whole number of 1000000 bytes"),
+    "a number of megabytes": (archive(PROTO + b"\x8b" + struct.pack("<i", 10**6) + b"\x7f" * 10**6 + b"."),
+                              "whole number of 1000000 bytes"),
     "a number of negative length": (archive(PROTO + b"\x8b\xff\xff\xff\xff."), "whole number of 4294967295 bytes"),
     # depth
     "deep lists": (archive(PROTO + b"]" * 10**5 + b"a" * (10**5 - 1) + b"."), "nested more than 200 deep.*flat"),
@@ -126,13 +130,15 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a parameter of a list": (held(Global("torch._utils", "_rebuild_parameter", ([1], True, None))), "something else than a tensor"),
     "a key that leads out": (held(tensor("FloatStorage", "../../data.pkl", 1, 0, (1,), (1,))), "not a whole"),
     "a persistent id of text": (archive(PROTO + b"X\x01\x00\x00\x00aQ."), "unknown kind of storage"),
-    "a storage's key that is a number": (held(Global("torch._utils", "_rebuild_tensor_v2", (Storage("FloatStorage", 0, 13), 0, (1,), (1,)))), "unknown kind"),
+    "a storage's key that is a number": (held(Global("torch._utils", "_rebuild_tensor_v2",
+                                                     (Storage("FloatStorage", 0, 13), 0, (1,), (1,)))), "unknown kind"),
     # instructions
     "a call of a number": (archive(PROTO + b"K\x01)R."), "calls a int"),
     "a call of a dtype": (archive(PROTO + b"ctorch\nfloat32\n)R."), "calls a"),
     "attributes of a set": (archive(PROTO + b"c__builtin__\nset\n)R}b."), "sets attributes of a set"),
     "attributes of a tensor": (held(tensor("FloatStorage", "0", 13, 0, (1,), (1,))).replace(b"}(", b"}(", 1)[:0]
-                               + archive(pickled(tensor("FloatStorage", "0", 13, 0, (1,), (1,)))[:-1] + b"}b."), "sets attributes of a Tensor"),
+                               + archive(pickled(tensor("FloatStorage", "0", 13, 0, (1,), (1,)))[:-1] + b"}b."),
+                               "sets attributes of a Tensor"),
     "an object": (archive(PROTO + b"ccollections\nOrderedDict\n)\x81."), r"instruction b'\\x81'"),
     "an extension": (archive(PROTO + b"\x82\x01."), r"instruction b'\\x82'"),
     "text instructions": (archive(b"I1\n."), "instruction b'I'"),
@@ -182,7 +188,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a tensor without grad": (structured({"tensor": "0"}, **{"0": 1}), "damaged"),
     "a tensor's number that is a list": (structured({"tensor": [1], "grad": False}), "damaged"),
     "complex numbers of one part": (structured({"tensor": "0", "grad": False, "complex": True}, **{"0": 1})[:-4] + b"", "neither|damaged"),
-    "a complex number of words": (structured({"complex": ["a", "b"]}), "damaged"), "bytes that are none": (structured({"bytes": "?"}), "damaged"),
+    "a complex number of words": (structured({"complex": ["a", "b"]}), "damaged"),
+                                         "bytes that are none": (structured({"bytes": "?"}), "damaged"),
     "a float of a list": (structured({"float": [1]}), "damaged"), "keys that are lists": (structured({"dict": [[[1], 2]]}), "damaged"),
     "a number of many digits": (structured("9" * 10**5), "damaged"), "a dict of numbers": (structured({"dict": [1, 2]}), "damaged"),
     "a set of lists": (structured({"set": [[1]]}), "damaged"),
@@ -251,7 +258,8 @@ def test_the_time_is_that_of_the_file() -> None:
 
 def test_what_shares_is_loaded() -> None:
     """Within the bounds: expanded tensors, windows, one storage as two dtypes, a storage of which a part is used."""
-    value = {"expanded": tensor("FloatStorage", "0", 13, 3, (1000, 1000), (0, 0)), "windows": tensor("FloatStorage", "0", 13, 0, (5, 9), (1, 1)),
+    value = {"expanded": tensor("FloatStorage", "0", 13, 3, (1000, 1000), (0, 0)),
+             "windows": tensor("FloatStorage", "0", 13, 0, (5, 9), (1, 1)),
              "bytes": tensor("ByteStorage", "0", 52, 4, (4,), (1,)), "part": tensor("FloatStorage", "0", 2, 1, (), ()),
              "nothing": tensor("FloatStorage", "0", 13, 0, (0, 10**9), (1, 1)), "shared": [1, 2]}
     found = tg.load(checkpoint(value, FLOATS))
@@ -268,8 +276,10 @@ def test_plain_data_of_every_protocol(protocol: int) -> None:
     shared = [1, 2, (3, None)]
     ordered = OrderedDict([("b", 1), ("a", {"x": shared})])
     vars(ordered)["_metadata"] = OrderedDict([("", {"version": 1})])
-    value = {"words": ["", "é", "\udcff", "x" * 300, "y" * 70_000], "numbers": [0, -1, 255, 256, 65536, -(2**31), 2**40, -(2**63), 2**70, 0.1, -0.0, 1e300],
-             "flags": (True, False, None), "tuples": ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)), "shared": [shared, shared], "ordered": ordered,
+    value = {"words": ["", "é", "\udcff", "x" * 300, "y" * 70_000],
+             "numbers": [0, -1, 255, 256, 65536, -(2**31), 2**40, -(2**63), 2**70, 0.1, -0.0, 1e300],
+             "flags": (True, False, None), "tuples": ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)), "shared": [shared, shared],
+             "ordered": ordered,
              (1, "a"): 1 + 2j, 3: {1, 2}, "deep": [[[[[[[1]]]]]]], None: 1.5}
     if protocol > 2:
         value |= {"bytes": [b"", b"abc", b"x" * 300], "set": {"a", "b"}}
@@ -293,11 +303,15 @@ def test_what_torch_saves_is_loaded_bit_by_bit(tmp_path: Any) -> None:
     model(torch.randn(2, 3, 16)).sum().backward()
     opt.step()
     base = torch.randn(50, 40)
-    kinds = [torch.arange(5).to(getattr(torch, d)) for d in ("float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
+    kinds = [torch.arange(5).to(getattr(torch, d)) for d in ("float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool",
+                                                             "complex64",
                                                              "complex128", "uint16", "uint32", "uint64")]
-    value = {"model": model.state_dict(), "opt": opt.state_dict(), "views": [base, base.t(), base[1:3], base[::2, 1], base[:, 3:9].t()], "kinds": kinds,
-             "expanded": torch.ones(3, 1).expand(3, 500), "empty": torch.empty(0, 7), "number": torch.tensor(2.5), "parameter": torch.nn.Parameter(base),
-             "size": base.shape, "many": {f"t{k}": torch.full((2,), float(k)) for k in range(5000)}, "tied": [base, base], "half": torch.float16}
+    value = {"model": model.state_dict(), "opt": opt.state_dict(), "views": [base, base.t(), base[1:3], base[::2, 1], base[:, 3:9].t()],
+             "kinds": kinds,
+             "expanded": torch.ones(3, 1).expand(3, 500), "empty": torch.empty(0, 7), "number": torch.tensor(2.5),
+             "parameter": torch.nn.Parameter(base),
+             "size": base.shape, "many": {f"t{k}": torch.full((2,), float(k)) for k in range(5000)}, "tied": [base, base],
+             "half": torch.float16}
     for protocol in (2, 3, 4, 5):
         torch.save(value, tmp_path / "c.pt", pickle_protocol=protocol)
         found = tg.load(tmp_path / "c.pt")
@@ -371,8 +385,9 @@ def mutate(seeds: range) -> int:
             tg.load(io.BytesIO(data))
             loaded += 1
         except ArgumentError as error:
-            assert str(error).startswith("load: "), seed
-            assert len(str(error)) < 1000, seed
+            message = str(error)
+            if not message.startswith("load: ") or len(message) > 1000:
+                raise
     return loaded
 
 

@@ -22,6 +22,7 @@ from tracegrad.errors import (
     ShapeError,
     TraceError,
     TracegradError,
+    of_memory,
 )
 from tracegrad.function import Shape, broadcast_shapes, cast, data, fails, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
@@ -53,10 +54,12 @@ def _create(*names: str, draws: bool = False, again: bool = False) -> Callable[[
         def made_by(args: Any, kwargs: Any) -> Any:
             try:
                 return make(*args, **kwargs)
-            except OutOfMemoryError as error:
-                error.called(make.__name__)
-                error.on(find_device())
-                raise
+            except (OutOfMemoryError, MemoryError, ValueError) as error:
+                refused = of_memory(make.__name__, error)
+                if refused is None:
+                    raise
+                refused.on(find_device())
+                raise refused from error.__cause__
 
         @functools.wraps(make)
         def entry(*args: Any, **kwargs: Any) -> Any:
@@ -551,6 +554,7 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
 def _triangle(call: str, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
     shape = _shape(call, (row, col))
     found = np.dtype(np.int64) if dtype is None else dtypes.as_dtype(dtype)
+    Aval(shape, dtypes.bool_)                                # which refuses what no index reaches
     inside = np.tril if call == "tril_indices" else np.triu
     places = np.nonzero(inside(np.ones(shape, np.bool_), integer(call, "offset", offset)))
     return tensor(np.stack(places).tolist(), dtype=found, device=device)
@@ -606,7 +610,7 @@ def _draw(shape: Shape, numbers: int) -> tuple[Node, Node]:
     if any(scope.randomness == "error" for scope in state.scopes):
         raise ArgumentError("vmap: a random function was called inside; pass randomness='different' for numbers of each example's own or "
                             "'same' for equal ones, or draw outside and map over what is drawn")
-    step = prod(shape) * numbers
+    step = Aval((*shape, numbers), dtypes.int64).size        # (it refuses what no index reaches, before anything is drawn)
     count = step * prod(size for _, size in own)
     if state.trace is not None:
         seed, offset = state.trace.random(count)

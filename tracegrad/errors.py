@@ -169,6 +169,19 @@ class OutOfMemoryError(DeviceError):
             self.args = (f"{self}; {device.name} has {memory / (1 << 30):.1f} GiB", *self.args[1:])
 
 
+_OF_NUMPY = "array is too big", "Maximum allowed dimension"      # what its messages about sizes begin with
+
+
+def of_memory(name: str, error: Exception) -> OutOfMemoryError | None:
+    """What to raise in place of `error`, which came up in the function `name`, if it tells (or NumPy) of a size that cannot be had."""
+    if isinstance(error, OutOfMemoryError):
+        error.called(name)
+        return error
+    if isinstance(error, MemoryError) or (type(error) is ValueError and str(error).startswith(_OF_NUMPY)):
+        return OutOfMemoryError(f"{name}: {str(error) or 'no memory is left'}; use smaller sizes")
+    return None
+
+
 class BuildError(DeviceError):
     """The driver rejected a kernel; `source` and `log` hold the text and the driver's words."""
 

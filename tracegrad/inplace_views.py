@@ -13,9 +13,9 @@ from typing import Any
 
 from tracegrad import methods
 from tracegrad.autodiff import variable
-from tracegrad.errors import ArgumentError, AutogradError, ShapeError, TraceError
+from tracegrad.errors import ArgumentError, AutogradError, OutOfMemoryError, ShapeError, TraceError
 from tracegrad.function import REGISTRY, bind, const
-from tracegrad.ir import user_location
+from tracegrad.ir import Aval, user_location
 from tracegrad.modes import enable_grad, state
 from tracegrad.operators import PUBLIC
 from tracegrad.ops.arguments import sizes_of
@@ -90,6 +90,11 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
         raise TraceError("resize_: a tensor cannot be resized inside @trace; use x.reshape(...), x[:n] or nn.functional.pad")
     if self.requires_grad:
         raise AutogradError("resize_: the tensor requires grad; use x.reshape(...), x[:n] or nn.functional.pad, which have derivatives")
+    try:
+        Aval(size, self.dtype)                               # which refuses what no index reaches
+    except OutOfMemoryError as error:
+        error.called("resize_")
+        raise
     have, want = self.numel(), prod(size)
     if have == want:
         return self if self.shape == size else move(self, PUBLIC["reshape"](self, size), "resize_")

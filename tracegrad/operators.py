@@ -14,7 +14,7 @@ from functools import wraps
 from inspect import signature, unwrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tracegrad.errors import ArgumentTypeError, DTypeError, TracegradError
+from tracegrad.errors import ArgumentTypeError, DTypeError, OutOfMemoryError, TracegradError, of_memory
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,6 +83,10 @@ def entered(fn: F, name: str = "") -> F:
             if (better := misused(name, fn, args, kwargs, error)) is None:
                 raise
             raise better from error
+        except (OutOfMemoryError, MemoryError, ValueError) as error:
+            if (better := of_memory(name, error)) is None:
+                raise
+            raise better from error.__cause__
         return result if out is None else write(name, out, result)
 
     by_itself(entry)

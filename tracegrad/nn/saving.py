@@ -86,6 +86,7 @@ def load(f: str | PathLike[str] | IO[bytes], map_location: Any = None, *, weight
 
     map_location: the device for the tensors (default: the current one). Nothing in the file is executed: of a torch checkpoint tensors,
     numbers, strings and containers are loaded, and whatever else it holds is an ArgumentError that names it (torch is not needed).
+    A file that is damaged, or made to take more time or memory than its size gives, is an ArgumentError that says which limit it passes.
     weights_only: accepted for programs written for torch; True is all there is.
 
     >>> model = nn.Linear(3, 2)

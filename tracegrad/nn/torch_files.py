@@ -14,7 +14,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -115,12 +115,13 @@ class _Contents:
         order = archive.bytes_of(self._root + "byteorder", 6) if self._root + "byteorder" in archive.entries else b"little"
         if order not in (b"little", b"big"):
             raise PickleError(f"has a byte order {order!r}; torch.save writes 'little' or 'big'")
-        self._order = "<" if order == b"little" else ">"
+        self._order: Literal["<", ">"] = "<" if order == b"little" else ">"
         self.pickle = archive.bytes_of(pickles[0], archive.size)
         self._storages: dict[str, np.ndarray[Any, Any]] = {}
         self._left = _MORE + _TIMES * archive.size
         self._calls: dict[Any, Callable[..., Any]] = {
-            "_rebuild_tensor_v2": self._tensor, "_rebuild_tensor": self._tensor, "_rebuild_tensor_v3": self._typed, "_rebuild_parameter": self._parameter,
+            "_rebuild_tensor_v2": self._tensor, "_rebuild_tensor": self._tensor, "_rebuild_tensor_v3": self._typed,
+                                                      "_rebuild_parameter": self._parameter,
             "OrderedDict": _ordered, "set": _set, "complex": _complex, "Size": _size}
 
     def named(self, module: str, name: str) -> Any:

@@ -14,7 +14,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.function import broadcast_shapes as common_shape
 from tracegrad.function import cast, common_dtype, scalar
-from tracegrad.ir import Node
+from tracegrad.ir import Aval, Node
 from tracegrad.operators import Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim, sizes_of
@@ -242,6 +242,7 @@ def vander(x: Array, N: int | None = None, increasing: bool = False) -> Array:
     if count < 0:
         raise ArgumentError(f"vander: N must not be negative, got {N}")
     x = cast(x, dtypes.int64) if x.dtype.kind in "iub" else x
+    Aval((*x.shape, count), x.dtype)                         # which refuses what no index reaches
     powers: list[Any] = [full_like_shape(x.shape, 1, x.dtype)]
     for _ in range(count - 1):
         powers.append(powers[-1] * x)

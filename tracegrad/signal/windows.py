@@ -14,6 +14,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.ir import Aval
 from tracegrad.operators import public
 from tracegrad.ops.arguments import integer
 from tracegrad.tensor import Tensor, from_array
@@ -28,6 +29,7 @@ def _window(name: str, M: Any, sym: bool, weights: Callable[[Any, int], Any], dt
     found = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
     if found.kind != "f":
         raise DTypeError(f"{name}: dtype must be a float dtype, got {found}")
+    Aval((m,), dtypes.float64)                               # which refuses what no index reaches
     n = m if sym or m <= 1 else m + 1
     values = np.ones(m) if n == 1 and single else np.asarray(weights(np.arange(m, dtype=np.float64), n), np.float64)
     return from_array(values.astype(found), device, requires_grad)
