@@ -22,7 +22,7 @@ import numpy as np
 from tracegrad import at_once as _at_once  # noqa: F401  (call_cache.py uses it)
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
-from tracegrad.compile import PART, Device, find_device, is_view, part, read, resolve, upload, without_history
+from tracegrad.compile import PART, Device, find_device, is_view, part, read, realize, resolve, upload, without_history
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, bind, cast, const, data, detached, iota, scalar
@@ -37,6 +37,7 @@ from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.reduction import sum_to
 from tracegrad.ops.shaping import expanded
+from tracegrad.ops.transfer import transfer
 from tracegrad.pending import flush, waiting
 from tracegrad.runtime.buffer import held, hold
 
@@ -757,18 +758,37 @@ class Tensor(Operators):
                 dtype = a
             else:
                 device = a
-        out = self
-        if device is not None:
-            target = find_device(device)
-            if target is not self._device:
-                if state.trace is not None:
-                    raise TraceError(f"to at {user_location()}: a trace runs on one device; move tensors between devices outside it")
-                out = from_array(self.detach()._value("to", shared=True), target)
-        if dtype is not None and dtypes.as_dtype(dtype) != out.dtype:
-            _warn_of_real("to", out.dtype, dtypes.as_dtype(dtype))
-            with own_nodes():
-                out = out._wrap(cast(out._node(), dtypes.as_dtype(dtype)))
+        target = self._device if device is None else find_device(device)
+        wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
+        if wanted != self.dtype:
+            _warn_of_real("to", self.dtype, wanted)
+        # The fewer bytes are sent, but what a device cannot compute in is converted by the other one.
+        here = self._device is target or (wanted.itemsize <= self.dtype.itemsize and _converts(self._device, self.dtype, wanted))
+        out = self._cast(wanted) if here else self
+        out = out if target is self._device else out._sent(target)
+        out = out if here else out._cast(wanted)
         return out.clone() if copy and out is self else out
+
+    def _cast(self, dtype: Any) -> Tensor:
+        """The tensor in another dtype; itself if it has it."""
+        if dtype == self.dtype:
+            return self
+        with own_nodes():
+            return self._wrap(cast(self._node(), dtype))
+
+    def _sent(self, target: Device) -> Tensor:
+        """The tensor on another device. Without a history its value is sent at once: what is made of it then looks like any other work."""
+        if state.trace is not None:
+            raise TraceError(f"to at {user_location()}: a trace runs on one device; move tensors between devices outside it")
+        node = self._operand()
+        with own_nodes():
+            sent = transfer(node, self._device, target)
+        out = Tensor(sent, target)
+        if not (sent.needs_grad or state.examples or state.hidden or state.pulling):
+            if resolve(node).value is None:
+                flush()
+            realize([out._n], target)
+        return out
 
     def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
         """The tensor as `dtype`, which may be one of torch's older types, too: "torch.DoubleTensor", tg.DoubleTensor. Without it, the name
@@ -1003,6 +1023,11 @@ def _put(base: Node, steps: Steps, value: Node, call: str) -> Node:
         else:  # the padding of a diagonal: what it holds is seen by nobody
             value = fn.vjp(value, value, source, **attrs)[0]
     return value
+
+
+def _converts(device: Device, *kinds: Any) -> bool:
+    """Whether a device computes in these dtypes."""
+    return device.fp64 or not any(dtype in (dtypes.float64, dtypes.complex128) for dtype in kinds)
 
 
 def own_copy(node: Node) -> Node:
