@@ -403,8 +403,8 @@ def realize_all(pending: Mapping[Device, Sequence[Node]], keep: Callable[[Node],
         for received, computed in zip(pieces.transfers, pieces.computed, strict=True):
             for node in received:
                 _receive(node)
-            for device, nodes in computed.items():
-                _realize(nodes, device, kept, works)
+            for device, targets in computed.items():
+                _realize(targets, device, kept, works)
         for nodes in pending.values():
             cut(nodes)
 

@@ -40,6 +40,7 @@ from tracegrad.ops.shaping import expanded
 from tracegrad.ops.transfer import transfer
 from tracegrad.pending import flush, waiting
 from tracegrad.runtime.buffer import held, hold
+from tracegrad.scopes import Recorded
 
 if TYPE_CHECKING:
     from tracegrad.tracing.recording import Recording
@@ -778,8 +779,10 @@ class Tensor(Operators):
 
     def _sent(self, target: Device) -> Tensor:
         """The tensor on another device. Without a history its value is sent at once: what is made of it then looks like any other work."""
-        if state.trace is not None:
-            raise TraceError(f"to at {user_location()}: a trace runs on one device; move tensors between devices outside it")
+        recorded = next((scope.call for scope in state.scopes if isinstance(scope, Recorded)), "")
+        if state.trace is not None or recorded:
+            what = "a trace" if state.trace is not None else f"what {recorded} records in a vmap"
+            raise TraceError(f"to at {user_location()}: {what} runs on one device; move tensors between devices outside it")
         node = self._operand()
         with own_nodes():
             sent = transfer(node, self._device, target)
@@ -828,6 +831,8 @@ class Tensor(Operators):
             if array.dtype.kind not in "biufc":
                 raise DTypeError(f"setitem: cannot assign {type(value).__name__}; give a tensor, a number, or lists or arrays of numbers")
             value = from_array(array, self._device)
+        if isinstance(value, Tensor) and value._device is not self._device and (not value.ndim or indexing.is_basic(key)):
+            value = value.to(device=self._device)           # as copy_ does; by other indices torch, too, takes one device's only
         key = _masks_of_bytes("setitem", key)
         if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
             key = self._known_masks(key)

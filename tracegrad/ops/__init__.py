@@ -1,6 +1,6 @@
 """The operations. Primitives (one class per op): elementwise, movement, reduction, contraction, indexing, ranges, convolution, windows,
-sorting, random bits, factorizations, Fourier transforms, transfers. Functions composed of them: pointwise, complex_numbers, shaping, statistics,
-linalg, matrices, neural, losses."""
+sorting, random bits, factorizations, Fourier transforms, transfers. Functions composed of them: pointwise, complex_numbers, shaping,
+statistics, linalg, matrices, neural, losses."""
 
 from tracegrad.ops import (
     activations,
