@@ -64,7 +64,7 @@ class Pieces:
                 continue
             used = max(stage[node], moved.get(node, 0))
             for o in operands(node):
-                if o not in stage or o in computed or o.fn is _TRANSFER or stage[o] >= used or o.constant:
+                if o not in stage or o in computed or o.fn is _TRANSFER or stage[o] >= used or o.constant or not o.operands:
                     continue
                 if isinstance(o.fn, Movement):
                     moved[o] = max(used, moved.get(o, 0))

@@ -37,7 +37,7 @@ from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.reduction import sum_to
 from tracegrad.ops.shaping import expanded
-from tracegrad.ops.transfer import transfer
+from tracegrad.ops.transfer import computes, transfer
 from tracegrad.pending import flush, waiting
 from tracegrad.runtime.buffer import held, hold
 from tracegrad.scopes import Recorded
@@ -764,7 +764,7 @@ class Tensor(Operators):
         if wanted != self.dtype:
             _warn_of_real("to", self.dtype, wanted)
         # The fewer bytes are sent, but what a device cannot compute in is converted by the other one.
-        here = self._device is target or (wanted.itemsize <= self.dtype.itemsize and _converts(self._device, self.dtype, wanted))
+        here = self._device is target or (wanted.itemsize <= self.dtype.itemsize and computes(self._device, self.dtype, wanted))
         out = self._cast(wanted) if here else self
         out = out if target is self._device else out._sent(target)
         out = out if here else out._cast(wanted)
@@ -817,6 +817,10 @@ class Tensor(Operators):
     def cpu(self) -> Tensor:
         """The tensor on the CPU device."""
         return self.to(device="cpu")
+
+    def pin_memory(self, device: Any = None) -> Tensor:
+        """The tensor itself: OpenCL's drivers copy from any memory, and what is sent goes through pinned memory where that is faster."""
+        return self
 
     # ------------------------------------------------------------------------------------------------------- indexing
 
@@ -1028,11 +1032,6 @@ def _put(base: Node, steps: Steps, value: Node, call: str) -> Node:
         else:  # the padding of a diagonal: what it holds is seen by nobody
             value = fn.vjp(value, value, source, **attrs)[0]
     return value
-
-
-def _converts(device: Device, *kinds: Any) -> bool:
-    """Whether a device computes in these dtypes."""
-    return device.fp64 or not any(dtype in (dtypes.float64, dtypes.complex128) for dtype in kinds)
 
 
 def own_copy(node: Node) -> Node:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracegrad import dtypes
 from tracegrad.function import REGISTRY, Primitive, bind, by_parts
-from tracegrad.ir import Aval, Node
+from tracegrad.ir import Aval, Node, topological
 
 
 class Transfer(Primitive):
@@ -29,5 +30,12 @@ class Transfer(Primitive):
 
 
 def transfer(x: Node, source: Any, target: Any) -> Node:
-    """x, a value on the device `source`, on `target`. A constant is the same everywhere: it comes back as it is."""
-    return x if x.constant or source is target else bind(REGISTRY["transfer"], (x,), {"source": source, "target": target})
+    """x, a value on the device `source`, on `target`. A constant that both can compute is the same everywhere: it comes back as it is."""
+    if source is target or (x.constant and computes(target, *[n.dtype for n in topological([x])])):
+        return x
+    return bind(REGISTRY["transfer"], (x,), {"source": source, "target": target})
+
+
+def computes(device: Any, *kinds: Any) -> bool:
+    """Whether a device computes in these dtypes."""
+    return device.fp64 or not any(dtype in (dtypes.float64, dtypes.complex128) for dtype in kinds)
