@@ -584,6 +584,43 @@ def test_a_model_is_moved_by_layers_and_back(two: Any) -> None:
             same(p, q)
 
 
+def test_a_leaf_that_moves_before_the_backward(pair: Any) -> None:
+    """Its gradient arrives where it lies then; its hooks see it there."""
+    a, b = pair
+    seen = []
+    p = nn.Parameter(tg.tensor([1.0, 2.0], device=a))
+    p.register_hook(lambda g: seen.append(g.device))
+    first = (p * p).sum()
+    p.data = p.data.to(b)
+    second = (p * 3).sum()
+    (first.to(b) + second).backward()
+    assert p.grad.tolist() == [5.0, 7.0]
+    assert (p.grad.device, seen) == (b, [b, b])
+    third = (p * p * p).sum()
+    p.data = p.data.to(a)
+    assert p.grad.device is a
+    third.backward()
+    assert p.grad.tolist() == [8.0, 19.0]
+    fourth = (p * 4).sum()
+    p.data = p.data.to(b)
+    (found,) = tg.autograd.grad(fourth, [p])
+    assert found.device is b
+    assert found.tolist() == [4.0, 4.0]
+
+
+def test_averages_of_a_model_on_two_devices(two: Any) -> None:
+    a, b = two
+    model = Two(a, b)
+    average = tg.optim.swa_utils.AveragedModel(model)
+    for k in range(3):
+        for p in model.parameters():
+            p.data.fill_(k)
+        average.update_parameters(model)
+    for p, q in zip(model.parameters(), average.module.parameters(), strict=True):
+        assert p.device is q.device
+        same(q, np.ones(q.shape))
+
+
 def test_states_go_from_device_to_device(two: Any, tmp_path: Any) -> None:
     a, b = two
     model, other = Two(a, b), Two(b, a)

@@ -441,12 +441,31 @@ class Tensor(Operators):
                 self.copy_(Tensor(new, value._device))
             return
         needs_grad, grad = self.requires_grad, self._grad
+        if value._device is not self._device:
+            self._sends_gradients_on()
         self._device, self._base, self._grad = value._device, None, None
         self._set_node(new)
         if needs_grad:
             self.requires_grad_()
         if grad is not None and grad.shape == self.shape:
             self.grad = grad.detach().to(dtype=self.dtype, device=self._device)
+
+    def _sends_gradients_on(self) -> None:
+        """Of a leaf that is about to move: gradients of what was computed with it before go to where it lies when they come."""
+        node = self._node()
+        if node.fn is not _VARIABLE:
+            return
+        before, leaf = self._device, weakref.ref(self)
+
+        def sent(ct: Node) -> Node:
+            moved = leaf()
+            if moved is not None:
+                ct = transfer(ct, before, moved._device)
+                for hook in list(moved._hooks.values()) if moved._hooks is not None else ():
+                    ct = hook(ct)
+            return ct
+
+        HOOKS[node] = {0: sent}
 
     @property
     def size(self) -> Count:

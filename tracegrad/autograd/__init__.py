@@ -374,15 +374,17 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
     key = unique()
 
     def on_node(ct: Node) -> Node:
-        replaced = hook(Tensor(ct, tensor_device, state.trace))
+        owner = owner_ref()
+        place = device if owner is None else owner._device               # a leaf may have moved
+        replaced = hook(Tensor(ct, place, state.trace))
         if replaced is None:
             return ct
-        if replaced._device is not tensor_device:
-            raise DeviceError(f"register_hook: the hook returned a gradient on {replaced._device} for a tensor on {tensor_device}; "
-                              "move it with to(device)")
+        if replaced._device is not place:
+            raise DeviceError(f"register_hook: the hook returned a gradient on {replaced._device} for a tensor on {place}; "
+                              "move it with x.to(device)")
         return autodiff.conform(replaced._node(), node_ref() or ct)
 
-    tensor_device, node_ref = tensor._device, weakref.ref(node)
+    device, node_ref, owner_ref = tensor._device, weakref.ref(node), weakref.ref(tensor)
     hooks[key] = on_node
     return RemovableHandle(hooks, key)
 
