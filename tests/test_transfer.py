@@ -428,8 +428,8 @@ def test_constants_are_values_of_their_device(pair: Any) -> None:
 # ----------------------------------------------------------------------------------------------------------- what is computed when
 
 
-def test_pending_work_is_cut_into_pieces(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One piece for each way to a device; and nothing that one computed is computed by another."""
+def test_pending_work_is_partitioned_by_device(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One subgraph for each time that a device is come to; and nothing that one computed is computed by another."""
     a, b = two
     works: list[Any] = []
     real = compile_module._values

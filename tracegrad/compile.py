@@ -30,7 +30,7 @@ from tracegrad.interpret import interpret
 from tracegrad.ir import Folded, Graph, Node, forget_operands, located, topological
 from tracegrad.modes import state, without_collection
 from tracegrad.numpy_routines import given_by_value
-from tracegrad.pieces import Pieces
+from tracegrad.partition import Partition
 from tracegrad.plan import Line, Plan
 from tracegrad.printing import namer
 from tracegrad.runtime import buffer as buffers
@@ -87,6 +87,10 @@ class HostDevice:
 
     def __repr__(self) -> str:
         return "<Device 'numpy' (interpreter)>"
+
+    def __deepcopy__(self, memo: Any) -> HostDevice:
+        """Itself: there is one."""
+        return self
 
     def finish(self) -> None:
         """Nothing is ever pending."""
@@ -392,15 +396,15 @@ def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] 
 
 def realize_all(pending: Mapping[Device, Sequence[Node]], keep: Callable[[Node], bool] | None = None,
                 works: list[Any] | None = None) -> None:
-    """`realize`, for nodes of several devices: piece by piece, with the transfers between them (see pieces.py)."""
+    """`realize`, for nodes of several devices: one subgraph after the other, with the transfers between them (see partition.py)."""
     with lock:
         wanted = {device: [n for n in dict.fromkeys(map(resolve, nodes)) if n.value is None] for device, nodes in pending.items()}
-        pieces = Pieces(wanted, resolve)
+        partition = Partition(wanted, resolve)
 
         def kept(node: Node) -> bool:
-            return node in pieces.kept or (keep is not None and keep(node))
+            return node in partition.kept or (keep is not None and keep(node))
 
-        for received, computed in zip(pieces.transfers, pieces.computed, strict=True):
+        for received, computed in zip(partition.transfers, partition.computed, strict=True):
             for node in received:
                 _receive(node)
             for device, targets in computed.items():

@@ -12,7 +12,7 @@ from tracegrad.errors import AutogradError
 from tracegrad.function import CustomCall
 from tracegrad.ir import Node, topological
 from tracegrad.modes import state
-from tracegrad.pieces import device_of
+from tracegrad.partition import device_of
 from tracegrad.tensor import Tensor
 
 

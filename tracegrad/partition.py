@@ -1,7 +1,7 @@
-"""Pending work of several devices, cut at its transfers into pieces of one device each. Start at `Pieces`.
+"""Pending work of several devices, partitioned at its transfers into subgraphs of one device each. Start at `Partition`.
 
-The pieces run one after the other, by stages: stage 0 needs nothing that is sent, stage n needs what was computed in stage n - 1. A model
-that goes from one device to another and back has three stages, and its backward pass two more.
+The subgraphs are computed one after the other, by stages: stage 0 needs nothing that is sent, stage n needs what was computed before it and
+sent. A model that goes from one device to another and back has three stages, and its backward pass two more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TRANSFER = REGISTRY["transfer"]
 Seen = Callable[[Node], Node]           # compile.resolve: the node that holds a value, behind what only differentiation cares about
 
 
-class Pieces:
+class Partition:
     """How to compute `wanted`, by device nodes without values (resolved ones).
 
     transfers: by stage, the nodes that receive a value before anything else of the stage. computed: by stage and device, the nodes to
@@ -56,7 +56,7 @@ class Pieces:
 
     def _kept(self, order: Sequence[Node], stage: Mapping[Node, int], operands: Callable[[Node], tuple[Node, ...]]) -> set[Node]:
         """What is read in a later stage than the one it is computed in. Not what is moved only: its operands, then."""
-        computed = {node for pieces in self.computed for nodes in pieces.values() for node in nodes}
+        computed = {node for by_device in self.computed for nodes in by_device.values() for node in nodes}
         kept: set[Node] = set()
         moved: dict[Node, int] = {}             # movements that are made again: the last stage that reads them
         for node in reversed(order):
