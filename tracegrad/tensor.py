@@ -805,7 +805,7 @@ class Tensor(Operators):
         node = self._operand()
         with own_nodes():
             sent = transfer(node, self._device, target)
-        out = Tensor(sent, target)
+        out = Tensor(sent if state.grad or not sent.needs_grad else detached(sent), target)
         if not (sent.needs_grad or state.examples or state.hidden or state.pulling):
             if resolve(node).value is None:
                 flush()
