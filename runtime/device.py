@@ -85,6 +85,10 @@ class Device:
         self.undecided: Sequence[Device] = ()                    # the default, before a trial tells which of these drivers is the faster
         self._pid = os.getpid()
 
+    def __deepcopy__(self, memo: Any) -> Device:
+        """Itself: a copy of a model that knows its devices is on the same."""
+        return self
+
     def __repr__(self) -> str:
         return f"<Device {self.name!r} ({self.kind}, {self.driver})>"
 

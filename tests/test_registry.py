@@ -17,7 +17,8 @@ from tracegrad.ops.contraction import swap_last
 
 DTYPES = [np.dtype(d) for d in ("bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
                                  "complex64", "complex128")]
-OPS = [op for name, op in sorted(REGISTRY.items()) if op.family != "leaf" and not isinstance(op, Bundle) and name != "output"]
+OPS = [op for name, op in sorted(REGISTRY.items())         # what programs hold: transfers lie between them (test_transfer.py)
+       if op.family not in ("leaf", "transfer") and not isinstance(op, Bundle) and name != "output"]
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-30, -1e30, np.inf, -np.inf, np.nan]
 
 

@@ -6,6 +6,7 @@ of one structure on, the program that the second one made is called with this tu
 `autograd.grad` of a loss by leaves is remembered likewise (`Backward.grads`). A Python float that is another at every turn, as a weight
 that is annealed, does not make another structure where it is only added, subtracted, multiplied or divided (`any_number`): see `_Varied`.
 What Python code may have a say in is never recalled: hooks, custom Functions, kernels of the user's, derivatives of derivatives, traces.
+Nor is what goes from one device to another: it is several programs.
 """
 
 from __future__ import annotations
@@ -283,7 +284,7 @@ class Backward:
         pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:
             if not _ordinary:
-                _ordinary.update(fn for fn in REGISTRY.values() if fn is not REGISTRY["placeholder"])
+                _ordinary.update(fn for fn in REGISTRY.values() if fn.name not in ("placeholder", "transfer"))
             walk = _Walk(root._device, pending.get(root._device, []))
             if walk.follow(root._node(), inputs):
                 self.walk = walk

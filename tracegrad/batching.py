@@ -214,4 +214,5 @@ FAMILIES: dict[str, Rule] = {
     "host_call": _host,
     "attention": _attention,
     "pool": _joined,
+    "transfer": _last,
 }

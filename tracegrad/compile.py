@@ -30,6 +30,7 @@ from tracegrad.interpret import interpret
 from tracegrad.ir import Folded, Graph, Node, forget_operands, located, topological
 from tracegrad.modes import state, without_collection
 from tracegrad.numpy_routines import given_by_value
+from tracegrad.partition import Partition
 from tracegrad.plan import Line, Plan
 from tracegrad.printing import namer
 from tracegrad.runtime import buffer as buffers
@@ -40,7 +41,7 @@ from tracegrad.runtime.program import load_compiler
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
-_OFFSET, _SLICE_AT = REGISTRY["offset"], REGISTRY["slice_at"]
+_OFFSET, _SLICE_AT, _TRANSFER = REGISTRY["offset"], REGISTRY["slice_at"], REGISTRY["transfer"]
 LOOKS = 12   # so often somebody looks at values of one history until they are computed when they are called (see call_cache.look)
 PLANS = 512  # cached plans; the least recently used is dropped
 
@@ -86,6 +87,10 @@ class HostDevice:
 
     def __repr__(self) -> str:
         return "<Device 'numpy' (interpreter)>"
+
+    def __deepcopy__(self, memo: Any) -> HostDevice:
+        """Itself: there is one."""
+        return self
 
     def finish(self) -> None:
         """Nothing is ever pending."""
@@ -374,7 +379,8 @@ compiled = [0]  # how many programs `realize` compiled, for tests and explain()
 
 
 def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] | None = None, works: list[Any] | None = None) -> None:
-    """Compute `nodes` and leave their values on them (on the nodes that `resolve` finds), in one launch plan.
+    """Compute `nodes` and leave their values on them (on the nodes that `resolve` finds), in one launch plan; where they are made of what
+    another device computes, in several.
 
     keep(node): nodes on the way whose values to keep too (what a later backward would otherwise compute again). works: gets the Work
     that was done.
@@ -382,23 +388,62 @@ def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] 
     become run-time scalars the second time they are seen to differ.
     """
     with lock:
-        targets = [n for n in dict.fromkeys(map(resolve, nodes)) if n.value is None]
-        if not targets:
-            return
-        work = Work(targets, device, keep)
-        results = _values(work)
-        if works is not None:
-            works.append(work)
-        for node, value in zip(work.targets, results, strict=True):
-            node.value = value
-        for node in work.targets:
-            if not node.needs_grad:
-                forget_operands(node)
-        cut(nodes)
-        if keep is not None:
-            seen = work.seen
-            if seen is not None and seen.uses % LOOKS == 0 and seen.patience == eager.NEVER:
-                look(work.order, seen.uses)
+        try:
+            _realize(nodes, device, keep, works)
+        except _Elsewhere:
+            realize_all({device: nodes}, keep, works)
+
+
+def realize_all(pending: Mapping[Device, Sequence[Node]], keep: Callable[[Node], bool] | None = None,
+                works: list[Any] | None = None) -> None:
+    """`realize`, for nodes of several devices: one subgraph after the other, with the transfers between them (see partition.py)."""
+    with lock:
+        wanted = {device: [n for n in dict.fromkeys(map(resolve, nodes)) if n.value is None] for device, nodes in pending.items()}
+        partition = Partition(wanted, resolve)
+
+        def kept(node: Node) -> bool:
+            return node in partition.kept or (keep is not None and keep(node))
+
+        for received, computed in zip(partition.transfers, partition.computed, strict=True):
+            for node in received:
+                _receive(node)
+            for device, targets in computed.items():
+                _realize(targets, device, kept, works)
+        for nodes in pending.values():
+            cut(nodes)
+
+
+def _receive(node: Node) -> None:
+    """Make a transfer whose operand has a value. Waits for that value."""
+    found = resolve(node.operands[0])
+    node.value = upload(node.attrs["target"], found.value.view(found.shape, found.dtype))
+    if not node.needs_grad:
+        forget_operands(node)
+
+
+def _realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] | None, works: list[Any] | None) -> None:
+    """`realize`, of what one device computes of what lies on it. Raises _Elsewhere, and does nothing, where a transfer is needed."""
+    targets = [n for n in dict.fromkeys(map(resolve, nodes)) if n.value is None]
+    if not targets:
+        return
+    work = Work(targets, device, keep)
+    results = _values(work)
+    if works is not None:
+        works.append(work)
+    for node, value in zip(work.targets, results, strict=True):
+        node.value = value
+    for node in work.targets:
+        if not node.needs_grad:
+            forget_operands(node)
+    cut(nodes)
+    if keep is not None:
+        seen = work.seen
+        if seen is not None and seen.uses % LOOKS == 0 and seen.patience == eager.NEVER:
+            look(work.order, seen.uses)
+
+
+class _Elsewhere(Exception):
+    """The work is made of a transfer that has not taken place yet."""
 
 
 def compute(work: Work, inputs: Sequence[Node], values: Sequence[Any]) -> list[Any]:
@@ -544,6 +589,8 @@ def _pending(targets: Sequence[Node],
             fn = node.fn
             if not place:
                 _check_start(node)
+            elif fn is _TRANSFER:
+                raise _Elsewhere
             number[node] = len(order)
             order.append(node)
             places.append(tuple(place))

@@ -22,7 +22,7 @@ from tracegrad import dtypes, random_state
 from tracegrad.autodiff import dense, stand_in, substituted, that_matter, variable, vjp
 from tracegrad.batching import batch
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
-from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, iota, placeholder
+from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, different_devices, iota, placeholder
 from tracegrad.ir import Aval, Node, own_nodes, topological
 from tracegrad.loops import Body, loop_nodes, turn_draws
 from tracegrad.modes import state
@@ -75,6 +75,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     places = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]
     nodes = [flat[i]._node() for i in places]
 
+    _on_one_device("cond", [pred, *flat])
     chosen = reshape(cast(pred._node(), dtypes.bool_), ())
     refused: Any = logical_not(chosen)
 
@@ -230,6 +231,7 @@ def while_loop(
                 return value
             value = _kept("while_loop: body_fn", value, body_fn(_own(value)))
         flat, device = optree.tree_leaves(value, none_is_leaf=True), goes_on.device
+        _on_one_device("while_loop", [goes_on, *flat])
     else:
         device = trace.device
     nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
@@ -266,6 +268,14 @@ def while_loop(
     body = Body([*(plain.get(v, v) for v in inputs), *free], outs, len(nodes), 0)
     results = while_nodes(test, body, [*nodes, *given], device)
     return optree.tree_unflatten(tree, [Tensor(r, device, trace) for r in results])
+
+
+def _on_one_device(call: str, values: Sequence[Any]) -> None:
+    """DeviceError for tensors on several devices where a function is recorded, to be one program."""
+    first, *others = [x for x in values if isinstance(x, Tensor)]
+    for x in others:
+        if x.device is not first.device:
+            raise different_devices(call, first, x)
 
 
 def _of_examples(test: Any) -> bool:

@@ -20,7 +20,8 @@ import optree
 from tracegrad import dtypes
 from tracegrad.autodiff import zeros_like
 from tracegrad.batching import batch
-from tracegrad.errors import ArgumentError, AutogradError, ShapeError
+from tracegrad.compile import Device
+from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError
 from tracegrad.function import REGISTRY, CustomCall, bind, cast, placeholder
 from tracegrad.ir import Aval, Node, topological
 from tracegrad.modes import no_grad, state
@@ -412,7 +413,8 @@ class UserCall(CustomCall):
                  opaque: bool) -> None:
         tensors = [o for o in outputs if isinstance(o, Tensor)]
         self.name = cls.__name__  # type: ignore[misc]
-        self.cls, self.ctx, self.device, self.given = cls, ctx, tensors[0]._device, given
+        self.cls, self.ctx, self.given = cls, ctx, given
+        self.devices = [t._device for t in (*tensors, *(v for v in values if isinstance(v, Tensor)))]       # of results and arguments
         self.outputs = [isinstance(o, Tensor) for o in outputs]
         self.silent = [any(o is c for c in ctx._constant) or not dtypes.differentiable(o.dtype) for o in tensors]
         self.count = len(tensors)
@@ -447,6 +449,7 @@ class UserCall(CustomCall):
             return "output", place
         original = originals.get(id(leaf))
         node = (leaf if original is None or leaf._versions else original)._node()
+        self.devices.append(leaf._device)
         if opaque and original is None and not node.needs_grad and node.fn is not _DETACH and dtypes.differentiable(node.dtype):
             inputs = [t._node() for t in originals.values()]
             node = opaque_value(node, inputs, f"{self.name}: its second derivative needs the derivative of a tensor that forward saved "
@@ -478,7 +481,9 @@ class UserCall(CustomCall):
         def restored_leaf(kind: str, what: Any) -> Any:
             if kind == "object":
                 return what
-            return self._tensor(saved[what] if kind == "operand" else bind(_OUTPUT, (y,), {"index": what, "aval": self.output_avals[what]}))
+            if kind == "operand":
+                return self._tensor(saved[what], self.devices[len(operands) - len(saved) + what])
+            return self._tensor(bind(_OUTPUT, (y,), {"index": what, "aval": self.output_avals[what]}), self.devices[what])
 
         tree: Any = optree.tree_unflatten(self.tree, [restored_leaf(*leaf) for leaf in self.leaves])
         restored, for_forward, attributes = tree
@@ -501,14 +506,14 @@ class UserCall(CustomCall):
     def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
         """The outputs' tangents by the user's jvp, by number; those without one are left out."""
         inputs = self.tracked(operands)
-        pairs = iter(zip(inputs, tangents[self.count:], strict=False))
+        pairs = iter(zip(inputs, tangents[self.count:], self.devices[self.count:], strict=False))
         given: list[Tensor | None] = []
         for _, is_tensor in self.arguments:
-            node, tangent = next(pairs) if is_tensor else (None, None)
+            node, tangent, device = next(pairs) if is_tensor else (None, None, None)
             if node is None or (tangent is None and not (self.ctx._materialize and node.dtype.kind in "fc")):
                 given.append(None)
             else:
-                given.append(self._tensor(zeros_like(node) if tangent is None else tangent))
+                given.append(self._tensor(zeros_like(node) if tangent is None else tangent, device))
         with self._restored(y, operands, True) as ctx:
             returned = self.cls.jvp(ctx, *given)
         several = list(returned) if isinstance(returned, (tuple, list)) else [returned]
@@ -523,16 +528,17 @@ class UserCall(CustomCall):
                 seen = f"{t.dtype}{list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
                 raise AutogradError(f"{self.name}.jvp: the tangent of output {k} is a {seen}, expected a tensor of "
                                     f"{list(operands[k].shape)}")
+            self._check_device("jvp", f"the tangent of output {k}", t, self.devices[k])
             found[k] = cast(t._node(), operands[k].dtype)
         return found or None
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         inputs = self.tracked(operands)
-        grads = iter([self._grad(c, operands[i], self.silent[i]) for i, c in enumerate(ct)])
+        grads = iter([self._grad(c, operands[i], self.silent[i], self.devices[i]) for i, c in enumerate(ct)])
         with self._restored(y, operands, False) as ctx:
             returned = self.cls.backward(ctx, *(next(grads) if is_tensor else None for is_tensor in self.outputs))
         found = self._by_name(returned)
-        tensors = iter(inputs)
+        tensors = iter(zip(inputs, self.devices[self.count:], strict=False))
         result: list[Any] = []
         for name, is_tensor in self.arguments:
             g = found.get(name)
@@ -541,17 +547,21 @@ class UserCall(CustomCall):
                     raise AutogradError(
                         f"{self.name}.backward: returned a gradient for {name!r}, which is not a tensor; return None for it")
                 continue
-            result.append(self._checked(name, g, next(tensors)))
+            result.append(self._checked(name, g, *next(tensors)))
         return (*(None for _ in range(self.count)), *result, *(None for _ in self.saved_nodes))
 
-    def _tensor(self, node: Node) -> Tensor:
+    def _tensor(self, node: Node, device: Device) -> Tensor:
         """What backward gets for a node; without history where the gradients shall have none."""
-        return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, self.device, state.trace)
+        return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, device, state.trace)
 
-    def _grad(self, ct: Node | None, output: Node, constant: bool) -> Tensor | None:
+    def _grad(self, ct: Node | None, output: Node, constant: bool, device: Device) -> Tensor | None:
         if ct is None or constant:
-            return self._tensor(zeros_like(output)) if self.ctx._materialize else None
-        return self._tensor(ct)
+            return self._tensor(zeros_like(output), device) if self.ctx._materialize else None
+        return self._tensor(ct, device)
+
+    def _check_device(self, rule: str, what: str, given: Tensor, device: Device) -> None:
+        if given.device is not device:
+            raise DeviceError(f"{self.name}.{rule}: {what} is on {given.device}, expected on {device}; move it with x.to(device)")
 
     def _by_name(self, returned: Any) -> dict[str, Any]:
         names = [n for n, _ in self.arguments]
@@ -568,11 +578,14 @@ class UserCall(CustomCall):
                                 f"one for each of {', '.join(names)} (None where there is none), or a dict by name")
         return dict(zip(names, grads, strict=False))
 
-    def _checked(self, name: str, g: Any, primal: Node) -> Node | None:
+    def _checked(self, name: str, g: Any, primal: Node, device: Device) -> Node | None:
         if g is None:
             return None
         if not isinstance(g, Tensor):
             raise AutogradError(f"{self.name}.backward: the gradient for {name!r} is a {type(g).__name__}, expected a tensor or None")
+        if not g.ndim:                                  # a number, in effect: torch, too, moves it
+            g = g.to(device=device)
+        self._check_device("backward", f"the gradient for {name!r}", g, device)
         node = g._node()
         if not dtypes.differentiable(primal.dtype):
             raise AutogradError(

@@ -12,7 +12,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.custom import Function
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, UnsupportedError
-from tracegrad.function import Elementwise, Shared, bind, own_name, refuse_complex
+from tracegrad.function import Elementwise, Shared, bind, different_devices, own_name, refuse_complex
 from tracegrad.ir import Aval, Node
 from tracegrad.modes import state
 from tracegrad.operators import public
@@ -206,6 +206,9 @@ class OpenCLFunction:
         tensors, numbers = args[:count], args[count:]
         if not tensors:
             raise ArgumentError(f"{entry}: takes tensors first, then numbers; got {[type(a).__name__ for a in args]}")
+        for t in tensors:
+            if t.device is not tensors[0].device:
+                raise different_devices(entry, tensors[0], t)
         operands = [t._node() for t in tensors]
         scalars = []
         for a, is_weak in zip(numbers, weak[count:], strict=True):

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.compile import Device, cut_histories, lock, realize, resolve, small_detached, used_devices
+from tracegrad.compile import Device, cut_histories, lock, realize, realize_all, resolve, small_detached, used_devices
 from tracegrad.errors import DeviceError, TracegradError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
@@ -35,10 +35,8 @@ def _flush(keep_history: bool = True, works: list[Any] | None = None) -> Tracegr
         del waiting[:len(handles)]
         try:
             alive, fresh = _gather(handles)
-            for device, nodes in fresh.items():  # new values of leaves by themselves, so that the rest looks alike at every step
-                refused = _realize_possible(nodes, device, None) or refused
-            for device, nodes in alive.items():
-                refused = _realize_possible(nodes, device, _worth_keeping if keep_history else None, works) or refused
+            # New values of leaves by themselves, so that the rest looks alike at every step.
+            refused = _realize_possible(fresh, None) or _realize_possible(alive, _worth_keeping if keep_history else None, works)
             cut_histories()
         except BaseException:
             waiting[:0] = handles
@@ -74,8 +72,8 @@ def pending_nodes() -> tuple[Pending, int]:
     """
     count = len(waiting)
     alive, fresh = _gather(waiting)
-    for device, nodes in fresh.items():
-        _realize_possible(nodes, device, None)
+    _realize_possible(fresh, None)
+    for device in fresh:
         alive[device] = [n for n in alive[device] if resolve(n).value is None]
     return {device: nodes for device, nodes in alive.items() if nodes}, count
 
@@ -86,23 +84,27 @@ def no_longer_pending(count: int) -> None:
     del waiting[:count]
 
 
-def _realize_possible(nodes: list[Node], device: Device, keep: Callable[[Node], bool] | None,
-                      works: list[Any] | None = None) -> TracegradError | None:
-    """Compute `nodes`, but those that cannot be (a rejected kernel, a freed history, a transform's inside): reading one says why.
+def _realize_possible(pending: Pending, keep: Callable[[Node], bool] | None, works: list[Any] | None = None) -> TracegradError | None:
+    """Compute `pending`, but what cannot be (a rejected kernel, a freed history, a transform's inside): reading one says why.
 
-    Returns the first error that is the device's.
+    Returns the first error that is a device's.
     """
     refused: TracegradError | None = None
     try:
-        realize(nodes, device, keep, works)
+        if len(pending) == 1:
+            ((device, nodes),) = pending.items()
+            realize(nodes, device, keep, works)
+        elif pending:
+            realize_all(pending, keep, works)
     except TracegradError:
-        for node in nodes:
-            try:
-                realize([node], device, keep)
-            except DeviceError as error:
-                refused = refused or error
-            except TracegradError:
-                pass
+        for device, nodes in pending.items():
+            for node in nodes:
+                try:
+                    realize([node], device, keep)
+                except DeviceError as error:
+                    refused = refused or error
+                except TracegradError:
+                    pass
     return refused
 
 

@@ -2,8 +2,8 @@
 
 So hundreds of turns are neither walked over at every flush nor compiled one after the other, and a second call of the same loop is known.
 The turns are Python's all the same: what a body prints, counts or appends it does at each of them. Turns that are not alike stay as they
-are (random numbers, users' functions, anything that depends on the turn's number), and so do all of them if the user still has something
-that was made in one, or looked at it, or hung a hook on it: the loop would have no place for that.
+are (random numbers, users' functions, transfers between devices, anything that depends on the turn's number), and so do all of them if the
+user still has something that was made in one, or looked at it, or hung a hook on it: the loop would have no place for that.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Turns:
         if not self.usable:
             return
         self.usable = self.flushes == flushes[0] and all(isinstance(x, Tensor) for x in (*carry, *ys))
+        self.usable = self.usable and len({x._device for x in (*carry, *ys, *self.xs)}) == 1
         if self.usable:
             before, self.carry = self.carry, [x._node() for x in carry]
             self.turns.append((before, [r[i]._node() for r in self.rows], self.carry, [y._node() for y in ys]))
@@ -162,5 +163,5 @@ def _form(turn: tuple[list[Node], list[Node], list[Node], list[Node]], known: se
 def _check(fn: Any) -> None:
     """_Other for an operation that a loop cannot have without losing something."""
     own = fn.structural if isinstance(fn, CustomCall) else isinstance(fn, Loop) and fn.ordinary
-    if not (own or in_registry(fn)) or fn.reports:
+    if not (own or in_registry(fn)) or fn.reports or fn.family == "transfer":
         raise _Other

@@ -22,7 +22,7 @@ import numpy as np
 from tracegrad import at_once as _at_once  # noqa: F401  (call_cache.py uses it)
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
-from tracegrad.compile import PART, Device, find_device, is_view, part, read, resolve, upload, without_history
+from tracegrad.compile import PART, Device, find_device, is_view, part, read, realize, resolve, upload, without_history
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, bind, cast, const, data, detached, iota, scalar
@@ -37,8 +37,10 @@ from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.reduction import sum_to
 from tracegrad.ops.shaping import expanded
+from tracegrad.ops.transfer import computes, transfer
 from tracegrad.pending import flush, waiting
 from tracegrad.runtime.buffer import held, hold
+from tracegrad.scopes import Recorded
 
 if TYPE_CHECKING:
     from tracegrad.tracing.recording import Recording
@@ -439,12 +441,31 @@ class Tensor(Operators):
                 self.copy_(Tensor(new, value._device))
             return
         needs_grad, grad = self.requires_grad, self._grad
+        if value._device is not self._device:
+            self._sends_gradients_on()
         self._device, self._base, self._grad = value._device, None, None
         self._set_node(new)
         if needs_grad:
             self.requires_grad_()
         if grad is not None and grad.shape == self.shape:
             self.grad = grad.detach().to(dtype=self.dtype, device=self._device)
+
+    def _sends_gradients_on(self) -> None:
+        """Of a leaf that is about to move: gradients of what was computed with it before go to where it lies when they come."""
+        node = self._node()
+        if node.fn is not _VARIABLE:
+            return
+        before, leaf = self._device, weakref.ref(self)
+
+        def sent(ct: Node) -> Node:
+            moved = leaf()
+            if moved is not None:
+                ct = transfer(ct, before, moved._device)
+                for hook in list(moved._hooks.values()) if moved._hooks is not None else ():
+                    ct = hook(ct)
+            return ct
+
+        HOOKS[node] = {0: sent}
 
     @property
     def size(self) -> Count:
@@ -757,18 +778,39 @@ class Tensor(Operators):
                 dtype = a
             else:
                 device = a
-        out = self
-        if device is not None:
-            target = find_device(device)
-            if target is not self._device:
-                if state.trace is not None:
-                    raise TraceError(f"to at {user_location()}: a trace runs on one device; move tensors between devices outside it")
-                out = from_array(self.detach()._value("to", shared=True), target)
-        if dtype is not None and dtypes.as_dtype(dtype) != out.dtype:
-            _warn_of_real("to", out.dtype, dtypes.as_dtype(dtype))
-            with own_nodes():
-                out = out._wrap(cast(out._node(), dtypes.as_dtype(dtype)))
+        target = self._device if device is None else find_device(device)
+        wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
+        if wanted != self.dtype:
+            _warn_of_real("to", self.dtype, wanted)
+        # The fewer bytes are sent, but what a device cannot compute in is converted by the other one.
+        here = self._device is target or (wanted.itemsize <= self.dtype.itemsize and computes(self._device, self.dtype, wanted))
+        out = self._cast(wanted) if here else self
+        out = out if target is self._device else out._sent(target)
+        out = out if here else out._cast(wanted)
         return out.clone() if copy and out is self else out
+
+    def _cast(self, dtype: Any) -> Tensor:
+        """The tensor in another dtype; itself if it has it."""
+        if dtype == self.dtype:
+            return self
+        with own_nodes():
+            return self._wrap(cast(self._node(), dtype))
+
+    def _sent(self, target: Device) -> Tensor:
+        """The tensor on another device. Without a history its value is sent at once: what is made of it then looks like any other work."""
+        recorded = next((scope.call for scope in state.scopes if isinstance(scope, Recorded)), "")
+        if state.trace is not None or recorded:
+            what = "a trace" if state.trace is not None else f"what {recorded} records in a vmap"
+            raise TraceError(f"to at {user_location()}: {what} runs on one device; move tensors between devices outside it")
+        node = self._operand()
+        with own_nodes():
+            sent = transfer(node, self._device, target)
+        out = Tensor(sent if state.grad or not sent.needs_grad else detached(sent), target)
+        if not (sent.needs_grad or state.examples or state.hidden or state.pulling):
+            if resolve(node).value is None:
+                flush()
+            realize([out._n], target)
+        return out
 
     def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
         """The tensor as `dtype`, which may be one of torch's older types, too: "torch.DoubleTensor", tg.DoubleTensor. Without it, the name
@@ -795,6 +837,10 @@ class Tensor(Operators):
         """The tensor on the CPU device."""
         return self.to(device="cpu")
 
+    def pin_memory(self, device: Any = None) -> Tensor:
+        """The tensor itself: OpenCL's drivers copy from any memory, and what is sent goes through pinned memory where that is faster."""
+        return self
+
     # ------------------------------------------------------------------------------------------------------- indexing
 
     def __getitem__(self, key: Any) -> Tensor:
@@ -808,6 +854,8 @@ class Tensor(Operators):
             if array.dtype.kind not in "biufc":
                 raise DTypeError(f"setitem: cannot assign {type(value).__name__}; give a tensor, a number, or lists or arrays of numbers")
             value = from_array(array, self._device)
+        if isinstance(value, Tensor) and value._device is not self._device and (not value.ndim or indexing.is_basic(key)):
+            value = value.to(device=self._device)           # as copy_ does; by other indices torch, too, takes one device's only
         key = _masks_of_bytes("setitem", key)
         if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
             key = self._known_masks(key)

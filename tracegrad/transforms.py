@@ -103,7 +103,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         with enable_grad():  # custom backwards build graph, too
             found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
         nodes = autodiff.dense(found, variables)
-        value, *results = _release([node, *nodes], flat, value, outer)
+        value, *results = _release([node, *nodes], flat, [value, *_each(flat)], outer)
         aux = _released(aux, outer)
         if state.trace is not None:
             state.trace.called = {**_names(fn, numbers, flat, value, results), **state.trace.called}
@@ -129,11 +129,20 @@ def _names(fn: Callable[..., Any], numbers: Sequence[int], flat: Sequence[Sequen
     return names
 
 
-def _release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Tensor, outer: bool) -> list[Tensor]:
-    """Results as the caller sees them: part of the caller's history if they depend on a variable that is not the transform's own."""
-    autodiff.awaited.difference_update(t._n for group in fresh for t in group)
+def _each(groups: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """The tensors of all groups."""
+    return [t for group in groups for t in group]
+
+
+def _release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Sequence[Tensor], outer: bool) -> list[Tensor]:
+    """Results as the caller sees them: part of the caller's history if they depend on a variable that is not the transform's own.
+
+    like: for each result a tensor that lies where it does.
+    """
+    autodiff.awaited.difference_update(t._n for t in _each(fresh))
     recorded = outer and autodiff.recorded(nodes)
-    return [Tensor(n if recorded or not n.needs_grad else bind(_DETACH, (n,), {}), like._device, state.trace) for n in nodes]
+    return [Tensor(n if recorded or not n.needs_grad else bind(_DETACH, (n,), {}), t._device, state.trace)
+            for n, t in zip(nodes, like, strict=True)]
 
 
 def _released(aux: Any, outer: bool) -> Any:
@@ -202,10 +211,10 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[A
         with enable_grad(), own_nodes():
             found = autodiff.vjp(nodes, variables, cts)
         results = autodiff.dense(found, variables)
-        tensors = iter(_release(results, flat, leaves[0], state.grad))
+        tensors = iter(_release(results, flat, _each(flat), state.grad))
         return tuple(optree.tree_unflatten(t, [next(tensors) for _ in group]) for group, t in zip(flat, trees, strict=True))
 
-    result = optree.tree_unflatten(tree, _release(nodes, flat, leaves[0], outer))
+    result = optree.tree_unflatten(tree, _release(nodes, flat, leaves, outer))
     return (result, pull, _released(aux, outer)) if has_aux else (result, pull)
 
 
@@ -236,7 +245,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
     along = _tangents("jvp", tangents, flat)
     nodes = [t._node() for t in leaves]
     moved = _pushed(nodes, variables, along)
-    results = _release([*nodes, *moved], flat, leaves[0], outer)
+    results = _release([*nodes, *moved], flat, [*leaves, *leaves], outer)
     value, moved_by = optree.tree_unflatten(tree, results[: len(nodes)]), optree.tree_unflatten(tree, results[len(nodes) :])
     return (value, moved_by, _released(aux, outer)) if has_aux else (value, moved_by)
 
@@ -277,9 +286,9 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     def push(*tangents: Any) -> Any:
         along = _tangents("linearize", tangents, flat)
         moved = _pushed(nodes, variables, along)
-        return optree.tree_unflatten(tree, _release(moved, flat, leaves[0], state.grad))
+        return optree.tree_unflatten(tree, _release(moved, flat, leaves, state.grad))
 
-    return optree.tree_unflatten(tree, _release(nodes, flat, leaves[0], outer)), push
+    return optree.tree_unflatten(tree, _release(nodes, flat, leaves, outer)), push
 
 
 @contextmanager
@@ -412,17 +421,18 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
             leaves[i]._rebind(permute(whole, tuple(sorted(range(leaves[i].ndim), key=orders[i].__getitem__))), "vmap")
         memory = _Memory(scope, mapped, {id(examples[i]): (leaves[i], orders[i]) for i in orders}, outs if views else [])
         for t, one, node, place in zip(outs, nodes, batch(nodes, mapped, size), places, strict=True):
+            device = t._device if isinstance(t, Tensor) else like._device
             if place is None:
                 if any(n in mapped for n in topological([one])):
                     raise ArgumentError("vmap: out_dims is None for a result that depends on a mapped argument; say where the batch goes")
-                results.append(memory.result(t, None, one, like._device))
+                results.append(memory.result(t, None, one, device))
                 continue
             n = len(node.shape)
             if not -n <= place < n:
                 raise ShapeError(f"vmap: out_dims {place} is out of range for a result of {n} dimensions with the batch")
             order = [*range(1, n)]
             order.insert(place % n, 0)
-            results.append(memory.result(t, tuple(order), permute(node, tuple(order)), like._device))
+            results.append(memory.result(t, tuple(order), permute(node, tuple(order)), device))
     return results, out_tree, places
 
 
@@ -519,7 +529,7 @@ def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
             pulled = autodiff.dense(found, call.variables)
             rows = _at_unit_tensors(pulled, probe, chunk_size)
             blocks += [reshape(r, (*node.shape, *v.shape)) for r, v in zip(rows, call.variables, strict=True)]
-        return call.result(blocks)
+        return call.result(blocks, call.inputs * len(call.nodes))
 
     return wrapped
 
@@ -545,7 +555,8 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
                 reshape(permute(m, (*range(1, len(m.shape)), 0)), (*m.shape[1:], *variable.shape))
                 for m in _at_unit_tensors(pushed, probe, chunk_size)
             ])
-        return call.result([column[i] for i in range(len(call.nodes)) for column in columns])
+        return call.result([column[i] for i in range(len(call.nodes)) for column in columns],
+                           [t for t in call.outs for _ in columns])
 
     return wrapped
 
@@ -566,11 +577,12 @@ class _Jacobian:
         if not self.outs:
             raise AutogradError(f"{call}: the function must return a tensor or a container of tensors, got {type(out).__name__}")
         self.nodes = [t._node() for t in self.outs]
-        self.variables = [t._n for group in self.flat for t in group]
+        self.inputs = _each(self.flat)
+        self.variables = [t._n for t in self.inputs]
 
-    def result(self, blocks: Sequence[Node]) -> Any:
-        """The blocks in the structures of outputs and arguments."""
-        tensors = iter(_release(blocks, self.flat, self.outs[0], self.outer))
+    def result(self, blocks: Sequence[Node], like: Sequence[Tensor]) -> Any:
+        """The blocks, which lie where those of `like` do, in the structures of outputs and arguments."""
+        tensors = iter(_release(blocks, self.flat, like, self.outer))
         rows = []
         for _ in self.nodes:
             row = tuple(optree.tree_unflatten(t, [next(tensors) for _ in group]) for group, t in zip(self.flat, self.trees, strict=True))

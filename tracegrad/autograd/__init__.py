@@ -14,7 +14,7 @@ from tracegrad.backward_cache import Backward
 from tracegrad.compile import free_saved, lock, realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
-from tracegrad.errors import AutogradError, TraceError
+from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, saves, unique
 from tracegrad.ir import Node, forget_operands, own_nodes, topological, user_location
 from tracegrad.modes import enable_grad, no_grad, set_grad_enabled, state
@@ -165,7 +165,7 @@ def grad(
             raise AutogradError(
                 f"grad: input {i} ({sources[i].aval}) was not used to compute the outputs; pass allow_unused=True to get None for it"
             )
-    result = tuple(None if g is None else Tensor(g, roots[0]._device, state.trace) for g in found)
+    result = tuple(None if g is None else Tensor(g, t._device, state.trace) for g, t in zip(found, wanted, strict=True))
     if state.trace is not None:
         names = [state.trace.names.get(id(t)) for t in wanted]
         state.trace.called.update({t._n: f"{name}_grad" for name, t in zip(names, result, strict=True) if name and t is not None})
@@ -374,10 +374,17 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
     key = unique()
 
     def on_node(ct: Node) -> Node:
-        replaced = hook(Tensor(ct, tensor_device, state.trace))
-        return ct if replaced is None else autodiff.conform(replaced._node(), node_ref() or ct)
+        owner = owner_ref()
+        place = device if owner is None else owner._device               # a leaf may have moved
+        replaced = hook(Tensor(ct, place, state.trace))
+        if replaced is None:
+            return ct
+        if replaced._device is not place:
+            raise DeviceError(f"register_hook: the hook returned a gradient on {replaced._device} for a tensor on {place}; "
+                              "move it with x.to(device)")
+        return autodiff.conform(replaced._node(), node_ref() or ct)
 
-    tensor_device, node_ref = tensor._device, weakref.ref(node)
+    device, node_ref, owner_ref = tensor._device, weakref.ref(node), weakref.ref(tensor)
     hooks[key] = on_node
     return RemovableHandle(hooks, key)
 

@@ -12,6 +12,7 @@ from tracegrad.errors import AutogradError
 from tracegrad.function import CustomCall
 from tracegrad.ir import Node, topological
 from tracegrad.modes import state
+from tracegrad.partition import device_of
 from tracegrad.tensor import Tensor
 
 
@@ -33,8 +34,7 @@ class Check:
                 starts = [n for n in topological([g], lambda n: n.value is not None) if n.value is not None or n.fn.name == "placeholder"]
                 if any(n.value is None for n in starts):
                     continue
-                device = next((n.value.device for n in starts if hasattr(n.value, "device")), None) or find_device()
-                bad = np.isnan(Tensor(g, device).detach().numpy())
+                bad = np.isnan(Tensor(g, device_of(g) or find_device()).detach().numpy())
                 if bad.any():
                     what = "the gradient" if len(gradients) == 1 or isinstance(node.fn, CustomCall) else f"the gradient of operand {i}"
                     name = f"{node.loc.call} ({node.fn.name})" if node.loc.call not in ("", node.fn.name) else node.fn.name

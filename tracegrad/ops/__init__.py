@@ -1,6 +1,6 @@
 """The operations. Primitives (one class per op): elementwise, movement, reduction, contraction, indexing, ranges, convolution, windows,
-sorting, random bits, factorizations, Fourier transforms. Functions composed of them: pointwise, complex_numbers, shaping, statistics,
-linalg, matrices, neural, losses."""
+sorting, random bits, factorizations, Fourier transforms, transfers. Functions composed of them: pointwise, complex_numbers, shaping,
+statistics, linalg, matrices, neural, losses."""
 
 from tracegrad.ops import (
     activations,
@@ -46,6 +46,7 @@ from tracegrad.ops import (
     spectrogram,
     stacking,
     statistics,
+    transfer,
     variants,
     windows,
 )
@@ -54,4 +55,4 @@ __all__ = ["activations", "arithmetic", "aten", "attention", "bessel", "bits", "
            "convolution3d", "dynamic_slice", "elementwise", "factorizations", "fourier", "fused_attention", "image", "indexing", "ldl",
            "linalg", "losses", "lu", "matrices", "matrix_norms", "max_pooling", "moments", "more_losses", "movement", "neural",
            "order_statistics", "orthogonal", "pointwise", "polynomials", "pooling", "random_bits", "ranges", "reduction", "scattering",
-           "shaping", "sorting", "special", "spectrogram", "stacking", "statistics", "variants", "windows"]
+           "shaping", "sorting", "special", "spectrogram", "stacking", "statistics", "transfer", "variants", "windows"]

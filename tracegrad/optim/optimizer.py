@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError, Trace
 from tracegrad.modes import enable_grad, no_grad, state
 from tracegrad.nn.hooks import RemovableHandle
 from tracegrad.nn.parameter import UninitializedParameter
+from tracegrad.nn.utils.clip_grad import by_device
 from tracegrad.operators import PUBLIC
 from tracegrad.optim.update import update
 from tracegrad.tensor import Tensor, from_array
@@ -78,6 +80,19 @@ class ParamGroup(MutableMapping[str, Any]):
             raise ArgumentError(f"{name}: must be a Python number, got {type(value).__name__}; traced steps read it at every call anyway")
         if name != "lr" or value >= 0:
             self.__dict__["_" + name] = float(value)
+
+    @contextmanager
+    def lr_on(self, device: Any) -> Iterator[None]:
+        """A learning rate that is a tensor lies on that device meanwhile."""
+        own = self._lr
+        if not isinstance(own, Tensor) or own.device is device or state.trace is not None:
+            yield
+            return
+        self.__dict__["_lr"] = own.to(device=device)
+        try:
+            yield
+        finally:
+            self.__dict__["_lr"] = own
 
     def schedule(self, lr: Any) -> None:
         """Make `lr` the learning rate, in the tensor that it is kept in if it is."""
@@ -278,11 +293,12 @@ class Optimizer:
                 loss = closure()
         with no_grad():
             for group in self.param_groups:
-                params = [p for p in group["params"] if p.grad is not None]
-                if not update(self, group, params):
-                    self._prepare(group, params)
-                    self._before_update(group, params)
-                    self._update_reals(group, params)
+                for params in by_device([p for p in group["params"] if p.grad is not None]).values():
+                    with group.lr_on(params[0].device):
+                        if not update(self, group, params):
+                            self._prepare(group, params)
+                            self._before_update(group, params)
+                            self._update_reals(group, params)
         return loss
 
     def _update_reals(self, group: ParamGroup, params: list[Tensor]) -> None:
@@ -317,6 +333,7 @@ class Optimizer:
 
         of the parameters of lazy layers, which have no shape before the model's first call, at the first step.
         """
+        moved: dict[Any, Tensor] = {}
         for p in params:
             present = self.state.get(p)
             if present is None:
@@ -328,6 +345,12 @@ class Optimizer:
             for name, value in self._new_state(group, p).items():
                 if name not in present:
                     present[name] = value() if callable(value) else value
+            for name, value in present.items():
+                if isinstance(value, Tensor) and value.device is not p.device and state.trace is None:          # the parameter was moved
+                    key = id(value), id(p.device)                                   # (of several with one number, each to the same)
+                    if key not in moved:
+                        moved[key] = value.to(device=p.device)
+                    present[name] = moved[key]
 
     # ---------------------------------------------------------------------------------------------- saving and loading
 

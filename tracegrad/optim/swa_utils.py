@@ -88,9 +88,11 @@ class AveragedModel(Module):
             theirs = [p.detach().to(device=a.device) for a, p in zip(own, (p for _, p in pairs), strict=True)]
             # No branch on the count, which a trace could not take: of the first call the update is computed and dropped.
             averages = [a.clone() for a in own]
-            update(averages, theirs, self.n_averaged)
+            counts = {a.device: self.n_averaged.to(device=a.device) for a in own}
+            for device, count in counts.items():
+                update([a for a in averages if a.device is device], [p for p in theirs if p.device is device], count)
             for a, average, p in zip(own, averages, theirs, strict=True):
-                a.copy_(where(self.n_averaged == 0, p, average))
+                a.copy_(where(counts[a.device] == 0, p, average))
             if not self.use_buffers:
                 for mine, given in buffers:
                     mine.copy_(given.detach().to(device=mine.device))

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _RUN_TIME = ("params", "_lr", "_momentum", "_beta1")
 FLAT = 1 << 20          # bytes of parameters; beyond, an operation takes longer than a call, and an old value of one would keep too much
-_updates: weakref.WeakKeyDictionary[Optimizer, dict[int, Update]] = weakref.WeakKeyDictionary()
+_updates: weakref.WeakKeyDictionary[Optimizer, dict[Any, Update]] = weakref.WeakKeyDictionary()
 
 
 class Update:
-    """The update of `params`, a group's parameters that have gradients, by optimizer._update.
+    """The update of `params`, a group's parameters on one device that have gradients, by optimizer._update.
 
     sources: where the inputs come from, (tensor, None), (parameter whose gradient it is, aval) or (object, name of its attribute).
     effects: the tensors that get new values.
@@ -233,13 +233,14 @@ def update(optimizer: Optimizer, group: ParamGroup, params: list[Tensor]) -> boo
     if state.trace is not None or state.examples or not params:
         return False
     known = _updates.setdefault(optimizer, {})
-    found = known.get(id(group))
+    key = id(group), params[0]._device
+    found = known.get(key)
     if found is None or not found.fits(group, params, optimizer.state):
         optimizer._prepare(group, params)
         if not type(optimizer).__module__.startswith(__package__) or not all(map(_is_plain, params)):
             return False
         optimizer._before_update(group, params)
-        found = known[id(group)] = Update(optimizer, group, params)
+        found = known[key] = Update(optimizer, group, params)
     return found.run(optimizer)
 
 

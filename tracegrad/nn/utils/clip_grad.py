@@ -34,7 +34,7 @@ def clip_grads_with_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float
     """Scale all gradients, in place, by max_norm / total_norm if that is below 1: the second half of `clip_grad_norm_`."""
     with no_grad():
         grads = _grads(parameters)
-        for device, own in _by_device(grads).items():
+        for device, own in by_device(grads).items():
             for g, scaled in zip(own, _scaled(own, total_norm.to(device=device), max_norm), strict=True):
                 g._rebind(scaled._node(), "clip_grads_with_norm_")
 
@@ -61,14 +61,15 @@ def _total(call: str, tensors: list[Any], norm_type: float, error_if_nonfinite: 
     with no_grad():
         if not tensors:
             return PUBLIC["zeros"](())
-        norms = [_norm(own, norm_type).to(device=tensors[0].device) for own in _by_device(tensors).values()]
+        norms = [_norm(own, norm_type).to(device=tensors[0].device) for own in by_device(tensors).values()]
         total = norms[0] if len(norms) == 1 else _norm(norms, norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise AutogradError(f"{call}: the norm of order {norm_type} is {total.item()}; pass error_if_nonfinite=False to go on")
     return total
 
 
-def _by_device(tensors: list[Any]) -> dict[Any, list[Any]]:
+def by_device(tensors: list[Any]) -> dict[Any, list[Any]]:
+    """The tensors that lie on each device, in their order."""
     found: dict[Any, list[Any]] = {}
     for t in tensors:
         found.setdefault(t.device, []).append(t)
