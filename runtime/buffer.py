@@ -3,8 +3,11 @@
 A dropped Buffer's memory goes back to the device's pool at once, even while commands that use it are in flight: whoever
 gets it next enqueues behind those commands (`Device.use` keeps the queues of a device in one sequence).
 
-Without a copy, memory leaves as a `view` (read-only; it holds the Buffer, and a Buffer that anybody else holds is never
-written in place) and enters by `wrap` (such a Buffer is never written at all). What numpy computed (see eager.py) stays a numpy
+A Buffer is a handle on its memory. Who wants to write in place takes a `handle` of its own, and lets go of the one it found: if
+that is still there, somebody else sees the memory (see tracing/ownership.py).
+
+Without a copy, memory leaves as a `view` (read-only; it holds the Buffer, and what anybody else holds is never written in place) and
+enters by `wrap` (such a Buffer is never written at all). What numpy computed (see eager.py) stays a numpy
 array until a kernel needs it: `hold`.
 """
 
@@ -65,6 +68,12 @@ class Buffer:
             with device.lock:
                 cl.enqueue_copy(device.use(device.host_queue), out, self.mem, is_blocking=True)
         return out
+
+    def handle(self) -> Buffer | None:
+        """Another Buffer of the same memory, for who wants to write it; None where only a copy can be written."""
+        made = _new(Buffer)
+        made.device, made.mem, made.nbytes, made.serial, made.suspicions = self.device, self.mem, self.nbytes, self.serial, self.suspicions
+        return made
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """A read-only array; on a device that computes in the host's memory it is the buffer's own (9 us at any size), else a copy.
@@ -145,9 +154,15 @@ class _Wrapped(Buffer):
         self.array = array
         self.may_change = not frozen(array)
 
+    def handle(self) -> None:
+        """None: nobody writes a host array."""
+
     def __del__(self) -> None:
         with contextlib.suppress(cl.Error):
             self.device.finish()
+
+
+_new = Buffer.__new__
 
 
 class Held(Buffer):
@@ -197,6 +212,10 @@ class Held(Buffer):
         array = self.array
         return super().contents(shape, dtype) if array is None else _laid_out(array, shape, dtype)
 
+    def handle(self) -> Buffer | None:
+        """As ever. Of an array that no command has needed yet it is one that will have memory of its own: nobody writes the array."""
+        return self.copy() if self.array is not None else super().handle()
+
     def copy(self) -> Buffer:
         array = self.array
         if array is None:
@@ -209,21 +228,35 @@ class Held(Buffer):
 class _Uploaded(Buffer):
     """A Buffer whose contents come in the queue of transfers. The first command that needs `mem` waits for them; the host does not."""
 
-    __slots__ = ("block",)
+    __slots__ = ("lease",)
 
-    def __init__(self, device: Device, block: Block) -> None:
-        self.device, self.nbytes, self.serial, self.block = device, block.nbytes, next(_serials), block
+    def __init__(self, device: Device, lease: _Lease) -> None:
+        self.device, self.nbytes, self.serial, self.lease = device, lease.block.nbytes, next(_serials), lease
         self.suspicions = ()
 
     @property
     def mem(self) -> Any:
-        block = self.block
+        block = self.lease.block
         if block.filled is not None:
             with self.device.lock:
                 if block.filled is not None:
                     cl.enqueue_barrier(self.device.use(self.device.host_queue), wait_for=[block.filled])
                     block.filled = None
         return block.mem
+
+    def handle(self) -> Buffer | None:
+        made = _Uploaded(self.device, self.lease)
+        made.serial, made.suspicions = self.serial, self.suspicions
+        return made
+
+
+class _Lease:
+    """The use of a Block: once no Buffer has it any more, the block goes back."""
+
+    __slots__ = ("block", "device")
+
+    def __init__(self, device: Device, block: Block) -> None:
+        self.device, self.block = device, block
 
     def __del__(self) -> None:
         uploads = self.device.uploads
@@ -266,7 +299,7 @@ def empty(device: Device, nbytes: int) -> Buffer:
         make_room(device)
         if _exceeds(device, nbytes):
             raise _out_of_memory(device, nbytes)
-    buffer = Buffer.__new__(Buffer)            # every result of every launch is made here: without a call of __init__
+    buffer = _new(Buffer)                      # every result of every launch is made here: without a call of __init__
     try:
         buffer.mem = device.pool.allocate(nbytes or MINIMUM)
         buffer.device, buffer.nbytes, buffer.serial, buffer.suspicions = device, nbytes, next(_serials), ()
@@ -313,7 +346,7 @@ def _apart(device: Device, ring: Ring, uploads: Uploads, array: np.ndarray[Any, 
             raise DeviceError(f"upload: {device.name} refused to copy {array.nbytes} bytes: {error}") from error
         block.free = None
         uploads.trim(max(KEPT, device.memory // 8))
-    return _Uploaded(device, block)
+    return _Uploaded(device, _Lease(device, block))
 
 
 def hold(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
