@@ -228,15 +228,16 @@ class Held(Buffer):
 class _Uploaded(Buffer):
     """A Buffer whose contents come in the queue of transfers. The first command that needs `mem` waits for them; the host does not."""
 
-    __slots__ = ("lease",)
+    __slots__ = ("block", "lease")
 
-    def __init__(self, device: Device, lease: _Lease) -> None:
-        self.device, self.nbytes, self.serial, self.lease = device, lease.block.nbytes, next(_serials), lease
+    def __init__(self, device: Device, block: Block, lease: _Lease | None = None) -> None:
+        self.device, self.nbytes, self.serial, self.block = device, block.nbytes, next(_serials), block
         self.suspicions = ()
+        self.lease = lease or _Lease(device, block)
 
     @property
     def mem(self) -> Any:
-        block = self.lease.block
+        block = self.block
         if block.filled is not None:
             with self.device.lock:
                 if block.filled is not None:
@@ -245,13 +246,13 @@ class _Uploaded(Buffer):
         return block.mem
 
     def handle(self) -> Buffer | None:
-        made = _Uploaded(self.device, self.lease)
+        made = _Uploaded(self.device, self.block, self.lease)
         made.serial, made.suspicions = self.serial, self.suspicions
         return made
 
 
 class _Lease:
-    """The use of a Block: once no Buffer has it any more, the block goes back."""
+    """What all handles on a Block have: once none is left, the block goes back."""
 
     __slots__ = ("block", "device")
 
@@ -346,7 +347,7 @@ def _apart(device: Device, ring: Ring, uploads: Uploads, array: np.ndarray[Any, 
             raise DeviceError(f"upload: {device.name} refused to copy {array.nbytes} bytes: {error}") from error
         block.free = None
         uploads.trim(max(KEPT, device.memory // 8))
-    return _Uploaded(device, _Lease(device, block))
+    return _Uploaded(device, block)
 
 
 def hold(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
