@@ -221,8 +221,9 @@ class Replay:
         n_results, n_effects, n_grads = self.count
         for (kind, what), value, donor in zip(self.effects, out[n_results : n_results + n_effects], self.into, strict=True):
             tensor = what if kind == "tensor" else at((kind, what), args)
-            if donor is not None and owners[donor] is tensor and value is values[donor]:
-                tensor._versions += 1  # its own memory was written
+            in_place = donor is not None and owners[donor] is tensor and value is values[donor]
+            if in_place:
+                tensor._versions += 1
             else:
                 _write(tensor, value)
         grads = iter(out[n_results + n_effects : n_results + n_effects + n_grads])
