@@ -8,6 +8,7 @@ that was made in one, or looked at it, or hung a hook on it: the loop would have
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ class Turns:
         """The last carries, and the results stacked, as a loop; None where it stays as it is.
 
         carry: the last ones. parts: the results of each turn. Nobody but the user may hold any of them elsewhere: where the user
-        does not, they are others afterwards, which are the same.
+        does not, they are others afterwards, which are the same. The rows are let go of.
         """
         if not self.usable or len(self.turns) != self.length or not carry:
             return None
@@ -66,7 +67,10 @@ class Turns:
         if any(id(ref()) not in own for ref in alive):
             return None
         waiting[self.start:] = alive                                # or the loop would soon be too much that waits
-        if held_elsewhere(carry, *parts, *self.rows):
+        rows = [weakref.ref(x) for row in self.rows for x in row]
+        for row in self.rows:
+            row.clear()
+        if held_elsewhere(carry, *parts) or any(row() is not None for row in rows):
             return None
         try:
             return self._loop(carry, parts[0])

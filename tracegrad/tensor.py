@@ -265,15 +265,15 @@ class Tensor(Operators):
             root = root._base
         if not root._n.needs_grad or root._is_leaf():
             return False
-        view, root = self, self
+        view, root, base = self, self, None
         while view._base is not None:
-            base, view._base = [view._base], None
-            held = held_elsewhere(base)
-            if held:                                        # by garbage, it may be, where that is not collected at once
+            last = weakref.ref(view._base)
+            view._base = view._base._double()
+            if last() is not None:                          # held by garbage, it may be, where that is not collected at once
                 gc.collect()
-                held = held_elsewhere(base)
-            view._base, = base
-            if held:
+            base = last()
+            if base is not None:
+                view._base = base
                 return False
             view = view._base
         return True

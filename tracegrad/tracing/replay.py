@@ -500,20 +500,15 @@ def _value(tensor: Tensor) -> Any:
         _value(base_of(tensor))  # or what was written through views would gather
         found = resolve(tensor._node_outside())
         return found.value if found.value is not None else _realized(found, tensor)
-    value = _known(tensor._n)
+    node = tensor._n
+    value = node.operands[0].value if node.fn is _VARIABLE else node.value  # in few steps
+    if value is None:
+        value = resolve(node).value
     if value is None:
         flush()
         found = resolve(tensor._n)
         value = found.value if found.value is not None else _realized(found, tensor)
     return value
-
-
-def _known(node: Node) -> Any:
-    """The value of a node, or of what is behind it; None if there is none yet."""
-    value = node.value
-    if value is None and node.fn is _VARIABLE:  # in few steps
-        value = node.operands[0].value
-    return resolve(node).value if value is None else value
 
 
 def _realized(node: Node, tensor: Tensor) -> Any:
@@ -540,7 +535,7 @@ def _write(tensor: Tensor, value: Any) -> None:
             tensor._rebind(data(tensor._n.aval, value), "trace")
         return
     tensor._versions += 1
-    if _known(tensor._n) is value:
+    if resolve(tensor._n).value is value:
         return
     node = data(tensor._n.aval, value)
     if tensor._n.needs_grad:
