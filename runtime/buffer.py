@@ -89,14 +89,14 @@ class Buffer:
         return out
 
     def contents(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """The memory as an array, on a device that computes in the host's, suspect or not: to be read while the buffer is held. Waits."""
+        """The memory as an array, on a device that computes in the host's, suspect or not: it holds the buffer. Waits."""
         device = self.device
         if self.nbytes == 0:
             return np.empty(shape, dtype)
         with device.lock:
             queue = device.use(device.host_queue)
             mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
-        return np.asarray(_Mapping(device, mapped))
+        return np.asarray(_Mapping(self, mapped))
 
     def copy(self) -> Buffer:
         """A Buffer of its own with the contents, copied on the device. Raises OutOfMemoryError."""
@@ -266,17 +266,19 @@ class _Lease:
 
 
 class _Mapping:
-    """What an array of mapped memory has as its base. Whoever lets go of it, in whatever thread: it is unmapped under the device's lock.
+    """What an array of a Buffer's mapped memory has as its base. Whoever lets go of it, in whatever thread: it is unmapped under the
+
+    device's lock, before the Buffer is let go of: nobody writes it until then.
 
     Unmapping is a command, and two threads with commands in one queue of PoCL's `basic` device may wait for each other for ever.
     """
 
-    def __init__(self, device: Device, mapped: np.ndarray[Any, Any]) -> None:
-        self.device, self.mapped = device, mapped
+    def __init__(self, buffer: Buffer, mapped: np.ndarray[Any, Any]) -> None:
+        self.buffer, self.mapped = buffer, mapped
         self.__array_interface__ = mapped.__array_interface__
 
     def __del__(self) -> None:
-        self.device.unmap(self.__dict__.pop("mapped"))
+        self.buffer.device.unmap(self.__dict__.pop("mapped"))
 
 
 def _laid_out(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:

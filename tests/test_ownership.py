@@ -220,6 +220,19 @@ def test_hooks_of_a_leaf_stay_when_it_is_written(copies):
     np.testing.assert_array_equal(w.grad.numpy(), np.full(6, 6.0))
 
 
+def test_mapped_memory_is_not_written(copies):
+    """An array that the library itself made of a buffer's memory, of which the interpreter has not let go yet."""
+    p = tg.tensor(ownership.START)
+    step = ownership.stepper(p, "closure")
+    step()
+    if not tg.device().in_host_memory:
+        pytest.skip("this device has memory of its own")
+    array = resolve(p._n).value.contents((6,), np.float32)
+    step()
+    np.testing.assert_array_equal(array, ownership.START + 1)
+    np.testing.assert_array_equal(p.numpy(), ownership.START + 2)
+
+
 def test_a_step_that_fails_leaves_the_value(copies, monkeypatch):
     p = tg.tensor(ownership.START)
     kept = p * 1

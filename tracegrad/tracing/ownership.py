@@ -30,15 +30,18 @@ def own(values: list[Any], places: Iterable[int], tensors: list[Tensor | None]) 
     value: Any
     for i in places:
         tensor, value = tensors[i], values[i]
-        node = None if tensor is None or tensor._base is not None else tensor._n
-        mine = None if node is None or (node.needs_grad and node.fn is not _VARIABLE) else value.handle()
+        node = tensor._n if tensor is not None and tensor._base is None else None
+        mine = value.handle() if node is not None and (node.fn is _VARIABLE or not node.needs_grad) else None
         if mine is None or node is None or tensor is None:
             values[i], tensors[i] = value.copy(), None
             continue
         last, values[i] = _ref(value), mine
-        made = tensor._n = renewed(node, mine) if node.needs_grad else data(node.aval, mine)
-        if tensor._hooks is not None and made.needs_grad:
-            HOOKS[made] = tensor._hooks
+        if node.needs_grad:
+            made = tensor._n = renewed(node, mine)
+            if tensor._hooks is not None:
+                HOOKS[made] = tensor._hooks
+        else:
+            made = tensor._n = data(node.aval, mine)
         node = value = None
         value = last()
         if value is not None:                                   # somebody else holds it, or a node that has it
