@@ -343,3 +343,13 @@ def test_only_what_is_held_is_looked_for():
     kept = lists[0][0]
     assert held_elsewhere(*lists)
     assert lists[0][0] is kept
+
+
+def test_a_step_in_place_can_be_profiled(copies):
+    """Its handles are others in each call; `profile` runs on the latest."""
+    p = tg.tensor(ownership.START)
+    step = ownership.stepper(p, "closure")
+    for _ in range(4):
+        step()
+    step.profile(1)
+    np.testing.assert_array_equal(p.numpy(), ownership.START + 4)
