@@ -3,8 +3,11 @@
 A dropped Buffer's memory goes back to the device's pool at once, even while commands that use it are in flight: whoever
 gets it next enqueues behind those commands (`Device.use` keeps the queues of a device in one sequence).
 
-Without a copy, memory leaves as a `view` (read-only; it holds the Buffer, and a Buffer that anybody else holds is never
-written in place) and enters by `wrap` (such a Buffer is never written at all). What numpy computed (see eager.py) stays a numpy
+A Buffer is a handle on its memory. Who wants to write in place takes a `handle` of its own, and lets go of the one it found: if
+that is still there, somebody else sees the memory (see tracing/ownership.py).
+
+Without a copy, memory leaves as a `view` (read-only; it holds the Buffer, and what anybody else holds is never written in place) and
+enters by `wrap` (such a Buffer is never written at all). What numpy computed (see eager.py) stays a numpy
 array until a kernel needs it: `hold`.
 """
 
@@ -66,6 +69,12 @@ class Buffer:
                 cl.enqueue_copy(device.use(device.host_queue), out, self.mem, is_blocking=True)
         return out
 
+    def handle(self) -> Buffer | None:
+        """Another Buffer of the same memory, for who wants to write it; None where only a copy can be written."""
+        made = _new(Buffer)
+        made.device, made.mem, made.nbytes, made.serial, made.suspicions = self.device, self.mem, self.nbytes, self.serial, self.suspicions
+        return made
+
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """A read-only array; on a device that computes in the host's memory it is the buffer's own (9 us at any size), else a copy.
 
@@ -80,14 +89,14 @@ class Buffer:
         return out
 
     def contents(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """The memory as an array, on a device that computes in the host's, suspect or not: to be read while the buffer is held. Waits."""
+        """The memory as an array, on a device that computes in the host's, suspect or not: it holds the buffer. Waits."""
         device = self.device
         if self.nbytes == 0:
             return np.empty(shape, dtype)
         with device.lock:
             queue = device.use(device.host_queue)
             mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
-        return np.asarray(_Mapping(device, mapped))
+        return np.asarray(_Mapping(self, mapped))
 
     def copy(self) -> Buffer:
         """A Buffer of its own with the contents, copied on the device. Raises OutOfMemoryError."""
@@ -145,9 +154,15 @@ class _Wrapped(Buffer):
         self.array = array
         self.may_change = not frozen(array)
 
+    def handle(self) -> None:
+        """None: nobody writes a host array."""
+
     def __del__(self) -> None:
         with contextlib.suppress(cl.Error):
             self.device.finish()
+
+
+_new = Buffer.__new__
 
 
 class Held(Buffer):
@@ -197,6 +212,10 @@ class Held(Buffer):
         array = self.array
         return super().contents(shape, dtype) if array is None else _laid_out(array, shape, dtype)
 
+    def handle(self) -> Buffer | None:
+        """As ever. Of an array that no command has needed yet it is one that will have memory of its own: nobody writes the array."""
+        return self.copy() if self.array is not None else super().handle()
+
     def copy(self) -> Buffer:
         array = self.array
         if array is None:
@@ -209,11 +228,12 @@ class Held(Buffer):
 class _Uploaded(Buffer):
     """A Buffer whose contents come in the queue of transfers. The first command that needs `mem` waits for them; the host does not."""
 
-    __slots__ = ("block",)
+    __slots__ = ("block", "lease")
 
-    def __init__(self, device: Device, block: Block) -> None:
+    def __init__(self, device: Device, block: Block, lease: _Lease | None = None) -> None:
         self.device, self.nbytes, self.serial, self.block = device, block.nbytes, next(_serials), block
         self.suspicions = ()
+        self.lease = lease or _Lease(device, block)
 
     @property
     def mem(self) -> Any:
@@ -225,6 +245,20 @@ class _Uploaded(Buffer):
                     block.filled = None
         return block.mem
 
+    def handle(self) -> Buffer | None:
+        made = _Uploaded(self.device, self.block, self.lease)
+        made.serial, made.suspicions = self.serial, self.suspicions
+        return made
+
+
+class _Lease:
+    """What all handles on a Block have: once none is left, the block goes back."""
+
+    __slots__ = ("block", "device")
+
+    def __init__(self, device: Device, block: Block) -> None:
+        self.device, self.block = device, block
+
     def __del__(self) -> None:
         uploads = self.device.uploads
         if uploads is not None:
@@ -232,17 +266,19 @@ class _Uploaded(Buffer):
 
 
 class _Mapping:
-    """What an array of mapped memory has as its base. Whoever lets go of it, in whatever thread: it is unmapped under the device's lock.
+    """What an array of a Buffer's mapped memory has as its base. Whoever lets go of it, in whatever thread: it is unmapped under the
+
+    device's lock, before the Buffer is let go of: nobody writes it until then.
 
     Unmapping is a command, and two threads with commands in one queue of PoCL's `basic` device may wait for each other for ever.
     """
 
-    def __init__(self, device: Device, mapped: np.ndarray[Any, Any]) -> None:
-        self.device, self.mapped = device, mapped
+    def __init__(self, buffer: Buffer, mapped: np.ndarray[Any, Any]) -> None:
+        self.buffer, self.mapped = buffer, mapped
         self.__array_interface__ = mapped.__array_interface__
 
     def __del__(self) -> None:
-        self.device.unmap(self.__dict__.pop("mapped"))
+        self.buffer.device.unmap(self.__dict__.pop("mapped"))
 
 
 def _laid_out(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
@@ -266,7 +302,7 @@ def empty(device: Device, nbytes: int) -> Buffer:
         make_room(device)
         if _exceeds(device, nbytes):
             raise _out_of_memory(device, nbytes)
-    buffer = Buffer.__new__(Buffer)            # every result of every launch is made here: without a call of __init__
+    buffer = _new(Buffer)                      # every result of every launch is made here: without a call of __init__
     try:
         buffer.mem = device.pool.allocate(nbytes or MINIMUM)
         buffer.device, buffer.nbytes, buffer.serial, buffer.suspicions = device, nbytes, next(_serials), ()

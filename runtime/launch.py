@@ -219,6 +219,8 @@ class Executable:
                     self._bind_input(i, buffer)
                 if buffer.suspicions:
                     inherits = True
+            for i in self.written:                         # another handle each time, of memory that may be bound
+                self._given[i] = weakref.ref(inputs[i])
             if scalars:
                 for value, bindings in zip(scalars, self._scalars, strict=True):
                     for binding in bindings:

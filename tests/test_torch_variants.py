@@ -251,10 +251,20 @@ def test_resize() -> None:
     x.resize_(6)                                                    # as many elements: views stay what they are
     part.fill_(9)
     np.testing.assert_array_equal(x.numpy(), [9, 9, 3, 4, 1, 1])
-    with pytest.raises(ArgumentError, match="a view of it"):
-        x.resize_(2)
     with pytest.raises(ArgumentError, match="it is a view"):
         part.resize_(1)
+    x.resize_(2, 4)                                                 # more: views are those of the first ones
+    part.add_(1)
+    x.add_(x)
+    np.testing.assert_array_equal(x.numpy(), [[20, 20, 6, 8], [2, 2, 0, 0]])
+    np.testing.assert_array_equal(part.numpy(), [20, 20])
+    new = x[1]
+    x.resize_(2)                                                    # fewer: a view of what was cut off cannot be used
+    np.testing.assert_array_equal(x.numpy(), [20, 20])
+    for view in (part, new):
+        with pytest.raises(ArgumentError, match=r"resize_: the tensor that this view was taken of has the shape \(2,\) now"):
+            view.numpy()
+    np.testing.assert_array_equal(x[1:].numpy(), [20])
     with pytest.raises(AutogradError, match="requires grad"):
         tg.ones(3).requires_grad_().resize_(2)
     with pytest.raises(TraceError, match="resize_"):

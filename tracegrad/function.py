@@ -55,6 +55,9 @@ class Pair(NamedTuple):
     im: Any
 
 
+_new_node = Node.__new__
+
+
 class Primitive:
     """Base of all ops.
 
@@ -566,7 +569,7 @@ def data(aval: Aval, value: Any, attrs: dict[str, Any] | None = None) -> Node:
 
     attrs: its attributes, where they were made before.
     """
-    node = Node.__new__(Node)
+    node = _new_node(Node)
     node.fn, node.operands, node.attrs, node.aval = _DATA, (), {"aval": aval} if attrs is None else attrs, aval
     node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, value
     return node
@@ -581,9 +584,12 @@ def detached(x: Node) -> Node:
 
 
 def renewed(variable: Node, value: Any) -> Node:
-    """The variable node of the same leaf, which has got another value."""
-    node = Node.__new__(Node)
-    node.fn, node.operands, node.attrs, node.aval = variable.fn, (data(variable.aval, value),), variable.attrs, variable.aval
+    """The variable node of the same leaf, which has got another value. (A step makes one per parameter: no detours here, either.)"""
+    aval = variable.aval
+    held, node = _new_node(Node), _new_node(Node)
+    held.fn, held.operands, held.attrs, held.aval = _DATA, (), {"aval": aval}, aval
+    held.loc, held.needs_grad, held.constant, held.value = NOWHERE, False, False, value
+    node.fn, node.operands, node.attrs, node.aval = variable.fn, (held,), variable.attrs, aval
     node.loc, node.needs_grad, node.constant, node.value = variable.loc, True, False, None
     return node
 

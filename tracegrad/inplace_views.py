@@ -6,7 +6,6 @@ since in front of its own steps (`Tensor._chain`).
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -74,12 +73,26 @@ for _name in ("t", "squeeze", "unsqueeze", "transpose", "swapaxes", "swapdims"):
     setattr(Tensor, f"{_name}_", _in_place(PUBLIC[_name], f"{_name}_"))
 
 
+class _Cut:
+    """A step of a view to elements that its base no longer has."""
+
+    name = "cut"
+
+    def aval(self, x: Any, size: tuple[int, ...]) -> Any:
+        raise ArgumentError(f"resize_: the tensor that this view was taken of has the shape {size} now, of fewer elements; take the view "
+                            "again, or clone() it before resize_")
+
+
+_CUT = _Cut()
+
+
 def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     """Give the tensor another shape in place: its first elements stay, in their order, and further ones are 0 (torch: not initialised).
 
     sizes: integers, as several arguments or one tuple. Not inside @trace, where shapes are known before values: use x.reshape, x[:n]
     or nn.functional.pad there. AutogradError for a tensor that requires grad; ArgumentError where the number of elements changes and the
-    tensor is a view, or other tensors are views of it, for they would keep the old memory.
+    tensor is a view. Views of the tensor go on showing its first elements if it gets more; if it gets fewer, to use one is an
+    ArgumentError (torch keeps the elements that are cut off).
 
     >>> tg.arange(6).resize_(2, 2)
     """
@@ -98,13 +111,16 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     have, want = self.numel(), prod(size)
     if have == want:
         return self if self.shape == size else move(self, PUBLIC["reshape"](self, size), "resize_")
-    # Nothing else knows who looks at a tensor's memory, so the collector is asked: resizing is rare.
-    if self._base is not None or any(isinstance(other, Tensor) and other._base is self for other in gc.get_referrers(self)):
-        kin = "it is a view of another tensor" if self._base is not None else "another tensor is a view of it"
-        raise ArgumentError(f"resize_: from {self.shape} to {size} the number of elements changes, and {kin}; clone() it first")
+    if self._base is not None:
+        raise ArgumentError(f"resize_: from {self.shape} to {size} the number of elements changes, and it is a view of another tensor; "
+                            "clone() it first")
+    shape = self.shape
     flat = reshape(self._node(), (have,))
     flat = narrow(flat, 0, 0, want) if want < have else concat([flat, expand(const(0, self.dtype), (want - have,))], 0)
     self._set_node(reshape(flat, size))
+    # How a view that is there gets from the new elements to those that it was made from: the last step is the first.
+    first = (REGISTRY["slice"], {"start": (0,), "stop": (have,), "step": (1,)}) if want > have else (_CUT, {"size": size})
+    self._moved += ((REGISTRY["reshape"], {"shape": shape}), first, (REGISTRY["reshape"], {"shape": (want,)}))
     self._versions += 1
     return self
 

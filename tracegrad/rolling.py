@@ -8,8 +8,7 @@ user still has something that was made in one, or looked at it, or hung a hook o
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from tracegrad.loops import Loop, loop_nodes
 from tracegrad.modes import state
 from tracegrad.ops.movement import concat, narrow, reshape
 from tracegrad.pending import flushes, waiting
-from tracegrad.tensor import Tensor
+from tracegrad.tensor import Tensor, held_elsewhere
 
 _CONST = REGISTRY["const"]
 LEAST = 8                       # turns; fewer are as quick as they are
@@ -38,7 +37,7 @@ class Turns:
     turns: of each that was noted, the nodes of the carries before it, of its rows, of the carries after it, of its results.
     """
 
-    def __init__(self, xs: Sequence[Tensor], rows: Sequence[Sequence[Tensor]], length: int, reverse: bool) -> None:
+    def __init__(self, xs: Sequence[Tensor], rows: Sequence[list[Tensor]], length: int, reverse: bool) -> None:
         self.xs, self.rows, self.length, self.reverse = xs, rows, length, reverse
         self.turns: list[tuple[list[Node], list[Node], list[Node], list[Node]]] = []
         self.carry: list[Node] = []
@@ -56,19 +55,24 @@ class Turns:
             self.turns.append((before, [r[i]._node() for r in self.rows], self.carry, [y._node() for y in ys]))
             state.holds = (len(waiting) - self.start) * self.length <= HELD * len(self.turns)
 
-    def loop(self, carry: list[Any], parts: Sequence[Sequence[Any]]) -> tuple[list[Tensor], list[Tensor]] | None:
+    def loop(self, carry: list[Any], parts: Sequence[list[Any]]) -> tuple[list[Tensor], list[Tensor]] | None:
         """The last carries, and the results stacked, as a loop; None where it stays as it is.
 
-        carry: the last ones. parts: the results of each turn. Nobody but the user may hold any of them elsewhere.
+        carry: the last ones. parts: the results of each turn. Nobody but the user may hold any of them elsewhere: where the user
+        does not, they are others afterwards, which are the same. The rows are let go of.
         """
         if not self.usable or len(self.turns) != self.length or not carry:
             return None
-        holders = (carry, *parts, *self.rows)
-        own = {id(x) for holder in holders for x in holder}
+        own = {id(x) for holder in (carry, *parts, *self.rows) for x in holder}
         alive = [ref for ref in waiting[self.start:] if ref() is not None]
-        if _elsewhere(holders) > _NOT_ELSEWHERE or any(id(ref()) not in own for ref in alive):
+        if any(id(ref()) not in own for ref in alive):
             return None
         waiting[self.start:] = alive                                # or the loop would soon be too much that waits
+        rows = [weakref.ref(x) for row in self.rows for x in row]
+        for row in self.rows:
+            row.clear()
+        if held_elsewhere(carry, *parts) or any(row() is not None for row in rows):
+            return None
         try:
             return self._loop(carry, parts[0])
         except _Other:
@@ -94,19 +98,6 @@ class Turns:
             stacks = [concat([s, y] if self.reverse else [y, s], 0) for y, s in both]
         return ([x if n is x._node() else x._wrap(n) for x, n in zip(carry, lasts, strict=True)],
                 [y._wrap(n) for y, n in zip(ys, stacks, strict=True)])
-
-
-def _elsewhere(holders: Sequence[Sequence[Any]]) -> int:
-    """How often something in `holders` is held elsewhere, at most; with what this function itself does, which differs between Pythons."""
-    counts = Counter([id(x) for holder in holders for x in holder])
-    most = 0
-    for holder in holders:
-        for x in holder:
-            most = max(most, sys.getrefcount(x) - counts[id(x)])
-    return most
-
-
-_NOT_ELSEWHERE = _elsewhere(([object()],))
 
 
 def _before(turn: tuple[list[Node], list[Node], list[Node], list[Node]]) -> set[Node]:

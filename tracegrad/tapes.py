@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
-from sys import getrefcount
 from threading import get_ident
 from typing import Any
 
@@ -177,14 +176,15 @@ class Tape:
     """The calls of a thread since somebody last looked.
 
     places: of the nodes on it, in order: those that it starts from, whose arrays are `inputs`, and results. stage: the last one. counted:
-    how many calls were.
+    how many calls were. left: once it has ended, places of results, and the nodes there, which are kept by whoever holds them.
     """
 
-    __slots__ = ("closed", "counted", "device", "dtype", "inputs", "lock", "nbytes", "places", "stage", "thread")
+    __slots__ = ("closed", "counted", "device", "dtype", "inputs", "left", "lock", "nbytes", "places", "stage", "thread")
 
     def __init__(self) -> None:
         self.places: dict[Node, Number] = {}
         self.inputs: list[Any] = []
+        self.left: list[tuple[int, weakref.ref[Node]]] = []
         self.stage: Stage | None = None
         self.device: Any = None
         self.dtype: Any = None
@@ -198,35 +198,26 @@ class Tape:
             if state.tape is self:
                 state.tape = None
             stage = self.stage
-            if stage is None or not self.places:
+            if stage is None:
                 return
             AT_ONCE[0] += stage.depth - self.counted
             self.counted = stage.depth
-            nodes, inputs = list(self.places), self.inputs.copy()
-            wanted = _held(nodes, stage.places())
-            if wanted:
+            own = self.thread == get_ident()            # else its thread may be about to add a node, which can be asked for, too
+            if self.places:
+                nodes = list(self.places)
+                self.left = [(p, _ref(nodes[p])) for p in stage.places()]
+                if own:                                 # what nobody else holds is gone with this (and so is a cycle)
+                    nodes.clear()
+                    self.places.clear()
+            held = [(p, node) for p, ref in self.left if (node := ref()) is not None and hasattr(node, "later")]
+            if held:
                 device = self.device
-                for place, array in zip(wanted, stage.values(wanted, inputs), strict=True):
-                    node = nodes[place]
+                arrays = stage.values(tuple([p for p, _ in held]), self.inputs.copy())
+                for (_, node), array in zip(held, arrays, strict=True):
                     node.value = hold(device, array) if array.base is None else held_part(device, array)
                     del node.later
-            if self.thread == get_ident():              # else its thread may be about to add a node, which can be asked for, too
-                self.places, self.inputs = {}, []       # (or there would be a cycle)
-
-
-def _held(nodes: list[Node], places: Sequence[int]) -> tuple[int, ...]:
-    """Those of `places` whose nodes have no value yet and are held by somebody beside the tape."""
-    return tuple([p for p in places if getrefcount(nodes[p]) > _ALONE and hasattr(nodes[p], "later")])
-
-
-def _alone() -> int:
-    """The references to a node that nobody holds beside its tape, as `_held` counts them."""
-    table = {_new_node(Node): 0}
-    nodes = list(table)
-    return max([getrefcount(nodes[p]) for p in (0,)])
-
-
-_ALONE = _alone()
+            if own:
+                self.inputs, self.left = [], []
 
 
 # ------------------------------------------------------------------------------------------------------------- what is called

@@ -10,11 +10,11 @@ While a trace runs, tensors from outside it are never touched: the trace keeps w
 
 from __future__ import annotations
 
+import gc
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -262,12 +262,37 @@ class Tensor(Operators):
 
         Nobody then sees what is written to it but through it, and the history need not know.
         """
-        base: Tensor = self
-        while base._base is not None:
-            base = base._base
-            if getrefcount(base) > 3:                       # the attribute, the variable, the argument
+        root = self
+        while root._base is not None:
+            root = root._base
+        if not root._n.needs_grad or root._is_leaf():
+            return False
+        view, root, base = self, self, None
+        while view._base is not None:
+            last = weakref.ref(view._base)
+            view._base = view._base._double()
+            if last() is not None:                          # held by garbage, it may be, where that is not collected at once
+                gc.collect()
+            base = last()
+            if base is not None:
+                view._base = base
                 return False
-        return base._n.needs_grad and not base._is_leaf()
+            view = view._base
+        return True
+
+    def _double(self) -> Tensor:
+        """Another handle, with all that this one has."""
+        made: Tensor = type(self).__new__(type(self))
+        made._n, made._device, made._trace, made._versions, made._moved = self._n, self._device, self._trace, self._versions, self._moved
+        made._base, made._grad, made._hooks, made._source = self._base, self._grad, self._hooks, self._source
+        if self._base is not None:
+            made._steps, made._layout, made._detached = self._steps, self._layout, self._detached
+        for name in ("_aliases", "_within"):
+            if hasattr(self, name):
+                setattr(made, name, getattr(self, name))
+        if hasattr(self, "__dict__"):
+            vars(made).update(vars(self))
+        return made
 
     def _set_node(self, node: Node) -> None:
         if node.fn is _VARIABLE:
@@ -1090,6 +1115,25 @@ def become_leaf(tensor: Tensor, node: Node) -> None:
     leaves[node.attrs["uid"]] = tensor
     if tensor._hooks is not None:
         HOOKS[node] = tensor._hooks
+
+
+def held_elsewhere(*lists: list[Tensor]) -> bool:
+    """Whether anybody but `lists` holds one of the tensors in them, which nobody else may be about to use.
+
+    They let go of the tensors to see which of them are still there. In the place of those that are gone, which nobody else has, there
+    are others afterwards that are the same.
+    """
+    doubles = {id(x): x._double() for found in lists for x in found}
+    refs = {key: weakref.ref(x) for found in lists for key, x in zip(map(id, found), found, strict=True)}
+    for found in lists:
+        found[:] = [doubles[id(x)] for x in found]
+    originals = {id(doubles[key]): tensor for key, ref in refs.items() if (tensor := ref()) is not None}
+    for found in lists:
+        found[:] = [originals.get(id(x), x) for x in found]
+    for double in doubles.values():
+        if double._n.fn is _VARIABLE and leaves.get(double._n.attrs["uid"]) is None:
+            leaves[double._n.attrs["uid"]] = double
+    return bool(originals)
 
 
 # ---------------------------------------------------------------------------------------------------------------- making

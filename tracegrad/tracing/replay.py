@@ -6,7 +6,6 @@ node of the outer graph, `TracedCall`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from enum import Enum
 from types import FunctionType
@@ -25,6 +24,7 @@ from tracegrad.pending import flush
 from tracegrad.tensor import Tensor, become_leaf
 from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.guards import Reach, Slot, is_foreign
+from tracegrad.tracing.ownership import own
 from tracegrad.tracing.recording import Recording, at, base_of, path_of
 
 _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
@@ -75,6 +75,7 @@ class Replay:
             start = resolve(recording.captured[id(t)][1])
             if resolve(node) is not start and id(start) in position:
                 self.donors[len(results) + k] = position[id(start)]
+        self.into = [self.donors.get(len(results) + k) for k in range(len(self.effects))]
         updated = [recording.names.get(id(t), "") for t, _ in recording.nodes.values()]
         grads = [recording.names.get(id(t), "") for t, g in changed if g is not None]
         names = [*recording.result_names(recipe.labels, results), *(n and f"{n}_new" for n in updated), *(n and f"{n}_grad" for n in grads)]
@@ -191,8 +192,10 @@ class Replay:
         tensor: Any
         for kind, what in recording.sources:
             if kind == "tensor":
-                tensor = what
-            elif kind == "arg" or kind == "base":
+                owners.append(what)
+                values.append(_value(what))
+                continue
+            if kind == "arg" or kind == "base":
                 tensor = args[what] if kind == "arg" else base_of(args[what])
             elif kind == "grad":
                 tensor = at(what, args)._grad
@@ -207,19 +210,22 @@ class Replay:
                 owners.append(None)
                 values.append(tensor)
         before = values
-        if self.donors:
-            history = self.recorded and state.grad
-            if history:
+        if self.donors and self.program.executable is not None:  # (the interpreter writes nothing in place)
+            if self.recorded and state.grad:
                 before = list(values)  # a later backward starts from the old values
-            for donor in self.donors.values():
-                if history or _shared(owners[donor]):  # somebody else holds the old value: leave it to them
-                    values[donor] = values[donor].copy()
+                owners = [None] * len(values)
+            own(values, self.donors.values(), owners)
         out = self.program(values)
         if recording.draws:
             random_state.advance(recording.draws)
         n_results, n_effects, n_grads = self.count
-        for place, value in zip(self.effects, out[n_results : n_results + n_effects], strict=True):
-            _write(at(place, args), value)
+        for (kind, what), value, donor in zip(self.effects, out[n_results : n_results + n_effects], self.into, strict=True):
+            tensor = what if kind == "tensor" else at((kind, what), args)
+            in_place = donor is not None and owners[donor] is tensor and value is values[donor]
+            if in_place:
+                tensor._versions += 1
+            else:
+                _write(tensor, value)
         grads = iter(out[n_results + n_effects : n_results + n_effects + n_grads])
         for place, made in self.grad_effects:
             tensor = at(place, args)
@@ -492,36 +498,22 @@ def _changed(recording: Recording, tensor: Tensor, grad: Tensor) -> bool:
 def _value(tensor: Tensor) -> Any:
     if tensor._base is not None:
         _value(base_of(tensor))  # or what was written through views would gather
-    found = resolve(tensor._n if tensor._base is None else tensor._node_outside())
-    if found.value is None:
-        if tensor._base is not None:
-            return _realized(found, tensor)
+        found = resolve(tensor._node_outside())
+        return found.value if found.value is not None else _realized(found, tensor)
+    node = tensor._n
+    value = node.operands[0].value if node.fn is _VARIABLE else node.value  # in few steps
+    if value is None:
+        value = resolve(node).value
+    if value is None:
         flush()
-        if found.value is None:
-            return _realized(found, tensor)
-    return found.value
+        found = resolve(tensor._n)
+        value = found.value if found.value is not None else _realized(found, tensor)
+    return value
 
 
 def _realized(node: Node, tensor: Tensor) -> Any:
     realize([node], tensor._device)
     return node.value
-
-
-def _shared(tensor: Tensor | None) -> bool:
-    """Whether anything but the tensor itself holds its value or the node of it: another tensor, an exported array, whose memory it is."""
-    if tensor is None or tensor._base is not None:
-        return True
-    node = tensor._n
-    found = resolve(node)
-    value = found.value
-    if value.borrowed or sys.getrefcount(value) > 3 + 1:  # the node, `values` of the replay, `value`, the argument here
-        return True
-    if node is found:
-        return sys.getrefcount(node) > 4  # tensor, `node`, `found`, the argument
-    between = node.operands[0]
-    if between is not found and (between.operands[0] is not found or sys.getrefcount(between) > 3):
-        return True  # variable -> detach -> value is the longest chain of one owner
-    return sys.getrefcount(node) > 3 or sys.getrefcount(found) > (4 if between is found else 3)
 
 
 def _leaf(value: Any, aval: Aval, device: Any) -> Tensor:
