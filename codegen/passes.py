@@ -13,6 +13,7 @@ from tracegrad.codegen.graph import small_matrices
 from tracegrad.codegen.graph.attention import attention, written
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
+from tracegrad.codegen.graph.halves import halves
 from tracegrad.codegen.graph.paddings import paddings
 from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical
@@ -46,6 +47,7 @@ def passes() -> list[tuple[str, Pass]]:
         ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
         ("pooling", pooling),                                        # of windows; the gradient plane by plane, or of windows
         ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
+        ("halves", lambda graph, target: halves(graph)),             # sums and powers of halves, in float32
         ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
         ("simplify", lambda graph, target: simplify(graph, settled)),          # algebra, constants, identities, dead code
         ("paddings", lambda graph, target: paddings(graph)),         # sums of many: concatenations of what is summed

@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import float16, float32
 from tracegrad.errors import AutogradError
 from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, bind, by_parts, cast, const, placeholder, unique
 from tracegrad.ir import Node, located, on_behalf_of, topological
@@ -25,7 +26,7 @@ from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
 from tracegrad.ops.written_attention import Unlike, Written, written_out
 
-_CONJ, _CAST, _OUTPUT = REGISTRY["conj"], REGISTRY["cast"], REGISTRY["output"]
+_CONJ, _CAST, _OUTPUT, _MUL = REGISTRY["conj"], REGISTRY["cast"], REGISTRY["output"], REGISTRY["mul"]
 _MATMUL, _ATTENTION_GRADIENT = REGISTRY["matmul"], REGISTRY["attention_gradient"]
 
 
@@ -154,6 +155,10 @@ def pull_back(node: Node, ct: Any, wanted: Sequence[bool]) -> tuple[Any, ...]:
         return tuple([conj(p) if isinstance(p, Node) else p for p in parts])
     if isinstance(node.fn, CustomCall) and node.fn.selects:
         return node.fn.vjp(ct, node, *node.operands, wanted=wanted)
+    if node.dtype == float16 and isinstance(node.fn, Elementwise) and node.fn.saves and not node.fn.exact and node.fn is not _MUL:
+        ct, y, *operands = (cast(x, float32) if x.dtype == float16 else x for x in (ct, node, *node.operands))
+        return tuple([cast(p, float16) if isinstance(p, Node) and p.dtype == float32 else p    # rounded once, as torch's kernel does
+                      for p in node.fn.vjp(ct, y, *operands, **node.attrs)])
     return node.fn.vjp(ct, node, *node.operands, **node.attrs)
 
 

@@ -74,7 +74,7 @@ class Primitive:
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
     picks: ClassVar[bool] = False           # its elements are elements of its operands, and compared with them: see `to_keep`
     read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
-    exact: ClassVar[bool] = False           # tells operands apart that differ in their last place: they have to be rounded as memory does
+    exact: ClassVar[bool] = False           # of numbers of a dtype it makes such, so that a float16 computed as a float need not be rounded
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     any_number: ClassVar[bool] = False      # its derivative, written for one number as an operand, is right for every other
     executed: Any = None                    # the op that programs have in its place: see `saving_nothing`

@@ -160,6 +160,8 @@ class Evaluator(Elements):
         if node.fn.reports:
             self.report(node, known[0], guards)
         value = self.computed(node, known)
+        if node.dtype == np.float16 and not (node.fn.exact or node.fn.name == "cast"):
+            value = self.rounded(value)
         if value is not known[0]:
             value = self.let(self.name(node), value, node)
         self.put(node, flat, value, guards)
@@ -171,8 +173,8 @@ class Evaluator(Elements):
         name, dtype = fn.name, node.operands[-1].dtype
         lanes = max(v.lanes for v in values)
         if name == "cast":
-            if node.dtype == np.float16 and not np.can_cast(dtype, np.float16):      # a float in here: no store may come that rounds it
-                return Held(self.op(_to_half, [self.cast(values[0], float32)], float32, float32, {}), node.dtype)
+            if node.dtype == np.float16 and not np.can_cast(dtype, np.float16):
+                return self.rounded(self.cast(values[0], float32))
             return self.cast(values[0], node.dtype)
         wraps = dtype.kind == "i" and fn.wraps and may_wrap(node)
         spell = fn.opencl
@@ -210,6 +212,10 @@ class Evaluator(Elements):
         wide = np.dtype(f"u{dtype.name}")
         values = [Cast(v, wide) if alone else Bits(v, wide) for v, alone in zip(values, single, strict=True)]
         return Bits(self.op(spell, values, dtype, wide, node.attrs), dtype)
+
+    def rounded(self, x: Expression) -> Expression:
+        """A float32 as a float16. Registers hold halves as floats, so each result is rounded where it is computed, as if it were stored."""
+        return Held(self.op(_to_half, [x], float32, float32, {}), np.dtype(np.float16))
 
     def op(self, spell: Callable[..., str], values: list[Expression], of: DType, dtype: DType, attrs: dict[str, Any], mask: int = 0
            ) -> Expression:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Expression, Verbatim, types_of
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant, ravel
@@ -88,8 +90,11 @@ class Operands:
             call.begin(next(iter(last.vars), None) if width > 1 else None, width)
             names = set(self.used)
             known: Expression = Verbatim(value, result.dtype, width)
-            if isinstance(value, Compound) and stored != [result]:
-                known = call.writer.declare(call.writer.base(result), known, result)
+            if stored != [result]:
+                if result.dtype == np.float16:                   # what is made of it is made of what would be stored
+                    known = call.ev.rounded(known)
+                if isinstance(value, Compound) or result.dtype == np.float16:
+                    known = call.writer.declare(call.writer.base(result), known, result)
             call.ev.given = lambda node, _: known if node is result else None
             flat = ravel([*(call.position(i, n) for i, n in zip(at[:-1], shape, strict=False)), last], shape)
             self.context.store(call.ev, self.group, stored, flat)

@@ -17,8 +17,6 @@ from itertools import islice
 from math import prod
 from operator import or_
 
-import numpy as np
-
 from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY, ONLY_UNKNOWN, UNKNOWN, Reads, access_map, add, compose
 from tracegrad.codegen.schedule.grouping import (
     Accepted,
@@ -160,9 +158,6 @@ class Scheduler:
                 repeats = repeats and (access_map(o, node.shape, node.aval.size) == UNKNOWN or small_reduction(strip(o)))
                 reads = (count if through else 1) * node.fn.read_places
                 users[o] = users.get(o, 0) + reads + (1 if repeats and node.fn.family != "reduction" else 0)
-            if node.fn.exact and node.operands[0].dtype == np.float16:
-                for o in node.operands:
-                    self.force_rounded(o)
             if node.fn.family == "contraction":
                 for o in node.operands:
                     self.force_base(o)
@@ -208,13 +203,6 @@ class Scheduler:
                 self.forced.add(node)
                 return
             node = node.operands[0]
-
-    def force_rounded(self, node: Node) -> None:
-        """Store what is computed in float32 and compared with what was stored as float16 (a row's maximum, with its elements)."""
-        while node.fn.family == "movement" and len(node.operands) == 1:
-            node = node.operands[0]
-        if not self.is_leaf(node) and node.aval.size:
-            self.forced.add(strip(node))
 
     def external(self, node: Node) -> tuple[Reads, int]:
         """What a user of `node` reads, and the arithmetic it repeats."""

@@ -11,7 +11,7 @@ from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import cast, common_dtype, const, holds, iota, refuse_complex
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import integer, on_nodes, one_dim
+from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import embedding, scatter_rows, shorten_rows
 from tracegrad.ops.linalg import matmul
@@ -40,30 +40,54 @@ def celu(input: Array, alpha: float = 1.0, inplace: bool = False) -> Array:
     """x where positive, else alpha (exp(x / alpha) - 1) (Barron 2017)."""
     if holds(alpha == 0):
         raise ArgumentError("celu: alpha must not be 0")
+    return _into(input, _celu(input, alpha), inplace)
+
+
+@on_nodes
+@rounded_once
+def _celu(input: Any, alpha: float) -> Any:
     negative = lt(input, 0.0)
-    return _into(input, select(negative, expm1(select(negative, input, 0.0) * (1.0 / alpha)) * alpha, input), inplace)
+    return select(negative, expm1(select(negative, input, 0.0) * (1.0 / alpha)) * alpha, input)
 
 
 @functional
 def hardsigmoid(input: Array, inplace: bool = False) -> Array:
     """x / 6 + 1/2, limited to [0, 1]; no gradient at the limits."""
+    return _into(input, _hardsigmoid(input), inplace)
+
+
+@on_nodes
+@rounded_once
+def _hardsigmoid(input: Any) -> Any:
     inside = gt(input, -3.0) & lt(input, 3.0)
     beyond = select(le(input, -3.0), 0.0, select(ge(input, 3.0), 1.0, detach(input)))       # or NaN, which has no gradient in torch
-    return _into(input, select(inside, input * (1.0 / 6.0) + 0.5, beyond), inplace)
+    return select(inside, input * (1.0 / 6.0) + 0.5, beyond)
 
 
 @functional
 def hardswish(input: Array, inplace: bool = False) -> Array:
     """x hardsigmoid(x) (Howard et al. 2019): 0 up to -3, x from 3 on."""
+    return _into(input, _hardswish(input), inplace)
+
+
+@on_nodes
+@rounded_once
+def _hardswish(input: Any) -> Any:
     below, inside = le(input, -3.0), lt(input, 3.0)
     near = select(inside & ~below, input, 0.0)              # or infinite numbers would have NaN as their derivative
-    return _into(input, select(below, 0.0, select(inside, near * (near + 3.0) * (1.0 / 6.0), input)), inplace)
+    return select(below, 0.0, select(inside, near * (near + 3.0) * (1.0 / 6.0), input))
 
 
 @functional
 def mish(input: Array, inplace: bool = False) -> Array:
     """x tanh(softplus(x)) (Misra 2019)."""
-    return _into(input, input * tanh(softplus(input)), inplace)
+    return _into(input, _mish(input), inplace)
+
+
+@on_nodes
+@rounded_once
+def _mish(input: Any) -> Any:
+    return input * tanh(softplus(input))
 
 
 @public("prelu", functional=True)
@@ -93,12 +117,16 @@ def rrelu(input: Array, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training
 
 
 @functional
+@on_nodes
+@rounded_once
 def softsign(input: Array) -> Array:
     """x / (1 + |x|)."""
     return input / (abs_(input) + 1.0)
 
 
 @functional
+@on_nodes
+@rounded_once
 def tanhshrink(input: Array) -> Array:
     """x - tanh(x)."""
     return input - tanh(input)
@@ -204,6 +232,7 @@ def instance_norm(input: Array, running_mean: Array = None, running_var: Array =
 
 @functional
 @on_nodes
+@rounded_once
 def local_response_norm(input: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Array:
     """x / (k + alpha times the mean of x² over `size` neighbouring channels) ** beta (Krizhevsky et al. 2012), of (N, C, *)."""
     refuse_complex("local_response_norm", input)
@@ -263,6 +292,7 @@ def channel_shuffle(input: Array, groups: int) -> Array:
 
 @public("pairwise_distance", method=False, functional=True)
 @on_nodes
+@rounded_once
 def pairwise_distance(x1: Array, x2: Array, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Array:
     """The p-norm of x1 - x2 + eps along the last dimension."""
     return norm(x1 - x2 + eps, p, -1, keepdim)
@@ -270,6 +300,7 @@ def pairwise_distance(x1: Array, x2: Array, p: float = 2.0, eps: float = 1e-6, k
 
 @public("cdist", method=False)
 @on_nodes
+@rounded_once
 def cdist(x1: Array, x2: Array, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Array:
     """The p-norm distances of all rows of x1 (*, P, M) to all of x2 (*, R, M): (*, P, R). The gradient between equal rows is 0.
 

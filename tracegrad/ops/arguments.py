@@ -7,7 +7,7 @@ names of some arguments (`axis` for `dim`, `keepdims` for `keepdim`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from inspect import CO_VARARGS, unwrap
 from math import prod
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from tracegrad import call_cache
 from tracegrad.call_cache import Template, describe, learn
+from tracegrad.dtypes import DType, float16, float32
 from tracegrad.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -26,7 +27,7 @@ from tracegrad.errors import (
     TraceError,
     TracegradError,
 )
-from tracegrad.function import REGISTRY, bind, different_devices
+from tracegrad.function import REGISTRY, bind, cast, different_devices
 from tracegrad.ir import LINE, Node, own_nodes, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators, by_itself, misused, write
@@ -111,6 +112,51 @@ def on_nodes(fn: F) -> F:
 
     by_itself(entry)
     return entry  # type: ignore[return-value]
+
+
+def rounded_once(fn: F) -> F:
+    """Decorator: what `fn` is made of is computed in float32 where its operands are float16, and only its results are rounded, as torch's
+    kernels do it. (Not where the call names a dtype, nor where other operands make the results float32 anyway.)
+    """
+    place = _parameters(fn)[0].get("dtype")
+
+    @wraps(fn)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        given = list(_arrays((*args, *kwargs.values())))
+        if not any(a.dtype == float16 for a in given):
+            return fn(*args, **kwargs)
+        named = kwargs.get("dtype", args[place] if place is not None and place < len(args) else None)
+        if named is not None or not _half(given):
+            return fn(*args, **kwargs)
+        return _in_dtype(fn(*[_in_dtype(a, float16, float32) for a in args],
+                            **{k: _in_dtype(v, float16, float32) for k, v in kwargs.items()}), float32, float16)
+
+    return entry  # type: ignore[return-value]
+
+
+def _arrays(args: Any) -> Iterator[Node]:
+    """The nodes among arguments, also in lists and tuples."""
+    for a in args:
+        if isinstance(a, Node):
+            yield a
+        elif type(a) in (list, tuple):
+            yield from _arrays(a)
+
+
+def _half(given: Sequence[Node]) -> bool:
+    """Whether what is made of these, some of them float16, is float16: other floats are numbers beside what has dimensions."""
+    most = max(a.ndim for a in given if a.dtype == float16)
+    return all(a.dtype == float16 or a.dtype.kind not in "fc" or a.aval.weak or a.ndim == 0 < most for a in given)
+
+
+def _in_dtype(x: Any, old: DType, new: DType) -> Any:
+    """x with its nodes of one dtype cast to another, also in lists and tuples."""
+    if isinstance(x, Node):
+        return cast(x, new) if x.dtype == old and not x.aval.weak else x
+    if isinstance(x, (list, tuple)):
+        parts = [_in_dtype(a, old, new) for a in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    return x
 
 
 def _parameters(fn: Any) -> tuple[dict[str, int], str | None, list[tuple[int, str]]]:

@@ -13,7 +13,7 @@ from tracegrad.function import cast, common_dtype, const, holds, refuse_complex,
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.complex_numbers import complex_, imag, real
 from tracegrad.ops.elementwise import times, where
 from tracegrad.ops.pointwise import (
@@ -309,6 +309,7 @@ def rsub(input: Array, other: Array, *, alpha: float = 1) -> Array:
 
 @public("addcmul")
 @on_nodes
+@rounded_once
 def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1) -> Array:
     """input + value * tensor1 * tensor2."""
     input, tensor1, tensor2 = common_dtype([input, tensor1, tensor2], name="addcmul")
@@ -318,6 +319,7 @@ def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1) -
 
 @public("addcdiv")
 @on_nodes
+@rounded_once
 def addcdiv(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1) -> Array:
     """input + value * tensor1 / tensor2. Integers are refused, as in torch: use addcmul, or cast."""
     if all(x.dtype.kind not in "fc" for x in (tensor1, tensor2)):

@@ -16,7 +16,7 @@ from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.function import cast, const, iota
 from tracegrad.operators import FUNCTIONAL, PUBLIC, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import integer, on_nodes, one_dim
+from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.image import resampled
 from tracegrad.ops.indexing import scatter_rows
@@ -34,6 +34,7 @@ Array = Any      # a Node or a Tensor
 
 @public("_softmax_backward_data", method=False)
 @on_nodes
+@rounded_once
 def _softmax_backward_data(grad_output: Array, output: Array, dim: int, input_dtype: Any) -> Array:
     """The gradient of softmax's input, from the gradient and the value of its output; in input_dtype."""
     d = one_dim("_softmax_backward_data", dim, output.ndim)
@@ -43,6 +44,7 @@ def _softmax_backward_data(grad_output: Array, output: Array, dim: int, input_dt
 
 
 @on_nodes
+@rounded_once
 def _safe_softmax(input: Array, dim: int, dtype: Any = None) -> Array:
     """softmax along dim, and 0 where all along it are -inf (there softmax is NaN)."""
     x = input if dtype is None else cast(input, dtypes.as_dtype(dtype))

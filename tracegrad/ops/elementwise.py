@@ -20,7 +20,7 @@ from tracegrad.ops.movement import expand
 class Identity(Elementwise):
     """Base of ops that hand their operand through."""
 
-    saves, kinds, pair = False, "biufc", by_parts
+    saves, kinds, exact, pair = False, "biufc", True, by_parts
 
     def numpy(self, x: Any, **attrs: Any) -> Any: return x
     def opencl(self, x: str, **attrs: Any) -> str: return x
@@ -139,7 +139,7 @@ class Remainder(Elementwise):
 class Fmod(Elementwise):
     """a - b * trunc(a / b): the sign of a (C's fmod)."""
     name, nin, kinds, domain, cost = "fmod", 2, "iuf", (0.6, 4.0), 15.0
-    flops = 8
+    flops, exact = 8, True
     numpy = staticmethod(np.fmod)
     def vjp(self, ct, y, a, b): return ct, -ct * trunc_divide(a, b)
     def opencl(self, a, b): return f"fmod({a}, {b})"
@@ -179,7 +179,7 @@ class Neg(Elementwise):
     """-x."""
     name, kinds, saves, pair = "neg", "iufc", False, by_parts
     operator = ("-", 8)
-    wraps, mixes = True, True
+    wraps, mixes, exact = True, True, True
     numpy = staticmethod(np.negative)
     def vjp(self, ct, y, x): return (-ct,)
     def opencl(self, x): return f"(-{x})"
@@ -187,7 +187,7 @@ class Neg(Elementwise):
 
 class Abs(Elementwise):
     """|x|, a real number; its derivative at 0 is 0."""
-    name, kinds, result = "abs", "iufc", "real"
+    name, kinds, result, exact = "abs", "iufc", "real", True
     numpy = staticmethod(np.abs)
 
     def vjp(self, ct, y, x):
@@ -202,7 +202,7 @@ class Abs(Elementwise):
 
 class Sign(Elementwise):
     """-1, 0 or 1, and 0 for NaN; its derivative is 0, as in torch."""
-    name, kinds, saves = "sign", "iuf", False
+    name, kinds, saves, exact = "sign", "iuf", False, True
     def numpy(self, x): return ((x > 0).astype(x.dtype) - (x < 0)).astype(x.dtype)
     def vjp(self, ct, y, x): return (0,)
     def opencl(self, x): return f"sign({x})"
@@ -210,7 +210,7 @@ class Sign(Elementwise):
 
 class Maximum(Elementwise):
     """The larger; NaN if either is. Where they are equal each gets half the gradient, as in torch."""
-    name, nin = "maximum", 2
+    name, nin, exact = "maximum", 2, True
     numpy = staticmethod(np.maximum)
     def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, gt)
     def opencl(self, a, b): return f"tg_max({a}, {b})"
@@ -220,7 +220,7 @@ class Maximum(Elementwise):
 
 class Minimum(Elementwise):
     """The smaller; NaN if either is. Where they are equal each gets half the gradient, as in torch."""
-    name, nin = "minimum", 2
+    name, nin, exact = "minimum", 2, True
     numpy = staticmethod(np.minimum)
     def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, lt)
     def opencl(self, a, b): return f"tg_min({a}, {b})"
@@ -313,7 +313,7 @@ class Comparison(Elementwise):
 
 class Eq(Comparison):
     """a == b."""
-    name, kinds, exact = "eq", "biufc", True
+    name, kinds = "eq", "biufc"
     operator = ("==", 1)
     numpy = staticmethod(np.equal)
     def pair(self, a, b): return eq(a.re, b.re) & eq(a.im, b.im)
@@ -322,7 +322,7 @@ class Eq(Comparison):
 
 class Ne(Comparison):
     """a != b."""
-    name, kinds, exact = "ne", "biufc", True
+    name, kinds = "ne", "biufc"
     operator = ("!=", 1)
     numpy = staticmethod(np.not_equal)
     def pair(self, a, b): return ne(a.re, b.re) | ne(a.im, b.im)
@@ -424,7 +424,7 @@ class ShiftRight(Elementwise):
 
 class Where(Elementwise):
     """a where the bool condition holds, else b."""
-    name, nin, kinds, pair = "where", 3, "biufc", by_parts
+    name, nin, kinds, exact, pair = "where", 3, "biufc", True, by_parts
 
     def prepare(self, args):
         condition, *rest = args
@@ -598,7 +598,12 @@ class Rsqrt(Analytic):
     """1 / sqrt(x)."""
     name, domain = "rsqrt", (0.1, 4.0)
     of_value, flops = True, 5
-    def numpy(self, x): return np.reciprocal(np.sqrt(x)) if x.dtype.kind == "f" else (1 / np.sqrt(x)).astype(x.dtype, copy=False)
+
+    def numpy(self, x):
+        if x.dtype == np.float16:                            # rounded once
+            return np.reciprocal(np.sqrt(x.astype(np.float32))).astype(x.dtype)
+        return np.reciprocal(np.sqrt(x)) if x.dtype.kind == "f" else (1 / np.sqrt(x)).astype(x.dtype, copy=False)
+
     def vjp(self, ct, y, x): return (ct * y * y * y * -0.5,)
     def opencl(self, x): return f"rsqrt({x})"
     def pair(self, x): return pairs.reciprocal(pairs.sqrt(x))
@@ -704,8 +709,9 @@ class Sigmoid(Analytic):
     name = "sigmoid"
     of_value, flops = True, 20
     def numpy(self, x):
+        wide = x.astype(np.float32) if x.dtype == np.float16 else x             # rounded once
         with np.errstate(over="ignore"):
-            return (1 / (1 + np.exp(-x))).astype(x.dtype)
+            return (1 / (1 + np.exp(-wide))).astype(x.dtype)
 
     def numpy_with(self):
         ones: dict[Any, Any] = {}                # an array costs less than a number of Python's
@@ -713,6 +719,10 @@ class Sigmoid(Analytic):
         def rule(x, y=None):
             if not x.ndim:
                 return self.numpy(x)
+            if x.dtype == np.float16:
+                y = np.empty_like(x) if y is None else y
+                y[...] = self.numpy(x)
+                return y
             one = ones.get(x.dtype)
             if one is None:
                 one = ones[x.dtype] = np.ones((), x.dtype)
@@ -747,7 +757,7 @@ class Erf(Float):
 
 class Rounding(Elementwise):
     """Base of rounding ops (integers never get here: they are what they round to); the derivative is zero, as in torch."""
-    kinds, saves = "f", False
+    kinds, saves, exact = "f", False, True
     def vjp(self, ct: Node, y: Node, x: Node) -> tuple[Any, ...]: return (0,)
 
 

@@ -12,7 +12,7 @@ from tracegrad.function import cast, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import integer, on_nodes
+from tracegrad.ops.arguments import integer, on_nodes, rounded_once
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import gather, take_rows
 from tracegrad.ops.linalg import matmul
@@ -31,6 +31,7 @@ _SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}      # mode
 
 @functional
 @on_nodes
+@rounded_once
 def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
                 recompute_scale_factor: bool | None = None, antialias: bool = False) -> Array:
     """(N, C, spatial) resampled to `size`, or to scale_factor times its size: an integer or number, or one for each dimension.
@@ -242,6 +243,7 @@ def affine_grid(theta: Array, size: Any, align_corners: bool | None = None) -> A
 
 @functional
 @on_nodes
+@rounded_once
 def grid_sample(input: Array, grid: Array, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None) -> Array:
     """Images (N, C, H, W) at the places grid (N, H', W', 2), x before y in [-1, 1]: (N, C, H', W'); or 5-d with a grid (..., 3).
 

@@ -14,7 +14,7 @@ from tracegrad.function import REGISTRY, bind, cast, const, fails, holds, iota, 
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.elementwise import exp, log, where
 from tracegrad.ops.pointwise import abs_, eq, ge, le, log1p, lt, ne
 from tracegrad.ops.ranges import in_range
@@ -48,6 +48,7 @@ def _same_shape(name: str, input: Any, target: Any) -> None:
 
 @functional
 @on_nodes
+@rounded_once
 def mse_loss(input: Array, target: Array, reduction: str = "mean", weight: Array = None) -> Array:
     """(input - target)². weight, here and below: a factor for each element, by whose sum a mean is divided."""
     refuse_complex("mse_loss", input, target)
@@ -58,6 +59,7 @@ def mse_loss(input: Array, target: Array, reduction: str = "mean", weight: Array
 
 @functional
 @on_nodes
+@rounded_once
 def l1_loss(input: Array, target: Array, reduction: str = "mean", weight: Array = None) -> Array:
     """|input - target|."""
     _same_shape("l1_loss", input, target)
@@ -66,6 +68,7 @@ def l1_loss(input: Array, target: Array, reduction: str = "mean", weight: Array 
 
 @functional
 @on_nodes
+@rounded_once
 def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: Any = 1.0) -> Array:
     """d² / (2 beta) where d = |input - target| < beta, else d - beta / 2."""
     if holds(beta < 0):
@@ -83,6 +86,7 @@ def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: A
 
 @functional
 @on_nodes
+@rounded_once
 def huber_loss(input: Array, target: Array, reduction: str = "mean", delta: float = 1.0, weight: Array = None) -> Array:
     """d² / 2 where d = |input - target| < delta, else delta (d - delta / 2)."""
     _same_shape("huber_loss", input, target)
@@ -105,6 +109,7 @@ def _far(difference: Any, limit: float) -> tuple[Any, Any, Any]:
 
 @functional
 @on_nodes
+@rounded_once
 def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_index: int = -100, reduction: str = "mean",
                   label_smoothing: float = 0.0) -> Array:
     """Minus the log of the softmax probability of the target class.
@@ -144,6 +149,7 @@ def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_inde
 
 @functional
 @on_nodes
+@rounded_once
 def nll_loss(input: Array, target: Array, weight: Array = None, ignore_index: int = -100, reduction: str = "mean") -> Array:
     """Minus input[target]: input holds log-probabilities (C), (N, C) or (N, C, d1, ...), target class numbers; see cross_entropy."""
     x, axis = _class_scores("nll_loss", input)
@@ -217,6 +223,7 @@ _SMALLEST = 3.720075976020836e-44       # exp(-100)
 
 @functional
 @on_nodes
+@rounded_once
 def binary_cross_entropy(input: Array, target: Array, weight: Array = None, reduction: str = "mean") -> Array:
     """-(t log p + (1 - t) log(1 - p)), the logs limited to -100 below, as in torch. Where they are, they have no gradient (torch: 1e12).
 
@@ -233,6 +240,7 @@ def binary_cross_entropy(input: Array, target: Array, weight: Array = None, redu
 
 @functional
 @on_nodes
+@rounded_once
 def binary_cross_entropy_with_logits(input: Array, target: Array, weight: Array = None, reduction: str = "mean",
                                      pos_weight: Array = None) -> Array:
     """binary_cross_entropy of sigmoid(input), without overflow. pos_weight: a factor for the positive targets."""
@@ -249,6 +257,7 @@ def binary_cross_entropy_with_logits(input: Array, target: Array, weight: Array 
 
 @functional
 @on_nodes
+@rounded_once
 def kl_div(input: Array, target: Array, reduction: str = "mean", log_target: bool = False) -> Array:
     """target * (log target - input): input holds log-probabilities. reduction "batchmean" divides the sum by the first size."""
     refuse_complex("kl_div", input, target)

@@ -11,7 +11,7 @@ from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import const
 from tracegrad.operators import linalg
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import on_nodes, one_dim, some_dims
+from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.factorizations import INFO, run
 from tracegrad.ops.lu import _possible
@@ -32,6 +32,7 @@ def _float(name: str, x: Any, dtype: Any) -> Any:
 
 @linalg()
 @on_nodes
+@rounded_once
 def vector_norm(x: Array, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """(sum |x|^ord)^(1/ord) over dim (default: all elements). ord: a number, inf, -inf, or 0 (how many are not 0)."""
     if isinstance(ord, (bool, str)) or not isinstance(ord, (int, float)):

@@ -11,7 +11,7 @@ from tracegrad.function import cast, const, holds, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import integer, on_nodes, one_dim
+from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.complex_numbers import complex_, imag, real
 from tracegrad.ops.elementwise import over, times, where
 from tracegrad.ops.linalg import matmul
@@ -38,6 +38,7 @@ def aminmax(input: Array, *, dim: int | None = None, keepdim: bool = False) -> A
 
 @public("std_mean", method=False)
 @on_nodes
+@rounded_once
 def std_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Any:
     """(standard deviation, mean) over dim."""
     spread = std(input, dim, unbiased, keepdim, correction=correction)
@@ -46,6 +47,7 @@ def std_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdi
 
 @public("nanmean")
 @on_nodes
+@rounded_once
 def nanmean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The mean over dim of the elements that are no NaN; NaN if there are none."""
     refuse_complex("nanmean", input)
@@ -57,6 +59,7 @@ def nanmean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any 
 
 @public("cov")
 @on_nodes
+@rounded_once
 def cov(input: Array, *, correction: int = 1, fweights: Array = None, aweights: Array = None) -> Array:
     """The covariance matrix of variables (rows) observed in columns; of one variable, its variance. ((n) or (v, n) -> () or (v, v))
 
@@ -94,6 +97,7 @@ def cov(input: Array, *, correction: int = 1, fweights: Array = None, aweights: 
 
 @public("corrcoef")
 @on_nodes
+@rounded_once
 def corrcoef(input: Array) -> Array:
     """The correlation coefficients of variables (rows) observed in columns, limited to [-1, 1] (of complex ones, both parts).
 
@@ -160,6 +164,7 @@ def _strips(name: str, y: Node, x: Any, dx: Any, dim: int) -> tuple[int, Any]:
 
 @public("trapezoid", "trapz", method=False)
 @on_nodes
+@rounded_once
 def trapezoid(y: Array, x: Array = None, *, dx: float | None = None, dim: int = -1) -> Array:
     """The integral of y along dim by the trapezoidal rule, at the places x, or dx (1) apart."""
     d, areas = _strips("trapezoid", y, x, dx, dim)
@@ -168,6 +173,7 @@ def trapezoid(y: Array, x: Array = None, *, dx: float | None = None, dim: int = 
 
 @public("cumulative_trapezoid", method=False)
 @on_nodes
+@rounded_once
 def cumulative_trapezoid(y: Array, x: Array = None, *, dx: float | None = None, dim: int = -1) -> Array:
     """The running integral of y along dim by the trapezoidal rule (one element less), at the places x, or dx (1) apart."""
     d, areas = _strips("cumulative_trapezoid", y, x, dx, dim)
@@ -176,6 +182,7 @@ def cumulative_trapezoid(y: Array, x: Array = None, *, dx: float | None = None, 
 
 @public("gradient", method=False)
 @on_nodes
+@rounded_once
 def gradient(input: Array, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> tuple[Array, ...]:
     """The derivative of samples along each of dim (all): central differences inside, one-sided ones of edge_order (1 or 2) at the ends.
 
@@ -236,6 +243,7 @@ def _slope(x: Node, d: int, spacing: Any, edge_order: int) -> Any:
 
 @public("dist")
 @on_nodes
+@rounded_once
 def dist(input: Array, other: Array, p: float = 2) -> Array:
     """The p-norm of input - other, as one vector."""
     return norm(input - other, p)
@@ -243,6 +251,7 @@ def dist(input: Array, other: Array, p: float = 2) -> Array:
 
 @public("renorm")
 @on_nodes
+@rounded_once
 def renorm(input: Array, p: float, dim: int, maxnorm: float) -> Array:
     """input with each slice along dim whose p-norm exceeds maxnorm scaled down to it."""
     if input.ndim < 2:

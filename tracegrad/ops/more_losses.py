@@ -14,7 +14,7 @@ from tracegrad.ir import Node
 from tracegrad.operators import FUNCTIONAL, PUBLIC, functional
 from tracegrad.ops import movement as mv
 from tracegrad.ops.activations import pairwise_distance
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.elementwise import exp, log, where
 from tracegrad.ops.indexing import gather
 from tracegrad.ops.losses import _reduced, _same_shape
@@ -32,6 +32,7 @@ Array = Any      # a Node or a Tensor
 
 @functional
 @on_nodes
+@rounded_once
 def poisson_nll_loss(input: Array, target: Array, log_input: bool = True, full: bool = False, eps: float = 1e-8,
                      reduction: str = "mean") -> Array:
     """exp(x) - t x (log_input), or x - t log(x + eps): minus the log-likelihood of counts t. full: with Stirling's term for t > 1."""
@@ -47,6 +48,7 @@ def poisson_nll_loss(input: Array, target: Array, log_input: bool = True, full: 
 
 @functional
 @on_nodes
+@rounded_once
 def gaussian_nll_loss(input: Array, target: Array, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Array:
     """(log(var) + (input - target)² / var) / 2, var at least eps (through which its gradient passes). full: + log(2 pi) / 2."""
     if isinstance(var, Node):
@@ -71,6 +73,7 @@ def gaussian_nll_loss(input: Array, target: Array, var: Any, full: bool = False,
 
 @functional
 @on_nodes
+@rounded_once
 def margin_ranking_loss(input1: Array, input2: Array, target: Array, margin: float = 0, reduction: str = "mean") -> Array:
     """max(0, -target (input1 - input2) + margin), target 1 or -1."""
     if not input1.ndim == input2.ndim == target.ndim:
@@ -86,6 +89,7 @@ def _positive(x: Any) -> Any:
 
 @functional
 @on_nodes
+@rounded_once
 def hinge_embedding_loss(input: Array, target: Array, margin: float = 1.0, reduction: str = "mean") -> Array:
     """input where target is 1, max(0, margin - input) where it is -1."""
     broadcast_shapes("hinge_embedding_loss", [input.shape, target.shape])
@@ -95,6 +99,7 @@ def hinge_embedding_loss(input: Array, target: Array, margin: float = 1.0, reduc
 
 @functional
 @on_nodes
+@rounded_once
 def cosine_embedding_loss(input1: Array, input2: Array, target: Array, margin: float = 0, reduction: str = "mean") -> Array:
     """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1: (N, D) with (N), or (D) with ()."""
     if input1.shape != input2.shape or target.ndim + 1 != input1.ndim or target.ndim > 1 or target.shape != input1.shape[:-1]:
@@ -109,6 +114,7 @@ def cosine_embedding_loss(input1: Array, input2: Array, target: Array, margin: f
 
 @functional
 @on_nodes
+@rounded_once
 def triplet_margin_loss(anchor: Array, positive: Array, negative: Array, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
                         swap: bool = False, reduction: str = "mean") -> Array:
     """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the p-norm distance of rows (Schroff et al. 2015).
@@ -153,6 +159,7 @@ def triplet_margin_with_distance_loss(anchor: Array, positive: Array, negative: 
 
 @functional
 @on_nodes
+@rounded_once
 def soft_margin_loss(input: Array, target: Array, reduction: str = "mean") -> Array:
     """log(1 + exp(-target input)), target 1 or -1."""
     _same_shape("soft_margin_loss", input, target)
@@ -161,6 +168,7 @@ def soft_margin_loss(input: Array, target: Array, reduction: str = "mean") -> Ar
 
 @functional
 @on_nodes
+@rounded_once
 def multilabel_soft_margin_loss(input: Array, target: Array, weight: Array = None, reduction: str = "mean") -> Array:
     """The mean over the last dimension (classes) of binary cross-entropies of logits with targets 0 or 1, times weight (C)."""
     _same_shape("multilabel_soft_margin_loss", input, target)
@@ -183,6 +191,7 @@ def _class_rows(name: str, input: Node, target: Node, of_classes: bool) -> tuple
 
 @functional
 @on_nodes
+@rounded_once
 def multi_margin_loss(input: Array, target: Array, p: int = 1, margin: float = 1.0, weight: Array = None, reduction: str = "mean") -> Array:
     """The sum over the other classes of max(0, margin - x[target] + x[i])^p, over their number C, times weight[target]. p: 1 or 2."""
     if p not in (1, 2):
@@ -204,6 +213,7 @@ def multi_margin_loss(input: Array, target: Array, p: int = 1, margin: float = 1
 
 @functional
 @on_nodes
+@rounded_once
 def multilabel_margin_loss(input: Array, target: Array, reduction: str = "mean") -> Array:
     """The sum of max(0, 1 - x[t] + x[i]) over a sample's labels t and all other classes i, over the number of classes.
 

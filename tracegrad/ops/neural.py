@@ -14,7 +14,7 @@ from tracegrad.function import broadcast_shapes, cast, holds, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, F, functional, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import on_nodes, one_dim
+from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.pointwise import clamp, detach, exp, expm1, ge, le, log1p, lt, rsqrt, sigmoid
 from tracegrad.ops.pointwise import where as select
@@ -146,6 +146,7 @@ def _batch_normalized(input: Node, weight: Node | None, bias: Node | None, eps: 
 
 @functional
 @on_nodes
+@rounded_once
 def normalize(input: Array, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Array:
     """input / max(its p-norm along dim, eps)."""
     return input / clamp(norm(input, p, dim, True), min=eps)
@@ -153,6 +154,7 @@ def normalize(input: Array, p: float = 2.0, dim: int = 1, eps: float = 1e-12) ->
 
 @functional
 @on_nodes
+@rounded_once
 def cosine_similarity(x1: Array, x2: Array, dim: int = 1, eps: float = 1e-8) -> Array:
     """x1·x2 / (max(|x1|, eps) max(|x2|, eps)) along dim."""
     refuse_complex("cosine_similarity", x1, x2)
@@ -203,6 +205,7 @@ def _or_in_place(fn: F) -> F:
 
 @public("logsigmoid", method=False, functional=True)
 @on_nodes
+@rounded_once
 def logsigmoid(input: Array) -> Array:
     """log(sigmoid(x)), without overflow."""
     negative = lt(input, 0.0)
@@ -212,6 +215,7 @@ def logsigmoid(input: Array) -> Array:
 @functional
 @_or_in_place
 @on_nodes
+@rounded_once
 def elu(input: Array, alpha: float = 1.0) -> Array:
     """x where positive, else alpha (exp(x) - 1)."""
     negative = le(input, 0.0)
@@ -221,6 +225,7 @@ def elu(input: Array, alpha: float = 1.0) -> Array:
 @functional
 @_or_in_place
 @on_nodes
+@rounded_once
 def selu(input: Array) -> Array:
     """elu scaled so that activations keep mean 0 and variance 1 (Klambauer et al. 2017)."""
     return elu(input, 1.6732632423543772) * 1.0507009873554805
@@ -252,6 +257,7 @@ def relu6(input: Array) -> Array:
 
 @functional
 @on_nodes
+@rounded_once
 def glu(input: Array, dim: int = -1) -> Array:
     """a * sigmoid(b) of the two halves of input along dim (Dauphin et al. 2017)."""
     d = one_dim("glu", dim, input.ndim)

@@ -17,7 +17,7 @@ from tracegrad.ir import Node
 from tracegrad.modes import state
 from tracegrad.operators import PUBLIC, Operators, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import integer, on_nodes, one_dim
+from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import gather, scatter_rows, take_rows
 from tracegrad.ops.pointwise import ceil as ceil_
@@ -69,6 +69,7 @@ def cummin(input: Array, dim: int) -> Any:
 
 @public("logcumsumexp")
 @on_nodes
+@rounded_once
 def logcumsumexp(input: Array, dim: int) -> Array:
     """log(cumsum(exp(x))) along dim, without overflow."""
     refuse_complex("logcumsumexp", input)               # its imaginary parts would be any of many, 2 pi apart
@@ -210,6 +211,7 @@ def _quantile(name: str, x: Node, q: Any, dim: int | None, keepdim: bool, interp
 
 @public("quantile")
 @on_nodes
+@rounded_once
 def quantile(input: Array, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Array:
     """The q-quantiles (q: a number, or a vector of them, in front) of all elements or along dim; NaN for rows that hold one.
 
@@ -222,6 +224,7 @@ def quantile(input: Array, q: Any, dim: int | None = None, keepdim: bool = False
 
 @public("nanquantile")
 @on_nodes
+@rounded_once
 def nanquantile(input: Array, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Array:
     """quantile without the NaNs; NaN for rows that hold nothing else."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)

@@ -14,7 +14,7 @@ from tracegrad.errors import ArgumentError
 from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, common_dtype, refuse_complex, saving_nothing
 from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, Operators, by_itself, method, public, write
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.elementwise import times
 
 Array = Any      # a Node or a Tensor (or, where one of several operands is one, a Python scalar)
@@ -262,6 +262,7 @@ def _leaky_relu(input: Any, negative_slope: float) -> Any:
 
 @public("gelu", functional=True, method=False)
 @on_nodes
+@rounded_once
 def gelu(input: Array, approximate: str = "none") -> Array:
     """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh"."""
     refuse_complex("gelu", input)
@@ -275,10 +276,18 @@ def gelu(input: Array, approximate: str = "none") -> Array:
 @public("silu", functional=True, method=False)
 def silu(input: Array, inplace: bool = False) -> Array:
     """x * sigmoid(x). inplace: the result is written into input."""
-    return _into(input, input * sigmoid(input), inplace)
+    return _into(input, _silu(input), inplace)
+
+
+@on_nodes
+@rounded_once
+def _silu(input: Any) -> Any:
+    return input * sigmoid(input)
 
 
 @public("softplus", functional=True, method=False)
+@on_nodes
+@rounded_once
 def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch."""
     refuse_complex("softplus", input)
@@ -370,7 +379,9 @@ def _in_the_dtype_of(number: Array, like: Array) -> Array:
 
 
 @public("lerp")
-def lerp(input: Array, end: Array, weight: Array) -> Array:
+@on_nodes
+@rounded_once
+def lerp(input: Array, end: Array, weight: Any) -> Array:
     """input + weight * (end - input); from a weight of 1/2 on computed from the end, so that it is end for a weight of 1."""
     if isinstance(weight, Operators):
         weight = _in_the_dtype_of(weight, end)

@@ -11,7 +11,7 @@ from tracegrad.function import REGISTRY, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import FUNCTIONAL, PUBLIC, functional
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.convolution import out_size, per_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import gather, scatter_rows, take_rows
@@ -122,6 +122,7 @@ def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, pad
 
 @functional
 @on_nodes
+@rounded_once
 def avg_pool1d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
                count_include_pad: bool = True) -> Array:
     """The mean of each window of (N, C, L) or (C, L). stride: kernel_size if None."""
@@ -130,6 +131,7 @@ def avg_pool1d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 
 @functional
 @on_nodes
+@rounded_once
 def avg_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
                count_include_pad: bool = True, divisor_override: int | None = None) -> Array:
     """The mean of each window of (N, C, H, W) or (C, H, W). stride: kernel_size if None."""
@@ -146,6 +148,7 @@ def max_pool3d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 
 @functional
 @on_nodes
+@rounded_once
 def avg_pool3d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
                count_include_pad: bool = True, divisor_override: int | None = None) -> Array:
     """The mean of each window of (N, C, D, H, W) or (C, D, H, W). stride: kernel_size if None."""
@@ -161,6 +164,7 @@ def _power_pool(name: str, n: int, x: Node, p: float, kernel: Any, stride: Any, 
 
 @functional
 @on_nodes
+@rounded_once
 def lp_pool1d(input: Array, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Array:
     """(The sum of x^p over each window of (N, C, L))^(1/p), p = norm_type."""
     return _power_pool("lp_pool1d", 1, input, float(norm_type), kernel_size, stride, ceil_mode)
@@ -168,6 +172,7 @@ def lp_pool1d(input: Array, norm_type: float, kernel_size: Any, stride: Any = No
 
 @functional
 @on_nodes
+@rounded_once
 def lp_pool2d(input: Array, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Array:
     """(The sum of x^p over each window of (N, C, H, W))^(1/p), p = norm_type."""
     return _power_pool("lp_pool2d", 2, input, float(norm_type), kernel_size, stride, ceil_mode)
@@ -175,6 +180,7 @@ def lp_pool2d(input: Array, norm_type: float, kernel_size: Any, stride: Any = No
 
 @functional
 @on_nodes
+@rounded_once
 def lp_pool3d(input: Array, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Array:
     """(The sum of x^p over each window of (N, C, D, H, W))^(1/p), p = norm_type."""
     return _power_pool("lp_pool3d", 3, input, float(norm_type), kernel_size, stride, ceil_mode)
@@ -332,6 +338,7 @@ _fractional_pool("fractional_max_pool3d", 3)
 
 @functional
 @on_nodes
+@rounded_once
 def adaptive_avg_pool1d(input: Array, output_size: Any) -> Array:
     """Means over output_size cells of (N, C, L): cell i goes from floor(i L / size) to ceil((i + 1) L / size)."""
     return adaptive_average("adaptive_avg_pool1d", 1, input, output_size)
@@ -339,6 +346,7 @@ def adaptive_avg_pool1d(input: Array, output_size: Any) -> Array:
 
 @functional
 @on_nodes
+@rounded_once
 def adaptive_avg_pool2d(input: Array, output_size: Any) -> Array:
     """Means over a grid of output_size (an integer or two; None: the image's) cells of (N, C, H, W); see adaptive_avg_pool1d."""
     return adaptive_average("adaptive_avg_pool2d", 2, input, output_size)
@@ -346,6 +354,7 @@ def adaptive_avg_pool2d(input: Array, output_size: Any) -> Array:
 
 @functional
 @on_nodes
+@rounded_once
 def adaptive_avg_pool3d(input: Array, output_size: Any) -> Array:
     """Means over a grid of output_size (an integer or three; None: the input's) cells of (N, C, D, H, W); see adaptive_avg_pool1d."""
     return adaptive_average("adaptive_avg_pool3d", 3, input, output_size)

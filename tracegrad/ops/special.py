@@ -141,7 +141,7 @@ class Hypot(Elementwise):
 
 class Copysign(Float):
     """|a| with the sign of b, which may be that of a zero."""
-    name, nin, domain = "copysign", 2, (0.3, 2.0)
+    name, nin, domain, exact = "copysign", 2, (0.3, 2.0), True
     numpy = staticmethod(np.copysign)
     def vjp(self, ct, y, a, b): return ct * where(eq(a, 0.0), 0.0, y / where(eq(a, 0.0), 1.0, a)), None
     def opencl(self, a, b): return f"copysign({a}, {b})"

@@ -18,7 +18,7 @@ from tracegrad.function import REGISTRY, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import LINALG, Operators, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import on_nodes, one_dim, some_dims
+from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims
 from tracegrad.ops.elementwise import exp, log, times, where
 from tracegrad.ops.pointwise import abs_, abs_squared, eq, gt, lt, maximum, minimum, ne, real, sqrt
 from tracegrad.ops.pointwise import pow as power
@@ -135,6 +135,7 @@ def prod_(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 
 @public("mean")
 @on_nodes
+@rounded_once
 def mean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The mean over dim, of floats or complex numbers (DTypeError else, as in torch; or give dtype). NaN of nothing."""
     x = input if dtype is None else as_asked(input, dtype)
@@ -150,6 +151,7 @@ def _inverse(n: float) -> float:
 
 @public("nansum")
 @on_nodes
+@rounded_once
 def nansum(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The sum over dim, NaNs counting as 0."""
     refuse_complex("nansum", input)
@@ -301,6 +303,7 @@ def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float | Non
 
 @public("var")
 @on_nodes
+@rounded_once
 def var(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Array:
     """The variance over dim: squared distances from the mean, summed, over n - correction (unbiased=False: correction 0).
 
@@ -311,6 +314,7 @@ def var(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bo
 
 @public("std")
 @on_nodes
+@rounded_once
 def std(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Array:
     """The standard deviation over dim: the square root of `var`. The gradient where it is 0 is 0, as in torch."""
     return _root(_spread("std", input, dim, unbiased, correction, keepdim))
@@ -318,6 +322,7 @@ def std(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bo
 
 @public("var_mean", method=False)
 @on_nodes
+@rounded_once
 def var_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Any:
     """(variance, mean) over dim."""
     return _spread("var_mean", input, dim, unbiased, correction, keepdim), mean(input, None if isinstance(dim, bool) else dim, keepdim)
@@ -325,6 +330,7 @@ def var_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdi
 
 @public("norm")
 @on_nodes
+@rounded_once
 def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     """The p-norm over dim of the elements as one vector: (sum |x|^p)^(1/p). p: a number, inf, -inf, 0 (how many are nonzero), "fro" (2),
 
@@ -336,8 +342,6 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
     x = as_float(input) if dtype is None else as_asked(input, dtype)
     if p == "nuc":
         return LINALG["matrix_norm"](x, "nuc", (-2, -1) if dim is None else dim, keepdim)
-    if x.dtype == dtypes.float16:               # powers do not fit it
-        return cast(norm(cast(x, dtypes.float32), p, dim, keepdim), dtypes.float16)
     dims = some_dims("norm", dim, x.ndim)
     if p in (inf, "inf", -inf, "-inf"):
         _check_some("norm", x, dims)
@@ -384,6 +388,7 @@ def _detached_max(x: Node, dims: tuple[int, ...]) -> Node:
 
 @public("logsumexp")
 @on_nodes
+@rounded_once
 def logsumexp(input: Array, dim: Any, keepdim: bool = False) -> Array:
     """log(sum(exp(x))) over dim, without overflow; -inf of nothing and of rows of -inf. Also of complex numbers."""
     x = as_float(input)
@@ -397,6 +402,7 @@ def logsumexp(input: Array, dim: Any, keepdim: bool = False) -> Array:
 
 @public("softmax", functional=True)
 @on_nodes
+@rounded_once
 def softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
     """exp(x) / sum(exp(x)) along dim, without overflow; NaN for rows that hold inf or only -inf, as in torch.
 
@@ -411,6 +417,7 @@ def softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
 
 @public("log_softmax", functional=True)
 @on_nodes
+@rounded_once
 def log_softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
     """log(softmax(x)) along dim, without overflow or loss of small values. dim: as of `softmax`."""
     x, dims = _softmax_operand("log_softmax", input, dim, dtype)

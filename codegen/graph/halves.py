@@ -1,0 +1,33 @@
+"""What is computed of halves in several steps, and rounded once: sums, products, powers. Start at `halves`.
+
+A kernel rounds the result of every operation on halves (`Evaluator.rounded`). What becomes several operations (a long row its partial sums,
+a power its products) is an operation of float32 here, whose result is cast.
+"""
+
+from __future__ import annotations
+
+from tracegrad import dtypes
+from tracegrad.codegen.graph.reductions import rebind
+from tracegrad.codegen.graph.rewrite import at
+from tracegrad.function import cast
+from tracegrad.ir import Graph, Node
+
+_IN_STEPS = frozenset(("sum", "prod", "pow"))
+
+
+def halves(graph: Graph) -> Graph:
+    """The graph with these operations as float32 ones between casts."""
+    if not any(_in_steps(node) for node in graph):
+        return graph
+
+    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+        if not _in_steps(node):
+            return node if operands == node.operands else rebind(node, operands)
+        with at(node.loc):
+            return cast(rebind(node, tuple([cast(o, dtypes.float32) for o in operands])), dtypes.float16)
+
+    return graph.rebuilt(replace)
+
+
+def _in_steps(node: Node) -> bool:
+    return node.dtype == dtypes.float16 and node.fn.name in _IN_STEPS
