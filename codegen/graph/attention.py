@@ -15,7 +15,8 @@ from typing import Any
 from tracegrad.codegen.graph.reductions import rebind, view
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.tuning import tuning
-from tracegrad.function import REGISTRY, Primitive, bind
+from tracegrad.dtypes import float16, float32
+from tracegrad.function import REGISTRY, Primitive, bind, cast
 from tracegrad.ir import Aval, Graph, Node, topological
 from tracegrad.ops.fused_attention import composed, composed_gradient, too_little
 from tracegrad.ops.written_attention import Unlike, Written, written_out
@@ -143,7 +144,10 @@ def attention(graph: Graph, target: Target) -> Graph:
             g, given = _split(node, rest)
             attrs = _described(node)
             if _obstacle(node, target) is not None:
-                return composed_gradient(q, k, v, g[0], given, node.attrs["index"], **attrs) if g else composed(q, k, v, given, **attrs)
+                q, k, v, *rest = (cast(x, float32) if x.dtype == float16 else x for x in operands)       # one operation, rounded once
+                g, given = _split(node, rest)
+                made = composed_gradient(q, k, v, g[0], given, node.attrs["index"], **attrs) if g else composed(q, k, v, given, **attrs)
+                return cast(made, node.dtype)
             sizes = q.aval.size, k.aval.size, v.aval.size
             k, v = _as_they_were(k, v)
             flat = bind(FORWARD, (q, k, v, *given), attrs | {"statistics": (1 + bool(given)) * (again[node] or bool(g))})

@@ -46,7 +46,7 @@ from tracegrad.codegen.kernel.spelling import spelling
 from tracegrad.codegen.kernel.statements import Parts
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.vectors import computed_in
-from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.kernel.writer import TO_HALF, Writer
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import DType, float32, float64, int32, int64, uint32
 from tracegrad.errors import CompilerBug
@@ -477,7 +477,7 @@ class Evaluator(Elements):
 
 
 def _to_half(x: str) -> str:
-    return f"tg_to_half({x})"
+    return f"{TO_HALF}({x})"
 
 
 def _exp_nonpositive(x: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Infix, Operand, names_of, value
+from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Held, Infix, Op, Operand, names_of, value
 from tracegrad.codegen.kernel.index import Index, Mutable, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.markup import names_in, plain
@@ -49,6 +49,25 @@ from tracegrad.ir import Node
 from tracegrad.plan import Target
 
 Namer = Callable[[Node], str]
+
+TO_HALF = "tg_to_half"                                     # the library's function that rounds
+
+
+def rounding(x: Expression) -> Expression | None:
+    """What is rounded to a float16, if `x` does that."""
+    if isinstance(x, Held) and isinstance(x.x, Op) and any(key.startswith(f"{TO_HALF}:") for key in x.x.spelling.helpers):
+        return x.x.parts[0]
+    return None
+
+
+def statements(block: Block) -> Iterator[Statement]:
+    """All statements in a block, and in those inside."""
+    for item in block.items:
+        if isinstance(item, Block):
+            yield from statements(item)
+        else:
+            yield item
+
 
 class Writer:
     """Collects one kernel's parameters and statements.
@@ -172,6 +191,25 @@ class Writer:
                 block = todo.pop()
                 block.items = [item for item in block.items if not (isinstance(item, Declare) and item.symbol in more)]
                 todo += [item for item in block.items if isinstance(item, Block)]
+
+    def round_once(self) -> None:
+        """Take the rounding to float16 off values that nothing reads but stores of halves, which round."""
+        found = list(statements(self.blocks[0]))
+        rounded = {s.symbol: s for s in found if isinstance(s, Declare) and rounding(s.value) is not None}
+        if not rounded:
+            return
+        stored = Counter(s.value for s in found if isinstance(s, Store) and s.value in rounded and isinstance(s.access.memory, Buffer))
+        texts = [text for text, _ in lines(self.blocks[0], False)]
+        count = Counter(name for text in texts for name in names_in(text))
+        left = sum(text.count(f"{TO_HALF}(") for text in texts)
+        for symbol, statement in rounded.items():
+            if stored[symbol] and count[symbol.name] == stored[symbol] + 1:
+                exact = rounding(statement.value)
+                assert exact is not None
+                statement.value = Held(exact, statement.value.dtype)
+                left -= 1
+        if not left:
+            self.helpers -= {key for key in self.helpers if key.startswith(f"{TO_HALF}:")}
 
     def bounding(self, name: str, size: int, value: BoundLike) -> Var:
         """An index variable, in 0..size, that bounds a loop."""

@@ -143,6 +143,7 @@ class Context:
         """The kernel of what `writer` holds; required: it is right for work-groups of that size only."""
         entry = self.entry(group)
         writer.sweep()
+        writer.round_once()
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
                       helpers=frozenset(writer.helpers), why=group.why, group=local_size if required else None,

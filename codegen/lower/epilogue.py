@@ -98,6 +98,7 @@ class Operands:
             call.ev.given = lambda node, _: known if node is result else None
             flat = ravel([*(call.position(i, n) for i, n in zip(at[:-1], shape, strict=False)), last], shape)
             self.context.store(call.ev, self.group, stored, flat)
+            call.writer.round_once()
             several = len(call.statements) > 1
             if several:                                      # a block, so that the next element's variables are called the same
                 emit("{")

@@ -74,6 +74,7 @@ TG T tg_sigmoid(T x) {                          // 1 / (1 + e^-x), accurate to t
     "tg_softplus": "TG T tg_softplus(T x) { return (x < 0.0 ? (T)(0.0) : x) + log1p(exp_nonpositive(-fabs(x))); }",
     "tg_to_half": """
 TG T tg_to_half(T x) {                          // the float16 next to x, as storing and loading it gives
+    $NATIVE_HALF
     T size = fabs(x);
     U bits = as_U(size);
     T near = as_T((bits + 0xfffu + ((bits >> 13) & 1u)) & 0xffffe000u);          // of two as near the even one

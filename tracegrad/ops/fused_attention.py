@@ -112,7 +112,7 @@ class AttentionGradient(Shared):
 
     def results(self, q, k, v, g, *given, **attrs):
         p = _weights(q, k, given, **attrs)
-        d = np.matmul(g, v.swapaxes(1, 2))
+        d = np.matmul(g.astype(p.dtype, copy=False), v.swapaxes(1, 2))
         s = attrs["scale"] * p * (d - (p * d).sum(-1, keepdims=True))
         for (fill, inner), m in zip(attrs["masks"], given, strict=True):
             if fill is not None:
@@ -163,7 +163,7 @@ def _of_heads(m: Any, inner: int, heads: int) -> Any:
 def _weights(q: Any, k: Any, given: Sequence[Any], *, scale: float, causal: bool, masks: Any, zeros: bool) -> Any:
     """The weights as an array."""
     wide = np.promote_types(q.dtype, np.float32)
-    s = np.matmul(q, k.swapaxes(1, 2)).astype(wide, copy=False) * wide.type(scale)
+    s = np.matmul(q.astype(wide, copy=False), k.swapaxes(1, 2).astype(wide, copy=False)) * wide.type(scale)
     for (fill, inner), mask in zip(masks, given, strict=True):
         m = _of_heads(mask, inner, len(q))
         s = s + m if fill is None else np.where(m, s, wide.type(fill))
