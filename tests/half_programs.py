@@ -24,11 +24,15 @@ LOOKS = [
     "tg.where({a} > {b}, {a}, {b})", "tg.where(tg.isfinite({a}), {a}, 0.0)", "tg.nan_to_num({a})", "{a}.clamp(-2.0, 3.0)", "{a}.floor()",
     "{a}.sign()", "{a}.round()", "tg.maximum({a}, {b})", "({a} == {b}).half()", "({a} < {b}).half() + {a}", "{a}.float().half()",
     "(tg.nan_to_num({a}).clamp(-9000.0, 9000.0)).to(tg.int32).half()", "({a}.float() * 3.0 + {b}.float()).half()", "tg.fmod({a}, 1.5)",
-    "tg.copysign({a}, {b})", "({a} - {a}.trunc())", "F.relu({a})", "({a} != {a}).half()", "{a}.isinf().half() + {b}", "{a}.float().floor().half()",
+    "tg.copysign({a}, {b})", "({a} - {a}.trunc())", "F.relu({a})", "({a} != {a}).half()", "{a}.isinf().half() + {b}",
+    "{a}.float().floor().half()",
 ]
-MOVES = ["{a}.flip(-1)", "{a}.roll(3, -1)", "F.pad({a}, (1, 0))[:, :-1]", "tg.cat(({a}[:, 9:], {b}[:, :9]), 1)", "{a}.amax(-1, keepdim=True) - {b}",
-         "({a} == {a}.amax(-1, keepdim=True)).half()", "{a}.sort(-1)[0]", "{a}.argmax(-1, keepdim=True).half() * {b}", "{a}.amin(0) + {b}",
-         "{a}.argsort(-1).half()", "(({a} * {b}).amax(0) == {a} * {b}).half()", "{a}.cummax(-1)[0]"]
+MOVES = [
+    "{a}.flip(-1)", "{a}.roll(3, -1)", "F.pad({a}, (1, 0))[:, :-1]", "tg.cat(({a}[:, 9:], {b}[:, :9]), 1)",
+    "{a}.amax(-1, keepdim=True) - {b}", "({a} == {a}.amax(-1, keepdim=True)).half()", "{a}.sort(-1)[0]",
+    "{a}.argmax(-1, keepdim=True).half() * {b}", "{a}.amin(0) + {b}", "{a}.argsort(-1).half()",
+    "(({a} * {b}).amax(0) == {a} * {b}).half()", "{a}.cummax(-1)[0]",
+]
 LAST = ["{a} == {b}", "{a} > {b}", "tg.isfinite({a})", "{a}.isfinite().all()", "({a} <= 1).any(-1)", "{a}.argmax(-1)", "{a}.isinf()"]
 SPECIAL = np.array([0.0, -0.0, 1.0, 1 + 2.0**-10, 2.0**-12, 2.0**-11, 3 * 2.0**-12, 2048.0, 2049.0, 5000.0, 65504.0, -65504.0, 255.9, 2.0**-24,
                     3e-7, 6.1e-5, 2.0**-14, np.inf, -np.inf, np.nan, 0.1, 0.3333], np.float16)

@@ -73,14 +73,10 @@ TG T tg_sigmoid(T x) {                          // 1 / (1 + e^-x), accurate to t
 }""",
     "tg_softplus": "TG T tg_softplus(T x) { return (x < 0.0 ? (T)(0.0) : x) + log1p(exp_nonpositive(-fabs(x))); }",
     "tg_to_half": """
-TG T tg_to_half(T x) {                          // the float16 next to x, as storing and loading it gives
-    $NATIVE_HALF
-    T size = fabs(x);
-    U bits = as_U(size);
-    T near = as_T((bits + 0xfffu + ((bits >> 13) & 1u)) & 0xffffe000u);          // of two as near the even one
-    near = size < 6.103515625e-05 ? (size + 0.75) - 0.75 : near;                  // denormals lie as far apart as floats in there
-    near = near > 65504.0 ? (T)(INFINITY) : near;
-    return size == size ? copysign(near, x) : x;
+TG T tg_to_half(T x) {                          // the float16 next to x: as storing and loading it gives, in a register
+    $HALVES bits;
+    vstore$MOVE_HALVES(x, 0, (__private half *)&bits);
+    return vload$MOVE_HALVES(0, (__private half *)&bits);
 }""",
     # fmod stays a builtin everywhere: it is exact only as a loop over the exponents' difference. Vectors of more than four doubles are
     # cut up: with eight, PoCL 3.0's for AVX-512 gives wrong lanes, with sixteen it does not come back.

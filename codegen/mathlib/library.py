@@ -233,8 +233,7 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> tup
         "$table": (r"\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, ctype)),
         "$words": (r"\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, f"uint{lanes}")),
     }
-    if "$NATIVE_HALF" in text:
-        text = text.replace("    $NATIVE_HALF\n", _native_half(ctype, lanes) if lanes and target.clang_builtins else "")
+    text = text.replace("$HALVES", f"ushort{lanes}").replace("$MOVE_HALVES", f"a_half{lanes}" if lanes else "_half")
     for macro, (arguments, put_in) in macros.items():
         if macro in text:
             text = re.sub(re.escape(macro) + arguments, put_in, text)
@@ -262,12 +261,6 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> tup
     number = r"-?(?:0x[0-9a-f.]+p[-+]?\d+|\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+)"       # what needs no cast: no vector is made of it
     text = re.sub(rf"\(float\)\(({number}f)\)|\(double\)\(({number})\)", lambda m: m[1] or m[2], text)
     return text, not put.isdisjoint(("D", "ID", "UD"))
-
-
-def _native_half(ctype: str, lanes: str) -> str:
-    """A return of the vector x rounded to halves where the CPU has instructions for it: a quarter of the time of `integers`' own way."""
-    value = f"__builtin_convertvector(__builtin_convertvector(x, __fp16 __attribute__((ext_vector_type({lanes})))), {ctype})"
-    return f"#if defined(__F16C__) || defined(__aarch64__)\n    return {value};\n#endif\n"
 
 
 def _render_int(template: str, scalar: str, lanes: str) -> str:
