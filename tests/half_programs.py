@@ -34,8 +34,8 @@ MOVES = [
     "(({a} * {b}).amax(0) == {a} * {b}).half()", "{a}.cummax(-1)[0]",
 ]
 LAST = ["{a} == {b}", "{a} > {b}", "tg.isfinite({a})", "{a}.isfinite().all()", "({a} <= 1).any(-1)", "{a}.argmax(-1)", "{a}.isinf()"]
-SPECIAL = np.array([0.0, -0.0, 1.0, 1 + 2.0**-10, 2.0**-12, 2.0**-11, 3 * 2.0**-12, 2048.0, 2049.0, 5000.0, 65504.0, -65504.0, 255.9, 2.0**-24,
-                    3e-7, 6.1e-5, 2.0**-14, np.inf, -np.inf, np.nan, 0.1, 0.3333], np.float16)
+SPECIAL = np.array([0.0, -0.0, 1.0, 1 + 2.0**-10, 2.0**-12, 2.0**-11, 3 * 2.0**-12, 2048.0, 2049.0, 5000.0, 65504.0, -65504.0, 255.9,
+                    2.0**-24, 3e-7, 6.1e-5, 2.0**-14, np.inf, -np.inf, np.nan, 0.1, 0.3333], np.float16)
 
 
 def half_program(rng: Random, quotients: bool = True, lines: int = 9) -> tuple[str, Callable[..., Any], list[Any]]:

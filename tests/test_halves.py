@@ -183,7 +183,8 @@ ONCE = {
     "binary": lambda x: F.binary_cross_entropy_with_logits(x, (x > 0).to(x.dtype)), "lerp": lambda x: x.lerp(x.flip(0), 0.3),
     "addcmul": lambda x: tg.addcmul(x, x, x.flip(0), value=0.3), "power": lambda x: x.clamp(-30, 30)**3,
     "avg_pool": lambda x: F.avg_pool1d(x, 3), "sums": lambda x: x.abs().sum(-1), "products": lambda x: (x.clamp(-2, 2)).prod(-1),
-    "normalize": lambda x: F.normalize(x), "cosine": lambda x: F.cosine_similarity(x, x.flip(0)), "logsigmoid": F.logsigmoid,
+    "normalize": F.normalize, "cosine": lambda x: F.cosine_similarity(x, x.flip(0)), "logsigmoid": F.logsigmoid,
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None].flip(1), x[None]),
 }
 
 
