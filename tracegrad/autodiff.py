@@ -155,11 +155,17 @@ def pull_back(node: Node, ct: Any, wanted: Sequence[bool]) -> tuple[Any, ...]:
         return tuple([conj(p) if isinstance(p, Node) else p for p in parts])
     if isinstance(node.fn, CustomCall) and node.fn.selects:
         return node.fn.vjp(ct, node, *node.operands, wanted=wanted)
-    if node.dtype == float16 and isinstance(node.fn, Elementwise) and node.fn.saves and not node.fn.exact and node.fn is not _MUL:
-        ct, y, *operands = (cast(x, float32) if x.dtype == float16 else x for x in (ct, node, *node.operands))
-        return tuple([cast(p, float16) if isinstance(p, Node) and p.dtype == float32 else p    # rounded once, as torch's kernel does
-                      for p in node.fn.vjp(ct, y, *operands, **node.attrs)])
-    return node.fn.vjp(ct, node, *node.operands, **node.attrs)
+    return by_rule(node, ct)
+
+
+def by_rule(node: Node, ct: Any) -> tuple[Any, ...]:
+    """What a node's rule makes of a cotangent. Of float16 it is computed in float32 and rounded once, as torch's kernels do it."""
+    fn = node.fn
+    if node.dtype != float16 or not isinstance(fn, Elementwise) or fn.exact or not fn.saves or fn is _MUL:
+        return fn.vjp(ct, node, *node.operands, **node.attrs)
+    ct, y, *operands = (cast(x, float32) if x.dtype == float16 else x for x in (ct, node, *node.operands))
+    found = fn.vjp(ct, y, *operands, **node.attrs)
+    return tuple([cast(x, float16) if isinstance(x, Node) and x.dtype == float32 else x for x in found])
 
 
 def conj(x: Node) -> Node:
@@ -227,7 +233,7 @@ def push_forward(node: Node, tangents: list[Any]) -> Any:
     if (isinstance(fn, Elementwise) and _proportional(node)) or fn is _CAST:
         for k, t in enumerate(tangents):
             if t is not None:
-                part = fn.vjp(expand(t, node.shape), node, *operands, **attrs)[k]
+                part = by_rule(node, expand(t, node.shape))[k]
                 if part is not None:
                     part = conform(part, node)
                     total = part if total is None else total + part

@@ -75,6 +75,7 @@ class Primitive:
     picks: ClassVar[bool] = False           # its elements are elements of its operands, and compared with them: see `to_keep`
     read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
     exact: ClassVar[bool] = False           # of numbers of a dtype it makes such, so that a float16 computed as a float need not be rounded
+    in_steps: ClassVar[bool] = False        # kernels make it of several operations, which of float16 are computed in float32
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     any_number: ClassVar[bool] = False      # its derivative, written for one number as an operand, is right for every other
     executed: Any = None                    # the op that programs have in its place: see `saving_nothing`

@@ -12,8 +12,6 @@ from tracegrad.codegen.graph.rewrite import at
 from tracegrad.function import cast
 from tracegrad.ir import Graph, Node
 
-_IN_STEPS = frozenset(("sum", "prod", "pow"))
-
 
 def halves(graph: Graph) -> Graph:
     """The graph with these operations as float32 ones between casts."""
@@ -30,4 +28,4 @@ def halves(graph: Graph) -> Graph:
 
 
 def _in_steps(node: Node) -> bool:
-    return node.dtype == dtypes.float16 and node.fn.name in _IN_STEPS
+    return node.dtype == dtypes.float16 and node.fn.in_steps

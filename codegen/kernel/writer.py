@@ -195,7 +195,7 @@ class Writer:
     def round_once(self) -> None:
         """Take the rounding to float16 off values that nothing reads but stores of halves, which round."""
         found = list(statements(self.blocks[0]))
-        rounded = {s.symbol: s for s in found if isinstance(s, Declare) and rounding(s.value) is not None}
+        rounded = {s.symbol: s for s in found if isinstance(s, Declare) and isinstance(s.symbol, Local) and rounding(s.value)}
         if not rounded:
             return
         stored = Counter(s.value for s in found if isinstance(s, Store) and s.value in rounded and isinstance(s.access.memory, Buffer))

@@ -152,7 +152,7 @@ class Pow(Elementwise):
     """a to the power b. Integers wrap; to a negative integer power they are 1, -1 or 0, as in torch."""
     name, nin, kinds, domain, holomorphic = "pow", 2, "iufc", (0.2, 2.0), True
     operator = ("**", 9)
-    flops = 60
+    flops, in_steps = 60, True
 
     def numpy(self, a, b):
         if b.dtype.kind != "i":

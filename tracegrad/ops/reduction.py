@@ -31,7 +31,7 @@ _WIDE = frozenset({dtypes.float32, dtypes.float64})        # what numpy adds up 
 
 class Sum(Reduction):
     """The sum; 0 of nothing."""
-    name, saves, linear, pair = "sum", False, True, by_parts
+    name, saves, linear, in_steps, pair = "sum", False, True, True, by_parts
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(1,))), (((3, 0),), dict(dim=(1,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim):
@@ -56,7 +56,7 @@ class Sum(Reduction):
 
 class Prod(Reduction):
     """The product; 1 of nothing. Its derivative is right where an element is zero, too."""
-    name, holomorphic, wraps = "prod", True, True
+    name, holomorphic, wraps, in_steps = "prod", True, True, True
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3),), dict(dim=(1,)))]
 
     def numpy(self, x, *, dim): return np.prod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
