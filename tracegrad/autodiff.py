@@ -18,7 +18,7 @@ from typing import Any
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import float16, float32
 from tracegrad.errors import AutogradError
-from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, bind, by_parts, cast, const, placeholder, unique
+from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, bind, by_parts, cast, const, in_registry, placeholder, unique
 from tracegrad.ir import Node, located, on_behalf_of, topological
 from tracegrad.modes import state
 from tracegrad.ops.fused_attention import too_little
@@ -161,7 +161,7 @@ def pull_back(node: Node, ct: Any, wanted: Sequence[bool]) -> tuple[Any, ...]:
 def by_rule(node: Node, ct: Any) -> tuple[Any, ...]:
     """What a node's rule makes of a cotangent. Of float16 it is computed in float32 and rounded once, as torch's kernels do it."""
     fn = node.fn
-    if node.dtype != float16 or not isinstance(fn, Elementwise) or fn.exact or not fn.saves or fn is _MUL:
+    if node.dtype != float16 or not isinstance(fn, Elementwise) or not in_registry(fn) or fn.exact or not fn.saves or fn is _MUL:
         return fn.vjp(ct, node, *node.operands, **node.attrs)
     ct, y, *operands = (cast(x, float32) if x.dtype == float16 else x for x in (ct, node, *node.operands))
     found = fn.vjp(ct, y, *operands, **node.attrs)
