@@ -175,7 +175,7 @@ class Scheduler:
         dim = node.attrs["dim"]
         sizes = tuple([prod(o.shape[dim:]) for o in node.operands if o.aval.size])
         own_rows = prod(node.shape[:dim]) == 1 and min(sizes, default=0) >= self.tuning.item and any(
-            strip(o).fn.name in ("concat", "pad", "roll") and o is not strip(o) for o in node.operands)
+            strip(o).fn.name in ("concat", "pad") and o is not strip(o) for o in node.operands)
         return Flat(node.aval.size, sizes) if self.target.kind != "gpu" and (len(sizes) > self.tuning.ranges or own_rows) else None
 
     def times(self, node: Node, kind: Kind) -> int:
