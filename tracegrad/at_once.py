@@ -83,7 +83,7 @@ class Prepared:
             if not device.in_host_memory or device.kind == "numpy" or (self.wide and not device.fp64):
                 return None
             self.device = device
-        if not config.eager or state.hidden or state.pulling or state.holds:
+        if not (state.plain and config.eager):
             return None
         arrays = []
         for node in nodes:
@@ -139,7 +139,7 @@ class Remembered:
 
     def key(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells the call from others; None where nothing is remembered."""
-        if not config.eager or state.trace is not None or state.examples or state.hidden or state.pulling or state.holds or state.turning:
+        if not (state.plain and config.eager):
             return None
         return call_cache.describe_numbers(args, kwargs)
 

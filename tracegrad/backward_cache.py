@@ -279,7 +279,7 @@ class Backward:
         self.walk: _Walk | None = None
         if inputs is not None and not all(n.fn is _VARIABLE for n in inputs):
             return
-        if state.trace is not None or state.examples or state.pulling or state.hidden or state.anomaly is not None:
+        if not state.plain:
             return
         pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:

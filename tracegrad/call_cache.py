@@ -139,8 +139,7 @@ class Template:
         if prepared:
             if prepared.history:
                 values = self.nodes(nodes) if self.structure is None else self.folded(nodes)
-                if state.anomaly is None:
-                    prepared(self, nodes, device, values)
+                prepared(self, nodes, device, values)
                 return values
             made: Sequence[Node] | dict[int, Node] | None = prepared(self, nodes, device)
             if made is not None:
@@ -304,7 +303,7 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Nod
 
     None where that is not enough to know what the call makes, or where no tensor is given. (A hot path: every call of an operation.)
     """
-    if state.trace is not None or state.examples:
+    if state.symbolic:              # (not `plain`: to recall nodes is right where values must wait, as in loops and custom functions)
         return None
     nodes: list[Node] = []
     parts: list[Any] = [dtypes.get_default_dtype()]

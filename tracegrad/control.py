@@ -473,7 +473,7 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
     carry_tree: Any = None
     y_tree: Any = None
     held, turning = state.holds, state.turning
-    state.turning = True
+    state.turning = turning or turns.usable
     try:
         step: Any
         for i in reversed(range(n)) if reverse else range(n):
@@ -485,7 +485,8 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
             parts.append(ys)
             if turns.usable:
                 carries, carry_tree = optree.tree_flatten(carry, none_is_leaf=False)
-                turns.note(i, carries, ys)
+                if not turns.note(i, carries, ys):              # no longer compared: the others need not wait
+                    state.holds, state.turning = held, turning
     finally:
         state.holds, state.turning = held, turning
     if y_tree is None:

@@ -18,22 +18,48 @@ _T = TypeVar("_T")
 
 
 class _State(threading.local):
-    """Per thread: whether derivatives are recorded, and the trace being recorded, if any."""
+    """Per thread: whether derivatives are recorded, and the trace being recorded, if any.
+
+    symbolic: tensors have no values, because a trace is recorded or one example of a vmap is computed. plain: nothing around has a say in
+    what an operation does, so what it did before may be recalled. Both are worked out when a field of `GUARDS` is set.
+    """
 
     grad: bool = True
-    examples: int = 0  # inside vmap: tensors stand for one example and have no values
     scopes: tuple[Any, ...] = ()  # the vmaps and recorded bodies around: see scopes.py
-    hidden: bool = False  # inside a custom forward: tensors report no requires_grad
-    pulling: bool = False  # inside a custom backward
     looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
-    trace: Recording | None = None
-    turning: bool = False  # inside a loop whose turns will be compared: equal indices must be equal nodes
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see rolling.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
     tape: Any = None  # the calls under no_grad that are put off: see tapes.py
-    anomaly: Any = None  # what looks at the steps of a backward: see autograd/anomaly.py
+    # The guards:
+    trace: Recording | None
+    examples: int  # inside vmap: tensors stand for one example and have no values
+    hidden: bool  # inside a custom forward: tensors report no requires_grad
+    pulling: bool  # inside a custom backward
+    turning: bool  # inside a loop whose turns will be compared: equal indices must be equal nodes, and no turn has values before the end
+    anomaly: Any  # what looks at the steps of a backward: see autograd/anomaly.py
+    symbolic: bool
+    plain: bool
+
+    def __init__(self) -> None:
+        vars(self).update(GUARDS, symbolic=False, plain=True)
 
 
+class _Guard:
+    """A field of the state that `symbolic` and `plain` depend on. (It has no `__get__`: to read the field costs what any other does.)"""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __set__(self, owner: _State, value: Any) -> None:
+        fields = vars(owner)
+        fields[self.name] = value
+        fields["symbolic"] = owner.trace is not None or owner.examples > 0
+        fields["plain"] = all(fields[name] == usual for name, usual in GUARDS.items())
+
+
+GUARDS: dict[str, Any] = {"trace": None, "examples": 0, "hidden": False, "pulling": False, "turning": False, "anomaly": None}
+for _name in GUARDS:
+    setattr(_State, _name, _Guard(_name))
 state = _State()
 
 

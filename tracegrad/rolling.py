@@ -41,19 +41,20 @@ class Turns:
         self.xs, self.rows, self.length, self.reverse = xs, rows, length, reverse
         self.turns: list[tuple[list[Node], list[Node], list[Node], list[Node]]] = []
         self.carry: list[Node] = []
-        self.usable = length >= LEAST and state.trace is None and not state.examples and not state.hidden
+        self.usable = length >= LEAST and not (state.symbolic or state.hidden)
         self.start, self.flushes = len(waiting), flushes[0]
 
-    def note(self, i: int, carry: Sequence[Any], ys: Sequence[Any]) -> None:
-        """Turn i was made, and gave these."""
+    def note(self, i: int, carry: Sequence[Any], ys: Sequence[Any]) -> bool:
+        """Turn i was made, and gave these. Whether the turns will be compared, as far as is known."""
         if not self.usable:
-            return
+            return False
         self.usable = self.flushes == flushes[0] and all(isinstance(x, Tensor) for x in (*carry, *ys))
         self.usable = self.usable and len({x._device for x in (*carry, *ys, *self.xs)}) == 1
         if self.usable:
             before, self.carry = self.carry, [x._node() for x in carry]
             self.turns.append((before, [r[i]._node() for r in self.rows], self.carry, [y._node() for y in ys]))
             state.holds = (len(waiting) - self.start) * self.length <= HELD * len(self.turns)
+        return self.usable
 
     def loop(self, carry: list[Any], parts: Sequence[list[Any]]) -> tuple[list[Tensor], list[Tensor]] | None:
         """The last carries, and the results stacked, as a loop; None where it stays as it is.

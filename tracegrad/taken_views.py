@@ -126,7 +126,7 @@ class Views:
             return None
         node = base._n
         value, aval = node.value if node.needs_grad else resolve(node).value, node.aval            # that of a detached one is behind it
-        array = value.array if type(value) is Held and not value.suspicions and state.anomaly is None else None
+        array = value.array if type(value) is Held and not value.suspicions else None
         if array is None:
             if not node.needs_grad:
                 return None
@@ -186,8 +186,4 @@ class Items(Views):
 
 def _alone(base: Tensor, node: Node) -> bool:
     """Whether a view of `base`, whose node is said to be `node`, concerns nobody but numpy."""
-    if not config.eager or state.trace is not None or base._trace is not None:
-        return False
-    if state.examples or state.hidden or state.pulling or state.holds or state.turning:
-        return False
-    return base._base is None or base._node() is node
+    return state.plain and config.eager and base._trace is None and (base._base is None or base._node() is node)

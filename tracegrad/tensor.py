@@ -969,7 +969,7 @@ def _warn_of_real(call: str, dtype: Any, wanted: Any) -> None:
 
 def _apart() -> bool:
     """Whether where slices start is no part of the structure: in what is done untraced, by nobody's rule (see ops/dynamic_slice.py)."""
-    return state.trace is None and not (state.examples or state.hidden or state.pulling or state.turning)
+    return state.plain
 
 
 def _moved(node: Node, fn: Any, attrs: dict[str, Any]) -> Node:

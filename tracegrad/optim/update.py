@@ -230,7 +230,7 @@ def _options(group: ParamGroup) -> dict[str, Any]:
 
 def update(optimizer: Optimizer, group: ParamGroup, params: list[Tensor]) -> bool:
     """Update the parameters as `optimizer._update` would, at once, if it can be done so. Under no_grad."""
-    if state.trace is not None or state.examples or not params:
+    if not (state.plain and params):
         return False
     known = _updates.setdefault(optimizer, {})
     key = id(group), params[0]._device

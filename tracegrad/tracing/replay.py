@@ -160,7 +160,7 @@ class Replay:
         Of a replay that is `short`, recorded in this grad mode for tensors without gradients or hooks. args: None is the answer unless
         they are such tensors, with values, and none of them twice or a view; or where something else is no longer what it was.
         """
-        if state.trace is not None or state.examples or len(args) != len(self.avals):
+        if len(args) != len(self.avals):
             return None
         device, values = self.recording.device, []
         for leaf, aval in zip(args, self.avals, strict=True):

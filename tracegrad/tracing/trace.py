@@ -62,11 +62,11 @@ class Traced:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         short = self._short
-        if short is not None and not kwargs and short[1] is state.grad and short[2] is dtypes.get_default_dtype() and state.anomaly is None:
+        if short is not None and not kwargs and state.plain and short[1] is state.grad and short[2] is dtypes.get_default_dtype():
             result = short[0].again(args)
             if result is not None:
                 return result
-        if state.trace is not None or state.examples or state.anomaly is not None:
+        if state.symbolic or state.anomaly is not None:
             return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are looked at
         flat: Any
         treedef: Any

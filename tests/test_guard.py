@@ -1,0 +1,128 @@
+"""One guard, `modes.state.plain`, decides whether what came before may be recalled: each field of the state that forbids it, everywhere."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import tracegrad as tg
+from tests.values import given
+from tracegrad import autograd, backward_cache, eager, modes, nn
+from tracegrad.modes import GUARDS, state
+from tracegrad.optim.update import update
+from tracegrad.tracing.recording import Recording
+from tracegrad.tracing.replay import Replay
+
+ROOT = Path(__file__).resolve().parent.parent
+SET = {"trace": lambda: Recording("test", tg.device()), "examples": lambda: 1, "hidden": lambda: True, "pulling": lambda: True,
+       "turning": lambda: True, "anomaly": lambda: autograd.anomaly.Check(False)}
+# The other fields, and why what was done under another value of theirs may be recalled all the same.
+ALLOWED = {
+    "grad": "what is recalled is found by whether its operands require a derivative, and calls under no_grad have a tape",
+    "scopes": "a vmap sets `examples`, a recorded body is in a trace; in inference mode tensors are told in which scope they were made",
+    "looked": "it is noted by the read of a value, and a custom forward sets `hidden`",
+    "holds": "it says only when pending work is run, and is set where `turning` is",
+    "own": "one call's nodes: set inside a call that is not recalled, and not around calls of the user's",
+    "tape": "the calls that are recalled",
+    "symbolic": "follows from the guards", "plain": "follows from the guards",
+}
+
+
+def test_every_field_of_the_state_guards_or_has_a_reason():
+    assert GUARDS.keys() == SET.keys()
+    assert modes._State.__annotations__.keys() == GUARDS.keys() | ALLOWED.keys()
+
+
+def test_what_follows_from_the_guards_is_right_after_every_change():
+    assert (state.plain, state.symbolic) == (True, False)
+    for name, make in SET.items():
+        setattr(state, name, make())
+        try:
+            assert not state.plain
+            assert state.symbolic == (name in ("trace", "examples"))
+        finally:
+            setattr(state, name, GUARDS[name])
+        assert (state.plain, state.symbolic) == (True, False)
+
+
+def test_changes_meet():
+    """The guard holds until the last of them ends."""
+    with autograd.set_detect_anomaly(True):
+        tg.vmap(lambda x: x.sin())(given(0, 3))
+        assert not state.plain
+        assert not state.symbolic
+    assert state.plain
+
+
+def known_steps():
+    """A call, a view, constants, a call without history, a backward, a step of an optimizer and a traced call that are recalled."""
+    model = nn.Linear(3, 2)
+    optimizer = tg.optim.SGD(model.parameters(), lr=0.1)
+    x, z = given(0, 4, 3), given(1, 4, 3)               # what kernels have read, numpy is not asked for
+    traced = tg.trace(lambda x: x * 2)
+
+    def prepare():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        for _ in range(2):
+            traced(z)
+            tg.arange(4)
+            x.T
+            x * 2.0
+            with tg.no_grad():
+                x * 3.0
+        return loss
+
+    for _ in range(4):
+        prepare().backward()
+        optimizer.step()
+    loss = prepare()
+    for p in model.parameters():
+        p.grad = tg.zeros_like(p)
+    return loss, x, lambda: traced(z), optimizer
+
+
+@pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="nothing is done at once on this device")
+@pytest.mark.parametrize("field", [None, *SET])
+def test_each_guard_turns_recall_off(field, monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    loss, x, traced, optimizer = known_steps()
+    params = optimizer.param_groups[0]["params"]
+    tg.flush()
+    again = []
+    real = Replay.again
+    monkeypatch.setattr(Replay, "again", lambda self, args: again.append(0) or real(self, args))
+    found = {}
+    before = eager.AT_ONCE[0]
+    if field is not None:
+        setattr(state, field, SET[field]())
+    try:
+        tape = state.tape
+        x * 2.0
+        tg.arange(4)
+        x.T
+        found["at once"] = eager.AT_ONCE[0] - before > 0
+        with tg.no_grad():
+            x * 3.0
+            found["tape"] = state.tape is not tape and state.tape is not None
+        found["backward"] = backward_cache.Backward(loss).walk is not None
+        with tg.no_grad():
+            found["optimizer"] = update(optimizer, optimizer.param_groups[0], params)
+        traced()
+        found["trace"] = bool(again)
+    finally:
+        if field is not None:
+            setattr(state, field, GUARDS[field])
+    assert set(found.values()) == {field is None}, found
+
+
+def test_nobody_reads_the_guards_one_by_one_to_decide_on_recall():
+    """Where calls, views, values, backwards and steps are recalled, `plain` (of nodes: `symbolic`) is all that is asked."""
+    own = {"call_cache": {"hidden"}}                                    # what `detach` has to be applied to
+    for name in ("at_once", "tapes", "taken_views", "backward_cache", "call_cache", "optim/update"):
+        tree = ast.parse((ROOT / "tracegrad" / f"{name}.py").read_text())
+        read = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "state"
+                and isinstance(n.ctx, ast.Load)}
+        assert not read & GUARDS.keys() - own.get(name, set()), name
