@@ -48,6 +48,7 @@ PROGRAMS = [moved, reduced, indexed, mixed]
 
 @pytest.mark.parametrize("shape", [(7, 13), (33, 33), (65, 16)])
 @pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.recall
 def test_the_same_values_shapes_and_dtypes_as_deferred(program, shape, monkeypatch):
     inputs = [given(k, *shape) for k in range(5)]
     done = []
@@ -96,6 +97,7 @@ def test_values_that_left_do_not_change():
         np.testing.assert_array_equal(x.numpy(), given(0, 33, 7))
 
 
+@pytest.mark.recall
 def test_a_small_part_does_not_keep_the_whole():
     for _ in range(5):
         x = tg.from_numpy(given(0, 64, 65)) * 1.0
@@ -129,6 +131,7 @@ def test_what_has_no_value_yet_is_deferred():
     np.testing.assert_allclose(x.grad.numpy(), given(0, 33) * 3, rtol=1e-6)
 
 
+@pytest.mark.recall
 def test_the_switch_and_large_work(monkeypatch):
     big, small = tg.from_numpy(given(0, 700, 300)), tg.from_numpy(given(0, 7, 3))
     for _ in range(5):
@@ -182,6 +185,7 @@ def test_the_same_way_in_every_run():
     assert run() == run()
 
 
+@pytest.mark.recall
 def test_signatures_are_forgotten_when_there_are_too_many(monkeypatch):
     monkeypatch.setattr(call_cache, "KEPT", 20)
     x = tg.from_numpy(given(0, 100))
@@ -219,6 +223,7 @@ def test_parts_of_complex_numbers_stay_views():
         np.testing.assert_array_equal(x.numpy(), z, err_msg=f"turn {turn}")
 
 
+@pytest.mark.recall
 def test_what_is_made_of_numbers_is_remembered_and_nobody_changes_it():
     def all_kinds():
         return [tg.arange(12), tg.arange(1, 8, 2), tg.arange(0.0, 1.0, 0.25), tg.ones(3, 5), tg.zeros((2, 3), dtype=tg.int32), tg.eye(4),

@@ -252,6 +252,7 @@ def test_the_switch(monkeypatch):
     assert tg.report()["reasons"] == {"config.eager is off": 1}
 
 
+@pytest.mark.recall
 def test_report_reads_well():
     x = tg.tensor([0.0, 0.25, 7.0])
     for _ in range(5):

@@ -255,6 +255,7 @@ def test_gradients_of_the_corpus_at_every_turn_with_other_numbers(name, monkeypa
                 np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4, err_msg=f"turn {turn}")
 
 
+@pytest.mark.recall
 def test_places_that_differ_only_in_where_they_start_share_a_derivative_and_keep_their_own(device, monkeypatch):
     known = []
     real = backward_cache._results
@@ -398,6 +399,7 @@ def test_a_look_at_every_move_gives_the_same_gradients(monkeypatch):
             np.testing.assert_array_equal(g, h)
 
 
+@pytest.mark.recall
 def test_a_folded_node_is_an_ordinary_one_from_the_first_look_on(device):
     x, w, b = parameters()
     for _ in range(3):

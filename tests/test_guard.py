@@ -86,6 +86,7 @@ def known_steps():
 
 @pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="nothing is done at once on this device")
 @pytest.mark.parametrize("field", [None, *SET])
+@pytest.mark.recall
 def test_each_guard_turns_recall_off(field, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
     loss, x, traced, optimizer = known_steps()

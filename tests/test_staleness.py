@@ -625,6 +625,7 @@ def test_a_failed_call_leaves_everything():
     assert (seen(w), seen(x), seen(w.grad)) == ([2, 4], [2, 2], [2, 2])
 
 
+@pytest.mark.recall
 def test_the_short_way_of_a_call_sees_what_the_long_one_does(monkeypatch):
     """A call that is like the latest one takes fewer checks (`Replay.again`): whatever differs from that one must be seen all the same."""
     ways = []

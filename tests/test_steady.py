@@ -181,6 +181,7 @@ def test_every_optimizer(name, at_length, monkeypatch):
 
 
 @pytest.mark.parametrize("numpy_first", [False, True], ids=["kernels", "eager"])
+@pytest.mark.recall
 def test_a_known_step_is_one_program_without_a_graph_or_another_queue(numpy_first, monkeypatch):
     """Nor an order of its nodes: which program it is shows from how they were recorded."""
     monkeypatch.setattr(tg.config, "eager", numpy_first)
@@ -283,6 +284,7 @@ def test_a_wrong_index_names_the_line_of_this_call(device):
         again.item()
 
 
+@pytest.mark.recall                     # (a step that is recorded anew makes leaves, which are known while the tensor lives)
 def test_nothing_grows(device):
     w = given(0, 13).requires_grad_()
     optimizer = tg.optim.Adam([w], lr=0.01)
@@ -517,6 +519,7 @@ def looking(monkeypatch):
         template.looked, template.prepared = False, None
 
 
+@pytest.mark.recall
 def test_what_is_looked_at_is_computed_when_it_is_called(looking, at_length):
     if tg.device().kind == "numpy" or not tg.device().in_host_memory:
         pytest.skip("of small work by numpy")
@@ -541,6 +544,7 @@ def test_what_is_seldom_looked_at_is_put_off(looking):
     assert looking() == 0
 
 
+@pytest.mark.recall
 def test_histories_that_are_computed_at_once(looking):
     """Hooks, freed histories, derivatives of derivatives, views, changes in place, indices out of range: as ever."""
     def look(index):

@@ -64,6 +64,7 @@ def both_ways(fn, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.recall
 def test_a_view_is_the_same_and_shares_memory_as_before(name, dtype, taken, monkeypatch):
     call = CALLS[name]
 
@@ -87,6 +88,7 @@ def test_a_view_is_the_same_and_shares_memory_as_before(name, dtype, taken, monk
 
 
 @pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.recall
 def test_several_views(name, taken, monkeypatch):
     def run():
         x = given(1, np.float64)
@@ -184,6 +186,7 @@ def test_what_is_known_of_integers_is_known_of_their_views(taken):
                 row.numpy()
 
 
+@pytest.mark.recall
 def test_batches_of_a_view_that_has_no_value_yet_are_views_at_once(taken):
     """As of a text in rows: where a batch starts is not even known to the work."""
     rows = tg.tensor(np.arange(360))[:352].reshape(8, 44)
@@ -196,6 +199,7 @@ def test_batches_of_a_view_that_has_no_value_yet_are_views_at_once(taken):
     assert batch[0, 0].item() == -1
 
 
+@pytest.mark.recall
 def test_views_of_what_was_detached_are_taken(taken):
     w = tg.ones(2, 7, 5, requires_grad=True)
     for _ in range(6):

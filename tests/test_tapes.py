@@ -101,6 +101,7 @@ def identities(x):
 
 @pytest.mark.parametrize("shape", [(7, 13), (33, 33), (65, 16), (5, 0)])
 @pytest.mark.parametrize("program", [arithmetic, reductions, movement, dtypes, identities])
+@pytest.mark.recall
 def test_the_same_bits_shapes_dtypes_and_views(program, shape, at_once, computed):
     if 0 in shape and program is not arithmetic:
         pytest.skip("nothing has no largest element and no parts")
@@ -115,6 +116,7 @@ def test_the_same_bits_shapes_dtypes_and_views(program, shape, at_once, computed
     assert max(computed) >= (2 if program is dtypes else 5)
 
 
+@pytest.mark.recall
 def test_a_transformers_block_at_growing_lengths(at_once, computed):
     tg.manual_seed(0)
     model = nn.Sequential(Block(16), Block(16))
@@ -129,6 +131,7 @@ def test_a_transformers_block_at_growing_lengths(at_once, computed):
     assert max(computed) > 40
 
 
+@pytest.mark.recall
 def test_who_writes_afterwards_changes_nothing_that_was_called_before():
     for turn in range(18):
         x, wanted = given(turn, 5, 6), given(turn, 5, 6).numpy()
@@ -323,6 +326,7 @@ def test_errors_are_raised_by_the_call():
             assert (y * 2.0).shape == (3, 4)
 
 
+@pytest.mark.recall
 def test_indices_are_looked_at_when_they_are_used(at_once):
     tg.manual_seed(0)
     table = nn.Embedding(9, 4)
@@ -344,6 +348,7 @@ def test_indices_are_looked_at_when_they_are_used(at_once):
             np.testing.assert_array_equal(x[tg.tensor([1, -1, turn % 2])].numpy(), x.numpy()[[1, -1, turn % 2]])
 
 
+@pytest.mark.recall
 def test_what_a_block_made_is_let_go_of_with_it():
     for turn in range(5):
         x = given(0, 33)
@@ -359,6 +364,7 @@ def test_what_a_block_made_is_let_go_of_with_it():
         assert kept.shape == (33,)
 
 
+@pytest.mark.recall
 def test_long_ways_and_large_values_end(monkeypatch, computed):
     with tg.no_grad():
         for _ in range(5):

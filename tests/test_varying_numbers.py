@@ -123,6 +123,7 @@ def test_parameters_under_no_grad_and_in_place():
         np.testing.assert_allclose(w.detach().numpy(), wanted, rtol=1e-6)
 
 
+@pytest.mark.recall
 def test_a_number_that_comes_again_is_known_as_itself():
     """(A literal costs less than a number that is put in the place of another.)"""
     x = tg.tensor(array(12, np.float32))

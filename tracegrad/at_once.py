@@ -139,7 +139,7 @@ class Remembered:
 
     def key(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells the call from others; None where nothing is remembered."""
-        if not (state.plain and config.eager):
+        if not (state.plain and config.recall and config.eager):
             return None
         return call_cache.describe_numbers(args, kwargs)
 

@@ -279,7 +279,7 @@ class Backward:
         self.walk: _Walk | None = None
         if inputs is not None and not all(n.fn is _VARIABLE for n in inputs):
             return
-        if not state.plain:
+        if not (state.plain and config.recall):
             return
         pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.config import config
 from tracegrad.intervals import has_range, interval
 from tracegrad.ir import INTERN, Folded, Node, Size, enter, user_location
 from tracegrad.modes import state
@@ -303,7 +304,7 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Nod
 
     None where that is not enough to know what the call makes, or where no tensor is given. (A hot path: every call of an operation.)
     """
-    if state.symbolic:              # (not `plain`: to recall nodes is right where values must wait, as in loops and custom functions)
+    if state.symbolic or not config.recall:         # (not `plain`: nodes are recalled where values wait, as in custom functions)
         return None
     nodes: list[Node] = []
     parts: list[Any] = [dtypes.get_default_dtype()]

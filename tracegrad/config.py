@@ -15,6 +15,7 @@ class Config:
     check: bool = False       # TRACEGRAD_CHECK: verify the graph after every pass, and every kernel
     debug: int = 0            # TRACEGRAD_DEBUG: 1 = a line per compiled plan, 2 = the kernels too
     eager: bool = True        # TRACEGRAD_EAGER: 0 = compile all untraced work, also what numpy does sooner than a driver builds it
+    recall: bool = True       # TRACEGRAD_RECALL: 0 = do untraced work anew each time it comes, to find out whether recall is at fault
     fuse: bool = True         # TRACEGRAD_FUSE: 0 = one kernel per node, to find out whether fusion is at fault
     profile: bool = False     # TRACEGRAD_PROFILE: record device times of each launch
     cache: bool = True        # TRACEGRAD_CACHE: 0 = keep nothing on disk (plans, built binaries, what is known of drivers)

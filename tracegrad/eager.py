@@ -152,13 +152,13 @@ def run(work: Any, seen: Structure) -> list[Any]:
     inputs = [_array(leaf) for leaf in leaves]
     notes: list[int] = []
     with quiet():
-        if seen.uses == 1 and not seen.loops:
+        if not seen.loops and (seen.uses == 1 or not config.recall):
             found = _once(order, places, ends, inputs, notes)
         else:
-            if seen.routine is None:
-                seen.routine = Routine(order, places, ends)
+            routine = (seen.routine if config.recall else None) or Routine(order, places, ends)
+            seen.routine = routine if config.recall else None
             try:
-                found = seen.routine(inputs, [n.attrs["value"] for n in work.constants], order, notes)
+                found = routine(inputs, [n.attrs["value"] for n in work.constants], order, notes)
             except BaseException:
                 seen.routine = None
                 raise

@@ -17,6 +17,7 @@ import numpy as np
 from tracegrad.autodiff import substituted
 from tracegrad.batching import batch
 from tracegrad.compile import Work
+from tracegrad.config import config
 from tracegrad.function import REGISTRY, bind, placeholder
 from tracegrad.ir import Aval, Graph, Node, topological
 from tracegrad.numpy_routines import LINES, WRITTEN, Routine
@@ -160,10 +161,10 @@ class _Turns:
         stacks = [stack if stack.ndim > 1 else stack[:, None] for stack in stacks]
         if self.reverse:
             moving, stacks = [x[::-1] for x in moving], [x[::-1] for x in stacks]
-        done, written = 0, self.written
+        done, written = 0, self.written if config.recall else None
         if written is None:
             self.uses += 1
-            often = (self.uses > 1 or self.length >= WRITTEN) and len(self.turn.routine.steps) <= LINES
+            often = config.recall and (self.uses > 1 or self.length >= WRITTEN) and len(self.turn.routine.steps) <= LINES
             done = min(2, self.length) if often else self.length
             seen: list[dict[int, Any]] = []             # the strides of what turns made; those that differ are not relied on
             for i in range(done):

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.blas import quiet
+from tracegrad.config import config
 from tracegrad.errors import LinAlgError, OutOfMemoryError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Aval, Node
@@ -131,7 +132,7 @@ class Routine:
                 del notes[known:]
         else:
             self.uses += 1
-            if self.uses == WRITTEN * (1 + len(self.steps) // LINES):
+            if self.uses == WRITTEN * (1 + len(self.steps) // LINES) and config.recall:
                 strides: dict[int, Any] = {}
                 found = self.run(inputs, constants, nodes, notes, strides)
                 self.written = Writer(self, inputs, strides).function

@@ -186,4 +186,4 @@ class Items(Views):
 
 def _alone(base: Tensor, node: Node) -> bool:
     """Whether a view of `base`, whose node is said to be `node`, concerns nobody but numpy."""
-    return state.plain and config.eager and base._trace is None and (base._base is None or base._node() is node)
+    return state.plain and config.recall and config.eager and base._trace is None and (base._base is None or base._node() is node)

@@ -228,7 +228,7 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
 
     function: tells it from others. known: its templates, or (of pure movement) its Views.
     """
-    if not (state.plain and config.eager):
+    if not (state.plain and config.recall and config.eager):
         return None
     tape = state.tape
     if tape is None or tape.closed:

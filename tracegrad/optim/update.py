@@ -16,6 +16,7 @@ import numpy as np
 
 from tracegrad.autodiff import HOOKS
 from tracegrad.compile import Work, by_numpy_again, compute, resolve, used_numpy
+from tracegrad.config import config
 from tracegrad.function import data, renewed
 from tracegrad.modes import state
 from tracegrad.numpy_routines import Routine
@@ -96,7 +97,7 @@ class Update:
         if values is None or self.work is None:
             return False
         results = None
-        if by_numpy_again(self.work):
+        if config.recall and by_numpy_again(self.work):
             if self.flat is None:
                 self.flat = _Flat(optimizer, self)
             results = self.flat(values) if self.flat.usable else None
@@ -232,7 +233,7 @@ def update(optimizer: Optimizer, group: ParamGroup, params: list[Tensor]) -> boo
     """Update the parameters as `optimizer._update` would, at once, if it can be done so. Under no_grad."""
     if not (state.plain and params):
         return False
-    known = _updates.setdefault(optimizer, {})
+    known = _updates.setdefault(optimizer, {}) if config.recall else {}
     key = id(group), params[0]._device
     found = known.get(key)
     if found is None or not found.fits(group, params, optimizer.state):

@@ -18,6 +18,7 @@ import optree
 
 from tracegrad import dtypes, random_state
 from tracegrad.compile import find_device
+from tracegrad.config import config
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY
 from tracegrad.modes import state, without_collection
@@ -62,7 +63,8 @@ class Traced:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         short = self._short
-        if short is not None and not kwargs and state.plain and short[1] is state.grad and short[2] is dtypes.get_default_dtype():
+        if (short is not None and not kwargs and state.plain and config.recall
+                and short[1] is state.grad and short[2] is dtypes.get_default_dtype()):
             result = short[0].again(args)
             if result is not None:
                 return result
