@@ -22,6 +22,7 @@ import numpy as np
 import pyopencl as cl
 from pyopencl import enqueue_nd_range_kernel as enqueue
 
+from tracegrad.cache import listed
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
 from tracegrad.plan import Fault, HostStep, Launch, Line, Loop, Offset, Plan, Scalar, Slot, Step, Turn
@@ -37,7 +38,7 @@ _PACK = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i8":
 _INT = struct.Struct("=i").pack
 _clock = count()                           # ticks at every run of any Executable
 _loading = threading.Lock()                # guards the next
-_loaded: weakref.WeakSet[Executable] = weakref.WeakSet()       # those that have kernels
+_loaded: weakref.WeakSet[Executable] = listed("loaded programs", weakref.WeakSet())       # those that have kernels
 _EVENTS = 4096                             # profiled launches kept before they are summed up
 
 

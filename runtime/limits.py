@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from tracegrad.cache import listed
 from tracegrad.runtime.buffer import empty, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.program import build
@@ -38,7 +39,7 @@ class Limits:
         return self.float64 if itemsize == 8 and self.float64 else self.float32
 
 
-_known: weakref.WeakKeyDictionary[Device, Limits] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Device, Limits] = listed("limits of devices", weakref.WeakKeyDictionary())
 _lock = threading.Lock()
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from tracegrad.cache import listed
 from tracegrad.config import config
 from tracegrad.errors import BuildError, CompilerBug
 from tracegrad.plan import Function, Plan
@@ -70,6 +71,9 @@ _programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakr
 _known: weakref.WeakValueDictionary[tuple[int, int, str], Built] = weakref.WeakValueDictionary()          # by the keys of their kernels
 _QUIET = ["-w"]                            # PoCL counts warnings on the terminal, and `x != x` is one
 _loading: weakref.WeakSet[Device] = weakref.WeakSet()      # devices whose compiler is, or was, loaded
+listed("programs of drivers", _programs)
+listed("built kernels", _known)
+listed("devices whose compiler is loaded", _loading)
 _lock = threading.Lock()                   # also guards the warning filter, which is the process's
 
 # "tempfile_x.cl:3:7: error: text" (clang), "error: tempfile_x.cl:3:7: text" (PoCL), "2:3:7: error: text" (Intel)

@@ -9,8 +9,7 @@ import hypothesis
 import pytest
 
 import tracegrad as tg
-from tracegrad import backward_cache, eager, function, numpy_routines
-from tracegrad import compile as tg_compile
+from tracegrad import backward_cache, cache, numpy_routines
 from tracegrad.modes import state
 from tracegrad.pending import flush
 
@@ -84,22 +83,13 @@ def at_length(monkeypatch):
     return lambda: monkeypatch.setattr(tg.config, "recall", False)
 
 
-def numbers_forgotten():
-    """No call with a Python number is known: one that other tests made would be made otherwise, if to the same values."""
-    for fn in function.REGISTRY.values():
-        fn.memo.clear()
-
-
 @pytest.fixture
 def recalled(monkeypatch):
     """Counts the backwards that were made without nodes. Nothing is pending, and nothing known, from other tests."""
     gc.collect()
     flush()
-    assert (state.trace, state.examples, state.pulling, state.hidden) == (None, 0, False, False)
-    for cache in (eager._known, tg_compile._jobs, backward_cache._recipes):
-        cache.clear()
-    eager._size[0] = backward_cache._size[0] = 0
-    numbers_forgotten()
+    assert state.plain
+    cache.clear(["structures", "programs made by a thread", "backwards", "calls"])
     count = []
     real = backward_cache.Backward._gradients
 

@@ -141,14 +141,14 @@ def test_threads_that_run_and_unload():
 
 
 def test_untraced_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr(tg_compile, "PLANS", 6)
+    monkeypatch.setattr(tg_compile._programs, "budget", 6)
     x = tg.tensor(X)
-    tg_compile._plans.clear()
+    tg_compile._programs.clear()
     for n in range(1, 12):
         ys = [(x + 0.5) for _ in range(n)]
         y = tg.stack([y[:1] for y in ys] + [x[:1]] * n)
         y.numpy()
-        assert len(tg_compile._plans) <= 6
+        assert tg_compile._programs.size() <= 6
 
 
 def test_signatures_of_a_traced_function_are_bounded(monkeypatch):

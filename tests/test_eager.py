@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import at_once, backward_cache, eager
+from tracegrad import at_once, cache, eager
 from tracegrad import compile as tg_compile
 from tracegrad.codegen import passes
 from tracegrad.function import REGISTRY
@@ -23,14 +23,20 @@ ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
 
 
+def forget():
+    """Nothing is known of work that came before, nor counted."""
+    cache.clear(["structures", "programs", "programs made by a thread", "backwards"])
+    eager.counts.clear()
+    eager._reasons.clear()
+
+
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """Eager, and nothing known from other tests."""
     tg.flush()
     monkeypatch.setattr(tg.config, "eager", True)
-    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, backward_cache._recipes, eager.counts, eager._reasons):
-        cache.clear()
-    eager._size[0] = backward_cache._size[0] = eager.AT_ONCE[0] = 0
+    forget()
+    eager.AT_ONCE[0] = 0
 
 
 @pytest.fixture
@@ -161,9 +167,7 @@ def test_the_same_run_gives_the_same_bits_and_switches_at_the_same_use(impatient
     first = tg.report()
     assert first["interpreted"] > 0
     assert first["compiled"] > 0
-    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, backward_cache._recipes, eager.counts, eager._reasons):
-        cache.clear()
-    eager._size[0] = backward_cache._size[0] = 0
+    forget()
     again, v = train(16)
     second = tg.report()
     assert losses == again
@@ -262,16 +266,17 @@ def test_report_reads_well():
     assert "2 times pending work was done with numpy" in str(report)
     assert "3 small operations" in str(report)
     assert set(report) == {"at_once", "interpreted", "compiled", "programs", "background", "reasons", "lowered", "read", "built", "loaded",
-                           "shared"}
+                           "shared", "caches"}
 
 
 def test_few_structures_are_remembered(monkeypatch):
-    monkeypatch.setattr(eager, "KNOWN", 50)
+    known = eager.structures
+    monkeypatch.setattr(known, "budget", 50)
     for n in range(1, 40):
         (tg.ones(n) * 2 + 1).numpy()
-    assert eager._size[0] <= 50
-    assert len(eager._known) < 39
-    assert eager._size[0] == sum(seen.size for seen in eager._known.values())
+    assert known.size() <= 50
+    assert len(known.entries()) < 39
+    assert known.size() == sum(seen.size for _, seen in known.entries())
 
 
 def test_memory_that_numpy_does_not_get_is_the_error_that_kernels_raise(monkeypatch):

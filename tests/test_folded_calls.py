@@ -445,7 +445,8 @@ def test_tensors_of_floats_are_what_numpy_makes_of_them(numbers, device):
 
 
 def test_what_is_remembered_of_structures_is_counted_and_forgotten(monkeypatch):
-    monkeypatch.setattr(backward_cache, "REMEMBERED", 3000)
+    backward_cache._recipes.clear()
+    monkeypatch.setattr(backward_cache._recipes, "budget", 3000)
     monkeypatch.setattr(tg.config, "eager", True)
     x, w, b = parameters()
 
@@ -463,5 +464,5 @@ def test_what_is_remembered_of_structures_is_counted_and_forgotten(monkeypatch):
         for n in (1, 2, 8, 3, 7, 4, 6, 5, 8, 1):
             np.testing.assert_allclose(step(n), first[n - 1], rtol=1e-4, atol=1e-5)
     known = backward_cache._recipes
-    assert backward_cache._size[0] == sum(backward_cache._parts(*item) for item in known.items())
-    assert backward_cache._size[0] <= 3000 or len(known) == 1
+    assert known.size() == sum(backward_cache._parts(*item) for item in known.entries())
+    assert known.size() <= 3000 or len(known.entries()) <= 2

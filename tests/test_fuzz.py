@@ -132,7 +132,7 @@ def compare(program: Program, what: str, run: Any, wanted: Any) -> None:
         FAILURES.mkdir(exist_ok=True)
         (FAILURES / "program.txt").write_text(f"{what}\n{program!r}\n{error}")
         with Watched() as watched:
-            tg_compile._plans.clear()
+            tg_compile._programs.clear()
             try:
                 run()
             except Exception as again:

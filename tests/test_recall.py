@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from tests import test_steady as steady
 from tests.test_folded_calls import NUMBERS, by_chance
 from tests.test_loops import unrolled
 from tests.values import given
-from tracegrad import nn
+from tracegrad import cache, eager, nn
 from tracegrad.nn import functional as F
 
 TIMES = 15
@@ -195,3 +197,31 @@ def test_programs_by_chance_have_the_same_bits(monkeypatch):
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "kernels"])
 def test_many_programs_by_chance_have_the_same_bits(eager, monkeypatch):
     fuzz(range(2000, 2400 if eager else 2030), monkeypatch, eager)
+
+
+RECALLED = {"arrays of numbers", "backwards", "calls", "stages of calls under no_grad", "steps of optimizers", "structures of calls",
+            "templates by attributes", "views"}
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["from the start", "after recall"])
+def test_nothing_is_asked_or_kept(known, monkeypatch):
+    """Neither where everything is known already."""
+    monkeypatch.setattr(tg.config, "eager", True)
+    cases = [f for f in PROGRAMS.values() if f not in (trained, loops)]
+    for program in cases if known else ():
+        program()
+    cache.clear(["structures"] if known else ["structures", *RECALLED & {c.name for c in cache.caches()}])
+    gc.collect()
+
+    def state():
+        found = cache.statistics()
+        return {name: [found[name].get(what) for what in ("entries", "hits", "misses")] for name in RECALLED & found.keys()}
+
+    monkeypatch.setattr(tg.config, "recall", False)
+    before, at_once = state(), tg.report()["at_once"]
+    for program in cases:
+        program()
+    gc.collect()
+    assert state() == before
+    assert tg.report()["at_once"] == at_once
+    assert all(seen.routine is None for _, seen in eager.structures.entries())

@@ -249,13 +249,13 @@ def test_nothing_grows(device, recalled):
 
     before, after = turns(1300), turns(3900)                       # of `*`, a thousand signatures are remembered, with their constants
     assert [b - a < limit for a, b, limit in zip(before, after, (1100, 10, 3000), strict=True)] == [True] * 3
-    assert len(backward_cache._recipes) < 100
+    assert len(backward_cache._recipes.entries()) < 100
 
 
 @pytest.mark.parametrize("limit", [200, 2000])
 def test_structures_are_forgotten_when_there_are_too_many(limit, monkeypatch, recalled):
     monkeypatch.setattr(tg.config, "eager", tg.device().in_host_memory)
-    monkeypatch.setattr(backward_cache, "REMEMBERED", limit)
+    monkeypatch.setattr(backward_cache._recipes, "budget", limit)
     for turn in range(3):
         for n in range(1, 40):
             w = given(n, n).requires_grad_()
@@ -263,8 +263,8 @@ def test_structures_are_forgotten_when_there_are_too_many(limit, monkeypatch, re
                 g, = autograd.grad((w * (0.5 + k + turn)).sin().sum(), w)
                 scale = 0.5 + k + turn
                 np.testing.assert_allclose(g.numpy(), scale * np.cos(scale * w.detach().numpy()), rtol=1e-4, atol=1e-5)
-    found = sum(backward_cache._parts(*item) for item in backward_cache._recipes.items())
-    assert backward_cache._size[0] == found <= max(limit, 200)
+    found = sum(backward_cache._parts(*item) for item in backward_cache._recipes.entries())
+    assert backward_cache._recipes.size() == found <= max(limit, 200)
 
 
 def test_threads(monkeypatch):

@@ -220,6 +220,6 @@ def test_the_loop_is_compiled_once_it_came_often(device, monkeypatch):
     x, c = numbers(100, 6).float(), tg.zeros(6)
     values = [tg.scan(turn, c + 0.0, x)[1].numpy() for _ in range(6)]
     np.testing.assert_allclose(values[0], values[-1], rtol=2e-5, atol=1e-6)
-    seen, program = list(compile_._plans.items())[-1]
+    seen, program = compile_._programs.entries()[-1]
     assert seen[0].loops
     assert len(program.graph) < 60

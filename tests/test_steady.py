@@ -509,8 +509,7 @@ def looking(monkeypatch):
     tg.flush()
     monkeypatch.setattr(tg.config, "eager", tg.device().in_host_memory)
     monkeypatch.setattr(tg_compile, "LOOKS", 2)
-    eager._known.clear()
-    eager._size[0] = 0
+    eager.structures.clear()
     gc.collect()
     for template in call_cache._owners.values():
         template.looked, template.calls = False, 0

@@ -35,12 +35,13 @@ def expected(name, plain, value, reflected):
             number = plain.dtype.type(value)
             return call(number, plain) if reflected else call(plain, number)
     memo = function.REGISTRY[name].memo
-    before = dict(memo)
+    before = memo.entries()
     memo.clear()
     x = tg.tensor(plain)
     made = call(value, x) if reflected else call(x, value)
     memo.clear()
-    memo.update(before)
+    for key, template in before:
+        memo[key] = template
     return made.numpy()
 
 

@@ -310,13 +310,13 @@ class Eagerly:
     def __enter__(self) -> None:
         self.kept = tg.config.eager, eager.BUILD, eager.BUILD_NODE
         tg.config.eager = True
-        eager._known.clear()
+        eager.structures.clear()
         if not self.patient:
             eager.BUILD, eager.BUILD_NODE = 1e4, 1e3
 
     def __exit__(self, *exc: object) -> None:
         tg.config.eager, eager.BUILD, eager.BUILD_NODE = self.kept
-        eager._known.clear()
+        eager.structures.clear()
 
 
 def eager_loop(rng: random.Random, patient: bool = True) -> Way:

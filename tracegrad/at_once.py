@@ -17,6 +17,7 @@ import numpy as np
 
 from tracegrad import call_cache
 from tracegrad.blas import quiet, quietly, shared_among_threads
+from tracegrad.cache import Cache
 from tracegrad.call_cache import Template
 from tracegrad.compile import PART, resolve
 from tracegrad.config import config
@@ -135,7 +136,7 @@ class Remembered:
     """What a function makes of numbers alone, such as arange(12): from the second call of a signature on, the small array that it is."""
 
     def __init__(self) -> None:
-        self._made: dict[Any, tuple[Aval, dict[str, Any], np.ndarray[Any, Any]] | None] = {}       # None: seen once, or no small array
+        self._made = Cache("arrays of numbers", CONSTANTS)      # aval, attributes and array of a leaf; None: seen once, or no small array
 
     def key(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells the call from others; None where nothing is remembered."""
@@ -145,17 +146,16 @@ class Remembered:
 
     def node(self, key: Any, device: Any) -> Node | None:
         """A leaf with what the call makes, if that is known."""
-        known = self._made.get(key)
+        known = self._made[key]
         if known is None or not device.in_host_memory or device.kind == "numpy":
             return None
         aval, attrs, array = known
+        self._made.hits += 1
         return data(aval, hold(device, array), attrs)
 
     def learn(self, key: Any, node: Node) -> None:
         """Note that the call made `node`."""
         if key not in self._made:
-            if len(self._made) >= CONSTANTS:
-                self._made.clear()
             self._made[key] = None
         elif node.aval.nbytes <= CONSTANT and node.value is None and not node.needs_grad and not node.aval.weak:
             wide = node.dtype in (np.float64, np.complex128)

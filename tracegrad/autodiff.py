@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
+from tracegrad.cache import listed
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import float16, float32
 from tracegrad.errors import AutogradError
@@ -322,7 +323,7 @@ def variable(x: Node) -> Node:
 
 # The variables that somebody else waits for when a transform is done: those of the transforms around it, and those that stand for values
 # while the body of a loop or a branch is recorded. What depends on one keeps its history.
-awaited: weakref.WeakSet[Node] = weakref.WeakSet()
+awaited: weakref.WeakSet[Node] = listed("awaited nodes", weakref.WeakSet())
 
 
 def recorded(nodes: Sequence[Node], own: Container[Node] = ()) -> bool:

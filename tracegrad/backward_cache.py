@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 from tracegrad import compile as compile_
 from tracegrad import eager
 from tracegrad.autodiff import HOOKS
+from tracegrad.cache import Cache
 from tracegrad.compile import Device, Key
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError
@@ -31,10 +31,8 @@ from tracegrad.tensor import Tensor, leaves
 
 _VARIABLE, _CONST, _OFFSET = REGISTRY["variable"], REGISTRY["const"], REGISTRY["offset"]
 _ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure
-REMEMBERED = 1_000_000                              # parts of the keys (10 an operation); structures not used for longest are forgotten
+REMEMBERED = 1_000_000                              # parts of the keys (10 an operation)
 
-_recipes: OrderedDict[Key, _Recipe | _Varied | None] = OrderedDict()       # None: seen once
-_size = [0]
 
 
 class _Recipe:
@@ -359,48 +357,40 @@ class Backward:
         with compile_.lock:
             recipe = None
             loose = walk.whatever_floats()
-            varied = None if loose is None else _recipes.get(loose)
+            varied, seen = None if loose is None else _recipes[loose], _recipes[key] is not None or key in _recipes
             # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
-            if work is not None and (key in _recipes or varied is not None or walk.calls) and walk.inside.isdisjoint(beside):
+            if work is not None and (seen or varied is not None or walk.calls) and walk.inside.isdisjoint(beside):
                 with contextlib.suppress(KeyError):
                     recipe = _Recipe(work, walk, order, grads)
                     eager.prepare(work, recipe.seen)
             if work is not None and loose is not None and varied is None:
-                _remember(loose, _Varied(work, walk))
+                _recipes[loose] = _Varied(work, walk)
             elif loose is not None and isinstance(varied, _Varied) and recipe is not None:
-                _size[0] -= _parts(loose, varied)
                 varied.learn(work, walk, recipe)
-                _size[0] += _parts(loose, varied)
-            _remember(key, recipe or _recipes.get(key))
+                _recipes[loose] = varied
+            _recipes[key] = recipe or _recipes[key]
 
 
 def _known(walk: _Walk, key: Key) -> _Recipe | None:
     """The recipe of what was walked over, whatever its floats are, if need be."""
-    recipe = _recipes.get(key)
+    recipe: _Recipe | None = _recipes[key]
     if recipe is None:
         loose = walk.whatever_floats()
-        varied = None if loose is None else _recipes.get(loose)
-        if loose is None or not isinstance(varied, _Varied) or not varied.fits(walk):
+        varied = None if loose is None else _recipes[loose]
+        if not isinstance(varied, _Varied) or not varied.fits(walk):
             return None
-        key, recipe = loose, varied.recipe
-    assert not isinstance(recipe, _Varied)
-    _recipes.move_to_end(key)
+        recipe = varied.recipe
+    _recipes.hits += 1
     return recipe
-
-
-def _remember(key: Key, found: _Recipe | _Varied | None) -> None:
-    if key in _recipes:
-        _size[0] -= _parts(key, _recipes[key])
-    _recipes[key] = found
-    _size[0] += _parts(key, found)
-    while _size[0] > REMEMBERED and len(_recipes) > 1:
-        _size[0] -= _parts(*_recipes.popitem(last=False))
 
 
 def _parts(key: Key, recipe: _Recipe | _Varied | None) -> int:
     """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
     own = recipe.free if isinstance(recipe, _Varied) else recipe         # (where none varied, its recipe is also that of a key with floats)
     return len(key.parts) + (10 * recipe.seen.size if own and recipe is not None else 0)
+
+
+_recipes = Cache("backwards", REMEMBERED, _parts)                # by Key: a _Recipe, a _Varied or None, seen once
 
 
 def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.cache import Cache, listed
 from tracegrad.config import config
 from tracegrad.intervals import has_range, interval
 from tracegrad.ir import INTERN, Folded, Node, Size, enter, user_location
@@ -27,7 +28,7 @@ from tracegrad.operators import Operators
 
 SELDOM = 4                                   # a value is looked at in every so many turns at least, if it is computed at once
 MOST = 1e38                                  # a float from there on may be too large for float32
-KEPT = 1000                                  # signatures of one function; when there are more, those not used since are forgotten
+KEPT = 1000                                  # signatures of one function
 ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
 KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,
                            list: LIST, Size: LIST, slice: SLICE, Node: OTHER, Folded: OTHER}      # of arguments, by their class
@@ -50,18 +51,18 @@ class Template:
     the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same
     node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see
     at_once.py); None: not asked for yet, False: nothing does. looked: somebody looks at values that depend on these before their derivative
-    is taken, so they are computed at once, too. calls: how many made nodes. used: since templates were last forgotten. structure: of calls
+    is taken, so they are computed at once, too. calls: how many made nodes. uses: how many there were. structure: of calls
     whose result is made without the nodes behind it (ir.Folded), what two share that differ in offsets only; else None. offsets: what
     stands for the latter then, and at which places.
     """
 
     __slots__ = ("__weakref__", "call", "calls", "constants", "kept", "looked", "made", "offsets", "prepared", "result", "shared", "steps",
-                 "structure", "used")  # fmt: skip
+                 "structure", "uses")  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], result: Any) -> None:
         """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
         self.prepared: Any = None
-        self.used, self.looked, self.calls = True, False, 0
+        self.looked, self.calls, self.uses = False, 0, 0
         place: dict[Node, int] = {}
         for n in nodes:
             place.setdefault(n, len(place))
@@ -133,7 +134,7 @@ class Template:
 
     def make(self, nodes: Sequence[Node], device: Any) -> Sequence[Node] | dict[int, Node]:
         """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line, or a value."""
-        self.used = True
+        self.uses += 1
         prepared = self.prepared
         if prepared is None:
             prepared = self.prepared = prepare(self, nodes)
@@ -229,7 +230,7 @@ class Structure:
     __slots__ = ("__weakref__",)
 
 
-_structures: weakref.WeakValueDictionary[Any, Structure] = weakref.WeakValueDictionary()
+_structures: weakref.WeakValueDictionary[Any, Structure] = listed("structures of calls", weakref.WeakValueDictionary())
 
 
 def _offset(node: Node) -> Node:
@@ -284,7 +285,7 @@ is_plain: Callable[[Node], bool] = _not_plain       # whether it is an operation
 prepare: Callable[[Template, Sequence[Node]], Any] = _never                 # set where numpy can be asked: see at_once.py
 follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any] = _not     # set where calls can be put off: see tapes.py
 # Of attributes, by id, that templates give to nodes: the template.
-_owners: weakref.WeakValueDictionary[int, Template] = weakref.WeakValueDictionary()
+_owners: weakref.WeakValueDictionary[int, Template] = listed("templates by attributes", weakref.WeakValueDictionary())
 
 
 def look(order: Sequence[Node], looks: int) -> None:
@@ -397,11 +398,14 @@ def without_number(key: tuple[Any, ...], args: Sequence[Any]) -> tuple[Any, ...]
     return None
 
 
-def learn(memo: dict[Any, Template | None], key: Any, nodes: Sequence[Node], result: Any) -> None:
-    """Note in `memo` that a call made `result`; from the second time on, how."""
+def calls() -> Cache:
+    """A cache of the calls of one function: by signature the Template, or None of one that was seen once."""
+    return Cache("calls", KEPT, uses=lambda template: template.uses)
+
+
+def learn(memo: Cache, key: Any, nodes: Sequence[Node], result: Any) -> None:
+    """Note in `memo`, where `key` was looked up, that a call made `result`; from the second time on, how."""
     if key not in memo:
-        if len(memo) >= KEPT:
-            _forget(memo)
         memo[key] = None
         return
     try:
@@ -409,15 +413,3 @@ def learn(memo: dict[Any, Template | None], key: Any, nodes: Sequence[Node], res
     except _Unknown:
         return
     template.fold(nodes, result)
-
-
-def _forget(memo: dict[Any, Template | None]) -> None:
-    """Make room: forget what was not used since this was last called; if all was, the older half."""
-    kept = {key: template for key, template in memo.items() if template is not None and template.used}
-    if len(kept) > KEPT // 2:
-        kept = dict(list(kept.items())[len(kept) // 2:])
-    memo.clear()
-    memo.update(kept)
-    for template in kept.values():
-        if template is not None:
-            template.used = False

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 
 from tracegrad import eager, plan_cache
 from tracegrad.autodiff import substituted
+from tracegrad.cache import Cache
 from tracegrad.call_cache import look
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, LinAlgError, TraceError, UnsupportedError
@@ -43,7 +43,7 @@ _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY
 _CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
 _OFFSET, _SLICE_AT, _TRANSFER = REGISTRY["offset"], REGISTRY["slice_at"], REGISTRY["transfer"]
 LOOKS = 12   # so often somebody looks at values of one history until they are computed when they are called (see call_cache.look)
-PLANS = 512  # cached plans; the least recently used is dropped
+PLANS = 1024  # cached plans
 
 
 # ---------------------------------------------------------------------------------------------------------------- devices
@@ -373,8 +373,8 @@ def _own_leaf(node: Node) -> Node:
 # --------------------------------------------------------------------------------------------------------------- deferral
 
 lock = threading.RLock()
-_plans: OrderedDict[Any, Program] = OrderedDict()
-_jobs: OrderedDict[Any, eager.Job] = OrderedDict()  # the programs that a thread compiles, or has compiled, and that were not needed yet
+_programs = Cache("programs", PLANS)
+_jobs = Cache("programs made by a thread", PLANS)        # that it compiles, or has compiled, and that were not needed yet: eager.Jobs
 compiled = [0]  # how many programs `realize` compiled, for tests and explain()
 
 
@@ -689,8 +689,6 @@ def _values(work: Work) -> list[Any]:
         eager.count("interpreted")
         if seen.uses == seen.compile_at:
             _jobs[_program_key(seen, work.values, seen.varying)] = eager.in_background(work.program(seen, later=True).prepared)
-            if len(_jobs) > PLANS:
-                _jobs.popitem(last=False)
         return results
     program = _program(work, seen)
     eager.count("compiled", seen.reason or "used often")
@@ -711,28 +709,25 @@ def _program_key(seen: eager.Structure, values: tuple[Any, ...], varying: frozen
 
 def known_program(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Program | None:
     """The program for a structure and constants with `values`, if it is there."""
-    key = _program_key(seen, values, varying)
-    program = _plans.get(key)
-    if program is not None:
-        _plans.move_to_end(key)
+    program: Program | None = _programs[_program_key(seen, values, varying)]
+    _programs.hits += program is not None
     return program
 
 
 def _program(work: Work, seen: eager.Structure) -> Program:
     """The cached or newly compiled Program."""
     key = _program_key(seen, work.values, seen.varying)
-    program = _plans.get(key)
+    program: Program | None = _programs[key]
     if program is None:
-        job = _jobs.pop(key, None)
+        job = _jobs.take(key)
         program = None if job is None else job.result()
         eager.count("programs" if program is None else "background")
         compiled[0] += 1
         if program is None:
             program = work.program(seen)
-        _plans[key] = program
-        if len(_plans) > PLANS:
-            _plans.popitem(last=False)
-    _plans.move_to_end(key)
+        _programs[key] = program
+    else:
+        _programs.hits += 1
     return program
 
 

@@ -12,7 +12,6 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import optree
@@ -20,6 +19,7 @@ import optree
 from tracegrad import dtypes
 from tracegrad.autodiff import zeros_like
 from tracegrad.batching import batch
+from tracegrad.cache import memoize
 from tracegrad.compile import Device
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError
 from tracegrad.function import REGISTRY, CustomCall, bind, cast, placeholder
@@ -236,7 +236,7 @@ def _has(cls: type[Function], name: str) -> bool:
     return getattr(cls, name) is not getattr(Function, name)
 
 
-@lru_cache(maxsize=1024)
+@memoize(1024)
 def _signature(forward: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(forward)
 

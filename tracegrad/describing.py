@@ -6,7 +6,6 @@ Every tensor here has its elements row by row: a view is index arithmetic on its
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from importlib import import_module
 from itertools import accumulate
 from operator import mul
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.cache import Cache, memoize
 from tracegrad.compile import list_devices
 from tracegrad.errors import ArgumentError, AutogradError, ShapeError
 from tracegrad.ir import Aval
@@ -60,7 +60,7 @@ def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
     return self if self._base is None or (steps is not None and _row_by_row(self.shape, steps)) else self.clone()
 
 
-@lru_cache(1000)
+@memoize(1000)
 def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
     """How far apart neighbours along each dimension are, row by row."""
     return tuple(accumulate((max(1, n) for n in (*shape[:0:-1],)), mul, initial=1))[::-1] if shape else ()
@@ -71,7 +71,7 @@ def _row_by_row(shape: Sequence[int], steps: Sequence[int]) -> bool:
 
 
 _Laid = tuple[tuple[int, ...] | None, Aval]     # how far apart neighbours are in memory (None: torch has a copy there), and the aval
-_known: dict[Any, _Laid] = {}                   # by what is viewed, how it lies and the step: what `_viewed` found
+_known = Cache("layouts of views", KNOWN)       # by what is viewed, how it lies and the step: what `_viewed` found
 
 
 def _steps_in_memory(x: Tensor) -> tuple[int, ...] | None:
@@ -94,10 +94,8 @@ def _laid(x: Tensor, but: int = 0) -> _Laid:
 def _viewed(laid: _Laid, fn: Any, attrs: dict[str, Any]) -> _Laid:
     """How what a step of movement makes of an array lies in its memory."""
     key = (laid, fn, *attrs.items())
-    found = _known.get(key)
+    found: _Laid | None = _known[key]
     if found is None:
-        if len(_known) > KNOWN:
-            _known.clear()
         found = _known[key] = _stepped(*laid, fn, attrs)
     return found
 

@@ -14,14 +14,15 @@ import atexit
 import contextlib
 import os
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegrad import plan_cache
+from tracegrad import cache, plan_cache
 from tracegrad.blas import quiet
+from tracegrad.cache import Cache
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError
 from tracegrad.function import in_registry, numpy_time
@@ -50,7 +51,7 @@ TURNS = 64
 # Work whose structure came so often that numpy took as long as a build takes is compiled: then no more is lost than about the time of the
 # better way, however often it will come. The thread starts a quarter of the way there: it shares the cores, and Python's lock, with the
 # work that goes on, so it takes longer than a build does by itself.
-KNOWN = 200_000                 # operations in all the structures that are remembered (0.3 KB each); the least used are forgotten
+KNOWN = 200_000                 # operations in all the structures that are remembered (0.3 KB each)
 
 
 class Structure:
@@ -273,19 +274,14 @@ def _mark(order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Sequen
 
 # -------------------------------------------------------------------------------------------------- what came, and how often
 
-_known: OrderedDict[Any, Structure] = OrderedDict()
-_size = [0]
+structures = Cache("structures", KNOWN, lambda key, found: found.size, lambda found: max(0, found.uses - 1))
 
 
 def known(key: Any, order: Sequence[Node], device: Any) -> Structure:
     """The record of the structure `key`; a new one if it was never seen (or long ago)."""
-    found = _known.get(key)
+    found: Structure | None = structures[key]
     if found is None:
-        found = _known[key] = Structure(order, device)
-        _size[0] += found.size
-        while _size[0] > KNOWN and len(_known) > 1:
-            _size[0] -= _known.popitem(last=False)[1].size
-    _known.move_to_end(key)
+        found = structures[key] = Structure(order, device)
     return found
 
 
@@ -380,6 +376,12 @@ if hasattr(os, "register_at_fork"):
 # --------------------------------------------------------------------------------------------------------------- report
 
 
+def _counted(counts: dict[str, int]) -> list[str]:
+    """What is known of a cache, in words."""
+    size = f"size {counts['size']}" + (f" of {counts['budget']}" if "budget" in counts else "")
+    return [size, *(f"{counts[what]} {what}" for what in ("hits", "misses") if what in counts)]
+
+
 class Report(dict[str, Any]):
     """What `tg.report()` gives: a dict that prints as a table."""
 
@@ -392,6 +394,7 @@ class Report(dict[str, Any]):
         lines += [f"{self['lowered']:7} programs were lowered to kernels, {self['read']} plans of earlier processes read from the disk",
                   f"{self['built']:7} kernels were built, {self['loaded']} of earlier processes read from the disk, "
                   f"{self['shared']} shared with earlier programs"]
+        lines += [f"{n['entries']:7} in the cache of {name} ({', '.join(_counted(n))})" for name, n in self["caches"].items()]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -417,11 +420,12 @@ def report() -> Report:
     operation by operation. compiled: how many times by kernels. programs: how many programs were compiled for that while the user waited,
     background: by a thread. reasons: why it was kernels, with counts. lowered: of all programs, traced ones included, those that this
     process made kernels for, read: those whose plan was on the disk. built: kernels that the driver built, loaded: that it had from the
-    disk, shared: that an earlier program of this process has, too.
+    disk, shared: that an earlier program of this process has, too. caches: for each cache of the process that was asked, its entries, their
+    size and the most that it may hold, and how many look-ups found something (hits, where that is counted) and how many nothing (misses).
     `config.eager = False` (TRACEGRAD_EAGER=0) makes it kernels always. Otherwise traced functions are not counted: they always run kernels.
 
     >>> print(tg.report())
     """
     made = {"at_once": AT_ONCE[0], **{what: counts[what] for what in ("interpreted", "compiled", "programs", "background")}}
     return Report(made, reasons=dict(_reasons), lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"],
-                  built=kernels["built"], loaded=kernels["read"], shared=kernels["known"])
+                  built=kernels["built"], loaded=kernels["read"], shared=kernels["known"], caches=cache.statistics())

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tracegrad import call_cache, dtypes
-from tracegrad.call_cache import Template, describe, learn, number_of, without_number
+from tracegrad.cache import Cache
+from tracegrad.call_cache import describe, learn, number_of, without_number
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.intervals import Interval
@@ -99,9 +100,9 @@ class Primitive:
     cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
 
     @cached_property
-    def memo(self) -> dict[Any, Template | None]:
+    def memo(self) -> Cache:
         """What calls with the tensors and numbers of users made: see call_cache.py."""
-        return {}
+        return call_cache.calls()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -244,11 +245,11 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     loose = None
     if known is not None:
         memo = fn.memo
-        template = memo.get(known[0])
+        template = memo[known[0]]
         if template is not None:
             return known[2]._wrap(template.make(known[1], known[2]._device)[template.result])
         loose = None if attrs else without_number(known[0], args)
-        template = None if loose is None or known[0] in memo else memo.get(loose)
+        template = None if loose is None or known[0] in memo else memo[loose]
         if template is not None:                            # a number that was not met yet: it may never come again
             learn(memo, known[0], known[1], None)
             nodes = [known[1][0], a_number(number_of(args), known[1][0].aval.dtype)]
@@ -282,7 +283,7 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
         node = cast(node, dtypes.float16)
     if known is not None:
         learn(memo, known[0], known[1], node)
-        if loose is not None and node.fn is fn and memo.get(loose) is None:
+        if loose is not None and node.fn is fn and memo[loose] is None:
             x, = known[1]
             numbers = [o for o in operands if o.fn is _CONST and o.aval is Aval((), x.aval.dtype)]
             if numbers and x in operands and x.dtype.kind == "f" and x.dtype != dtypes.float16:     # (which may round it: `_lost_in_half`)
@@ -483,8 +484,7 @@ def _same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 _CONST, _DATA = REGISTRY["const"], REGISTRY["data"]
-_consts: dict[tuple[Any, Any, DType, bool], Entry] = {}       # a short way to those that are alive; the dead go when it is full
-CONSTS = 1000
+_consts = Cache("constants", 1000)               # by value and dtype, Entries: a short way to nodes that are alive
 NOWHERE = Location("", 0, "")
 _uid = [0]
 
@@ -498,7 +498,7 @@ def unique() -> int:
 def const(value: Any, dtype: DType, weak: bool = False) -> Node:
     """A compile-time scalar."""
     key = (type(value), value, dtype, weak)
-    entry = _consts.get(key)
+    entry = _consts[key]
     node = None if entry is None else entry()
     if node is None:
         with np.errstate(over="ignore"):
@@ -506,8 +506,6 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
         bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
         node = bind(_CONST, (), {"value": exact, "bits": bits, "weak": weak})
         if value and exact.dtype.kind != "c":           # not a zero, which may be -0.0, as may a part of a complex number
-            if len(_consts) > CONSTS:
-                _consts.clear()
             _consts[key] = Entry(node)
     return node
 

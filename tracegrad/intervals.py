@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.cache import Cache
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 
 Interval = tuple[int, int]              # two integers, the ends included
 NODES = 64                              # how far `interval` looks
-_ruled: dict[type, bool] = {}
-_whole: dict[DType, Interval] = {}
+_ruled = Cache("operations with ranges", 2000)          # by class
+_whole = Cache("ranges of dtypes", 100)
 
 
 def interval(node: Node) -> Interval:
@@ -47,7 +48,7 @@ def _kept(node: Node, *operands: Interval) -> Interval:
 
 def has_range(fn: Any) -> bool:
     """Whether a primitive's integers may be known to lie between others than all of the dtype's."""
-    known = _ruled.get(type(fn))
+    known: bool | None = _ruled[type(fn)]
     if known is None:
         known = _ruled[type(fn)] = type(fn).interval.__qualname__ != "Primitive.interval"
     return known
@@ -55,7 +56,7 @@ def has_range(fn: Any) -> bool:
 
 def all_of(dtype: DType) -> Interval:
     """What a dtype holds; nothing is known of floats."""
-    found = _whole.get(dtype)
+    found: Interval | None = _whole[dtype]
     if found is None:
         info = np.iinfo(dtype if dtype.kind in "iu" else np.int64)
         found = _whole[dtype] = (0, 1) if dtype.kind == "b" else (int(info.min), int(info.max))

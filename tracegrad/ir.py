@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, over
 
 import optree
 
+from tracegrad.cache import Cache, listed
 from tracegrad.dtypes import DType
 from tracegrad.errors import INTERNAL, LinAlgError, OutOfMemoryError, TraceError, printable
 from tracegrad.modes import state
@@ -161,11 +162,11 @@ class Location(_Line):
 
 
 # By file names, whose hashes are known: that of a code object is computed from all its constants and names at every look-up.
-_internal: dict[str, bool] = {}
-_locations: dict[tuple[str, int | None, str, str], Location] = {}  # of lines that were asked for, made once
+LOCATIONS = 20_000
+_internal = Cache("files", LOCATIONS)
+_locations = Cache("lines", LOCATIONS)              # by file, line, function and call: Locations of lines that were asked for, made once
 # By the identity of code, the instruction and `call`: the code, which is kept alive, and what was found. (A frame's line takes a search.)
-_instructions: dict[tuple[int, int, str], tuple[CodeType, Location]] = {}
-LOCATIONS = 10_000  # so many of them are kept
+_instructions = Cache("lines of instructions", LOCATIONS)
 
 
 class _Override(threading.local):
@@ -190,12 +191,12 @@ def user_location(depth: int = 1, call: str = "") -> Location:
     while True:
         code = frame.f_code
         name = code.co_filename
-        internal = _internal.get(name)
+        internal = _internal[name]
         if internal is None:
             internal = _internal[name] = name.startswith(INTERNAL)
         outer = frame.f_back if internal else None
         if outer is None:
-            known = _instructions.get((id(code), frame.f_lasti, call))
+            known: tuple[CodeType, Location] | None = _instructions[id(code), frame.f_lasti, call]
             return _located(frame, call) if known is None else known[1]
         frame = outer
 
@@ -204,14 +205,10 @@ def _located(frame: FrameType, call: str) -> Location:
     """The line where a frame is; `user_location` finds it from then on."""
     code = frame.f_code
     key = (code.co_filename, frame.f_lineno, code.co_name, call)
-    found = _locations.get(key)
+    found: Location | None = _locations[key]
     if found is None:
-        if len(_locations) > LOCATIONS:
-            _locations.clear()
         found = _locations[key] = Location(*key[:3])
         found.call = call
-    if len(_instructions) > LOCATIONS:
-        _instructions.clear()
     _instructions[id(code), frame.f_lasti, call] = code, found
     return found
 
@@ -232,16 +229,14 @@ class located:
         LINE.location = self._previous
 
 
-_derived: dict[tuple[Location, str], Location] = {}
+_derived = Cache("lines of derivatives", LOCATIONS)
 
 
 def derivative_of(location: Location) -> Location:
     """The same line, marked as derived."""
     key = location, location.call
-    found = _derived.get(key)
+    found: Location | None = _derived[key]
     if found is None:
-        if len(_derived) > LOCATIONS:
-            _derived.clear()
         found = _derived[key] = location.having(location.call, derived=True)
     return found
 
@@ -359,7 +354,7 @@ class Entry(weakref.ref[Node]):
     key: Hashable
 
 
-INTERN: dict[Hashable, Entry] = {}  # what a node applies to what -> the node, while it is alive
+INTERN: dict[Hashable, Entry] = listed("interned nodes", {})  # what a node applies to what -> the node, while it is alive
 
 
 def enter(key: Hashable, node: Node) -> None:

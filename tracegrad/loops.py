@@ -19,6 +19,7 @@ import numpy as np
 from tracegrad import autodiff
 from tracegrad.autodiff import dense, substituted, that_matter, variable, zeros_like
 from tracegrad.batching import batch, spread
+from tracegrad.cache import listed
 from tracegrad.compile import Key, executable_graph
 from tracegrad.dtypes import differentiable
 from tracegrad.function import REGISTRY, CustomCall, Shared, bind, in_registry, placeholder, to_keep
@@ -565,7 +566,7 @@ def turned(f: Callable[[list[Node], list[Node]], tuple[Sequence[Node], Sequence[
         varies = grown
 
 
-_loops: weakref.WeakValueDictionary[Key, Loop] = weakref.WeakValueDictionary()
+_loops: weakref.WeakValueDictionary[Key, Loop] = listed("loops", weakref.WeakValueDictionary())
 
 
 def _one_of(loop: Loop) -> Loop:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from math import prod
 from operator import itemgetter
 from types import CodeType, FunctionType
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.blas import quiet
+from tracegrad.cache import memoize
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError, OutOfMemoryError
 from tracegrad.function import REGISTRY
@@ -187,7 +187,7 @@ class Routine:
             return None
 
 
-@lru_cache(2000)
+@memoize(2000)
 def _read(source: str) -> CodeType:
     """The code of the function that a text defines: routines that differ in sizes and numbers only have one text."""
     module = compile(source, "<a routine of tracegrad>", "exec")           # made of names from here

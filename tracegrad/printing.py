@@ -11,13 +11,13 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import lru_cache
 from os.path import basename
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
+from tracegrad.cache import memoize
 from tracegrad.errors import printable
 from tracegrad.ir import Aval, Graph, Location, Node
 
@@ -32,7 +32,7 @@ def file_line(location: Location) -> str:
     return f"{printable(basename(location.filename))}:{location.line}"
 
 
-@lru_cache(maxsize=4096)
+@memoize(4096)
 def assigned_name(filename: str, line: int) -> str:
     """The variable that a line assigns to, or an empty string."""
     try:

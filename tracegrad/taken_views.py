@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.at_once import held_part, known_of
+from tracegrad.cache import Cache
 from tracegrad.call_cache import Template
 from tracegrad.compile import resolve
 from tracegrad.config import config
@@ -25,7 +26,7 @@ from tracegrad.modes import state
 from tracegrad.runtime.buffer import Held
 from tracegrad.tensor import Steps, Tensor
 
-KEPT = 1000             # calls of one function; when there are more, all are forgotten
+KEPT = 1000             # calls of one function
 
 
 class Laid:
@@ -58,18 +59,19 @@ class _View:
     attrs: of a leaf with its value. call: of a part of a history, its nodes.
     """
 
-    __slots__ = ("attrs", "aval", "call", "copied", "laid", "reshaped", "rules", "steps")
+    __slots__ = ("attrs", "aval", "call", "copied", "laid", "reshaped", "rules", "steps", "uses")
 
     def __init__(self, steps: Steps, node: Node, call: Template | None) -> None:
         self.steps, self.aval, self.attrs, self.call = steps, node.aval, known_of(node), call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
         self.copied: bool | None = None                     # whether torch has one of what is no view itself: depends on the aval alone
-        self.laid = Laid()
+        self.laid, self.uses = Laid(), 0
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
 
     def of(self, base: Tensor, node: Node, array: Any) -> Tensor:
         """The view of `base`, whose node is `node`, which holds `array` (None: it has no value that numpy holds)."""
         device, call = base._device, self.call
+        self.uses += 1
         if array is not None:
             for rule in self.rules:
                 array = rule(array)
@@ -90,13 +92,18 @@ class _View:
         return Tensor(view._n, view._device) if copied else view
 
 
+def _uses(known: _View | tuple[type, list[_View]]) -> int:
+    """How many calls were taken."""
+    return known.uses if isinstance(known, _View) else known[1][0].uses
+
+
 class Views:
     """The calls that a function of movement had."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[Any, _View | tuple[type, list[_View]] | None] = {}                      # None: seen once
+        self._known = Cache("views", KEPT, uses=_uses)          # a _View, (type, list of them) or None: seen once
 
     def key(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells a call from others; None where views are not taken here. args: the first one is the base."""
@@ -108,7 +115,7 @@ class Views:
     def of_call(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[type | None, list[_View]] | None:
         """How a call's results are made, and the type of a sequence that they come in, if they do; None where that is not known."""
         key = self._described(base._n, args, kwargs) if _alone(base, base._n) else None
-        known = None if key is None else self._known.get(key)
+        known = None if key is None else self._known[key]
         return (None, [known]) if isinstance(known, _View) else known
 
     def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -121,7 +128,7 @@ class Views:
 
     def take(self, key: Any, base: Tensor) -> Any:
         """What a known call gives; None where it is not known, or cannot be done at once."""
-        known = self._known.get(key)
+        known = self._known[key]
         if known is None:
             return None
         node = base._n
@@ -142,8 +149,6 @@ class Views:
     def learn(self, key: Any, base: Tensor, found: Tensor | Sequence[Tensor]) -> None:
         """Note what a call gave; from the second time on, how."""
         if key not in self._known:
-            if len(self._known) >= KEPT:
-                self._known.clear()
             self._known[key] = None
             return
         views = [found] if isinstance(found, Tensor) else list(found)

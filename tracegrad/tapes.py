@@ -24,6 +24,7 @@ import numpy as np
 from tracegrad import call_cache, dtypes
 from tracegrad.at_once import Call, Prepared, held_part
 from tracegrad.blas import quietly
+from tracegrad.cache import Cache
 from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLICE, describe, number_of, without_number
 from tracegrad.config import config
 from tracegrad.eager import AT_ONCE
@@ -38,14 +39,13 @@ from tracegrad.tensor import Tensor
 
 LONG = 256              # calls that are put off at most
 LARGE = 1 << 22         # bytes that the values they start from have at most
-STAGES = 6000           # that are known; when there are more, all are forgotten
+STAGES = 12_000         # that are known
 STEPWISE = 2            # times that a way is gone call by call, before there is a Routine of it
 ENDS = 8                # sets of values that somebody held at the end of one way, each with a Routine
 
 _DATA, _VARIABLE = REGISTRY["data"], REGISTRY["variable"]
 _new_node, _new_tensor, _ref = Node.__new__, Tensor.__new__, weakref.ref
-_roots: dict[Any, Stage | None] = {}
-_count = [0]            # stages
+_roots: dict[Any, Stage | None] = {}                # by device and default dtype: where tapes begin; None where nothing is put off
 
 
 class _Result:
@@ -61,22 +61,21 @@ class _Result:
 class Stage:
     """A call, after those before it.
 
-    next: the stages after it, by what is called, its `key`. likely: the one that was last. only: the result, of a call that gives one
-    tensor, with the `number` of its place. first: the place of its first result. calls: what numpy does, and with what: k >= 0 is
-    the result of an earlier one of them, ~k the k-th of `leaves`, which are places on the tape or arrays. ends: the calls that give the
-    results. numbered: of a Python float that is what the tape starts from, too, its dtype; recent: the one that was last. checks:
+    key: what is called; `_stages` has the stages after one by their keys. likely: the one that was last. only: the result, of a call
+    that gives one tensor, with the `number` of its place. first: the place of its first result. calls: what numpy does, and with what:
+    k >= 0 is the result of an earlier one of them, ~k the k-th of `leaves`, which are places on the tape or arrays. ends: the calls that
+    give the results. numbered: of a Python float that is what the tape starts from, too, its dtype; recent: the one that was last. checks:
     operations that may have an error to report, and where on the list of new values that is. form: None for one tensor, else the type
     of a sequence. run: does it for arrays.
     """
 
-    __slots__ = ("before", "calls", "checks", "depth", "ends", "first", "form", "key", "last", "leaves", "likely", "made", "next", "number",
+    __slots__ = ("before", "calls", "checks", "depth", "ends", "first", "form", "key", "last", "leaves", "likely", "made", "number",
                  "numbered", "only", "products", "recent", "results", "routines", "run", "uses")
 
     def __init__(self, before: Stage | None) -> None:
         self.before = before
         self.depth: int = 0 if before is None else before.depth + 1
         self.last = self.depth >= LONG
-        self.next: dict[Any, Stage | None] = {}
         self.likely: Stage | None = None
         self.key: Any = None
         self.only: _Result | None = None
@@ -172,6 +171,15 @@ class Stage:
         return routine, constants, order, any(s.products for s in self.way()), through
 
 
+def _unlink(place: tuple[Stage, Any], stage: Any) -> None:
+    """Nothing leads to a stage that is forgotten."""
+    if place[0].likely is stage:
+        place[0].likely = None
+
+
+_stages = Cache("stages of calls under no_grad", STAGES, dropped=_unlink)       # by a stage and what is called then; False: not put off
+
+
 class Tape:
     """The calls of a thread since somebody last looked.
 
@@ -201,6 +209,7 @@ class Tape:
             if stage is None:
                 return
             AT_ONCE[0] += stage.depth - self.counted
+            _stages.hits += stage.depth - self.counted
             self.counted = stage.depth
             own = self.thread == get_ident()            # else its thread may be about to add a node, which can be asked for, too
             if self.places:
@@ -267,12 +276,12 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
     key = tuple(parts)
     stage = before.likely
     if stage is None or stage.key != key:
-        stage = before.next.get(key, before)
-        if stage is before and len(args) == 2 and not kwargs:
+        stage = _stages[before, key]
+        if stage is None and len(args) == 2 and not kwargs:
             stage = _whatever_number(before, key, args)
-        if stage is before:
+        if stage is None:
             stage = _learn(tape, before, key, known, args, kwargs, fresh)
-        if stage is None or tape.closed:
+        if not stage or tape.closed:
             return None
         before.likely = stage
     if stage.checks and any(any(call.fn.excess(fresh[k], call)) for k, call in stage.checks):
@@ -307,15 +316,15 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
     return made
 
 
-def _whatever_number(before: Stage, key: tuple[Any, ...], args: Sequence[Any]) -> Stage | None:
-    """The stage after `before` of a call with a Python float, whatever that is; `before` if there is none, or where it comes again."""
+def _whatever_number(before: Stage, key: tuple[Any, ...], args: Sequence[Any]) -> Any:
+    """The stage after `before` of a call with a Python float, whatever that is; None if there is none, or where it comes again."""
     loose = without_number(key, args)
-    stage = before.next.get(loose, before)
-    if stage is None or stage is before:
+    stage = None if loose is None else _stages[before, loose]
+    if not stage:
         return stage
     number = number_of(args)
     if number == stage.recent:
-        return before
+        return None
     stage.recent = number
     return stage
 
@@ -468,17 +477,12 @@ def _learn(tape: Tape, before: Stage, key: Any, known: Any, args: Sequence[Any],
         made = _of_template(stage, key, tape, known, args, kwargs, fresh)
     if made is None:
         return None
-    if _count[0] >= STAGES:
-        _count[0] = 0
-        _roots.clear()                                  # tapes keep those that they are at
-        before.next.clear()
-    _count[0] += 1
     if stage.numbered is not None:
         key = without_number(key, args)
     stage.first = len(tape.places) + len(fresh) // 2 + (stage.numbered is not None)
     stage.key, stage.number = key, _numbered(stage.first)
     stage.only = stage.results[0] if stage.form is None and made else None
-    before.next[key] = stage if made else None
+    _stages[before, key] = stage if made else False
     return stage if made else None
 
 
@@ -494,7 +498,7 @@ def _of_template(stage: Stage, key: Any, tape: Tape, known: Any, args: Sequence[
         template = known.get(without_number(described[0], args))
         if template is not None:
             numbers = [a_number(number_of(args), described[1][0].aval.dtype)]
-            if before is not None and without_number(key, args) not in before.next:         # else it is the same as the last one
+            if before is not None and _stages[before, without_number(key, args)] is None:         # else it is the same as the last one
                 stage.numbered = numbers[0].dtype
     if template is None:
         return None

@@ -22,6 +22,7 @@ import numpy as np
 from tracegrad import at_once as _at_once  # noqa: F401  (call_cache.py uses it)
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
+from tracegrad.cache import listed
 from tracegrad.compile import PART, Device, find_device, is_view, part, read, realize, resolve, upload, without_history
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
@@ -51,7 +52,7 @@ _SLICE, _SLICE_AT = REGISTRY["slice"], REGISTRY["slice_at"]
 
 Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
 Steps = tuple[Step, ...]
-leaves: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # uid of a variable node -> its tensor
+leaves: weakref.WeakValueDictionary[int, Tensor] = listed("leaves", weakref.WeakValueDictionary())  # uid of a variable node -> its tensor
 
 
 class Count(int):

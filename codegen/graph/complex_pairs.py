@@ -8,12 +8,12 @@ computes gets numpy's complex arrays: the same memory again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.cache import memoize
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.errors import GraphError
 from tracegrad.function import Pair, Primitive, Shared, bind, const, data, not_taken, placeholder
@@ -171,13 +171,13 @@ def _as_reals(array: Any) -> Any:
     return np.ascontiguousarray(array).view(dtypes.real_of(array.dtype)).reshape(*array.shape, 2)
 
 
-@lru_cache(maxsize=256)
+@memoize(256)
 def _in_turns(loop: Any) -> Primitive:
     """The one `InTurns` of a loop."""
     return InTurns(loop)
 
 
-@lru_cache(maxsize=256)
+@memoize(256)
 def _on_host(fn: Primitive, operands: tuple[Aval, ...]) -> Primitive:
     """The one `OnHost` of a host step: results of one call must have one operation."""
     return OnHost(fn, operands)

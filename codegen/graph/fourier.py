@@ -9,13 +9,13 @@ nodes like any other, so they fuse with what stands around them.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.cache import memoize
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.config import config
 from tracegrad.function import REGISTRY, bind, cast, const, data
@@ -112,14 +112,14 @@ def _smooth(n: int) -> bool:
     return n == 1
 
 
-@lru_cache(64)
+@memoize(64)
 def _factors(n: int, rows: int, columns: int, backwards: bool) -> Any:
     """exp(-2 pi i j k / n) for j < rows, k < columns, exact: multiples of 2 pi are taken out before."""
     turns = np.outer(np.arange(rows), np.arange(columns)) % n
     return np.exp((2j if backwards else -2j) * np.pi * turns / n)
 
 
-@lru_cache(64)
+@memoize(64)
 def _chirps(n: int, size: int, backwards: bool) -> tuple[Any, Any]:
     """exp(-pi i j² / n) (n), and the spectrum of its conjugate, wrapped around, divided by size: (size)."""
     j = np.arange(n)

@@ -9,10 +9,10 @@ to three times as long.) What is made of decompositions is composed of them: mat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any
 
+from tracegrad.cache import memoize
 from tracegrad.codegen.graph.matrix_functions import COMPOSED
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.tuning import tuning
@@ -96,7 +96,7 @@ class InKernel(Shared):
         return MatrixCheck(self.fn.name, node.operands[0].shape, self.fn.impossible, str(loc), loc.who, loc.position)
 
 
-@lru_cache(maxsize=64)
+@memoize(64)
 def _in_kernel(fn: Primitive) -> Primitive:
     """The one `InKernel` of a factorisation: results of one call must have one operation."""
     return InKernel(fn)
@@ -132,7 +132,7 @@ def _count(a: Aval) -> int:
     return 2 if a.dtype.kind == "c" else 1
 
 
-@lru_cache(maxsize=64)
+@memoize(64)
 def _in_parts(fn: Primitive, parts: int) -> InParts:
     return InParts(fn, parts)
 

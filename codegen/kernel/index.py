@@ -9,11 +9,11 @@ loops that call theirs `col` have two, and what is known of one is not known of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from itertools import count
 from math import gcd
 from typing import Union
 
+from tracegrad.cache import memoize
 from tracegrad.codegen.kernel.markup import marked, offset, plain
 
 IndexLike = Union["Index", int]
@@ -401,7 +401,7 @@ def bounded(x: Index, lo: int, size: int) -> Index:
 ZERO = constant(0)
 
 
-@lru_cache(4096)
+@memoize(4096)
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides, in elements."""
     out, step = [], 1
@@ -416,7 +416,7 @@ def unravel(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
     return _unraveled(flat, tuple(shape))
 
 
-@lru_cache(512)                                              # several results are at one element
+@memoize(512)                                              # several results are at one element
 def _unraveled(flat: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     out = []
     for n, step in zip(shape, strides(shape), strict=True):

@@ -8,9 +8,10 @@ it), and products and convolutions (`is_reserved`).
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from unicodedata import category, normalize
 from unicodedata import name as unicode_name
+
+from tracegrad.cache import memoize
 
 # -------------------------------------------------------------------------------------------------- OpenCL C, and every kernel
 
@@ -41,7 +42,7 @@ _FUNCTIONS = frozenset("""
 """.split())  # noqa: SIM905 - as above
 
 
-@lru_cache(4096)
+@memoize(4096)
 def spelled(name: str) -> str:
     """`name` in ASCII, which is what every C compiler takes: without accents, letters of other scripts by what Unicode calls them."""
     if name.isascii():
@@ -59,7 +60,7 @@ def spelled(name: str) -> str:
                     for k, piece in enumerate(pieces)])                              # dα: d_alpha
 
 
-@lru_cache(4096)
+@memoize(4096)
 def possible(base: str) -> str:
     """What a variable may be called, from what it is to be called."""
     base = re.sub(r"\W+", "_", spelled(base), flags=re.ASCII).strip("_")[:_LONGEST] or "t"
@@ -68,14 +69,14 @@ def possible(base: str) -> str:
     return "t_" + base if _BUILTIN.match(base) or _BUILTIN.match(f"{base}1") else base     # half_life, half: no number behind it would help
 
 
-@lru_cache(4096)
+@memoize(4096)
 def entry_of(base: str) -> str:
     """What the name of a kernel may begin with (a number follows, so it is no word of the language), from what it computes."""
     base = re.sub(r"\W", "_", spelled(base), flags=re.ASCII)[:_LONGEST] or "kernel"
     return "t" + base if base[0].isdigit() else base
 
 
-@lru_cache(4096)
+@memoize(4096)
 def means_something(name: str) -> bool:
     return name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) is not None
 
@@ -136,13 +137,13 @@ _VARIABLES_ON_CPU = re.compile(_SHARED)                    # a product's leave t
 _PARAMETERS = frozenset(("packed_a", "packed_b", "partial", "weights", "rows"))
 
 
-@lru_cache(4096)
+@memoize(4096)
 def is_variable(name: str) -> bool:
     """Whether a kernel of a product or a convolution may have a variable of that name."""
     return _VARIABLES.fullmatch(name) is not None
 
 
-@lru_cache(4096)
+@memoize(4096)
 def is_variable_of_product(name: str) -> bool:
     """Whether a product's kernel on a CPU may."""
     return _VARIABLES_ON_CPU.fullmatch(name) is not None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
+from tracegrad.cache import memoize
 from tracegrad.codegen.kernel.expressions import Spelling
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.plan import Target
@@ -25,7 +25,7 @@ def spelling(spell: Callable[..., str], operands: int, attrs: dict[str, Any], ty
     return _spelled(spell(*_marks(operands), **attrs), type_, target)
 
 
-@lru_cache(4096)
+@memoize(4096)
 def _plain(spell: Callable[..., str], operands: int, type_: str, target: Target) -> Spelling:
     return _spelled(spell(*_marks(operands)), type_, target)
 

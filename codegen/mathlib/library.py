@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache, lru_cache, reduce
+from functools import reduce
 
+from tracegrad.cache import memoize
 from tracegrad.codegen.mathlib import explog, integers, pairs, special, tables, trig
 from tracegrad.plan import Target
 
@@ -91,7 +92,7 @@ def parts(names: Iterable[str], target: Target) -> list[str]:
     return list(_parts(frozenset(names), target))
 
 
-@lru_cache(256)                                              # many kernels call the same
+@memoize(256)                                              # many kernels call the same
 def _parts(names: frozenset[str], target: Target) -> tuple[str, ...]:
     order: dict[str, str] = {}
     tables: dict[str, str] = {}
@@ -132,7 +133,7 @@ def _split(ctype: str) -> tuple[str, str]:
     return ("float" if match[1] == "half" else match[1]), match[2]
 
 
-@cache
+@memoize(None)
 def _render(key: str, target: Target) -> tuple[str, tuple[str, ...], frozenset[tuple[str, int]]]:
     """The text of one key, the keys it calls, in the order of first use, and its types."""
     name, _, ctype = key.partition(":")

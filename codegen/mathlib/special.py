@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
+from tracegrad.cache import memoize
 from tracegrad.function import REGISTRY
 from tracegrad.ops.formula import Formula, pair_text
 from tracegrad.ops.pair_functions import PAIR_FORMULAS
@@ -13,14 +13,14 @@ _PAIRS = {f"tg_pair_{name}": formula for name, formula in PAIR_FORMULAS.items()}
 _NAME = re.compile(r"tg_(?:d(\d+)_)?(\w+)")             # of a Formula, or of its derivative of some order
 
 
-@cache
+@memoize(None)
 def known(name: str) -> bool:
     """Whether `name` is one of these functions."""
     match = _NAME.fullmatch(name)
     return name in _PAIRS or (match is not None and isinstance(REGISTRY.get(match[2]), Formula))
 
 
-@cache
+@memoize(None)
 def text(name: str, double: bool, fp64: bool) -> str:
     """The template of the helper `name`, for float or double, on a device that has double or not."""
     if name in _PAIRS:

@@ -11,6 +11,7 @@ from tracegrad import autodiff
 from tracegrad.autograd import forward_ad, function, functional
 from tracegrad.autograd.anomaly import detect_anomaly, set_detect_anomaly
 from tracegrad.backward_cache import Backward
+from tracegrad.cache import listed
 from tracegrad.compile import free_saved, lock, realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
@@ -427,7 +428,7 @@ def retain_grad(tensor: Tensor) -> None:
 
 
 # By id, those that retain their gradients. Their nodes are looked up at a backward: changed in place, one retains that of its last value.
-_retaining: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+_retaining: weakref.WeakValueDictionary[int, Tensor] = listed("tensors that retain gradients", weakref.WeakValueDictionary())
 
 
 def _retained() -> dict[Node, list[Tensor]]:

@@ -15,7 +15,7 @@ from operator import index
 from typing import Any, TypeVar
 
 from tracegrad import call_cache
-from tracegrad.call_cache import Template, describe, learn
+from tracegrad.call_cache import describe, learn
 from tracegrad.dtypes import DType, float16, float32
 from tracegrad.errors import (
     ArgumentError,
@@ -50,7 +50,7 @@ def on_nodes(fn: F) -> F:
     inner = fn.__name__.startswith("_")                         # a part of what the user called, whose name errors bear
     call = "" if inner else name
     places, rest, arrays = _parameters(fn)
-    memo: dict[Any, Template | None] = {}
+    memo = call_cache.calls()
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
@@ -64,7 +64,7 @@ def on_nodes(fn: F) -> F:
                 return made
         known = describe(args, kwargs)
         if known is not None:
-            template = memo.get(known[0])
+            template = memo[known[0]]
             if template is not None:
                 return _made(known[2], template.result, template.make(known[1], known[2]._device), template.made)
         found: list[Any] = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from importlib import import_module
 from math import log2
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.cache import memoize
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, Shared, bind, cast, const, iota
 from tracegrad.ir import Aval, Node
@@ -56,7 +56,7 @@ class Transform(Shared):
         return 2000 + 2 * x.size * log2(max(2, x.size))
 
 
-@lru_cache(1)
+@memoize(1)
 def _library() -> Any:
     """scipy.fft, if it is there (for batches of float32 it takes a third of numpy's time), else numpy.fft."""
     try:

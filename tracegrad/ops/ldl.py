@@ -7,7 +7,6 @@ derivative; `ldl_solve` has one with respect to the right-hand side. `linalg.sol
 
 from __future__ import annotations
 
-from functools import lru_cache
 from importlib import import_module
 from math import sqrt as root
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.cache import memoize
 from tracegrad.errors import AutogradError, LinAlgError, ShapeError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Aval
@@ -48,7 +48,7 @@ class LDLFactorExResult(NamedTuple):
 # ------------------------------------------------------------------------------------------------------ LAPACK's algorithms
 
 
-@lru_cache(1)
+@memoize(1)
 def _library() -> Any:
     """scipy.linalg.lapack, if it is there."""
     try:

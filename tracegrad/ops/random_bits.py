@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.call_cache import Template, learn
+from tracegrad.call_cache import calls, learn
+from tracegrad.config import config
 from tracegrad.dtypes import DType
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, bind, cast, const, iota
@@ -65,16 +66,17 @@ def _drawn(draw: Callable[..., Node]) -> Callable[..., Node]:
 
     seed, offset: 0-d int64 nodes. device: where they are drawn, or None, and then nothing is remembered.
     """
-    memo: dict[Any, Template | None] = {}
+    memo = calls()
 
     @wraps(draw)
     def entry(seed: Node, offset: Node, *how: Any, device: Any = None) -> Node:
         numbers = [seed, offset]
-        if device is None or any(type(n.value) is not int for n in numbers):
+        if device is None or not config.recall or any(type(n.value) is not int for n in numbers):
             return draw(seed, offset, *how)
-        template = memo.get(how)
+        template = memo[how]
         if template is not None:
-            return template.make(numbers, device)[template.result]
+            found: Node = template.make(numbers, device)[template.result]
+            return found
         made = draw(seed, offset, *how)
         learn(memo, how, numbers, made)
         return made

@@ -9,7 +9,6 @@ Sources: [AS] Abramowitz & Stegun 1964; [DLMF] dlmf.nist.gov; [C] Moshier, Metho
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from math import factorial, pi
 from math import log as ln
 from math import sqrt as root
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.cache import memoize
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, call, common_dtype, const, refuse_complex
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, entered, method, public
@@ -273,7 +273,7 @@ def _not_in(name: str, what: str, x: Any) -> None:
         raise AutogradError(f"{name}: has no derivative in {what} (nor in torch); use {what}.detach()")
 
 
-@cache
+@memoize(None)
 def _temme(orders: int, terms: int) -> list[list[float]]:
     """Taylor coefficients of the c_k(eta) in Temme's expansion of the incomplete gamma functions ([DLMF] 8.12.7-12)."""
     from fractions import Fraction  # noqa: PLC0415  (which imports more than all the rest of this file's, for one function's coefficients)

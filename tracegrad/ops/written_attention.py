@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.cache import listed
 from tracegrad.function import REGISTRY, bind, cast
 from tracegrad.ir import Node, topological
 from tracegrad.ops import movement as mv
@@ -24,7 +25,7 @@ from tracegrad.ops.pointwise import logical_not
 
 KNOWN = 1 << 24                # elements of a mask whose values are computed here, at most
 MASKS = 4                      # that are operands, at most
-_meanings: weakref.WeakKeyDictionary[Node, dict[Any, str | None]] = weakref.WeakKeyDictionary()
+_meanings: weakref.WeakKeyDictionary[Node, dict[Any, str | None]] = listed("meanings of masks", weakref.WeakKeyDictionary())
 
 
 class Unlike(Exception):

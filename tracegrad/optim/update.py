@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracegrad.autodiff import HOOKS
+from tracegrad.cache import listed
 from tracegrad.compile import Work, by_numpy_again, compute, resolve, used_numpy
 from tracegrad.config import config
 from tracegrad.function import data, renewed
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _RUN_TIME = ("params", "_lr", "_momentum", "_beta1")
 FLAT = 1 << 20          # bytes of parameters; beyond, an operation takes longer than a call, and an old value of one would keep too much
-_updates: weakref.WeakKeyDictionary[Optimizer, dict[Any, Update]] = weakref.WeakKeyDictionary()
+_updates: weakref.WeakKeyDictionary[Optimizer, dict[Any, Update]] = listed("steps of optimizers", weakref.WeakKeyDictionary())
 
 
 class Update:

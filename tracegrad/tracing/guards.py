@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import optree
 
+from tracegrad.cache import Cache, memoize
 from tracegrad.errors import TraceError, TracegradError
 from tracegrad.tensor import Tensor
 
@@ -486,7 +487,7 @@ def _foreign(f: types.FunctionType) -> bool:
 
 def is_foreign(kind: type) -> bool:
     """The same of a class: whether what it holds cannot matter."""
-    known = _foreign_modules.get(kind.__module__)
+    known: bool | None = _foreign_modules[kind.__module__]
     if known is None:
         module = sys.modules.get(kind.__module__)
         filename = getattr(module, "__file__", None)
@@ -498,7 +499,7 @@ def is_foreign(kind: type) -> bool:
     return known
 
 
-_foreign_modules: dict[str, bool] = {}
+_foreign_modules = Cache("modules of classes", 10_000)
 
 
 def _foreign_file(filename: str, names: Mapping[str, Any]) -> bool:
@@ -525,7 +526,7 @@ def _names(code: types.CodeType) -> set[str]:
     return names
 
 
-@functools.lru_cache(maxsize=1024)
+@memoize(1024)
 def _loads(code: types.CodeType) -> frozenset[str]:
     """Those of the names that it does not only assign to."""
     return frozenset(i.argval for i in dis.get_instructions(code)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from tracegrad.cache import memoize
 from tracegrad.function import REGISTRY, Elementwise
 from tracegrad.ops.polynomials import OrthogonalPolynomial
 from tracegrad.philox import philox_block
 
 
-@cache
+@memoize(None)
 def functions() -> dict[str, Callable[..., Any]]:
     """The functions that kernels call, by the names that ops spell, with numpy's meaning."""
     found: dict[str, Callable[..., Any]] = {}

@@ -6,11 +6,11 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from tracegrad.cache import memoize
 from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Memory, Pointer, State, group_arrays
 from tracegrad.codegen.kernel.run.syntax import Compiled
 from tracegrad.codegen.kernel.run.translate import Translator
@@ -20,7 +20,7 @@ Place = tuple[int, ...]              # of a work-item or a group, by dimension; 
 _HEAD = re.compile(r"(?:__attribute__\(\(reqd_work_group_size\(([\d, ]+)\)\)\)\s*)?__kernel void (\w+)\(")
 
 
-@cache
+@memoize(None)
 def kernels_of(source: str) -> dict[str, Compiled]:
     """Every kernel of a program's text."""
     found: dict[str, Compiled] = {}
@@ -32,7 +32,7 @@ def kernels_of(source: str) -> dict[str, Compiled]:
     return found
 
 
-@cache
+@memoize(None)
 def _kernel(text: str, name: str, local_size: tuple[int, ...] | None) -> Compiled:
     """One of them, which the programs for several devices may share."""
     return Translator(text, name, local_size).kernel()
