@@ -9,7 +9,7 @@ import pytest
 
 import tracegrad as tg
 from tests.values import given
-from tracegrad import autograd, backward_cache, eager, modes, nn
+from tracegrad import at_once, autograd, backward_cache, call_cache, eager, modes, nn, tapes
 from tracegrad.modes import GUARDS, state
 from tracegrad.optim.update import update
 from tracegrad.tracing.recording import Recording
@@ -127,3 +127,38 @@ def test_nobody_reads_the_guards_one_by_one_to_decide_on_recall():
         read = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "state"
                 and isinstance(n.ctx, ast.Load)}
         assert not read & GUARDS.keys() - own.get(name, set()), name
+
+
+def imported_modules(tree):
+    """The names that stand for modules of tracegrad."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {a.asname or a.name.split(".")[0] for a in node.names if a.name.split(".")[0] == "tracegrad"}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tracegrad":
+            place = ROOT / node.module.replace(".", "/")
+            found |= {a.asname or a.name for a in node.names
+                      if (place / f"{a.name}.py").exists() or (place / a.name / "__init__.py").exists()}
+    return found
+
+
+@pytest.mark.parametrize("folder", ["tracegrad", "codegen", "runtime"])
+def test_no_module_sets_anothers_attribute(folder):
+    """What a module needs of those above it is registered with an object that it has for that."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if path.relative_to(ROOT).parts[:2] in (("tracegrad", "codegen"), ("tracegrad", "runtime")):
+            continue                                                    # links
+        tree = ast.parse(path.read_text())
+        modules = imported_modules(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                assert not (isinstance(node.value, ast.Name) and node.value.id in modules), f"{path}:{node.lineno}: {ast.unparse(node)}"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+                assert not (isinstance(node.args[0], ast.Name) and node.args[0].id in modules), f"{path}:{node.lineno}"
+            if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Call):
+                assert not (isinstance(node.value.func, ast.Name) and node.value.func.id == "vars"
+                            and isinstance(node.value.args[0], ast.Name) and node.value.args[0].id in modules), f"{path}:{node.lineno}"
+
+
+def test_calls_have_executors():
+    assert (call_cache.executors.prepare, call_cache.executors.follow) == (at_once.prepare, tapes.follow)

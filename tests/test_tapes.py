@@ -28,7 +28,7 @@ def at_once(monkeypatch):
     """Makes a function that does it without tapes."""
     def run(fn):
         with monkeypatch.context() as patch:
-            patch.setattr(call_cache, "follow", lambda *given: None)
+            patch.setattr(call_cache.executors, "follow", lambda *given: None)
             patch.setattr(methods, "follow", lambda *given: None)
             return fn()
 

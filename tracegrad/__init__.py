@@ -14,8 +14,10 @@ from tracegrad.modes import uncollected
 with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad import (
         amp,
+        at_once,
         autograd,
         backends,
+        call_cache,
         control,
         creation,
         cuda,
@@ -33,6 +35,7 @@ with uncollected(lasting=True):             # a hundred searches for cycles
         settings,
         signal,
         special,
+        tapes,
         testing,
         transforms,
         utils,
@@ -105,8 +108,7 @@ cfloat, cdouble = complex64, complex128
 newaxis = None
 
 methods.export_functions()
-for _check in (testing.gradcheck, testing.gradgradcheck):       # torch has them there
-    setattr(autograd, _check.__name__, _check)
+call_cache.executors.register(at_once.prepare, tapes.follow)
 globals().update(PUBLIC)                # every operation that an op family exports, under its own name
 _BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names that `import *` must not put over Python's
 globals().update(_BUILTINS, short=int16)

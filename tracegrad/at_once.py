@@ -22,6 +22,7 @@ from tracegrad.call_cache import Template
 from tracegrad.compile import PART, resolve
 from tracegrad.config import config
 from tracegrad.eager import AT_ONCE
+from tracegrad.function import AT_ONCE as FAMILIES
 from tracegrad.function import NOWHERE, REGISTRY, Movement, data, in_registry
 from tracegrad.intervals import all_of, interval
 from tracegrad.ir import Aval, Node, forget_operands
@@ -33,9 +34,6 @@ LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the op
 SPARE = 4                   # a view keeps so many times its own memory at most
 DEPTH = 8                   # of what constants are made of
 CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
-_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
-                       "scan"))
-_MORE = frozenset(("conv", "pool", "index", "sort", "selection", "attention", "recurrence"))     # that need not be computed at once
 _CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["variable"]
 
 
@@ -204,7 +202,7 @@ def _value(node: Node, device: Any) -> Any:
 
 def _constant(node: Node, depth: int = 0) -> Any:
     """The value of what is made of constants; None where that is not done here."""
-    if node.fn.family not in _FAMILIES and node.fn.family not in ("leaf", "index"):
+    if node.fn.family not in FAMILIES and node.fn.family not in ("leaf", "index"):
         return None
     operands = [_constant(o, depth + 1) for o in node.operands] if depth < DEPTH else [None]
     if any(o is None for o in operands) or (not operands and node.fn.family not in ("leaf", "index")):
@@ -221,18 +219,9 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
     for k, (fn, attrs, _, aval, needs_grad, places, _) in enumerate(template.steps, template.made):
         if fn is _OFFSET:
             continue
-        if (needs_grad and not template.looked) or not in_registry(fn) or fn.family not in _FAMILIES or aval.weak:
+        if (needs_grad and not template.looked) or not in_registry(fn) or fn.family not in FAMILIES or aval.weak:
             return False
         total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
         order.append((k, Call(fn, attrs, aval), places))
     known = all(_constant(n) is not None for n in template.constants) and all(k >= template.made for k in template.ends())
     return Prepared(template, order, made) if order and total <= LIMIT and known else False
-
-
-def _is_plain(node: Node) -> bool:
-    """Whether what a node is, and its derivative, are functions of its operands and attributes alone."""
-    fn = node.fn
-    return in_registry(fn) and not fn.reports and (fn.family in _FAMILIES or fn.family in _MORE or fn is _OFFSET)
-
-
-call_cache.prepare, call_cache.is_plain = prepare, _is_plain

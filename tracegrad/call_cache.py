@@ -107,7 +107,7 @@ class Template:
         self.kept: frozenset[int] | None = None
         given = self.made - len(constants)
         last = type(self.result) is int and self.result == self.made + len(order) - 1 and len(order) > 1 and ends[0].needs_grad
-        if last and given <= len({p for at in places for p in at if p < given}) and all(map(is_plain, order)):
+        if last and given <= len({p for at in places for p in at if p < given}) and all(n.fn.recallable for n in order):
             steps = [(n.fn, n.aval, n.needs_grad, at, None if n.fn.name == "offset" else tuple(n.attrs.items()))
                      for n, at in zip(order, places, strict=True)]
             key = (given, *constants, *steps)
@@ -137,7 +137,7 @@ class Template:
         self.uses += 1
         prepared = self.prepared
         if prepared is None:
-            prepared = self.prepared = prepare(self, nodes)
+            prepared = self.prepared = executors.prepare(self, nodes)
         if prepared:
             if prepared.history:
                 values = self.nodes(nodes) if self.structure is None else self.folded(nodes)
@@ -269,21 +269,24 @@ def _places(result: Any, places: Sequence[int]) -> Any:
     return places[result] if type(result) is int else (result[0], [_places(r, places) for r in result[1]])
 
 
-def _never(template: Template, nodes: Sequence[Node]) -> Any:
-    return False
+class Executors:
+    """What does a call without its nodes: modules above this one, which tracegrad/__init__.py tells here by `register`.
+
+    prepare(template, nodes): what does the calls of a template when they are called, for operands like `nodes`; False where nothing does
+    (see at_once.py). follow(function, known, args, kwargs): what a call under no_grad gives, deferred; None where it is not (see tapes.py).
+    """
+
+    __slots__ = ("follow", "prepare")
+    prepare: Callable[[Template, Sequence[Node]], Any]
+    follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any]
+
+    def register(self, prepare: Callable[[Template, Sequence[Node]], Any],
+                 follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any]) -> None:
+        """Take these from now on."""
+        self.prepare, self.follow = prepare, follow
 
 
-def _not(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return None
-
-
-def _not_plain(node: Node) -> bool:
-    return False
-
-
-is_plain: Callable[[Node], bool] = _not_plain       # whether it is an operation of tracegrad's that reports nothing: see at_once.py
-prepare: Callable[[Template, Sequence[Node]], Any] = _never                 # set where numpy can be asked: see at_once.py
-follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any] = _not     # set where calls can be put off: see tapes.py
+executors = Executors()
 # Of attributes, by id, that templates give to nodes: the template.
 _owners: weakref.WeakValueDictionary[int, Template] = listed("templates by attributes", weakref.WeakValueDictionary())
 

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tracegrad import call_cache, dtypes
+from tracegrad import dtypes
 from tracegrad.cache import Cache
-from tracegrad.call_cache import describe, learn, number_of, without_number
+from tracegrad.call_cache import calls, describe, executors, learn, number_of, without_number
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.intervals import Interval
@@ -26,6 +26,9 @@ from tracegrad.modes import state
 from tracegrad.operators import Operators
 
 REGISTRY: dict[str, Primitive] = {}
+# Families of operations that numpy may do when they are called; and of others whose calls may be recalled.
+AT_ONCE = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice", "scan"))
+RECALLABLE = AT_ONCE | {"conv", "pool", "index", "sort", "selection", "attention", "recurrence"}
 
 
 def own_name(name: str) -> str:
@@ -102,7 +105,12 @@ class Primitive:
     @cached_property
     def memo(self) -> Cache:
         """What calls with the tensors and numbers of users made: see call_cache.py."""
-        return call_cache.calls()
+        return calls()
+
+    @property
+    def recallable(self) -> bool:
+        """Whether what a node of it is, and its derivative, are functions of operands and attributes alone, and it reports nothing."""
+        return in_registry(self) and not self.reports and self.family in RECALLABLE
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -238,7 +246,7 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Apply `fn` to Nodes, Tensors and scalars; the result is a Tensor if any argument is one."""
     outside = args and type(args[0]) is not Node
     if outside and not state.grad:
-        made = call_cache.follow(fn, fn.memo, args, attrs)
+        made = executors.follow(fn, fn.memo, args, attrs)
         if made is not None:
             return made
     known = describe(args, attrs) if outside else None

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import call_cache, dtypes
-from tracegrad.at_once import Call, Prepared, held_part
+from tracegrad import dtypes
+from tracegrad.at_once import Call, Prepared, held_part, prepare
 from tracegrad.blas import quietly
 from tracegrad.cache import Cache
 from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLICE, describe, number_of, without_number
@@ -503,7 +503,7 @@ def _of_template(stage: Stage, key: Any, tape: Tape, known: Any, args: Sequence[
     if template is None:
         return None
     if template.prepared is None:
-        template.prepared = call_cache.prepare(template, [*described[1], *numbers])
+        template.prepared = prepare(template, [*described[1], *numbers])
     prepared = template.prepared
     if not isinstance(prepared, Prepared) or prepared.history or prepared.views or (prepared.wide and not tape.device.fp64):
         return False
@@ -583,6 +583,3 @@ def _places(tape: Tape, args: Sequence[Any], kwargs: dict[str, Any], fresh: list
             if place not in found:
                 found.append(place)
     return found
-
-
-call_cache.follow = follow

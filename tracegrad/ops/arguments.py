@@ -14,8 +14,7 @@ from math import prod
 from operator import index
 from typing import Any, TypeVar
 
-from tracegrad import call_cache
-from tracegrad.call_cache import describe, learn
+from tracegrad.call_cache import calls, describe, executors, learn
 from tracegrad.dtypes import DType, float16, float32
 from tracegrad.errors import (
     ArgumentError,
@@ -50,7 +49,7 @@ def on_nodes(fn: F) -> F:
     inner = fn.__name__.startswith("_")                         # a part of what the user called, whose name errors bear
     call = "" if inner else name
     places, rest, arrays = _parameters(fn)
-    memo = call_cache.calls()
+    memo = calls()
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
@@ -59,7 +58,7 @@ def on_nodes(fn: F) -> F:
             result = entry(*args, **kwargs)
             return result if out is None else write(name, out, result)
         if not state.grad:
-            made = call_cache.follow(entry, memo, args, kwargs)
+            made = executors.follow(entry, memo, args, kwargs)
             if made is not None:
                 return made
         known = describe(args, kwargs)

@@ -24,6 +24,10 @@ class Offset(Primitive):
     """An index that a user gave as a Python number: a leaf of its own for each use, so that equal ones are not one by chance."""
     name, family, differentiable, constant = "offset", "leaf", False, False
 
+    @property
+    def recallable(self) -> bool:
+        return True                                                 # a place for another one's value
+
     def aval(self, *, value, bits): return Aval((), value.dtype)
     def numpy(self, *, value, bits): return np.asarray(value)
 
