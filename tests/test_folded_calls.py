@@ -19,10 +19,9 @@ from test_history import EXPECTED, leaves, values
 import tracegrad as tg
 from tests import corpus
 from tests.values import given
-from tracegrad import backward_cache, function, nn, taken_views
+from tracegrad import backward_cache, nn
 from tracegrad.ir import Folded
 from tracegrad.nn import functional as F
-from tracegrad.ops import arguments
 
 TURNS = 6
 
@@ -210,10 +209,7 @@ def test_programs_by_chance_are_the_same_at_every_turn_and_at_length(seed, monke
     monkeypatch.setattr(tg.config, "eager", True)
     reached = []
     with monkeypatch.context() as patch:
-        patch.setattr(backward_cache.Backward, "_gradients", lambda self: None)
-        patch.setattr(taken_views.Views, "take", lambda *given: None)
-        for module in (arguments, function):
-            patch.setattr(module, "describe", lambda *given: None)
+        patch.setattr(tg.config, "recall", False)
         by_chance(seed, reached, 0, first=True)
         wanted = [by_chance(seed, reached, turn) for turn in range(len(NUMBERS))]
     for turn, (seen, found) in enumerate(wanted):
@@ -243,10 +239,7 @@ def test_gradients_of_the_corpus_at_every_turn_with_other_numbers(name, monkeypa
 
     made = [gradients(turn) for turn in range(14)]
     with monkeypatch.context() as patch:
-        patch.setattr(backward_cache.Backward, "_gradients", lambda self: None)
-        patch.setattr(taken_views.Views, "take", lambda *given: None)
-        for module in (arguments, function):
-            patch.setattr(module, "describe", lambda *given: None)
+        patch.setattr(tg.config, "recall", False)
         wanted = [gradients(turn) for turn in range(14)]
     for turn, (found, others) in enumerate(zip(made, wanted, strict=True)):
         for a, b in zip(found, others, strict=True):
