@@ -62,7 +62,10 @@ class Cache(dict[Any, Any]):
                 self.weight -= self._weights.pop(key, 0)
             if self.weight + weight > max(1, self.budget // 2) and self:
                 super().pop(key, None)
+                before = self.weight
                 self._age()
+                if before + weight > self.budget:           # an entry of more than half the budget has no old ones beside it
+                    self._age()
             if self.weigh is not None:
                 self._weights[key] = weight
             self._old.pop(key, None)
