@@ -34,6 +34,7 @@ _ADD, _PAD = REGISTRY["add"], REGISTRY["pad"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 _MATMUL, _DOT = REGISTRY["matmul"], np.ndarray.dot
 _SUM = np.add.reduce
+_OUT_BY_NAME = (np.maximum, np.minimum)            # NumPy 2.4 warns where it is given by position
 _REDUCTIONS: dict[Any, Any] = {REGISTRY["sum"]: _SUM, REGISTRY["amax"]: np.maximum.reduce, REGISTRY["amin"]: np.minimum.reduce}
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
@@ -409,7 +410,7 @@ class Writer:
                              and self.strides[o] == self.strides[step.place]), None)       # sums depend on how what they read lies
             if over is not None:
                 name = at[over]
-                lines.append(f"{self._name(step.rule, 'r')}({', '.join(arguments)}, {name})")
+                lines.append(self._rule(step, arguments, name))
             else:
                 name = free.pop() if free else f"v{count}"
                 count += name == f"v{count}"
@@ -447,7 +448,11 @@ class Writer:
             keeps = ["True"] if "keepdim" in step.attrs else []
             more = ["None", *(out or ["None"]), *keeps] if out or keeps else []
             return f"{self._name(rule, 'r')}({', '.join([arguments[0], self._name(step.attrs['dim'], 'd'), *more])})"
-        return f"{self._name(step.rule, 'r')}({', '.join([*arguments, *out])})"
+        return self._rule(step, arguments, *out)
+
+    def _rule(self, step: Step, arguments: Sequence[str], *out: str) -> str:
+        named = [f"out={array}" for array in out] if step.rule in _OUT_BY_NAME else out
+        return f"{self._name(step.rule, 'r')}({', '.join([*arguments, *named])})"
 
     def _by_itself(self, step: Step) -> Any:
         """What the rule of a product or a reduction calls for operands like these, without its questions; None where that is not known."""
