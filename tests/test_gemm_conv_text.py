@@ -1,4 +1,4 @@
-"""The generated matrix products and convolutions against numpy in float64: shapes, layouts, fused loads and epilogues, both targets."""
+"""The generated matrix products and convolutions of CPUs against numpy in float64: shapes, layouts, fused loads and epilogues."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from tracegrad.runtime.device import devices
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyopencl.CompilerWarning")      # some drivers report every build
 CPU = Target()
-GPU = Target(kind="gpu", max_work_group=256, local_memory=32 << 10)
-GPU_SMALL = Target(kind="gpu", max_work_group=64, local_memory=0)
 AVX512 = Target(simd_bytes=64, registers=32)
 VLOAD = Target(simd_bytes=16, cores=16, clang_builtins=False)
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -124,8 +122,8 @@ SHAPES = [
     3,
     ("target", "dtype", "every", "count"),
     [(CPU, F32, 1, 2), (CPU, F64, 2, 1), (CPU, np.dtype("int32"), 3, 1),
-     (GPU, F32, 2, 1), (GPU_SMALL, F64, 3, 1), (AVX512, F32, 2, 1), (VLOAD, F32, 3, 1)],
-    ids=["cpu", "cpu_double", "cpu_int", "gpu", "gpu_small", "avx512", "vload"],
+     (AVX512, F32, 2, 1), (VLOAD, F32, 3, 1)],
+    ids=["cpu", "cpu_double", "cpu_int", "avx512", "vload"],
 )
 def test_products_of_every_shape_and_layout(target: Target, dtype: np.dtype[Any], every: int, count: int) -> None:
     bench, rng = Bench(target, [dtype]), np.random.default_rng(0)
@@ -267,8 +265,8 @@ def reference(v: conv.Window, x: Floats, w: Floats, gy: Floats) -> tuple[Floats,
     6,
     ("target", "dtype", "every", "plain_buffers"),
     [(CPU, F32, 1, True), (CPU, F64, 4, False), (replace(CPU, l2_bytes=64), F32, 4, True),
-     (GPU, F32, 5, False), (AVX512, F32, 5, True), (VLOAD, F32, 7, False)],
-    ids=["cpu", "cpu_double_fused", "cpu_padded", "gpu_fused", "avx512", "vload_fused"],
+     (AVX512, F32, 5, True), (VLOAD, F32, 7, False)],
+    ids=["cpu", "cpu_double_fused", "cpu_padded", "avx512", "vload_fused"],
 )
 def test_convolutions_and_their_gradients(target: Target, dtype: np.dtype[Any], every: int, plain_buffers: bool) -> None:
     bench, rng = Bench(target, [dtype]), np.random.default_rng(2)

@@ -13,11 +13,25 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Op, Prefix, Select, Spelling, element, nodes, place
+from tracegrad.codegen.kernel.expressions import At, Expression, Infix, Literal, Load, Op, Prefix, Select, Spelling, element, nodes, place
 from tracegrad.codegen.kernel.expressions import whole as number
 from tracegrad.codegen.kernel.index import Index, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, Statement, clipped, product
+from tracegrad.codegen.kernel.statements import (
+    Access,
+    Allocate,
+    Array,
+    Barrier,
+    Block,
+    Bound,
+    Declare,
+    If,
+    Local,
+    Statement,
+    Store,
+    clipped,
+    product,
+)
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower import context
@@ -344,7 +358,7 @@ def test_one_item_of_a_group_writes() -> None:
         row, item = b.w.item("row", 10, 0, "group"), b.w.item("item", 8, 0, "local")
         value = b.load(row.index)
         if alone:
-            with b.w.branch(Infix("==", b.w.at(item), number(0)), (("range", item.index, 0, 1),)):
+            with b.w.branch(Infix("==", b.w.at(item), number(0))):
                 b.store(row.index, value)
             verify_kernel(b.kernel((80,), (8,)))
         else:
@@ -400,6 +414,100 @@ def test_lanes_stay_within_the_multiple_that_a_vector_begins_at() -> None:
     traced(tg.arange(32, dtype=tg.float32))
     for aligned in (True, False):
         compile_graph(executable_graph(traced._seen().program.graph), Target(simd_bytes=64, registers=32, clang_builtins=aligned))
+
+
+# -------------------------------------------------------------------------------- a product that is right but for one of its statements
+
+
+def blocks(kernel: Kernel) -> list[Block]:
+    """All blocks of a kernel, outer ones first."""
+    found = [kernel.body]
+    for block in found:
+        found += [item for item in block.items if isinstance(item, Block)]
+    return found
+
+
+def without_test(kernel: Kernel, about: str) -> None:
+    """What is done only where `about` holds is always done."""
+    for block in blocks(kernel):
+        if isinstance(block, If) and about in str(block.condition):
+            block.condition, block.parts = None, ()
+
+
+def index_changed(kernel: Kernel, name: str, change: Callable[[Index], Index]) -> None:
+    """The variables called so have other values."""
+    for s in kernel.statements():
+        if isinstance(s, Declare) and isinstance(s.symbol, Var) and s.symbol.name == name and s.bound is not None:
+            assert s.bound.high is not None
+            new = change(s.bound.high)
+            s.symbol.hi, s.value, s.bound = max(s.symbol.hi, new.hi), At(new), Bound(At(new), new, new)
+
+
+def moved(access: Access, by: int) -> None:
+    access.at = None if access.at is None else access.at + by
+
+
+def one_row_of_the_block_less(kernel: Kernel) -> None:
+    array = next(s.array for s in kernel.statements() if isinstance(s, Allocate) and s.array.name == "a_block")
+    array.size -= 5                                          # four are behind the last line
+
+
+def a_barrier_where_few_come(kernel: Kernel) -> None:
+    next(b for b in blocks(kernel) if isinstance(b, If) and "y == 0" in str(b.condition)).items.append(Barrier())
+
+
+def a_row_too_far(kernel: Kernel) -> None:
+    for s in kernel.statements():
+        if isinstance(s, Store) and s.access.memory.name == "matmul":
+            moved(s.access, 1)
+
+
+BLOCKS: tuple[tuple[int, ...], tuple[int, ...]] = ((40, 20), (20, 36))
+FEW: tuple[tuple[int, ...], tuple[int, ...]] = ((3, 64), (64, 32))
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize(("shapes", "mutate", "message"), [
+    (BLOCKS, lambda k: without_test(k, "i < 40 && k < 20"), "of a are read|elements .* of a"),
+    (BLOCKS, lambda k: without_test(k, "i < 40 && j < 36"), "of matmul are written|two work-items may meet"),
+    (BLOCKS, lambda k: without_test(k, "step + 1 <"), "is taken to be in|are read"),
+    (BLOCKS, one_row_of_the_block_less, "of a_block are"),
+    (BLOCKS, lambda k: index_changed(k, "i", lambda x: Index(x.terms[1:], 0)), "several work-items write the same|may meet"),
+    (BLOCKS, lambda k: index_changed(k, "j", lambda x: Index(tuple((a, min(c, 8)) for a, c in x.terms), 0)), "two work-items may meet"),
+    (BLOCKS, a_row_too_far, "of matmul are written"),
+    (FEW, lambda k: without_test(k, "y == 0"), "several work-items write the same"),
+    (((3, 64), (64, 50)), lambda k: without_test(k, "j < 50"), "are read|are written"),
+    (FEW, a_barrier_where_few_come, "not all items of the work-group come to this barrier"),
+])
+def test_what_is_wrong_with_a_product(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]], mutate: Callable[[Kernel], None], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel of a tile program with one thing changed: what it reads and writes, who does, and who comes to a barrier, is proved."""
+    seen: list[Kernel] = []
+    monkeypatch.setattr("tracegrad.codegen.lower.context.verify_kernel", seen.append)
+    traced = tg.trace(lambda a, b: a @ b)
+    traced(*[tg.zeros(*shape) for shape in shapes])
+    compile_graph(executable_graph(traced._seen().program.graph), GPU)
+    kernel, = seen
+    verify_kernel(kernel)
+    mutate(kernel)
+    wrong(kernel, message)
+
+
+@pytest.mark.parametrize("sign", ["<", "<="])
+def test_a_condition_tells_which_items_come_in(sign: str) -> None:
+    """One item where `i < 1` of an index that is a sum; two where `i <= 1`."""
+    b = Bench()
+    row, item = b.w.item("row", 10, 0, "group"), b.w.item("item", 8, 0, "local")
+    turn = Var("turn", 3)
+    with b.w.loop(turn, 0, 3):
+        at = b.w.indexed("at", turn.index * 8 + item.index)
+        with b.w.branch(Infix(sign, b.w.at(at), 1)):
+            b.store(row.index, Literal(1.0, F32))
+    if sign == "<":
+        verify_kernel(b.kernel((80,), (8,)))
+    else:
+        wrong(b.kernel((80,), (8,)), "several work-items write the same element of y")
 
 
 # --------------------------------------------------------------------------------- loops whose ends only the running program knows

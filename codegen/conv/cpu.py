@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tracegrad.codegen.conv import gpu
 from tracegrad.codegen.conv.layout import Planes, Units, fill, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Array, Axis, Store, Taps, Weights, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
@@ -43,7 +42,7 @@ def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: S
     t = Taps(name, v.n, v.groups, og, cg, (v.oh, v.ow), out, (v.kh, v.kw), (1, 1), backwards, (0, 0), dtype, gy, weights, _spread(store, v),
              target, owner, axes)
     if og * t.taps[0] * t.taps[1] == 0:
-        return gpu.empty_taps(replace(t, out=(v.h, v.w), store=store, phases=None))
+        return empty_taps(replace(t, out=(v.h, v.w), store=store, phases=None))
     before = (max(-(f + a.padding - taps[-1] * a.given) // a.stride for f, taps in enumerate(a.taps) if taps) for a in axes)
     top, left = (max(0, n) for n in before)
     *first, last = taps(replace(t, padding=(top, left)))
@@ -132,7 +131,7 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     emit = Text(t.name, what + (", from a padded copy of the image." if scratch else "."), params, vectors=[(t.dtype, u.width)])
     inner = [("g", t.groups), *(zip(("fy", "fx"), t.count, strict=True) if phases > 1 else ())]
     several = {name: count for name, count in inner if count > 1}
-    gpu.apart(emit, item(2), ("n", *several), tuple(several.values()))
+    apart(emit, item(2), ("n", *several), tuple(several.values()))
     g = "g" if t.groups > 1 else 0
     space = "" if scratch else "__global const "
     if scratch:
@@ -345,3 +344,23 @@ def _each_piece(emit: Text, t: Taps, u: Units, x: Term, lanes: Callable[[int, in
         emit("}")
     else:
         lanes(0, tail or u.piece)
+
+
+def apart(emit: Emit, of: Term, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+    """Emits the coordinates `names` of element number `of`, which has one fewer `sizes`: those of all but the first."""
+    inner = 1
+    for name, size in reversed(list(zip(names, (0, *sizes), strict=True))):
+        at = f"{of} / {inner}" if inner > 1 else of
+        emit(f"const int {name} = {at} % {size};" if size else f"const int {name} = {at};")
+        inner *= size or 1
+
+
+def empty_taps(t: Taps) -> list[Kernel]:
+    """Zeros, where there is nothing to add up."""
+    (oh, ow), (kh, kw) = t.out, t.size
+    emit = Text(t.name, f"{kh}x{kw} taps over {t.c} channels, one output pixel a work-item.", t.store.params, group=None)
+    emit(f"const int x = get_global_id(0) % {ow}, y = get_global_id(0) / {ow};")
+    emit("const int channel = get_global_id(1), n = get_global_id(2);")
+    emit(f"{ctype(t.dtype)} sum = 0;")
+    t.store.write(emit, "n", "channel", "y", "x", "sum", 1)
+    return [emit.kernel((oh * ow, t.groups * t.o, t.n), None, t.flops, t.bytes, "one output pixel a work-item")]

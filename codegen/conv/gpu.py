@@ -1,198 +1,208 @@
-"""The GPU kernels of convolutions: matrix products whose operand is the image, read window by window. Start at `taps`, `input_grad`.
+"""The GPU kernels of convolutions: matrix products, of which one operand is the image, read window by window. Start at `kernels`.
 
-(Implicit GEMM: no array of windows is made.) The generator of products brings blocks of both to local memory, with fused loads and
-zeros outside of the image, and splits k where there are few results. `empty` is for sums of nothing, on any device.
+(Implicit GEMM: no array of windows is made.) What a convolution is beside a product (`matmul/gpu.py`) are index maps: which element of
+the image and of the weights an element of an operand is, and where it is 0, outside of the image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from tracegrad.codegen.conv.problem import Array, Axis, Pair, Store, Taps, Window
+from tracegrad.codegen.conv.problem import Axis, Pair, Window
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Select
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.text import Text
-from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, plus
-from tracegrad.codegen.matmul.gpu import total
-from tracegrad.codegen.matmul.problem import DType, Operand, Product
-from tracegrad.codegen.matmul.problem import Store as Results
-from tracegrad.codegen.matmul.schedules import gpu_product
-from tracegrad.plan import Target
+from tracegrad.codegen.kernel.vectors import ceil_div, computed_in
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.fused import Fused
+from tracegrad.codegen.matmul import gpu
+from tracegrad.codegen.matmul.gpu import Operand, Product
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.ir import Node
+
+Place = tuple[Index, Sequence[Expression]]
+_TAP = ("channel", "ky", "kx")
 
 
-def apart(emit: Emit, of: Term, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
-    """Emits the coordinates `names` of element number `of`, which has one fewer `sizes`: those of all but the first."""
-    inner = 1
-    for name, size in reversed(list(zip(names, (0, *sizes), strict=True))):
-        at = f"{of} / {inner}" if inner > 1 else of
-        emit(f"const int {name} = {at} % {size};" if size else f"const int {name} = {at};")
-        inner *= size or 1
+def kernels(group: Group, context: Context, v: Window) -> list[Kernel]:
+    """The kernels of a convolution, or of one of its gradients."""
+    first, second = group.anchor.operands
+    name = group.anchor.fn.name
+    if name == "conv2d_weight_grad":
+        return _weight_grad(group, context, v, first, second)
+    if name == "conv2d":
+        return _taps(group, context, v, first, second, (v.h, v.w), (v.oh, v.ow), (v.kh, v.kw), v.stride, v.dilation, v.padding,
+                     lambda g, o, c, ky, kx: (g * (v.o // v.groups) + o, c, ky, kx))
+    if v.phases != (1, 1):
+        return _input_grad(group, context, v, first, second)
+    (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = v.alone(0), v.alone(1)
+    ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
+    return _taps(group, context, v, first, second, (v.oh, v.ow), (v.h, v.w), (ty, tx), (1, 1), (ydil, xdil), (ypad, xpad),
+                 lambda g, o, c, ky, kx: (g * (v.o // v.groups) + c, o, ylast - ky * ystep, xlast - kx * xstep))
 
 
-def _windowed(emit: Emit, x: Array, dtype: DType, n: Term, channel: Term, image: Pair, stride: Pair, dilation: Pair, padding: Pair) -> str:
-    """Emits the load of what tap (ky, kx) of the window at (y, x) sees: the image's element, or 0 outside."""
-    for i, at, tap, axis in (("iy", "y", "ky", 0), ("ix", "x", "kx", 1)):
-        emit(f"const int {i} = {plus((at, stride[axis]), (tap, dilation[axis]), -padding[axis])};")
-    return _or_zero(emit, x, dtype, n, channel, image)
+def _apart(f: Fused, x: Index, names: Sequence[str], sizes: Sequence[int]) -> list[Index]:
+    """The coordinates, called so, of an element of an array of these sizes."""
+    return [f.writer.indexed(name, i) for name, i in zip(names, unravel(x, sizes), strict=True)]
 
 
-def _or_zero(emit: Emit, x: Array, dtype: DType, n: Term, channel: Term, image: Pair) -> str:
-    """Emits the load of an image's element (iy, ix), or of 0 outside."""
-    emit(f"{ctype(dtype)} image = 0;")
-    emit(f"if (iy >= 0 && iy < {image[0]} && ix >= 0 && ix < {image[1]}) {{")
-    emit(f"image = {x.load(emit, n, channel, 'iy', 'ix')};")
-    emit("}")
-    return "image"
+def _inside(f: Fused, at: Sequence[Index], image: Pair) -> tuple[list[Index], list[Expression]]:
+    """The pixel (iy, ix), and what has to hold for it to be in the image."""
+    places: list[Index] = []
+    tests: list[Expression] = []
+    for name, x, size in zip(("iy", "ix"), at, image, strict=True):
+        x = f.writer.indexed(name, x)
+        tests += [Infix(">=", f.writer.at(x), 0)] * (x.lo < 0) + [Infix("<", f.writer.at(x), size)] * (x.hi >= size)
+        places.append(bounded(x, 0, size))
+    return places, tests
 
 
-def taps(t: Taps) -> list[Kernel]:
-    """The output channels by the output pixels, added up over channels and taps."""
-    (oh, ow), (kh, kw) = t.out, t.size
-
-    def weight(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        apart(emit, k, ("channel", "ky", "kx"), t.size)
-        return t.w.load(emit, b, line, "channel", "ky", "kx")
-
-    def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        apart(emit, line, ("n", "y", "x"), t.out)
-        apart(emit, k, ("channel", "ky", "kx"), t.size)
-        return _windowed(emit, t.x, t.dtype, "n", plus((b, t.c), "channel"), t.image, t.stride, t.dilation, t.padding)
-
-    def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
-        apart(emit, j, ("n", "y", "x"), t.out)
-        t.store.write(emit, "n", plus((b, t.o), i), "y", "x", value, width)
-
-    a = Operand("a", t.o, weight, t.w.params, t.groups > 1)
-    b = Operand("b", t.n * oh * ow, pixel, t.x.params, t.groups > 1, across=True)
-    return _product(t.name, t.groups, a, b, t.c * kh * kw, t.dtype, Results(write, t.store.params), t.target, t.owner, t.bytes)
+def _bytes(group: Group) -> int:
+    """What is read and written once."""
+    return sum(x.aval.size for x in (*group.anchor.operands, group.anchor)) * computed_in(group.anchor.dtype).itemsize
 
 
-def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: Store, target: Target, owner: Hashable) -> list[Kernel]:
-    """The input channels by the pixels of one phase of the stride, for each of them: a batch. They have not all as many taps."""
-    (py, px), og, cg = v.phases, v.o // v.groups, v.c // v.groups
-    out = ceil_div(v.h, v.stride[0]), ceil_div(v.w, v.stride[1])
-    axes = Axis.of(v, 0), Axis.of(v, 1)
-    if v.n * v.c * out[0] * out[1] == 0:
-        return []
-
-    def group(b: Term) -> Term:
-        return Compound(f"{b} / {py * px}") if v.groups > 1 else 0
-
-    def extent(emit: Emit, b: Term) -> str:
-        """Emits a phase's first tap, the pixel of y that it sees from (0, 0), and how many taps there are, along each axis."""
-        emit(f"const int fy = {b} / {px} % {py}, fx = {b} % {px};")
-        for axis in axes:
-            _begin(emit, axis)
-        return f"ty * tx * {og}"
-
-    def taps_(emit: Emit, k: Term) -> None:
-        emit(f"const int channel = {k} % {og}, tap = {k} / {og};")
-        emit(f"const int ky = {_by_taps(axes[1], 'tap', '/')}, kx = {_by_taps(axes[1], 'tap', '%')};")
-
-    def weight(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        taps_(emit, k)
-        places = (plus((name, axis.step), f"{name}0") for name, axis in zip(("ky", "kx"), axes, strict=True))
-        return w.load(emit, plus((group(b), og), "channel"), line, *places)
-
-    def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        apart(emit, line, ("n", "y", "x"), out)
-        taps_(emit, k)
-        for at, tap, axis in (("y", "ky", axes[0]), ("x", "kx", axes[1])):
-            emit(f"const int i{at} = {plus(at, f'i{at}0', (tap, -axis.dilation))};")
-        return _or_zero(emit, gy, dtype, "n", plus((group(b), og), "channel"), (v.oh, v.ow))
-
-    def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
-        apart(emit, j, ("n", "y", "x"), out)
-        at = plus(("y", v.stride[0]), Compound(f"{b} / {px} % {py}")), plus(("x", v.stride[1]), Compound(f"{b} % {px}"))
-        tests = [f"{a} < {size}" for a, size, s in zip(at, (v.h, v.w), v.stride, strict=True) if size % s]
-        if tests:
-            emit(f"if ({' && '.join(tests)}) {{")
-        store.write(emit, "n", plus((group(b), cg), i), *at, value, width)
-        if tests:
-            emit("}")
-
-    a = Operand("a", cg, weight, w.params, True)
-    b = Operand("b", v.n * out[0] * out[1], pixel, gy.params, True, across=True)
-    p = Product(name, v.groups * py * px, a, b, og * max(axes[0].counts) * max(axes[1].counts), dtype, Results(write, store.params), target,
-                owner, extent)
-    if p.k == 0:
-        return [total(p, 0, None)]
-    kernels = gpu_product(p)
-    pixels, weights = v.n * v.o * v.oh * v.ow, cg * v.kh * v.kw
-    moved = (pixels + v.n * v.c * v.h * v.w + v.o * weights) * dtype.itemsize
-    return [replace(kernels[0], flops=2 * pixels * weights, bytes=moved), *kernels[1:]]
-
-
-def _begin(emit: Emit, axis: Axis) -> None:
-    """Emits a phase's first tap along an axis, the pixel of y that it sees from pixel 0, and the number of taps."""
-    f, first, at, count = (name.format(axis.name) for name in ("f{}", "k{}0", "i{}0", "t{}"))
-    emit(f"const int {first} = {axis.first(f)};")
-    emit(f"const int {at} = {axis.at(f, first)};")
-    emit(f"const int {count} = {axis.count(f, first)};")
-
-
-def _by_taps(axis: Axis, text: str, operator: str) -> str:
-    """`text` divided by the number of taps, which is one of few: the driver knows better ways for each of them."""
-    most, *others = sorted({n for n in axis.counts if n}, reverse=True)
-
-    def by(n: int) -> str:
-        return f"{text} {operator} {n}" if n > 1 else text if operator == "/" else "0"
-
-    found = by(most)
-    for n in others:
-        found = f"t{axis.name} == {n} ? {by(n)} : {found}"
-    return found
-
-
-def weight_grad(name: str, v: Window, dtype: DType, x: Array, gy: Array, store: Store, target: Target, owner: Hashable) -> list[Kernel]:
-    """The output channels by the weights of one, added up over the pixels of all images."""
-    og, cg, taps_ = v.o // v.groups, v.c // v.groups, (v.kh, v.kw)
-
-    def grad(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
-        return gy.load(emit, "n", plus((b, og), line), "y", "x")
-
-    def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        apart(emit, line, ("channel", "ky", "kx"), taps_)
-        apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
-        return _windowed(emit, x, dtype, "n", plus((b, cg), "channel"), (v.h, v.w), v.stride, v.dilation, v.padding)
-
-    def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
-        apart(emit, j, ("channel", "ky", "kx"), taps_)
-        store.write(emit, plus((b, og), i), "channel", "ky", "kx", value, width)
-
-    a = Operand("a", og, grad, gy.params, v.groups > 1)
-    b = Operand("b", cg * v.kh * v.kw, pixel, x.params, v.groups > 1)
-    moved = (v.n * (v.c * v.h * v.w + v.o * v.oh * v.ow) + v.o * cg * v.kh * v.kw) * dtype.itemsize
-    return _product(name, v.groups, a, b, v.n * v.oh * v.ow, dtype, Results(write, store.params), target, owner, moved)
-
-
-def _product(
-    name: str, batch: int, a: Operand, b: Operand, k: int, dtype: DType, store: Results, target: Target, owner: Hashable, moved: int
+def _taps(
+    group: Group, context: Context, v: Window, x: Node, w: Node, image: Pair, out: Pair, size: Pair, stride: Pair, dilation: Pair,
+    padding: Pair, weight_at: Callable[..., Sequence[Index]],
 ) -> list[Kernel]:
-    kernels = gpu_product(Product(name, batch, a, b, k, dtype, store, target, owner))
-    return [replace(kernels[0], bytes=moved), *kernels[1:]]
+    """The output channels by the output pixels, added up over channels and taps."""
+    result = group.anchor
+    c, o = x.shape[1] // v.groups, result.shape[1] // v.groups
+    taps, pixels = (c, *size), (v.n, *out)
+
+    def weight(f: Fused, at: Sequence[Index]) -> Place:
+        g, line, k = at
+        return ravel(weight_at(g, line, *_apart(f, k, _TAP, taps)), w.shape), ()
+
+    def pixel(f: Fused, at: Sequence[Index]) -> Place:
+        g, line, k = at
+        n, *place = _apart(f, line, "nyx", pixels)
+        channel, *tap = _apart(f, k, _TAP, taps)
+        places, tests = _inside(f, [i * s + t * d - p for i, s, t, d, p in zip(place, stride, tap, dilation, padding, strict=True)], image)
+        return ravel((n, g * c + channel, *places), x.shape), tests
+
+    def where(f: Fused, at: Sequence[Index]) -> Place:
+        g, i, j = at
+        n, y, x = _apart(f, j, "nyx", pixels)
+        return ravel((n, g * o + i, y, x), result.shape), ()
+
+    return gpu.kernels(Product(
+        group, context, context.entry(group), v.groups, o, v.n * out[0] * out[1], c * size[0] * size[1], computed_in(result.dtype),
+        Operand(w, weight, False), Operand(x, pixel, True), result, where, _bytes(group)))
 
 
-def empty_taps(t: Taps) -> list[Kernel]:
-    """Zeros, where there is nothing to add up."""
-    (oh, ow), (kh, kw) = t.out, t.size
-    emit = Text(t.name, f"{kh}x{kw} taps over {t.c} channels, one output pixel a work-item.", t.store.params, group=None)
-    emit(f"const int x = get_global_id(0) % {ow}, y = get_global_id(0) / {ow};")
-    emit("const int channel = get_global_id(1), n = get_global_id(2);")
-    emit(f"{ctype(t.dtype)} sum = 0;")
-    t.store.write(emit, "n", "channel", "y", "x", "sum", 1)
-    return [emit.kernel((oh * ow, t.groups * t.o, t.n), None, t.flops, t.bytes, "one output pixel a work-item")]
+def _input_grad(group: Group, context: Context, v: Window, gy: Node, w: Node) -> list[Kernel]:
+    """The input channels by the pixels of one phase of the stride, for each of them: a batch. They have not all as many taps."""
+    result, phases = group.anchor, v.phases
+    og, cg = v.o // v.groups, v.c // v.groups
+    axes, out = (Axis.of(v, 0), Axis.of(v, 1)), (ceil_div(v.h, v.stride[0]), ceil_div(v.w, v.stride[1]))
+    pixels, batch = (v.n, *out), (v.groups, *phases)
+
+    def begin(f: Fused, b: Index) -> Var | None:
+        """Declares what there is to know of a phase."""
+        for axis, phase in zip(axes, unravel(b, batch)[1:], strict=True):
+            _begin(f, axis, f.writer.indexed(f"f{axis.name}", phase))
+        ty, tx = f.noted["ty"], f.noted["tx"]
+        if not ty.terms and not tx.terms:
+            return None
+        most = max(axes[0].counts) * max(axes[1].counts) * og
+        return f.writer.known(f.writer.own("count"), most + 1, Infix("*", Infix("*", f.writer.at(ty), f.writer.at(tx)), og))
+
+    def taps(f: Fused, k: Index) -> tuple[Index, Index, Index]:
+        tap = f.writer.indexed("tap", k // og)
+        ky, kx = (_by_taps(f, axes[1], f"k{axis.name}", tap, axis is axes[0], max(axis.counts)) for axis in axes)
+        return f.writer.indexed("channel", k % og), ky, kx
+
+    def weight(f: Fused, at: Sequence[Index]) -> Place:
+        b, line, k = at
+        channel, *tap = taps(f, k)
+        places = []
+        for t, axis in zip(tap, axes, strict=True):
+            x = t * axis.step + f.noted[f"k{axis.name}0"]
+            places.append(x if x.hi < axis.size else f.writer.known(f.writer.own(f"w{axis.name}"), axis.size, x).index)
+        return ravel((unravel(b, batch)[0] * og + channel, line, *places), w.shape), ()
+
+    def pixel(f: Fused, at: Sequence[Index]) -> Place:
+        b, line, k = at
+        n, *place = _apart(f, line, "nyx", pixels)
+        channel, *tap = taps(f, k)
+        seen = [i + f.noted[f"i{a.name}0"] - t * a.dilation for i, t, a in zip(place, tap, axes, strict=True)]
+        places, tests = _inside(f, seen, (v.oh, v.ow))
+        return ravel((n, unravel(b, batch)[0] * og + channel, *places), gy.shape), tests
+
+    def where(f: Fused, at: Sequence[Index]) -> Place:
+        b, i, j = at
+        g, *phase = unravel(b, batch)
+        n, *place = _apart(f, j, "nyx", pixels)
+        places, tests = _inside(f, [i * s + p for i, s, p in zip(place, v.stride, phase, strict=True)], (v.h, v.w))
+        return ravel((n, g * cg + i, *places), result.shape), tests
+
+    found = gpu.kernels(Product(
+        group, context, context.entry(group), v.groups * phases[0] * phases[1], cg, v.n * out[0] * out[1],
+        og * max(axes[0].counts) * max(axes[1].counts), computed_in(result.dtype), Operand(w, weight, False), Operand(gy, pixel, True),
+        result, where, _bytes(group), begin))
+    return [replace(k, flops=2 * gy.aval.size * cg * v.kh * v.kw) if n == 0 else k for n, k in enumerate(found)]
 
 
-def empty_weight_grad(name: str, v: Window, dtype: np.dtype[np.generic], store: Store) -> Kernel:
-    """Zeros, where there are no pixels."""
-    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights, one weight a work-item.", store.params, group=None)
-    emit(f"const int kx = get_global_id(0) % {v.kw}, ky = get_global_id(0) / {v.kw};")
-    emit("const int c = get_global_id(1), o = get_global_id(2);")
-    emit(f"{ctype(dtype)} sum = 0;")
-    store.write(emit, "o", "c", "ky", "kx", "sum", 1)
-    moved = (v.n * (v.c * v.h * v.w + v.o * v.oh * v.ow) + v.o * (v.c // v.groups) * v.kh * v.kw) * dtype.itemsize
-    return emit.kernel((v.kh * v.kw, v.c // v.groups, v.o), None, 0, moved, "one weight a work-item")
+def _begin(f: Fused, axis: Axis, phase: Index) -> None:
+    """Declares a phase's first tap along an axis, the pixel of y that it sees from pixel 0, and the number of taps."""
+    w, first = f.writer, ZERO
+    if axis.step > 1:
+        first = (phase + axis.padding % axis.stride) // axis.common * pow(axis.dilation, -1, axis.step) % axis.step
+    first = f.noted[f"k{axis.name}0"] = w.indexed(f"k{axis.name}0", first)
+    starts, counts = set(axis.starts), set(axis.counts)
+    seen = (phase + axis.padding - first * axis.given) // axis.stride if len(starts) > 1 else constant(min(starts, default=0))
+    f.noted[f"i{axis.name}0"] = w.indexed(f"i{axis.name}0", seen)
+    count = constant(max(counts))
+    if len(counts) > 1:
+        if len(counts - {0}) > 1 or axis.step > 1:
+            count = (axis.size + axis.step - 1 - first) // axis.step
+        if axis.common > 1:
+            has = Infix("==", w.at((phase + axis.padding % axis.stride) % axis.common), 0)
+            count = w.known(w.own(f"t{axis.name}"), max(counts) + 1, Select(has, w.at(count), 0)).index
+        else:
+            count = w.indexed(f"t{axis.name}", count)
+    f.noted[f"t{axis.name}"] = count
+
+
+def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int) -> Index:
+    """`tap` divided by the number of taps along an axis (whole: how often it goes in; else the rest), which is one of few: the driver
+    knows better ways for each of them. size: how many there may be.
+    """
+    w = f.writer
+    most, *others = sorted({n for n in axis.counts if n}, reverse=True)
+    if not others:
+        return w.indexed(name, tap // most if whole else tap % most)
+    found: Expression = w.at(tap // most if whole else tap % most)
+    for n in others:
+        found = Select(Infix("==", w.at(f.noted[f"t{axis.name}"]), n), w.at(tap // n if whole else tap % n), found)
+    return w.known(w.own(name), size, found).index
+
+
+def _weight_grad(group: Group, context: Context, v: Window, x: Node, gy: Node) -> list[Kernel]:
+    """The output channels by the weights of one, added up over the pixels of all images."""
+    result, og, cg = group.anchor, v.o // v.groups, v.c // v.groups
+    taps, pixels = (cg, v.kh, v.kw), (v.n, v.oh, v.ow)
+
+    def grad(f: Fused, at: Sequence[Index]) -> Place:
+        g, line, k = at
+        n, oy, ox = _apart(f, k, ("n", "oy", "ox"), pixels)
+        return ravel((n, g * og + line, oy, ox), gy.shape), ()
+
+    def pixel(f: Fused, at: Sequence[Index]) -> Place:
+        g, line, k = at
+        channel, *tap = _apart(f, line, _TAP, taps)
+        n, *place = _apart(f, k, ("n", "oy", "ox"), pixels)
+        seen = [i * s + t * d - p for i, s, t, d, p in zip(place, v.stride, tap, v.dilation, v.padding, strict=True)]
+        places, tests = _inside(f, seen, (v.h, v.w))
+        return ravel((n, g * cg + channel, *places), x.shape), tests
+
+    def where(f: Fused, at: Sequence[Index]) -> Place:
+        g, i, j = at
+        return ravel((g * og + i, *_apart(f, j, _TAP, taps)), result.shape), ()
+
+    return gpu.kernels(Product(
+        group, context, context.entry(group), v.groups, og, cg * v.kh * v.kw, v.n * v.oh * v.ow, computed_in(result.dtype),
+        Operand(gy, grad, False), Operand(x, pixel, False), result, where, _bytes(group)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tracegrad.codegen.conv import gpu
 from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.conv.schedules import conv2d, conv2d_input_grad, conv2d_weight_grad
 from tracegrad.codegen.kernel.ir import Kernel
@@ -23,14 +24,19 @@ GENERATORS = {"conv2d": conv2d, "conv2d_input_grad": conv2d_input_grad, "conv2d_
 
 @lowering("conv")
 def lower_conv(group: Group, context: Context) -> list[Kernel]:
+    v = window(group.anchor)
+    kernels = gpu.kernels(group, context, v) if context.target.kind == "gpu" else _on_cpu(group, context, v)
+    kernels[-1] = replace(kernels[-1], flops=kernels[-1].flops + flops(group))
+    return kernels
+
+
+def _on_cpu(group: Group, context: Context, v: Window) -> list[Kernel]:
     result = group.anchor
     operands = Operands(group, context, is_reserved)
     first, second = (_array(operands, node) for node in result.operands)
     store = operands.epilogue(result, result.shape, "ncyx")
-    kernels = GENERATORS[result.fn.name](context.entry(group), window(result), computed_in(result.dtype), first, second,
-                                         Store(store.write, store.params), context.target, result)
-    kernels[-1] = replace(kernels[-1], flops=kernels[-1].flops + flops(group))
-    return operands.finish(kernels)
+    return operands.finish(GENERATORS[result.fn.name](
+        context.entry(group), v, computed_in(result.dtype), first, second, Store(store.write, store.params), context.target, result))
 
 
 def window(result: Node) -> Window:

@@ -82,6 +82,16 @@ class Window(Plain):
         first = next((t for t in range(min(step, size)) if (f + self.padding[axis] - t * dilation) % stride == 0), size)
         return range(first, size, step)
 
+    def alone(self, axis: int) -> tuple[int, int, int, int, int]:
+        """(first tap, taps, tap step, dilation, padding) of the convolution that yields the pixels of x along an axis with one phase."""
+        stride, dilation = self.stride[axis], self.dilation[axis]
+        taps, common = self.taps(axis, 0), gcd(stride, dilation)
+        if not taps:
+            return 0, 0, 1, 1, 0
+        return taps[0], len(taps), taps.step, dilation // common, (
+            (len(taps) - 1) * (dilation // common) - (self.padding[axis] - taps[0] * dilation) // stride
+        )
+
 
 class Axis(Plain):
     """The taps of each phase f of a stride along an axis (`Window.taps`): every `step`th, `dilation` pixels of y apart.

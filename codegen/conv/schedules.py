@@ -1,4 +1,4 @@
-"""Kernel texts of 2-d convolutions and their gradients. Start at `conv2d`, `conv2d_input_grad`; `conv2d_weight_grad` is in `weight_grad`.
+"""Kernel texts of 2-d convolutions and their gradients on CPUs. Start at `conv2d`, `conv2d_input_grad`; for that by weights: `weight_grad`.
 
 The caller says how the operands are read (`Array`: a callback, and strides if it is a plain buffer) and what becomes of the
 result (`Store`: the fused epilogue, called exactly once for each element).
@@ -6,18 +6,17 @@ result (`Store`: the fused epilogue, called exactly once for each element).
 Everything but the weight gradient is reduced to one problem, `Taps`: an output pixel is a sum over input channels and a grid of
 taps at fixed distances. The gradient by the input is that for each of the stride's phases: the pixels of x that stand at the same
 place between the strides see the same taps, and no multiplication by an inserted zero is ever done. All phases are one kernel's
-(`cpu.input_grad`; on a GPU they are a batch of products: `gpu.input_grad`).
+(`cpu.input_grad`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from dataclasses import replace
 
 import numpy as np
 
-from tracegrad.codegen.conv import cpu, gpu
+from tracegrad.codegen.conv import cpu
 from tracegrad.codegen.conv.problem import Array, Store, Taps, Weights, Window
 from tracegrad.codegen.conv.weight_grad import conv2d_weight_grad
 from tracegrad.codegen.kernel.ir import Kernel
@@ -55,10 +54,9 @@ def conv2d_input_grad(
     """The kernels of the gradient by x, given that by y: the forward's transpose; `store` gets elements (n, c, y, x) of x's shape."""
     v = window
     if v.phases != (1, 1):
-        make = gpu.input_grad if target.kind == "gpu" else cpu.input_grad
-        return make(name, v, np.dtype(dtype), gy, w, store, target, owner)
+        return cpu.input_grad(name, v, np.dtype(dtype), gy, w, store, target, owner)
     og = v.o // v.groups
-    (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = _alone(v, 0), _alone(v, 1)
+    (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = v.alone(0), v.alone(1)
     ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
 
     def read(emit: Emit, g: Term, o: Term, c: Term, ky: Term, kx: Term) -> str:
@@ -75,20 +73,9 @@ def conv2d_input_grad(
     ))
 
 
-def _alone(v: Window, axis: int) -> tuple[int, int, int, int, int]:
-    """(first tap, taps, tap step, dilation, padding) of the convolution that yields the pixels of x along an axis with one phase."""
-    stride, dilation = v.stride[axis], v.dilation[axis]
-    taps, common = v.taps(axis, 0), math.gcd(stride, dilation)
-    if not taps:
-        return 0, 0, 1, 1, 0
-    return taps[0], len(taps), taps.step, dilation // common, (
-        (len(taps) - 1) * (dilation // common) - (v.padding[axis] - taps[0] * dilation) // stride
-    )
-
-
 def _kernels(t: Taps) -> list[Kernel]:
     if t.n * t.groups * t.o * t.out[0] * t.out[1] == 0:
         return []
     if t.c * t.size[0] * t.size[1] == 0:
-        return gpu.empty_taps(t)
-    return gpu.taps(t) if t.target.kind == "gpu" else cpu.taps(t)
+        return cpu.empty_taps(t)
+    return cpu.taps(t)

@@ -11,7 +11,6 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from tracegrad.codegen.conv import gpu
 from tracegrad.codegen.conv.cpu import tap
 from tracegrad.codegen.conv.layout import Planes, Units, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Array, Store, Window
@@ -32,9 +31,7 @@ def conv2d_weight_grad(
     if v.o * (v.c // v.groups) * v.kh * v.kw == 0:
         return []
     if v.n * v.oh * v.ow == 0:
-        return [gpu.empty_weight_grad(name, v, dtype, store)]
-    if target.kind == "gpu":
-        return gpu.weight_grad(name, v, dtype, x, gy, store, target, owner)
+        return [_empty(name, v, dtype, store)]
     u = units((v.oh, v.ow), dtype, target, overlapping=True)
     planes = in_place(x, (v.h, v.w), u, v.reach, v.stride, v.padding)
     if planes is None:
@@ -233,3 +230,14 @@ def _main(
     moved = (v.n * (v.c * v.h * v.w + v.o * v.oh * v.ow) + v.o * cg * v.kh * v.kw) * dtype.itemsize
     size = (cg // block.channels * down, tiles * v.groups, parts)
     return emit.kernel(size, (1, 1, 1), flops, moved, what)
+
+
+def _empty(name: str, v: Window, dtype: DType, store: Store) -> Kernel:
+    """Zeros, where there are no pixels."""
+    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights, one weight a work-item.", store.params, group=None)
+    emit(f"const int kx = get_global_id(0) % {v.kw}, ky = get_global_id(0) / {v.kw};")
+    emit("const int c = get_global_id(1), o = get_global_id(2);")
+    emit(f"{ctype(dtype)} sum = 0;")
+    store.write(emit, "o", "c", "ky", "kx", "sum", 1)
+    moved = (v.n * (v.c * v.h * v.w + v.o * v.oh * v.ow) + v.o * (v.c // v.groups) * v.kh * v.kw) * dtype.itemsize
+    return emit.kernel((v.kh * v.kw, v.c // v.groups, v.o), None, 0, moved, "one weight a work-item")

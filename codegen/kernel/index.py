@@ -376,6 +376,8 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool) -> str
         shift = -(base.lo // k) if base.lo < 0 else 0    # C truncates: make the dividend non-negative first
         if shift:
             base = base + shift * k
+        while len(base.terms) == 1 and base.terms[0][0].kind == "bounded" and base.terms[0][1] == 1 and not base.constant:
+            base = base.terms[0][0].base or base             # what is known of it is nothing to print
         (term, c), *more = base.terms
         text = base.marked(names)
         alone = term.var is not None and (not term.var.sum or (names is not None and term.var in names))

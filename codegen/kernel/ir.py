@@ -91,6 +91,7 @@ class Kernel:
     # Of text in it that nobody looks into: what that may call its variables, and their dtypes and lanes.
     reserved: Callable[[str], bool] = frozenset[str]().__contains__
     held: frozenset[tuple[np.dtype[Any], int]] = frozenset()
+    numbers: tuple[int, ...] | None = None  # in place of those that may be offsets (see markup) in the body, in order
 
     @property
     def work(self) -> int:
@@ -110,7 +111,11 @@ class Kernel:
     @cached_property
     def printed(self) -> list[tuple[str, str]]:
         """The lines of the body, with names marked, and what is said beside each."""
-        return render.lines(self.body, self.clang)
+        lines = render.lines(self.body, self.clang)
+        if self.numbers is None:
+            return lines
+        numbers = iter(self.numbers)
+        return [(with_numbers(text, numbers), comment) for text, comment in lines]
 
     @cached_property
     def bare(self) -> list[str]:
@@ -206,19 +211,17 @@ class Kernel:
         made.__dict__.update(self._of_body)
         return made
 
-    @property
-    def is_text(self) -> bool:
-        """Whether it is nothing but lines of C."""
-        return type(self) is Kernel and all(type(s) is Raw for s in self.body.items)
-
     def with_offsets(self, numbers: Sequence[int]) -> Kernel:
-        """A kernel that `is_text` with these in place of the numbers that may be offsets (see markup), in order."""
-        body, left = Block(""), iter(numbers)
-        for line in self.body.items:
-            assert isinstance(line, Raw)
-            code = with_numbers(line.code, left)
-            body.items.append(line if code == line.code else line.with_code(code))
-        made = replace(self, body=body)
+        """The kernel with these in place of the numbers that may be offsets (see markup), in order."""
+        if all(type(s) is Raw for s in self.body.items):     # of text, the body can have them
+            body, left = Block(""), iter(numbers)
+            for line in self.body.items:
+                assert isinstance(line, Raw)
+                code = with_numbers(line.code, left)
+                body.items.append(line if code == line.code else line.with_code(code))
+            made = replace(self, body=body)
+        else:
+            made = replace(self, numbers=tuple(numbers))
         made.__dict__.update({name: self.__dict__[name] for name in _OF_BODY if name in self.__dict__ and name not in _OF_NUMBERS})
         made.__dict__["form"] = with_numbers(self.form, iter(numbers))
         return made

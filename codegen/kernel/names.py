@@ -128,8 +128,8 @@ ATTENTION_ON_GPU = frozenset("""
 # -------------------------------------------------------------------------------------------------- products and convolutions
 
 _SHARED = (
-    r"[abcijkr]|[abc]\d+|pa|pb|pg|px|wk|iy|ix|kb|kx|ky|dk|at|b_|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
-    r"|block_[ab]|[ab]_line|line0?|panel|part|plane|image|sums|padded|right|sum|value|channel|column|tile|unit"
+    r"[abcijkr]|[abc]\d+|pa|pb|pg|px|wk|kx|ky|at|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
+    r"|line0?|panel|part|plane|image|sums|padded|right|sum|value|channel|column|tile|unit"
     r"|(first_|last_)?(row|column|channel|unit)_tile"
 )
 _VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]|[ft][xy]|[ik][xy]0|tap|count")

@@ -16,6 +16,7 @@ from tracegrad.codegen.kernel.expressions import (
     COMPARISONS,
     Access,
     Address,
+    Array,
     At,
     Bits,
     Buffer,
@@ -135,7 +136,10 @@ class Printer:
         name, at = self.name(access.memory), access.at
         if at is None:
             return f"{name} + "
-        at = at.opened() + access.skip
+        at = at + access.skip
+        if isinstance(access.memory, Array) and access.memory.row:
+            name, at = f"{name}[{self.index((at // access.memory.row).opened())}]", at % access.memory.row
+        at = at.opened()
         if at.terms:
             return f"{name} + {self.index(at)}"
         return f"{name} + {offset(at.constant)}" if at.constant else name
@@ -147,6 +151,10 @@ class Printer:
         return "" if access.place is None else self.top(access.place)
 
     def element(self, access: Access) -> str:
+        memory, at = access.memory, access.at
+        if isinstance(memory, Array) and memory.row and at is not None:
+            row, column = (at // memory.row).opened(), (at % memory.row).opened()
+            return f"{self.name(memory)}[{self.index(row)}][{self.index(column)}]"
         return f"{self.name(access.memory)}[{self.place(access)}]"
 
     # -- statements
@@ -267,7 +275,8 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
     if isinstance(memory, Buffer):
         type_ = ctype(memory.dtype, lanes)
     else:
-        return f"{used('KEPT', f'{memory.type}{lanes}')}, {p.address(access)})", _ATOM
+        macro = "LOAD_LOCAL" if isinstance(memory, Array) and memory.shared else "KEPT"
+        return f"{used(macro, f'{memory.type}{lanes}')}, {p.address(access)})", _ATOM
     if x.places is not None:
         places, only = p.atom(x.places), "" if x.only is None else p.atom(x.only)
         if half:
@@ -372,6 +381,12 @@ def _verbatim(p: Printer, x: Verbatim) -> tuple[str, int]:
     return x.c, _ATOM
 
 
+def _allocate(p: Printer, x: Array) -> str:
+    aligned = f" __attribute__((aligned({x.aligned})))" if x.aligned else ""
+    sizes = f"[{x.size // x.row}][{x.row}]" if x.row else f"[{x.size}]"
+    return f"{'__local ' * x.shared}{x.type} {p.name(x)}{sizes}{aligned}{' = {0}' * x.zeros};"
+
+
 _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Pointer: _symbol, Address: _address,
     Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
@@ -386,7 +401,7 @@ _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
     Store: lambda p, s: p.store(s.access, p.top(s.value), s.stride),
     Raw: lambda p, s: s.code,
     Item: lambda p, s: f"const {s.type} {p.name(s.var)} = get_{s.of}_id({s.axis});",
-    Allocate: lambda p, s: f"{'__local ' * s.array.shared}{s.array.type} {p.name(s.array)}[{s.array.size}];",
+    Allocate: lambda p, s: _allocate(p, s.array),
     Barrier: lambda p, s: "barrier(CLK_LOCAL_MEM_FENCE);",
     Break: lambda p, s: "break;",
 }

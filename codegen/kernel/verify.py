@@ -175,6 +175,9 @@ class _Check:
     def enter(self, block: Block) -> None:
         if isinstance(block, Loop):
             self.loop(block)
+        if isinstance(block, If) and block.condition is not None:
+            for _, x, _, end in facts(block.condition):
+                self.come_in(self.expand(x), end)
         for kind, x, *rest in block.known:
             var = next(iter(x.vars), None)
             if kind == "range" and var is not None and x == var.index:
@@ -183,6 +186,14 @@ class _Check:
             elif kind == "between" and var is not None:
                 self.between(var, *rest)
         self.known += block.known
+
+    def come_in(self, x: Index, end: int) -> None:
+        """Note which items are in a block where x < end."""
+        for atom, c in x.terms:
+            if atom.var in self.items and c > 0:
+                first, last = self.ranges[atom.var]
+                least, _ = self.interval(x - atom.var.index * c)
+                self.ranges[atom.var] = first, max(first, min(last, (end - 1 - least) // c))
 
     def loop(self, loop: Loop) -> None:
         var, start, stop, step = loop.var, loop.start, loop.stop, loop.step
@@ -288,7 +299,8 @@ class _Check:
     def declared(self, var: Var, bound: Bound | None) -> None:
         self.ranges[var] = var.lo, var.hi
         if bound is not None and bound.low is not None and bound.high is not None:
-            low, high = self.interval(bound.low)[0], self.interval(bound.high)[1]
+            known = tuple(self.known)
+            low, high = self.interval(bound.low, known)[0], self.interval(bound.high, known)[1]
             self.ranges[var] = low, high if bound.limit is None else min(high, bound.limit)
         if bound is not None and bound.high is not None:
             self.meaning[var] = bound.high, 1, 1
@@ -523,12 +535,17 @@ class _Check:
             x = x - Index(((held, 1),), 0) * factor
             inner = self.expand(held.base.opened())
             form.constant += factor * inner.constant
-            for part, k in inner.terms:
+            ranges = [self.ranges[part.var] if part.var in self.items and part.var is not None else (part.lo, part.hi)
+                      for part, _ in inner.terms]
+            least = inner.constant + sum(k * first for (_, k), (first, _) in zip(inner.terms, ranges, strict=True))
+            for (part, k), (first, last) in zip(inner.terms, ranges, strict=True):
                 if k < 0 or (part.var not in self.items and not part.vars.isdisjoint(self.items)):
                     return None
-                first, last = self.ranges[part.var] if part.var in self.items and part.var is not None else (part.lo, part.hi)
                 form.constant += factor * k * first
-                among.append(Term(factor * k, last - first, part.var if part.var in self.items else None))
+                most = min(last - first, max(0, held.hi - least) // k)       # more of it alone would be too much
+                if not most and part.var is not None:
+                    form.alone |= {part.var}
+                among.append(Term(factor * k, most, part.var if part.var in self.items else None))
             form.sums.append(([t for t in among if t.most], factor * (held.hi - held.lo), [], factor * (held.hi - held.lo)))
         x = x.opened()
         form.constant += x.constant
@@ -564,10 +581,13 @@ class _Check:
         return form
 
     def holds(self, x: Index | None, low: int, high: int, guards: tuple[tuple[Any, ...], ...]) -> bool:
-        """Whether a guard says that x is in low..high."""
-        return x is not None and any(
-            kind == "range" and x.opened() - g.opened() == 0 and low <= rest[0] and rest[1] <= high + 1
-            for kind, g, *rest in (*guards, *self.known))
+        """Whether x is in low..high where the guards hold."""
+        if x is None:
+            return False
+        never = self.never
+        least, most = self.interval(x, (*guards, *self.known))
+        self.never = never
+        return low <= least and most <= high
 
     def expanded(self, vars: frozenset[Var]) -> bool:
         """Whether a quotient or remainder of these has nothing to do with the number of the work-item."""

@@ -113,6 +113,13 @@ class Writer:
         self.used |= names
         self.text_names |= names
 
+    def own(self, base: str) -> str:
+        """A name for a variable of the kernel's own, which may be one that no user's variable has: i, row."""
+        if base in self.used or base in self.held:
+            return self.unique(base)
+        self.used.add(base)
+        return base
+
     def rewind(self, names: set[str]) -> None:
         """Free the names that were given since `names` was taken of `used`: their scope is closed. (Parameters stay.)"""
         self.used &= names | {p.name for p in self.params.values()}
@@ -236,6 +243,15 @@ class Writer:
         local = Local(name, value.dtype, value.lanes, value.mask)
         self.define(local, value, node, const=not changes)
         return local
+
+    def indexed(self, base: str, x: Index) -> Index:
+        """The index as a variable, if it is more than a number or a variable."""
+        if not x.terms or (len(x.terms) == 1 and x.terms[0][1] == 1 and not x.constant and x.terms[0][0].var is not None):
+            return x
+        var = Var(self.own(base), x.hi - x.lo + 1, x.lo)
+        self.add(Declare(var, f"const {self.index}", self.at(x), bound=bound(x)))
+        self.bind(var)
+        return var.index
 
     def least(self, a: Operand, b: Operand) -> Expression:
         """The less of two indices. (C's `min` is of two numbers of one type.)"""

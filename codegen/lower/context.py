@@ -126,9 +126,10 @@ class Context:
             write: Callable[..., None] = ev.store_pair if sink.fn.family == "pair" else ev.store
             write(self.output(group, sink), sink, at, *found)
 
-    def writer(self, group: Group, target: Target | None = None) -> Writer:
+    def writer(self, group: Group, target: Target | None = None, index: str = "int") -> Writer:
+        """The writer of a kernel of the group. index: the type that indices need at least."""
         sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.sinks)]
-        writer = Writer(target or self.target, self.namer, index_type(*sizes))
+        writer = Writer(target or self.target, self.namer, index if index == "long" else index_type(*sizes))
         writer.held = frozenset(writer.base(n) for n in (*group.reads, *group.stored))
         return writer
 
@@ -138,10 +139,11 @@ class Context:
         return evaluator
 
     def finish(
-        self, group: Group, writer: Writer, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, required: bool = False
+        self, group: Group, writer: Writer, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, required: bool = False,
+        entry: str = ""
     ) -> Kernel:
-        """The kernel of what `writer` holds; required: it is right for work-groups of that size only."""
-        entry = self.entry(group)
+        """The kernel of what `writer` holds; required: it is right for work-groups of that size only; entry: its name, if it has one."""
+        entry = entry or self.entry(group)
         writer.sweep()
         writer.round_once()
         writer.blocks[0].memo = {}                           # what was only needed to write it

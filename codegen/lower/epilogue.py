@@ -34,14 +34,13 @@ class Operand(Plain):
     """What a generator reads. load: (emit, *indices) -> the C expression of an element in the dtype of arithmetic.
 
     strided: (pointer, strides) if it is a plain buffer of that dtype; of a dimension of one element the stride is 0. depends: for each
-    dimension whether elements differ along it. side_by_side: for each whether neighbours along it lie so in all that is read of this size.
+    dimension whether elements differ along it.
     """
 
     load: Callable[..., str]
     params: tuple[Parameter, ...]
     strided: tuple[str, tuple[int, ...]] | None = None
     depends: tuple[bool, ...] = ()
-    side_by_side: tuple[bool, ...] = ()
 
 
 class Epilogue(Plain):
@@ -74,11 +73,9 @@ class Operands:
 
         load(lambda line: None, *names)                      # finds the parameters
         vars = [call.positions[name, n] for name, n in zip(names, shape, strict=True)]
-        reached = [(index, index.reached()) for index in call.ev.indices]
-        depends = tuple(n > 1 and any(v in by for _, by in reached) for v, n in zip(vars, shape, strict=True))
-        read = [index for index, by in reached if all(v in by for v, d in zip(vars, depends, strict=True) if d)]
-        beside = tuple(bool(read) and all(index.stride(v) == 1 and index.directly(v) for index in read) for v in vars)
-        return Operand(load, call.params, _strided(node, call, vars), depends, beside)
+        reached = frozenset().union(*(index.reached() for index in call.ev.indices))
+        depends = tuple(n > 1 and v in reached for v, n in zip(vars, shape, strict=True))
+        return Operand(load, call.params, _strided(node, call, vars), depends)
 
     def epilogue(self, result: Node, shape: Sequence[int], names: Sequence[str]) -> Epilogue:
         """What becomes of the elements of `result`, an array of `shape`: every stored sink of the group."""

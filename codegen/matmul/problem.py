@@ -30,16 +30,14 @@ class Matrix(Plain):
     """An operand: how to read it, and the kernel parameters that reading needs.
 
     strided: (pointer name, batch stride, row stride, column stride) in elements if it is a plain buffer of the compute dtype
-    whose pointer is one of `params`. batched: False if it does not depend on the batch index (it is then packed once). side_by_side:
-    whether neighbours along the batch, a column or a row lie so. steady: whether it is the same in all turns of a loop, so that it is
-    packed once for all of them.
+    whose pointer is one of `params`. batched: False if it does not depend on the batch index (it is then packed once). steady: whether it
+    is the same in all turns of a loop, so that it is packed once for all of them.
     """
 
     load: Load
     params: tuple[Parameter, ...]
     strided: tuple[str, int, int, int] | None = None
     batched: bool = True
-    side_by_side: tuple[bool, ...] = (False, False, False)
     steady: bool = False
 
 
@@ -61,10 +59,7 @@ Store = Epilogue[Write]
 
 
 class Operand(Plain):
-    """A matrix seen as lines (rows of A, columns of B) along k; `strides` are those of batch, line and k.
-
-    across: it is no plain buffer, and neighbouring lines are read side by side rather than neighbours along k. steady: see `Matrix`.
-    """
+    """A matrix seen as lines (rows of A, columns of B) along k; `strides` are those of batch, line and k. steady: see `Matrix`."""
 
     name: str
     lines: int
@@ -73,7 +68,6 @@ class Operand(Plain):
     batched: bool
     pointer: str | None = None
     strides: tuple[int, int, int] = (0, 0, 0)
-    across: bool = False
     steady: bool = False
 
 
@@ -98,7 +92,6 @@ class Product(Plain):
     store: Store
     target: Target
     owner: Hashable
-    extent: Callable[[Emit, Term], str] | None = None         # (emit, b) -> how many k there are for this batch, if not always all
 
     @property
     def m(self) -> int:

@@ -1,7 +1,7 @@
-"""Kernel texts of matrix products: C[b,i,j] = sum over k of A[b,i,k] * B[b,k,j], any shape and dtype. Start at `gemm`.
+"""Kernel texts of matrix products on CPUs: C[b,i,j] = sum over k of A[b,i,k] * B[b,k,j], any shape and dtype. Start at `gemm`.
 
 The caller says how elements of A and B are read (`Matrix`: a callback, and strides if it is a plain buffer) and what becomes
-of the result (`Store`: a callback with the fused epilogue, called exactly once for each element). On a CPU the schedule is one of
+of the result (`Store`: a callback with the fused epilogue, called exactly once for each element). The schedule is one of
 
 - tile: 6 rows x 2 vectors of accumulators, B read as vectors, A as broadcast scalars, each straight from its buffer or packed
   into panels (fused loads, unsuitable strides, or large matrices); of a product that a core's second cache does not hold k is cut in
@@ -10,7 +10,7 @@ of the result (`Store`: a callback with the fused epilogue, called exactly once 
 - either of them with k split over work-items into partial results that a second kernel adds up, in a fixed order.
 
 A tile at an edge starts earlier and skips what its neighbour stores, so that every load is in bounds and no tile is special.
-On a GPU: tiles in local memory (`gpu`). The compute dtype is what loads yield and what the epilogue is given.
+The compute dtype is what loads yield and what the epilogue is given.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from tracegrad.codegen.kernel.vectors import (
     transposed,
     write,
 )
-from tracegrad.codegen.matmul import gpu
 from tracegrad.codegen.matmul.cpu import Broadcast, Dot, tiles
 from tracegrad.codegen.matmul.problem import DType, Matrix, Operand, Product, Store, View
 from tracegrad.codegen.tuning import tuning
@@ -63,12 +62,12 @@ def gemm(
     p = Product(name, batch, _rows(a, m), _columns(b, n), k, dtype, store, target, owner)
     if k == 0:
         return [_total(p, 0)]
-    return gpu_product(p) if target.kind == "gpu" else _on_cpu(p)
+    return _on_cpu(p)
 
 
 def _rows(x: Matrix, m: int) -> Operand:
     if x.strided is None:
-        return Operand("a", m, x.load, x.params, x.batched, across=x.side_by_side[1], steady=x.steady)
+        return Operand("a", m, x.load, x.params, x.batched, steady=x.steady)
     pointer, batch, row, column = x.strided
     return Operand("a", m, x.load, x.params, batch != 0, pointer, (batch, row, column), steady=x.steady)
 
@@ -78,7 +77,7 @@ def _columns(x: Matrix, n: int) -> Operand:
         return x.load(emit, b, k, line)
 
     if x.strided is None:
-        return Operand("b", n, read, x.params, x.batched, across=x.side_by_side[2], steady=x.steady)
+        return Operand("b", n, read, x.params, x.batched, steady=x.steady)
     pointer, batch, row, column = x.strided
     return Operand("b", n, read, x.params, batch != 0, pointer, (batch, column, row), steady=x.steady)
 
@@ -131,12 +130,11 @@ def _split(p: Product, schedule: Callable[[Product, int], list[Kernel]]) -> list
     """Runs `schedule`; with k split into partial results where k is so long that all tiles together read their operands from memory again
     and again, or where there would be too few work-items for the cores.
     """
-    parts = _parts_in_cache(p) if p.target.kind == "cpu" else 1
+    parts = _parts_in_cache(p)
     if parts == 1:
         kernels = schedule(p, 1)
-        size = math.prod(kernels[-1].local_size or (1,))
-        items, full = math.prod(kernels[-1].global_size) // size, 2 * p.target.cores if p.target.kind == "cpu" else gpu.wanted(p, size)
-        parts = gpu.parts_of_k(p, items, full) if p.target.kind == "gpu" else min(ceil_div(full, items), p.k // tuning().split_k)
+        items, full = math.prod(kernels[-1].global_size), 2 * p.target.cores
+        parts = min(ceil_div(full, items), p.k // tuning().split_k)
         if 2 * items >= full or parts < 2 or p.flops < tuning().split_flops:
             return kernels
 
@@ -296,15 +294,8 @@ def _dot(p: Product, parts: int) -> list[Kernel]:
     return [tiles(p, parts, _in_place(p.a), _in_place(p.b), Dot(p.dtype, lanes(p.dtype, p.target), rows, columns))]
 
 
-def gpu_product(p: Product) -> list[Kernel]:
-    """The kernels of a product on a GPU."""
-    return _split(p, gpu.product)
-
-
 def _total(p: Product, parts: int) -> Kernel:
     """The kernel that adds the partial results in order and runs the epilogue; with no parts it stores zeros."""
-    if p.target.kind == "gpu":
-        return gpu.total(p, parts, _partial(p, parts) if parts else None)
     width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1))
     name = f"{p.name}_total" if parts else p.name
     temp = (_partial(p, parts).buffer("partial", "const"),) if parts else ()

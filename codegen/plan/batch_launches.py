@@ -99,7 +99,7 @@ def is_serial(step: Kernel) -> bool:
 def can_be_serial(step: Kernel) -> bool:
     """Whether its work-items are few, and what one of them can do one after the other."""
     alone = step.group is not None and prod(step.group) == 1 and not step.cooperates       # a work-group's may be of one item, too
-    return alone and prod(step.global_size) <= tuning().merged_items and not step.foreign
+    return alone and prod(step.global_size) <= tuning().merged_items and not step.foreign and step.numbers is None
 
 
 def is_little(step: Kernel) -> bool:

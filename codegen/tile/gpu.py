@@ -1,0 +1,430 @@
+"""Tile programs on GPUs: registers of a work-group's items, local memory, the next blocks fetched while these are used. Start at `written`.
+
+A staged tile has two places in local memory: what is fetched to registers while one is read goes to the other, so there is one barrier a
+step. All that is written are statements: what a tile is loaded from and stored to adds its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from math import prod
+
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Local, Operand
+from tracegrad.codegen.kernel.expressions import Load as Read
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Declare, clipped_at
+from tracegrad.codegen.kernel.vectors import ceil_div, ctype
+from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
+from tracegrad.dtypes import DType
+
+VECTOR = 4                    # registers side by side that are read from local memory together
+PAD = 4                       # elements behind a line of a staged tile, so that the lines' beginnings are in different banks
+Registers = Mapping[tuple[Axis, int], Index]
+
+
+def written(w: Writer, program: Program) -> None:
+    """Writes the program's statements."""
+    _Items(w, program).run()
+
+
+def staged_bytes(block: int, depth: int, dtype: DType) -> int:
+    """Local memory of a staged tile of so many lines."""
+    return 2 * depth * (block + PAD) * dtype.itemsize
+
+
+class _Items:
+    """One kernel while it is written. fixed: the indices along axes that have no registers; tested: those that are known to be inside."""
+
+    def __init__(self, w: Writer, program: Program) -> None:
+        self.w, self.program = w, program
+        self.numbers: dict[tuple[Axis, int], Index] = {}     # the digits that are numbers of groups and items
+        self.fixed: dict[Axis, Index] = {}
+        self.tested: set[Axis] = set()
+        self.registers: dict[Tile, Array | Expression] = {}
+        self.staged: dict[Tile, Array] = {}
+        self.folded: dict[Tile, Array] = {}
+        self.first: list[Expression] = []                    # what holds for the items that have what was folded
+        self.unit = ZERO                                     # the number of the item in its group
+
+    def run(self) -> None:
+        self.count_items()
+        for step in self.program.steps:
+            if isinstance(step, Zeros):
+                self.zeros(step.tile)
+            elif isinstance(step, Fold):
+                self.fold(step)
+            elif isinstance(step, Store):
+                self.store(step)
+            elif any(isinstance(s, Load) and s.tile.staged for s in step.body):
+                self.pipeline(step)
+            else:
+                self.loop(step)
+
+    def count_items(self) -> None:
+        """Declare the numbers of groups and items."""
+        steps = [s for s in self.program.steps if isinstance(s, Loop)]
+        for held in (Held.GROUP, Held.GLOBAL, Held.ITEM):
+            for dim in range(len(self.program.local)):
+                digits, count = self.program.digits(held, dim), self.program.count(held, dim)
+                number = constant(0)
+                if count > 1:
+                    (axis, _), *more = [(a, n) for a, n in digits if a.digits[n].count > 1]
+                    alone = sum(d.held is not Held.REGISTER for d in axis.digits) == len(axis.digits) == 1
+                    base = "xyz"[dim] if held is Held.ITEM else "group" if more else axis.name if alone else f"{axis.name}_block"
+                    type_ = "int" if held is Held.ITEM else ""
+                    number = self.w.item(self.w.own(base), count, dim, held.value, type_).index
+                    if held is Held.ITEM:
+                        self.unit = self.unit + number * prod(self.program.local[:dim])
+                self.numbers.update(zip(digits, unravel(number, [a.digits[n].count for a, n in digits]), strict=True))
+        for axis in self.program.axes:
+            if axis.held(Held.REGISTER) == 1 and all(axis is not s.axis for s in steps):
+                self.fixed[axis] = self.w.indexed(axis.name, self.index(axis, {}))
+
+    # -- names, indices
+
+    @contextmanager
+    def names(self) -> Iterator[None]:
+        """The names of what is declared in blocks that are opened in it are free again at its end. (What does not change in these stands
+        in front of them.)"""
+        before = set(self.w.used)
+        yield
+        self.w.rewind(before | {s.symbol.name for block in self.w.blocks for s in block.items if isinstance(s, Declare)})
+
+    def index(self, axis: Axis, registers: Registers) -> Index:
+        """The index along an axis, of these registers."""
+        return self.fixed[axis] if axis in self.fixed else self.start(axis) + self.within(axis, registers)
+
+    def start(self, axis: Axis) -> Index:
+        """Where the work-group's block begins."""
+        return self.sum_of(axis, {}, lambda held: held is Held.GROUP)
+
+    def within(self, axis: Axis, registers: Registers) -> Index:
+        """The index in it."""
+        return self.sum_of(axis, registers, lambda held: held is not Held.GROUP)
+
+    def sum_of(self, axis: Axis, registers: Registers, counts: Callable[[Held], bool]) -> Index:
+        """The sum of some digits of an axis."""
+        found, step = ZERO, 1
+        for n, digit in reversed(list(enumerate(axis.digits))):
+            if counts(digit.held):
+                found = found + (registers.get((axis, n), ZERO) if digit.held is Held.REGISTER else self.numbers[axis, n]) * step
+            step *= digit.count
+        return found
+
+    def test(self, tests: Sequence[Expression]) -> ExitStack:
+        """`with`: only where all the tests hold; what depends on what they are about is computed in it."""
+        inside = ExitStack()
+        if tests:
+            all_ = tests[0]
+            for more in tests[1:]:
+                all_ = Infix("&&", all_, more)
+            inside.enter_context(self.w.branch(all_))
+            for var in all_.vars:
+                self.w.bind(var)
+        return inside
+
+    def outside(self, axes: Sequence[Axis], at: Sequence[Index], limits: Mapping[Axis, Operand]) -> list[Expression]:
+        """What has to be tested for the indices to be within their axes. limits: how many there are, if not always all."""
+        return [Infix("<", self.w.at(x), limits.get(axis, axis.size)) for axis, x in zip(axes, at, strict=True)
+                if axis not in self.tested and (axis in limits or x.hi >= axis.size)]
+
+    # -- registers
+
+    @contextmanager
+    def spread(self, axes: Sequence[Axis], unrolled: bool = True) -> Iterator[dict[tuple[Axis, int], Index]]:
+        """Loops over the registers along these axes. Asked to be unrolled: what is indexed by a number that is known is in a register."""
+        found: dict[tuple[Axis, int], Index] = {}
+        with self.names(), ExitStack() as inside:
+            for axis in axes:
+                for n, digit in enumerate(axis.digits):
+                    if digit.held is Held.REGISTER and digit.count > 1:
+                        var = Var(self.w.own(f"{axis.name}{n}"), digit.count)
+                        inside.enter_context(self.w.loop(var, 0, digit.count, unrolled=unrolled))
+                        found[axis, n] = var.index
+            yield found
+
+    def register(self, axes: Sequence[Axis], registers: Registers) -> Index:
+        """The number of a register of a tile."""
+        digits = [(axis, n) for axis in axes for n, d in enumerate(axis.digits) if d.held is Held.REGISTER]
+        return ravel([registers.get(d, ZERO) for d in digits], [axis.digits[n].count for axis, n in digits])
+
+    def held(self, tile: Tile, name: str, axes: Sequence[Axis]) -> Array:
+        """Registers for the elements along these axes."""
+        return self.w.array(self.w.own(name), ctype(tile.dtype), prod(axis.held(Held.REGISTER) for axis in axes), reserved=True)
+
+    def value(self, tile: Tile, registers: Registers, without: Axis | None = None) -> Expression:
+        """An element of the tile."""
+        found = self.registers[tile]
+        if isinstance(found, Expression):
+            return found
+        axes = [axis for axis in tile.axes if axis is not without]
+        return Read(Access(found, self.register(axes, registers)), tile.dtype)
+
+    def zeros(self, tile: Tile) -> None:
+        if prod(axis.held(Held.REGISTER) for axis in tile.axes) == 1:
+            self.registers[tile] = self.named(tile, Literal(0, tile.dtype))
+            return
+        self.registers[tile] = array = self.held(tile, tile.name, tile.axes)
+        array.zeros = True
+
+    def named(self, tile: Tile, value: Expression) -> Local:
+        """A variable for the one element of the tile that an item has."""
+        local = Local(self.w.own(tile.name), tile.dtype)
+        self.w.define(local, value)
+        return local
+
+    def accumulate(self, step: Dot | Add, axis: Axis) -> None:
+        """into += a * b, or x, for all registers of the tile."""
+        into = self.registers[step.into]
+        with self.spread(step.into.axes) as registers:
+            if isinstance(step, Dot):
+                value: Expression = Infix("*", self.value(step.a, registers, axis), self.value(step.b, registers, axis))
+            else:
+                value = self.value(step.x, registers, axis)
+            if isinstance(into, Array):
+                self.w.update(Access(into, self.register(step.into.axes, registers)), "+", value)
+            elif isinstance(into, Local):
+                self.w.update(into, "+", value)
+
+    # -- elements
+
+    def element(self, load: Load, at: Sequence[Index], limits: Mapping[Axis, Operand], stored: bool) -> Expression:
+        """What is loaded from there; 0 outside. stored: the caller stores it where it is read, so that it needs no variable."""
+        w, axes = self.w, load.tile.axes
+        at = [self.w.indexed(axis.name, x) for axis, x in zip(axes, at, strict=True)]
+        tests = self.outside(axes, at, limits)
+        inside = [bounded(x, 0, axis.size) for axis, x in zip(axes, at, strict=True)]
+        found: Element | None = None
+        if not tests:
+            found = load.source(*inside)
+            if not found.tests:
+                return self.taken(found) if stored else _read(found)
+        value = w.declare("value", Literal(0, load.tile.dtype))
+        with self.test(tests):
+            found = found or load.source(*inside)
+            with self.test(found.tests):
+                w.assign(value, self.taken(found))
+        return value
+
+    def taken(self, found: Element) -> Expression:
+        """What is read. If it is a variable that was just declared, its value: there is no need for the variable."""
+        value, items = _read(found), self.w.blocks[-1].items
+        if items and isinstance(items[-1], Declare) and items[-1].symbol is value and isinstance(value, Local):
+            for block in self.w.blocks:
+                block.memo = {key: kept for key, kept in block.memo.items() if kept is not value}
+            self.w.used.discard(value.name)
+            declared = items.pop()
+            assert isinstance(declared, Declare)
+            return declared.value
+        return value
+
+    # -- loops
+
+    def part(self, loop: Loop, unit: int) -> tuple[Index, Index, Mapping[Axis, Operand]]:
+        """Where an item's part of the loop begins and ends, in units of so many, and how many there are if that has to be tested."""
+        axis, w = loop.axis, self.w
+        count = ceil_div(axis.size, unit)
+        limit = None if loop.count is None else loop.count(*[self.index(a, {}) for a in loop.of])
+        limits: Mapping[Axis, Operand] = {} if limit is None else {axis: limit}
+        if loop.part is None:
+            return ZERO, constant(count) if limit is None else (limit.index + (unit - 1)) // unit, limits
+        length = loop.length // unit
+        first = self.index(loop.part, {}) * length
+        end = first + length
+        if limit is None:
+            stop = clipped_at(end, count, count % length > 0)
+            last = w.bounding(self.w.own("last"), count, stop)
+        else:
+            last = w.known(self.w.own("last"), count + 1, w.least(end, (limit.index + (unit - 1)) // unit))
+        w.bind(last)
+        return first, last.index, limits
+
+    def loop(self, loop: Loop) -> None:
+        """Items read what they need where they need it."""
+        w, axis = self.w, loop.axis
+        loads = [s for s in loop.body if isinstance(s, Load)]
+        with self.names():
+            first, last, _ = self.part(loop, 1)
+            around = [a for a in self.fixed if any(a in s.tile.axes for s in loads)]
+            tests = self.outside(around, [self.fixed[a] for a in around], {})
+            with self.test(tests):
+                tested, self.tested = self.tested, self.tested | set(around)
+                var, once = Var(self.w.own(axis.name), axis.size), axis.size == 1
+                with ExitStack() as inside:
+                    inside.enter_context(w.block(Block("{")) if once else w.loop(
+                        var, first + self.index(axis, {}), last, axis.block, unrolled=loop.unrolled))
+                    for step in loop.body:
+                        if isinstance(step, Load):
+                            self.load(step, axis, var.index)
+                        else:
+                            self.accumulate(step, axis)
+                self.tested = tested
+
+    def load(self, load: Load, axis: Axis, at: Index) -> None:
+        """The tile at an index of the loop, to registers."""
+        tile = load.tile
+        axes = [a for a in tile.axes if a is not axis]
+        if prod(a.held(Held.REGISTER) for a in axes) == 1:
+            self.registers[tile] = self.element(load, [at if a is axis else self.index(a, {}) for a in tile.axes], {}, False)
+            return
+        self.registers[tile] = array = self.held(tile, tile.name, axes)
+        with self.spread(axes) as registers:
+            value = self.element(load, [at if a is axis else self.index(a, registers) for a in tile.axes], {}, True)
+            self.w.store(Access(array, self.register(axes, registers)), value)
+
+    def pipeline(self, loop: Loop) -> None:
+        """The tiles come through local memory, block after block of the loop's axis."""
+        w, axis = self.w, loop.axis
+        loads = [s for s in loop.body if isinstance(s, Load)]
+        fetched = {}
+        for load in loads:
+            row = self.line(load.tile, axis).block + PAD
+            array = w.array(self.w.own(f"{load.tile.name}_block"), ctype(load.tile.dtype), 2 * axis.block * row, True, None, True)
+            array.aligned, array.row = VECTOR * load.tile.dtype.itemsize, row
+            self.staged[load.tile] = array
+        first, last, limits = self.part(loop, axis.block)
+        for load in loads:
+            each = ceil_div(self.line(load.tile, axis).block * axis.block, prod(self.program.local))
+            fetched[load.tile] = w.array(self.w.own(f"{load.tile.name}_next"), ctype(load.tile.dtype), each, reserved=True)
+        for load in loads:
+            self.fetch(load, loop, first, limits, fetched[load.tile])
+        for load in loads:
+            self.put(load, axis, first, fetched[load.tile])
+        w.barrier()
+        count = ceil_div(axis.size, axis.block)
+        if count == 1:
+            self.block(loop, ZERO)
+            return
+        step = Var(self.w.own("step"), count)
+        following = bounded(step.index + 1, 0, count)        # where there are more
+        more = Infix("<", w.at(step.index + 1), w.at(last))
+        with w.loop(step, first, last):
+            with self.names(), w.branch(more):
+                for load in loads:
+                    self.fetch(load, loop, following, limits, fetched[load.tile])
+            self.block(loop, step.index)
+            with self.names(), w.branch(more):
+                for load in loads:
+                    self.put(load, axis, following, fetched[load.tile])
+            w.barrier()
+
+    def block(self, loop: Loop, step: Index) -> None:
+        """What is done with one block of staged tiles."""
+        with self.spread((loop.axis,), unrolled=False) as registers:
+            for s in loop.body:
+                if isinstance(s, Load):
+                    self.fragment(s.tile, loop.axis, step, registers)
+                else:
+                    self.accumulate(s, loop.axis)
+
+    def line(self, tile: Tile, axis: Axis) -> Axis:
+        """The axis of a staged tile, beside the loop's, along which a block has several elements."""
+        return max((a for a in tile.axes if a is not axis), key=lambda a: a.block)
+
+    @contextmanager
+    def share(self, load: Load, axis: Axis) -> Iterator[tuple[Index, Index, Index]]:
+        """The elements of a block that are an item's to fetch: the register, the index in the block along the axis, that along the line.
+
+        What items side by side fetch lies side by side.
+        """
+        line, items = self.line(load.tile, axis).block, prod(self.program.local)
+        total = line * axis.block
+        with self.names(), ExitStack() as inside:
+            at = Var(self.w.own("at"), ceil_div(total, items))
+            inside.enter_context(self.w.loop(at, 0, at.hi + 1, unrolled=True) if at.hi else self.w.block(Block("{")))
+            unit = self.w.indexed("unit", at.index * items + self.unit)
+            if total % items:
+                inside.enter_context(self.test([Infix("<", self.w.at(unit), total)]))
+                unit = bounded(unit, 0, total)
+            inner = line if load.across else axis.block
+            found = unit % inner, unit // inner
+            yield at.index, *(found[::-1] if load.across else found)
+
+    def fetch(self, load: Load, loop: Loop, step: Index, limits: Mapping[Axis, Operand], to: Array) -> None:
+        """An item's share of the block at a step, to its registers."""
+        axis = loop.axis
+        line = self.line(load.tile, axis)
+        with self.share(load, axis) as (at, along, down):
+            indices = [step * axis.block + along if a is axis else self.start(a) + down if a is line
+                       else self.index(a, {}) for a in load.tile.axes]
+            self.w.store(Access(to, at), self.element(load, indices, limits, True))
+
+    def put(self, load: Load, axis: Axis, step: Index, fetched: Array) -> None:
+        """The same, from there to local memory."""
+        with self.share(load, axis) as (at, along, down):
+            place = self.place(load.tile, axis, step, along, down)
+            self.w.store(Access(self.staged[load.tile], place), Read(Access(fetched, at), load.tile.dtype))
+
+    def place(self, tile: Tile, axis: Axis, step: Index, along: Index, down: Index) -> Index:
+        """Where an element of a staged tile is: every second block is put into the same place."""
+        pitch = self.line(tile, axis).block + PAD
+        return step % 2 * (axis.block * pitch) + along * pitch + down
+
+    def fragment(self, tile: Tile, axis: Axis, step: Index, registers: Registers) -> None:
+        """The item's elements of a staged tile at an index of the block, those side by side as one vector."""
+        w, line, array = self.w, self.line(tile, axis), self.staged[tile]
+        along = self.within(axis, registers)
+
+        def at(more: Registers) -> Index:
+            return self.place(tile, axis, step, along, self.within(line, more))
+
+        if line.held(Held.REGISTER) == 1:
+            self.registers[tile] = self.named(tile, Read(Access(array, at({})), tile.dtype))
+            return
+        self.registers[tile] = to = self.held(tile, tile.name, (line,))
+        wide = line.digits[-1].held is Held.REGISTER and line.digits[-1].count == VECTOR
+        outer = Axis(line.name, line.size, line.digits[:-1]) if wide else line
+        with self.spread((outer,)) as inner:
+            own = {(line, n): x for (_, n), x in inner.items()}
+            if not wide:
+                w.store(Access(to, self.register((line,), own)), Read(Access(array, at(own)), tile.dtype))
+                return
+            several = w.declare(f"{tile.name}{VECTOR}", Read(Access(array, at(own), each=VECTOR), tile.dtype, VECTOR))
+            for lane in range(VECTOR):
+                w.store(Access(to, self.register((line,), own) + lane), Lanes(several, lane))
+
+    # -- results
+
+    def fold(self, fold: Fold) -> None:
+        """Halves of the items along the axis are added up, and halves of these, in local memory."""
+        w, tile, axis = self.w, fold.tile, fold.axis
+        digit, = (d for d in axis.digits if d.held is Held.ITEM)
+        items, step, lane = prod(self.program.local), prod(self.program.local[:digit.dim]), self.index(axis, {})
+        registers = prod(a.held(Held.REGISTER) for a in tile.axes)
+        sums = self.folded[tile] = w.array(self.w.own(f"{tile.name}_sums"), ctype(tile.dtype), registers * items, True, None, True)
+        sums.row = items * (registers > 1)
+        with self.spread(tile.axes) as own:
+            w.store(Access(sums, self.sums_at(tile, own)), self.value(tile, own))
+        w.barrier()
+        half = digit.count // 2
+        while half:
+            with w.branch(Infix("<", w.at(lane), half)), self.spread(tile.axes) as own:
+                at = self.sums_at(tile, own)
+                other = at + (bounded(lane + half, half, half) - lane) * step
+                w.update(Access(sums, at), "+", Read(Access(sums, other), tile.dtype))
+            w.barrier()
+            half //= 2
+        if digit.count > 1:
+            self.first.append(Infix("==", w.at(lane), 0))
+
+    def sums_at(self, tile: Tile, registers: Registers) -> Index:
+        return self.register(tile.axes, registers) * prod(self.program.local) + self.unit
+
+    def store(self, store: Store) -> None:
+        tile = store.tile
+        with self.spread(tile.axes) as registers:
+            at = [self.w.indexed(axis.name, self.index(axis, registers)) for axis in tile.axes]
+            with self.test([*self.first, *self.outside(tile.axes, at, {})]):
+                found = store.sink(*[bounded(x, 0, axis.size) for axis, x in zip(tile.axes, at, strict=True)])
+                with self.test(found.tests):
+                    sums = self.folded.get(tile)
+                    value = self.value(tile, registers) if sums is None else Read(Access(sums, self.sums_at(tile, registers)), tile.dtype)
+                    assert found.write is not None
+                    found.write(value)
+
+
+def _read(found: Element) -> Expression:
+    assert found.read is not None
+    return found.read()

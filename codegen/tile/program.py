@@ -1,0 +1,173 @@
+"""Tile programs: what a kernel does with blocks of values, before anything is said in statements. Start at `Program`.
+
+A tile is a block of values along axes of the problem. Its layout is that of its axes: the digits of an index are the numbers of a
+work-group, of an item in it, and of a register, so an element belongs to one item, which holds it in a register. A lowering (`gpu`)
+makes the statements. What a tile is loaded from and stored to are callbacks, which get the index along each axis: index maps (windows of
+an image), fused producers and epilogues are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from math import prod
+from typing import Protocol
+
+from tracegrad.codegen.kernel.expressions import Expression
+from tracegrad.codegen.kernel.index import Index, Var
+from tracegrad.dtypes import DType
+from tracegrad.plan import Plain
+
+
+class Held(Enum):
+    """What a digit of an index is the number of."""
+
+    GROUP = "group"               # a work-group
+    ITEM = "local"                # an item of its group
+    GLOBAL = "global"             # an item of all: of items that have nothing to do with each other
+    REGISTER = "register"         # a register, or an iteration of a loop
+
+
+class Digit(Plain):
+    """One of `count` values; dim: the dimension of the launch, of groups and items."""
+
+    held: Held
+    count: int
+    dim: int = 0
+
+
+class Axis(Plain):
+    """The indices 0..size-1 along one dimension of the problem. digits: where each is, the largest first; they may go beyond `size`.
+
+    name: what kernels call the index.
+    """
+
+    name: str
+    size: int
+    digits: tuple[Digit, ...] = ()
+
+    @property
+    def covered(self) -> int:
+        """How many indices the digits count."""
+        return prod(d.count for d in self.digits)
+
+    @property
+    def block(self) -> int:
+        """How many of them are of one work-group."""
+        return prod(d.count for d in self.digits if d.held is not Held.GROUP)
+
+    def held(self, held: Held) -> int:
+        """How many of them the digits of a kind count."""
+        return prod(d.count for d in self.digits if d.held is held)
+
+
+class Tile(Plain):
+    """The values along `axes`. staged: they come through local memory, where all items of the work-group see them."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    staged: bool = False
+
+
+class Element(Plain):
+    """One element of what a tile is loaded from, or stored to. tests: what has to hold for it to be there; elsewhere 0 is loaded, and
+    nothing is stored. read: its value, by statements where it is called; write: stores a value.
+    """
+
+    tests: tuple[Expression, ...]
+    read: Callable[[], Expression] | None = None
+    write: Callable[[Expression], None] | None = None
+
+
+class Place(Protocol):
+    """Finds an element: at these indices, one for each axis of the tile, all of them within the axes' sizes where the tests hold."""
+
+    def __call__(self, *at: Index) -> Element: ...
+
+
+class Zeros(Plain):
+    """The tile is 0."""
+
+    tile: Tile
+
+
+class Load(Plain):
+    """The tile is read. across: what lies side by side in memory is along the axis that the loop around does not count."""
+
+    tile: Tile
+    source: Place
+    across: bool = False
+
+
+class Dot(Plain):
+    """into += the sum over the loop's axis of a * b."""
+
+    into: Tile
+    a: Tile
+    b: Tile
+
+
+class Add(Plain):
+    """into += the sum over the loop's axis of x."""
+
+    into: Tile
+    x: Tile
+
+
+class Loop(Plain):
+    """The body for all of `axis`, or for the `length` of it that are part number `part`: no part is empty. If it loads staged tiles, the
+    next block of each is fetched while this one is worked on.
+
+    count: declares what there is to know of the indices along `of` before the loop; how many of the axis there are, if not always all.
+    unrolled: the compiler is asked to write it out.
+    """
+
+    axis: Axis
+    body: tuple[Load | Dot | Add, ...]
+    part: Axis | None = None
+    length: int = 0
+    count: Callable[..., Var | None] | None = None
+    of: tuple[Axis, ...] = ()
+    unrolled: bool = False
+
+
+class Fold(Plain):
+    """Items side by side along `axis` have a sum each in `tile`: these are added up. The first of them has the result."""
+
+    tile: Tile
+    axis: Axis
+
+
+class Store(Plain):
+    """The tile is written, by the items that have it."""
+
+    tile: Tile
+    sink: Place
+
+
+class Program(Plain):
+    """Steps, one after the other. axes: all that have groups or items, those that count slower first; local: the sizes of a work-group."""
+
+    axes: tuple[Axis, ...]
+    local: tuple[int, ...]
+    steps: tuple[Zeros | Loop | Fold | Store, ...]
+
+    @property
+    def cooperates(self) -> bool:
+        """Whether the items of a work-group have to do with each other."""
+        return any(d.held is Held.ITEM for axis in self.axes for d in axis.digits)
+
+    def digits(self, held: Held, dim: int) -> list[tuple[Axis, int]]:
+        """The digits along a dimension of the launch, each as its axis and its place among that axis' digits."""
+        return [(axis, n) for axis in self.axes for n, d in enumerate(axis.digits) if d.held is held and d.dim == dim]
+
+    def count(self, held: Held, dim: int) -> int:
+        """How many numbers these have together."""
+        return prod(axis.digits[n].count for axis, n in self.digits(held, dim))
+
+    @property
+    def launched(self) -> tuple[int, ...]:
+        """How many work-items are launched along each dimension."""
+        return tuple(self.count(Held.GLOBAL, dim) if self.digits(Held.GLOBAL, dim) else self.count(Held.GROUP, dim) * n
+                     for dim, n in enumerate(self.local))
