@@ -30,6 +30,7 @@ from tracegrad.codegen.kernel.statements import (
     Array,
     Block,
     Bound,
+    BoundLike,
     Declare,
     Local,
     bound,
@@ -40,6 +41,7 @@ from tracegrad.codegen.kernel.statements import (
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, computed
+from tracegrad.codegen.lower.sums import LongSum, adds, in_blocks, is_long
 from tracegrad.codegen.schedule.access_maps import IDENTITY
 from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows, cost, is_reduction, small_reduction
 from tracegrad.codegen.tuning import tuning
@@ -299,6 +301,7 @@ class RowKernel:
         self.arrays: dict[Node, Array] = {}
         self.row = self.chunk = self.rows_chunk = ZERO
         self.at: Index | None = None                         # the element at hand, in a pass
+        self.sums: list[LongSum] = []                        # of a pass
         self.ev.given = self.kept_value
 
     def kernel(self) -> Kernel:
@@ -474,10 +477,45 @@ class RowKernel:
                 names = [f"{stem[r]}_v{u}" if unroll > 1 else f"{stem[r]}_v" for u in range(unroll)]
                 vector_acc[r] = [w.declare(name, Splat(start, width), r) for name in names]
             narrow[r] = {lanes: w.declare(f"{stem[r]}_v", Splat(start, lanes), r) for _, lanes in ends}
+        self.sums = self.long_sums(reductions, width * unroll if vectors else 1, stem, vector_acc, total if tail else {}, narrow)
         with ExitStack() as outer:
             self.along(outer, reductions, sinks, unroll, vector_acc, total, narrow)
+        for sums in self.sums:
+            sums.finish()
         for r in reductions:
+            if self.sums and r in vector_acc and adds(r):
+                vector_acc[r] = vector_acc[r][:1]            # has what the others had
             self.result(r, stem[r], vector_acc.get(r, []), total[r], tail > 0, narrow[r])
+
+    def long_sums(
+        self, reductions: list[Node], step: int, stem: dict[Node, str], vectors: dict[Node, list[Local]], total: dict[Node, Local],
+        narrow: dict[Node, dict[int, Local]],
+    ) -> list[LongSum]:
+        """The sums that take more terms than one accumulator should, of those that a pass has."""
+        s = self.shape
+        self.steps = -(-(s.length or s.cols[-1]) // step) * s.parts          # of one loop over the last columns
+        self.times = prod(s.cols[:-1])
+        if not is_long(self.steps * self.times):
+            return []
+        found = []
+        for r in (r for r in reductions if adds(r)):
+            each = [vectors[r]] if r in vectors else []
+            if self.times > 1 or not each:
+                each += [[local] for local in (*narrow[r].values(), *([total[r]] if r in total else ()))]
+            found += [LongSum(self.ev, r, accumulators, stem[r]) for accumulators in each]
+        return found
+
+    def flush(self) -> None:
+        """What the accumulators have becomes a part of their sums."""
+        for sums in self.sums:
+            sums.flush()
+
+    def counted(self, var: Var, first: BoundLike, last: BoundLike, step: int, top: int, whole: bool = False) -> Any:
+        """A loop over the last columns: block by block, if it is a long one of sums."""
+        if not self.sums or not is_long(self.steps) or not is_long((top - var.lo) // step * self.shape.parts):
+            return self.writer.loop(var, first, last, step, whole)
+        whole = whole or var.lo % step > 0 or top % step > 0
+        return in_blocks(self.writer, var, first, last, step, top, self.flush, whole, self.shape.parts)
 
     def rows_abreast(self, sinks: list[Node]) -> None:
         """All elements of as many rows as a vector has lanes, then of what rows are left."""
@@ -566,7 +604,7 @@ class RowKernel:
         """The loop over columns `begin` to `stop`, whole steps, or its only turn."""
         w = self.writer
         if stop - begin > step:
-            with w.loop(col, begin, stop, step):
+            with self.counted(col, begin, stop, step, stop):
                 yield
             return
         with w.block(Block("{", vars=(col,))):
@@ -591,7 +629,11 @@ class RowKernel:
         for d, size in enumerate(s.cols[:-1]):
             scale //= size
             var = Var(w.unique(f"c{d}"), size)
-            opened.enter_context(w.loop(var, 0, size))
+            if d == 0 and self.sums:                         # the others are short, or flush their sums themselves
+                each = min(self.steps, tuning().sum_steps) * (self.times // size)
+                opened.enter_context(in_blocks(w, var, 0, size, 1, size, self.flush, each=each))
+            else:
+                opened.enter_context(w.loop(var, 0, size))
             outer = outer + var.index * scale
         name = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
         ranges = [(begin, stop, unroll) for begin, stop in self.peeled(step, self.row * s.row_size + outer)] if vectors else []
@@ -603,7 +645,7 @@ class RowKernel:
             col = Var(name, end - begin - (times - 1) * width, begin, multiple=width if whole_steps else 1)
             block = self.turns(col, begin, stop, width * times)
             if s.length is not None:
-                block = w.loop(col, self.first, self.last, step, whole=tail > 0)
+                block = self.counted(col, self.first, self.last, step, n, tail > 0)
             with ExitStack() as inner:
                 inner.enter_context(block)
                 if self.ahead and times == unroll:
@@ -627,11 +669,13 @@ class RowKernel:
             col = Var(name, n)
             if s.length is None:
                 col = Var(name, tail, n - tail)
-                block = w.loop(col, n - tail, n)
-            else:
+                block = self.counted(col, n - tail, n, 1, n)
+            elif vectors:
                 last = w.at(self.last)
                 rest = Bound(Infix("-", last, Infix("%", last, whole(step))), self.chunk * s.length, None)
-                block = w.loop(col, rest if vectors else self.first, self.last)
+                block = w.loop(col, rest, self.last)
+            else:
+                block = self.counted(col, self.first, self.last, 1, n)
             with ExitStack() as inner:
                 inner.enter_context(block)
                 if s.across:

@@ -14,11 +14,12 @@ from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Loa
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.names import ROWS_ON_GPU
-from tracegrad.codegen.kernel.statements import Access, Array, BoundLike, Declare, Local, bound, clipped, product
+from tracegrad.codegen.kernel.statements import Access, Array, Declare, Local, bound, clipped, product
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, called, r_identity
+from tracegrad.codegen.lower.sums import strided
 from tracegrad.codegen.lower.tiles_gpu import turned
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
 from tracegrad.codegen.tuning import tuning
@@ -258,12 +259,8 @@ class Team(RowKernel):
                         col = bounded(col, 0, n)
                     self.body(self.row * n + col, reductions, sinks, accumulators)
             else:
-                start: BoundLike = self.item
-                if s.length is not None:
-                    at = self.chunk * s.length + self.item.index
-                    start = bound(at)
-                each = Var("col", n)
-                with w.loop(each, start, n if s.length is None else self.last, self.size):
+                each, start, stop = Var("col", n), self.chunk * (s.length or 0), bound(n if s.length is None else self.last)
+                with strided(self.ev, each, start, stop, self.size, -(-(s.length or n) // self.size), self.item.index, accumulators):
                     self.body(self.row * n + each.index, reductions, sinks, accumulators)
         for r in reductions:
             self.tree(r, accumulators[r])
@@ -336,8 +333,8 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     padded = -(-inner // across) * across
     with guarded(w, col, inner, padded):
         each = Var("r", middle)
-        start = part * kind.length + (line.index if line is not None else 0)
-        with w.loop(each, start, stop, lines):
+        own = line.index if line is not None else ZERO
+        with strided(ev, each, part * kind.length, stop, lines, -(-kind.length // lines), own, accumulators):
             at = (a * middle + each.index) * inner + col.index
             for r in reductions:
                 ev.accumulate(r, accumulators[r], ev.value(r.operands[0], at))

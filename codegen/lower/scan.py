@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local
+from tracegrad.codegen.kernel.expressions import Expression, Literal, Load
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.scan_gpu import scans
 from tracegrad.codegen.lower.serial import KernelBuilder, parts, scratch, view
+from tracegrad.codegen.lower.sums import Running, running_dtype
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
@@ -35,7 +36,7 @@ def lower_scan(group: Group, context: Context) -> list[Kernel]:
     chunks = -(-n // length)
     if chunks == 1:
         return [_scan(group, context, length, None)]
-    sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(node.dtype))
+    sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(running_dtype(node, context.target)))
     return [_chunk_sums(group, context, length, sums), _scan(group, context, length, sums)]
 
 
@@ -45,15 +46,16 @@ def _columns(o: KernelBuilder, inner: int, rows: int) -> tuple[BoundLike, BoundL
     return o.part("column", inner, -(-length // 16) * 16 if o.context.target.kind == "cpu" else length)
 
 
-def _total(o: KernelBuilder) -> Local:
+def _begun(o: KernelBuilder) -> Running:
     """Declares what the elements so far make."""
     fn: Any = o.node.fn
-    start = Literal(fn.identity(o.node.dtype), o.node.dtype)
-    return o.writer.declare(fn.total, o.ev.vector(start) if o.ev.width > 1 else start, o.node)
+    start = Literal(fn.identity(o.node.dtype), running_dtype(o.node, o.context.target))
+    return Running(o.ev, o.node, fn.total, o.ev.vector(start) if o.ev.width > 1 else start)
 
 
-def _step(o: KernelBuilder, total: Local, value: Expression) -> None:
-    o.writer.assign(total, o.ev.joined(o.node, total, o.ev.vector(value) if o.ev.width > 1 else value), o.node)
+def _value(o: KernelBuilder, x: Node, at: Index) -> Expression:
+    value = o.ev.value(x, at)
+    return o.ev.vector(value) if o.ev.width > 1 else value
 
 
 def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kernel:
@@ -67,11 +69,11 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kern
     low, high = _columns(o, inner, outer * chunks)
 
     def body(column: Index) -> None:
-        total = _total(o)
+        running = _begun(o)
         with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
-            _step(o, total, o.ev.value(node.operands[0], (row * n + i) * inner + column))
+            running.take(_value(o, node.operands[0], (row * n + i) * inner + column))
         at = (row * chunks + chunk) * inner + column
-        w.store(Access(pointer, at, o.ev.width, o.ev.lane), total, node)
+        w.store(Access(pointer, at, o.ev.width, o.ev.lane), running.total, node)
 
     o.columns("column", inner, low, high, body)
     return o.finish()
@@ -100,15 +102,15 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
     low, high = _columns(o, inner, outer * chunks)
 
     def body(row: Index, column: Index) -> None:
-        total = _total(o)
+        running = _begun(o)
         if sums and pointer:
             with o.loop("before", chunks, 0, chunk) as before:
                 at = (row * chunks + before) * inner + column
-                _step(o, total, Load(Access(pointer, at, ev.width, ev.lane), node.dtype, ev.width))
+                running.take(Load(Access(pointer, at, ev.width, ev.lane), running.total.dtype, ev.width))
         with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
             at = (row * n + i) * inner + column
-            _step(o, total, ev.value(node.operands[0], at))
-            ev.store(context.output(group, node), node, at, total)
+            running.take(_value(o, node.operands[0], at))
+            ev.store(context.output(group, node), node, at, running.value)
 
     if rows is None:
         o.columns("column", inner, low, high, lambda column: body(row, column))
@@ -122,29 +124,21 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
 def lower_recurrence(group: Group, context: Context) -> list[Kernel]:
     """y[i] = a[i] * y[i - 1] + b[i]: a row, or a vector of columns, is one work-item's loop, however long it is."""
     o = KernelBuilder(group, context)
-    node, w, ev = o.node, o.writer, o.ev
+    node, ev = o.node, o.ev
     a, b = node.operands
     outer, n, inner = view(node, node.attrs["dim"])
     row = o.item("row", outer)
     low, high = _columns(o, inner, outer)
 
     def body(column: Index) -> None:
-        def put(at: Index) -> None:
-            ev.store(context.output(group, node), node, at, total)
-
-        def value(x: Node, at: Index) -> Expression:
-            return ev.vector(ev.value(x, at)) if ev.width > 1 else ev.value(x, at)
-
         first = row * n * inner + column
-        start = value(b, first)
-        total = w.declare("carried", start, node)
-        put(first)
+        running = Running(ev, node, "carried", _value(o, b, first))
+        ev.store(context.output(group, node), node, first, running.value)
         if n > 1:
             with o.loop("i", n, 1) as i:
                 at = (row * n + i) * inner + column
-                factor, term = value(a, at), value(b, at)
-                w.assign(total, Infix("+", Infix("*", factor, total), term), node)
-                put(at)
+                running.step(_value(o, a, at), _value(o, b, at))
+                ev.store(context.output(group, node), node, at, running.value)
 
     o.columns("column", inner, low, high, body)
     return [o.finish()]

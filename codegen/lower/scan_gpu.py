@@ -13,10 +13,11 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Operand, Select, place
 from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Array, Bound, Buffer
+from tracegrad.codegen.kernel.statements import Array, Bound, Buffer, bound
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
+from tracegrad.codegen.lower.sums import add_to_pair, adds, strided
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
@@ -71,11 +72,34 @@ class _Scan(WorkGroup):
         """What the elements so far make, which begins so."""
         return self.writer.let(name, value, self.node, changes=True)
 
+    def carried(self, start: Expression) -> _Carried:
+        """What all elements before make, which begins so."""
+        return _Carried(self, start)
+
     def chunk(self, length: int) -> tuple[Var | None, Index, Index]:
         """The number of the group's chunk, and where it starts and stops."""
         chunks = -(-self.n // length)
         chunk = self.number("chunk", chunks, 0 if self.inner == 1 else 1, "group") if chunks > 1 else None
         return chunk, *self.ends(chunk, length, self.n)
+
+
+class _Carried:
+    """What all elements before make: of sums a pair, as there are many of them."""
+
+    def __init__(self, o: _Scan, start: Expression) -> None:
+        self.o, self.total = o, o.begun("carry", start)
+        self.low = o.begun("carry_low", o.start) if adds(o.node) else None
+
+    def take(self, value: Expression) -> None:
+        """More elements, or what some make."""
+        if self.low is not None:
+            add_to_pair(self.o.ev, self.o.node, self.total, self.low, value)
+        else:
+            self.o.take(self.total, value)
+
+    def and_so_far(self, carried: Local) -> Expression:
+        """What they make with the elements of a tile, of which `carried` are so far (or has them all, where it began with these)."""
+        return carried if self.low is None else Infix("+", self.total, Infix("+", self.low, carried))
 
 
 def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) -> Kernel:
@@ -94,7 +118,7 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
     assert chunk is not None
     there = [(column, o.inner)] if o.inner % across else []
     total, i = o.begun("total", o.start), Var("i", o.n)
-    with o.where(*there), w.loop(i, start + item.index, stop, lines):
+    with o.where(*there), strided(o.ev, i, start, bound(stop), lines, -(-length // lines), item.index, {o.node: total}):
         o.take(total, o.value(o.x, (row * o.n + i.index) * o.inner + column))
     mine = item.index * across + lane
     w.store(place(array, mine), total)
@@ -114,12 +138,12 @@ def _before(group: Group, context: Context, chunks: int, sums: Temp, before: Tem
     w, source, pointer = o.writer, o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
     column = o.item("column", o.inner)
     row = o.item("row", o.outer)
-    carry = o.begun("carry", o.start)
+    carry = o.carried(o.start)
     with o.loop("i", chunks) as i:
         at = (row * chunks + i) * o.inner + column
         value = w.let("value", o.read(source, at))
-        w.store(place(pointer, at), carry)
-        o.take(carry, value)
+        w.store(place(pointer, at), carry.total)
+        carry.take(value)
     return replace(o.finish(), flops=sums.size, bytes=2 * sums.size * sums.dtype.itemsize)
 
 
@@ -146,8 +170,8 @@ def _before_together(group: Group, context: Context, chunks: int, sums: Temp, be
     return o.done((size, o.outer), (size, 1), sums.size)
 
 
-def _carry(o: _Scan, before: Temp | None, where: Index) -> Local:
-    return o.begun("carry", o.start if before is None else o.read(o.temp(before, "chunks_before", "const"), where))
+def _carry(o: _Scan, before: Temp | None, where: Index) -> _Carried:
+    return o.carried(o.start if before is None else o.read(o.temp(before, "chunks_before", "const"), where))
 
 
 def _across(group: Group, context: Context, size: int, length: int, before: Temp | None) -> Kernel:
@@ -197,16 +221,18 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
                 o.take(all_, o.read(mine, here + e))
             w.store(place(part, line * few + item), all_)
         o.barrier()
-        carried = o.begun("carried", carry)
+        carried = o.begun("carried", o.start if adds(o.node) else carry.total)
         with o.times("e", few, item // some) as e:
             o.take(carried, o.read(part, line * few + e))
         with o.times("e", lanes, item, item // some * some) as e:
             o.take(carried, o.read(mine, line * (lanes + few) + e + item // some))
-        with o.times("e", few) as e:
-            o.take(carry, o.read(part, line * few + e))
         with o.times("e", each) as e:
             o.take(carried, o.read(tile, at(item * each + e)))
-            w.store(place(tile, at(item * each + e)), carried)
+            w.store(place(tile, at(item * each + e)), carry.and_so_far(carried))
+        tile_total = o.begun("of_tile", o.read(part, line * few))
+        with o.times("e", few, first=1) as e:
+            o.take(tile_total, o.read(part, line * few + e))
+        carry.take(tile_total)
         o.barrier()
         with o.times("e", each) as e:
             i = first.index + e * lanes + item
@@ -234,17 +260,17 @@ def _down(group: Group, context: Context, size: int, length: int, before: Temp |
     begin = w.bounding("begin", o.n, Bound(w.least(at, stop), ZERO, at, o.n))
     end = w.bounding("end", o.n, Bound(w.least(begin.index + part, stop), ZERO, at + part, o.n))
     share, i = o.begun("share", o.start), Var("i", o.n)
-    with o.where(*there), w.loop(i, begin, end):
+    with o.where(*there), strided(o.ev, i, begin.index, bound(end), 1, part, ZERO, {o.node: share}):
         o.take(share, o.value(o.x, (row * o.n + i.index) * o.inner + column))
     w.store(place(array, line.index * across + lane.index), share)
     o.barrier()
     with o.where(*there):
         carry = _carry(o, before, (row * chunks + (chunk.index if chunk is not None else 0)) * o.inner + column)
         with o.times("e", lines, line) as e:
-            o.take(carry, o.read(array, e * across + lane.index))
+            carry.take(o.read(array, e * across + lane.index))
         i = Var("i", o.n)
         with w.loop(i, begin, end):
             to = (row * o.n + i.index) * o.inner + column
-            o.take(carry, o.value(o.x, to))
-            w.store(place(out, to if chunks == 1 or lines * part == length else w.at(to)), carry, o.node)
+            carry.take(o.value(o.x, to))
+            w.store(place(out, to if chunks == 1 or lines * part == length else w.at(to)), carry.total, o.node)
     return o.done((-(-o.inner // across) * across, chunks * lines, o.outer), (across, lines, 1))

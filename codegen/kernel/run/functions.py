@@ -34,6 +34,9 @@ def functions() -> dict[str, Callable[..., Any]]:
         "exp_nonpositive": np.exp, "cos_narrow": np.cos, "tg_to_half": _to_half,
         "tg_remainder_by": _by(np.remainder), "tg_floordiv_by": _by(np.floor_divide),
     }
+    for name, exact in (("plus", _two_sum), ("times", _two_product)):
+        found[f"tg_pair_{name}"] = lambda a, low, b, exact=exact: _pair(*exact(a, low, b))[0]
+        found[f"tg_pair_{name}_low"] = lambda a, low, b, exact=exact: _pair(*exact(a, low, b))[1]
     for word in range(4):
         found[f"philox{word}"] = lambda a, b, c, d, word=word: philox_block(a, b, c, d)[word]
     for name, meaning in list(found.items()):
@@ -51,6 +54,24 @@ def _by(divide: Callable[..., Any]) -> Callable[..., Any]:
         return divide(a, b)
 
     return meaning
+
+
+def _two_sum(a: Any, low: Any, b: Any) -> tuple[Any, Any]:
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back) + low
+
+
+def _two_product(a: Any, low: Any, b: Any) -> tuple[Any, Any]:
+    product = a * b
+    rest = np.float64(a) * np.float64(b) - np.float64(product)               # (of float32: exact)
+    return product, np.asarray(rest).astype(product.dtype)[()] + low * b
+
+
+def _pair(x: Any, rest: Any) -> tuple[Any, Any]:
+    some = np.isfinite(rest) & (rest != 0)
+    total = np.where(some, x + rest, x)
+    return total[()], np.where(some, rest - (total - x), total.dtype.type(0))[()]
 
 
 def _to_half(x: Any) -> Any:

@@ -1,0 +1,187 @@
+"""Sums of many terms that keep their digits, in every schedule. Start at `LongSum`.
+
+One float32 accumulator loses a digit for every ten times as many terms, and takes no more of them at all from 2^24 times one on. So a loop
+of many steps goes block by block (`in_blocks`): after each, what its accumulators have is added to a pair of numbers, the sum and what
+rounding lost of it, and they start from 0 again. A step costs what it did, and a block a dozen operations more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tracegrad.codegen.kernel.evaluator import Evaluator
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Local, Select, Splat
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound
+from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import DType, float32, float64
+from tracegrad.ir import Node
+from tracegrad.plan import Target
+
+
+def adds(r: Node) -> bool:
+    """Whether a reduction or a scan rounds: sums of floats do, integers wrap, extrema pick."""
+    fn: Any = r.attrs.get("op", r.fn)
+    return bool(fn.linear) and r.dtype.kind == "f"
+
+
+def is_long(steps: int) -> bool:
+    """Whether a loop of so many steps goes block by block, where its accumulators are sums."""
+    return steps > tuning().sum_steps
+
+
+def _plus(a: str, low: str, b: str) -> str:
+    return f"tg_pair_plus({a}, {low}, {b})"
+
+
+def _plus_low(a: str, low: str, b: str) -> str:
+    return f"tg_pair_plus_low({a}, {low}, {b})"
+
+
+def _times(a: str, low: str, b: str) -> str:
+    return f"tg_pair_times({a}, {low}, {b})"
+
+
+def _times_low(a: str, low: str, b: str) -> str:
+    return f"tg_pair_times_low({a}, {low}, {b})"
+
+
+_ADD, _MULTIPLY = (_plus, _plus_low), (_times, _times_low)
+
+
+def add_to_pair(ev: Evaluator, r: Node, total: Local, low: Local, term: Expression) -> None:
+    """Statements that add a term to the pair (total, low), which is as exact as one number with twice the digits."""
+    _to_pair(ev, r, total, low, term, _ADD)
+
+
+def _to_pair(ev: Evaluator, r: Node, total: Local, low: Local, term: Expression, by: tuple[Callable[..., str], ...]) -> None:
+    given: list[Expression] = [total, low, term if isinstance(term, Local) else ev.writer.declare(f"{total.name}_more", term, r)]
+    number, rest = (ev.op(spell, given, r.dtype, r.dtype, {}) for spell in by)
+    both = ev.writer.declare(f"{total.name}_next", number, r)
+    ev.writer.assign(low, rest, r)
+    ev.writer.assign(total, both, r)
+
+
+class LongSum:
+    """What the accumulators of one sum make together, block after block. They have as many lanes each."""
+
+    def __init__(self, ev: Evaluator, r: Node, accumulators: list[Local], stem: str) -> None:
+        self.ev, self.r, self.accumulators = ev, r, accumulators
+        lanes, w = accumulators[0].lanes, ev.writer
+        zero = Literal(0, r.dtype)
+        self.start: Expression = Splat(zero, lanes) if lanes > 1 else zero
+        self.total = w.declare(f"{stem}_sum", self.start, r)
+        self.low = w.declare(f"{stem}_low", self.start, r)
+
+    def flush(self) -> None:
+        """The accumulators' values are added to the sum, and they start anew."""
+        self._add()
+        for accumulator in self.accumulators:
+            self.ev.writer.assign(accumulator, self.start, self.r)
+
+    def finish(self) -> None:
+        """The first accumulator has all of it."""
+        self._add()
+        self.ev.writer.assign(self.accumulators[0], self.total, self.r)
+
+    def _add(self) -> None:
+        level = list[Expression](self.accumulators)
+        while len(level) > 1:
+            level = [Infix("+", a, b) for a, b in zip(level[::2], level[1::2], strict=True)]
+        add_to_pair(self.ev, self.r, self.total, self.low, level[0])
+
+
+@contextmanager
+def in_blocks(
+    w: Writer, var: Var, first: BoundLike, last: BoundLike, step: int, top: int, flush: Callable[[], None], whole: bool = False,
+    each: int = 1, offset: Index = ZERO,
+) -> Iterator[None]:
+    """The loop over `var` from first to last, which is not above `top`, block by block, with `flush` after each.
+
+    each: the terms of a step. offset: where from the beginning of a block a work-item begins.
+    """
+    length, end = max(1, tuning().sum_steps // each) * step, bound(last)
+    block = Var(w.unique("block"), top - var.lo, var.lo, multiple=var.multiple)
+    with w.loop(block, first, last, length):
+        a = w.at(block.index + length)
+        stop = Bound(Select(Infix("<", a, end.value), a, end.value), ZERO, block.index + length, top)
+        stop_ = w.bounding(w.unique("block_end"), top, stop)
+        with w.loop(var, block.index + offset, stop_, step, whole):
+            yield
+        flush()
+
+
+@contextmanager
+def strided(
+    ev: Evaluator, var: Var, first: Index, last: Bound, step: int, steps: int, item: Index, accumulators: dict[Node, Local]
+) -> Iterator[None]:
+    """The loop of a work-item, which does one of every `step` elements from first to last, `item` from the first on, and its sums."""
+    sums = [LongSum(ev, r, [local], local.name) for r, local in accumulators.items() if is_long(steps) and adds(r)]
+
+    def flush() -> None:
+        for each in sums:
+            each.flush()
+
+    if sums:
+        with in_blocks(ev.writer, var, first, last, step, var.hi + 1, flush, offset=item):
+            yield
+        for each in sums:
+            each.finish()
+    else:
+        with ev.writer.loop(var, first + item, last, step):
+            yield
+
+
+class Running:
+    """What the terms of a scan make so far, and of a recurrence: in float64, or as a pair where a device has none, if it is of float32."""
+
+    def __init__(self, ev: Evaluator, node: Node, name: str, start: Expression) -> None:
+        self.ev, self.node, w = ev, node, ev.writer
+        fn: Any = node.fn
+        rounds = node.dtype == float32 and not getattr(fn, "picks", False)
+        self.dtype = running_dtype(node, w.target)
+        self.total = w.declare(name, self._wide(start), node)
+        self.low = None
+        if rounds and self.dtype == float32:
+            zero = Literal(0, float32)
+            self.low = w.declare(f"{name}_low", Splat(zero, start.lanes) if start.lanes > 1 else zero, node)
+
+    def take(self, value: Expression) -> None:
+        """One more term, by the rule of the scan."""
+        if self.low is not None:
+            self._pair(value, _ADD if adds(self.node) else _MULTIPLY)
+        elif self.dtype != self.node.dtype:
+            fn: Any = self.node.fn
+            both = [self.total, self._wide(value)]
+            self.ev.writer.assign(self.total, self.ev.op(fn.combine, both, self.dtype, self.dtype, {}), self.node)
+        else:
+            self.ev.writer.assign(self.total, self.ev.joined(self.node, self.total, value), self.node)
+
+    def step(self, factor: Expression, term: Expression) -> None:
+        """It becomes `factor` times it, and `term`."""
+        if self.low is not None:
+            self._pair(factor, _MULTIPLY)
+            self._pair(term, _ADD)
+        else:
+            made = Infix("+", Infix("*", self._wide(factor), self.total), self._wide(term))
+            self.ev.writer.assign(self.total, made, self.node)
+
+    @property
+    def value(self) -> Expression:
+        """What it is, rounded."""
+        return self.total if self.dtype == self.node.dtype else self.ev.cast(self.total, self.node.dtype)
+
+    def _wide(self, x: Expression) -> Expression:
+        return x if x.dtype == self.dtype or self.dtype == self.node.dtype else self.ev.cast(x, self.dtype)
+
+    def _pair(self, x: Expression, by: tuple[Callable[..., str], ...]) -> None:
+        assert self.low is not None
+        _to_pair(self.ev, self.node, self.total, self.low, x, by)
+
+
+def running_dtype(node: Node, target: Target) -> DType:
+    """The dtype in which a scan or a recurrence goes on."""
+    return float64 if node.dtype == float32 and not getattr(node.fn, "picks", False) and target.fp64 else node.dtype
