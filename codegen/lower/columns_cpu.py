@@ -1,19 +1,19 @@
 """Reductions over the middle of (outer, middle, inner), by chunks, on CPUs: private accumulator rows. Start at `lower_columns`.
 
-A work-item owns a chunk of the middle and one row of partial results, to which it adds the chunk's rows one after the other
+A work-item owns a chunk of the middle and one row of partial results, to which it adds the chunk's rows, a few at a time,
 along the contiguous inner dimension. A later kernel adds the few partial results.
 """
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.expressions import Local
+from tracegrad.codegen.kernel.expressions import Expression, Infix, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import bound, clipped
+from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import vector_width
 from tracegrad.codegen.schedule.grouping import Columns, Group, Place
-from tracegrad.ir import Node
+from tracegrad.codegen.tuning import tuning
 
 
 def lower_columns(group: Group, context: Context) -> list[Kernel]:
@@ -36,30 +36,45 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
     first = part * length
     end = first + length
     stop = bound(middle) if chunks == 1 else clipped(end, middle, length)
+    width = vector_width(group, context)
 
-    def body(row: Index, fresh: bool) -> None:
-        width = vector_width(group, context)
+    def body(rows: list[Index], fresh: bool) -> None:
         for lanes, low, high in ((width, 0, inner - inner % width), (1, inner - inner % width, inner)):
             if high <= low:
                 continue
             col = Var("col", inner)
             with w.loop(col, low, high, lanes):
                 ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
-                at = (a * middle + row) * inner + col.index
+                places = [(a * middle + row) * inner + col.index for row in rows]
+                where = (a * chunks + part) * inner + col.index
                 for r in reductions:
-                    value = ev.value(r.operands[0], at)
-                    where = (a * chunks + part) * inner + col.index
+                    value: Expression = ev.fold(r, [ev.value(r.operands[0], at) for at in places])
                     if not fresh:
-                        value = ev.fold(r, [accumulator(r, where), value])
+                        value = ev.fold(r, [ev.load(r, context.output(group, r), where, (), written=True), value])
                     ev.store(context.output(group, r), r, where, value)
-                context.store(ev, group, group.results(Place.ELEMENT), at)
+                for at in places:
+                    context.store(ev, group, group.results(Place.ELEMENT), at)
         ev.lane, ev.width = None, 1
 
-    def accumulator(r: Node, where: Index) -> Local:
-        return ev.load(r, context.output(group, r), where, (), written=True)
-
-    body(first, True)
-    r = Var("r", middle - 1, 1)
-    with w.loop(r, first + 1, stop):
-        body(r.index if middle > 1 else ZERO, False)
+    body([first], True)
+    several = _rows_at_a_time(group, length)
+    rest: BoundLike = first + 1
+    if several > 1:
+        r = Var("r", middle - 1, 1)
+        with w.loop(r, first + 1, stop, several, whole=True):
+            body([r.index + k for k in range(several)], False)
+        upto = stop.value
+        rest = Bound(Infix("-", upto, Infix("%", Infix("-", upto, w.at(first + 1)), whole(several))), first + 1, None)
+    if several == 1 or chunks > 1 or (length - 1) % several:
+        r = Var("r", middle - 1, 1)
+        with w.loop(r, rest, stop):
+            body([r.index if middle > 1 else ZERO], False)
     return [context.finish(group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)]
+
+
+def _rows_at_a_time(group: Group, length: int) -> int:
+    """Rows whose values are put together before they are added to what memory has: fewer roundings, and less to load and to store."""
+    several = 8
+    while several > 1 and (several * max(1, group.statements) > tuning().tail_statements or length <= 2 * several):
+        several //= 2
+    return several
