@@ -466,8 +466,11 @@ class Writer:
         if reduce is None:
             return _DOT if len(shape) == 2 else None
         dim = step.attrs["dim"]
-        added_up = reduce is _SUM and not (len(shape) - 1 in dim or prod(shape) <= SHORT)
-        return None if added_up else reduce
+        if reduce is not _SUM or prod(shape[d] for d in dim) <= SHORT:
+            return reduce
+        last, place = tuple(range(len(shape) - len(dim), len(shape))), step.operands[0]
+        lies = place >= 0 and self.strides[place] == np.empty(shape, known[0][1]).strides
+        return reduce if lies and dim == last else None      # else numpy adds up one after the other: the rule knows better
 
     def _array(self, place: int) -> Any:
         """The shape and dtype of an operand that is an array; else None."""

@@ -16,7 +16,7 @@ from tracegrad.ir import Aval, Node
 from tracegrad.ops import pairs
 from tracegrad.ops.elementwise import eq
 from tracegrad.ops.movement import concat, expand, flip, narrow, permute, reshape
-from tracegrad.ops.scans import Largest, Smallest, accumulator, earlier
+from tracegrad.ops.scans import Largest, Smallest, accumulator, earlier, wider
 
 
 def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
@@ -24,9 +24,26 @@ def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
     return expand(reshape(y, tuple(1 if i in dim else n for i, n in enumerate(x.shape))), x.shape)
 
 
-_SINGLE = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
-SHORT = 256                                                # so many numbers numpy may add up in any order
+SHORT = 64                                                 # so many numbers numpy may add up in any order
 _WIDE = frozenset({dtypes.float32, dtypes.float64})        # what numpy adds up in itself
+
+
+def _pairwise(x: Any, dim: tuple[int, ...]) -> bool:
+    """Whether numpy adds up so that few digits are lost: few numbers, or those of the last dimensions, as they lie one after the other."""
+    return prod(x.shape[d] for d in dim) <= SHORT or (x.flags.c_contiguous and dim == tuple(range(x.ndim - len(dim), x.ndim)))
+
+
+def _in_blocks(x: Any, dim: tuple[int, ...]) -> Any:
+    """The sum over `dim`, dimension by dimension, in blocks, these in blocks, and so on."""
+    for d in sorted(dim, reverse=True):
+        while (n := x.shape[d]) > SHORT:
+            whole = n - n % SHORT
+            first = x[(slice(None),) * d + (slice(whole),)]
+            blocks = np.add.reduce(first.reshape(*x.shape[:d], n // SHORT, SHORT, *x.shape[d + 1:]), d + 1)
+            rest = x[(slice(None),) * d + (slice(whole, n),)]
+            x = np.concatenate([blocks, np.add.reduce(rest, d, keepdims=True)], d) if whole < n else blocks
+        x = np.add.reduce(x, d)
+    return x
 
 
 class Sum(Reduction):
@@ -35,15 +52,16 @@ class Sum(Reduction):
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(1,))), (((3, 0),), dict(dim=(1,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim):
-        # numpy adds up pairwise only along the last dimension: others, if they are long, in float64.
-        long = x.dtype in _SINGLE and x.ndim - 1 not in dim and prod(x.shape[d] for d in dim) > SHORT
-        return np.add.reduce(x, axis=dim, dtype=_SINGLE[x.dtype] if long else accumulator(x.dtype)).astype(x.dtype, copy=False)
+        if x.dtype.kind in "fc" and not _pairwise(x, dim):
+            wide = wider(x.dtype)
+            return _in_blocks(x, dim) if wide == x.dtype else np.add.reduce(x, axis=dim, dtype=wide).astype(x.dtype, copy=False)
+        return np.add.reduce(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def numpy_with(self, *, dim):
-        first = dim[0] if len(dim) == 1 else -1
+        last = dim[-1] if dim and dim == tuple(range(dim[0], dim[-1] + 1)) else -1
 
         def rule(x):                                # the same with fewer questions
-            if x.dtype in _WIDE and (x.ndim - 1 in dim or x.size <= SHORT or (first >= 0 and x.shape[first] <= SHORT)):
+            if x.dtype in _WIDE and (x.size <= SHORT or (x.ndim - 1 == last and x.flags.c_contiguous) or _pairwise(x, dim)):
                 return np.add.reduce(x, dim)
             return self.numpy(x, dim=dim)
 

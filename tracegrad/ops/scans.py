@@ -19,6 +19,14 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.float32 if dtype == dtypes.float16 else dtype
 
 
+_WIDER = {dtypes.float16: dtypes.float32, dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
+
+
+def wider(dtype: DType) -> DType:
+    """What many numbers of `dtype` are added up in, where numpy does so one after the other: itself, if there is nothing wider."""
+    return _WIDER.get(dtype, dtype)
+
+
 def earlier(x: Node, dim: int, first: float = 0, by: int = 1) -> Node:
     """x moved on by one (or more) along dim, `first` in front."""
     low = tuple(by * (i == dim) for i in range(len(x.shape)))
@@ -43,7 +51,7 @@ class Scan(Primitive):
 class Cumsum(Scan):
     """Running sums along dim."""
     name, saves, linear, bools, total, pair = "cumsum", False, True, "|", "sum", by_parts
-    def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
+    def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=wider(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (flip(bind(self, (flip(ct, (dim,)),), {"dim": dim}), (dim,)),)
     def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
     def identity(self, dtype: DType) -> Any: return dtype.type(0)
@@ -52,7 +60,7 @@ class Cumsum(Scan):
 class Cumprod(Scan):
     """Running products along dim. Its derivative is right where an element is zero, too: nothing is divided."""
     name, bools, total, holomorphic, wraps = "cumprod", "&", "product", True, True
-    def numpy(self, x, *, dim): return np.cumprod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
+    def numpy(self, x, *, dim): return np.cumprod(x, axis=dim, dtype=wider(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (earlier(y, dim, 1) * backwards(x, ct, dim),)
     def combine(self, a: str, b: str) -> str: return f"({a} * {b})"
     def identity(self, dtype: DType) -> Any: return dtype.type(1)
@@ -117,7 +125,7 @@ class Recurrence(Primitive):
     def work(self, y, a, b, *, dim): return y.size + 40 * y.shape[dim]
 
     def numpy(self, a, b, *, dim):
-        y = np.moveaxis(np.array(b, accumulator(b.dtype)), dim, 0)
+        y = np.moveaxis(np.array(b, wider(b.dtype)), dim, 0)
         factors = np.moveaxis(a, dim, 0)
         for i in range(1, len(y)):                   # n steps, each over all the other dimensions
             y[i] += factors[i] * y[i - 1]

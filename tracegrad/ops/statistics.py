@@ -297,6 +297,11 @@ def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float | Non
     n = prod(x.shape[d] for d in dims)
     centred = x - mean(x, dims, True) if dims else x - x
     total = reduce("sum", abs_squared(centred), dims, keepdim)
+    if n > 1:
+        # What the mean was rounded by is the mean of what is left: without it, squares of numbers that lie close together, far from 0, say
+        # little (Chan, Golub, LeVeque 1983). A constant, as it would be 0 for any x.
+        off = abs_squared(reduce("sum", centred, dims, keepdim)) * (1.0 / n)
+        total = total - bind(REGISTRY["detach"], (minimum(off, total),), {})
     freedom = max(0, n - correction)
     return total * (1.0 / freedom) if freedom else total / 0.0
 
