@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Literal, Load
-from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, whole
+from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context, lowering
@@ -20,6 +20,9 @@ from tracegrad.codegen.lower.sums import Running, running_dtype
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
+
+
+_ROWS = 4            # that a work-item scans side by side, if it has several
 
 
 @lowering("scan")
@@ -101,22 +104,30 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
     chunk = o.item("chunk", chunks)
     low, high = _columns(o, inner, outer * chunks)
 
-    def body(row: Index, column: Index) -> None:
-        running = _begun(o)
+    def body(rows: list[Index], column: Index) -> None:
+        running = [_begun(o) for _ in rows]
         if sums and pointer:
             with o.loop("before", chunks, 0, chunk) as before:
-                at = (row * chunks + before) * inner + column
-                running.take(Load(Access(pointer, at, ev.width, ev.lane), running.total.dtype, ev.width))
+                at = (rows[0] * chunks + before) * inner + column
+                running[0].take(Load(Access(pointer, at, ev.width, ev.lane), running[0].total.dtype, ev.width))
         with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
-            at = (row * n + i) * inner + column
-            running.take(_value(o, node.operands[0], at))
-            ev.store(context.output(group, node), node, at, running.value)
+            for row, total in zip(rows, running, strict=True):
+                at = (row * n + i) * inner + column
+                total.take(_value(o, node.operands[0], at))
+                ev.store(context.output(group, node), node, at, total.value)
 
     if rows is None:
-        o.columns("column", inner, low, high, lambda column: body(row, column))
-    else:
-        with o.loop("row", outer, *rows) as each:
-            o.columns("column", inner, low, high, lambda column: body(each, column))
+        o.columns("column", inner, low, high, lambda column: body([row], column))
+        return o.finish()
+    first, last = bound(rows[0]), bound(rows[1])
+    if inner == 1 and outer >= _ROWS:                        # they do not wait for each other
+        several = Var("row", outer, multiple=1)
+        with w.loop(several, first, last, _ROWS, whole=True):
+            body([several.index + k for k in range(_ROWS)], constant(0))
+        left = Infix("%", Infix("-", last.value, first.value), whole(_ROWS))
+        first = Bound(Infix("-", last.value, left), first.low, None)
+    with o.loop("row", outer, first, last) as each:
+        o.columns("column", inner, low, high, lambda column: body([each], column))
     return o.finish()
 
 
