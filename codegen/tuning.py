@@ -40,7 +40,7 @@ class Tuning(NamedTuple):
     row_chunk: int = 4096              # elements of such a chunk, about
     small_columns: int = 1 << 14       # reductions over columns of fewer elements than this are one chunk
     sum_steps: int = 64                # terms that an accumulator takes before it starts anew: a pair of numbers adds up what it had then
-    sum_rows: int = 128                # of a column that are added up one after the other on a CPU; more make several partial results
+    sum_rows: int = 256                # of columns that are added up in memory on a CPU; more make several partial results
 
     components: int = 4                # of a result's last dimension, up to which each is reduced by itself on a CPU,
     few_components: int = 1 << 12      # where so many elements are reduced: of fewer, one kernel more costs more than is gained

@@ -93,7 +93,7 @@ SERIAL = frozenset("""
 WORK_GROUPS = frozenset("""
     item best line lane tile bits scratch share turn first stop carry carried total all place e other mine half_size better bit digit count
     counts rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to
-    shift found low_end high_end skipped before to of_tile carry_low carry_next carry_more
+    shift found low_end high_end skipped before to of_tile carry_low carried_low
 """.split())  # noqa: SIM905 - as above
 SMALL_MATRICES = frozenset("""
     i j c e r x y size best pivot larger here row factor matrix next_matrix info flat mine other alpha beta norm logarithm determinant sign

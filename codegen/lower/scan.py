@@ -21,7 +21,6 @@ from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
 
-
 _ROWS = 4            # that a work-item scans side by side, if it has several
 
 

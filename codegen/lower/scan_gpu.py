@@ -17,10 +17,13 @@ from tracegrad.codegen.kernel.statements import Array, Bound, Buffer, bound
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
-from tracegrad.codegen.lower.sums import add_to_pair, adds, strided
+from tracegrad.codegen.lower.sums import add_to_pair, adds, running_dtype, strided
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import DType
+from tracegrad.ir import Node
+from tracegrad.plan import Target
 
 _EACH = 8            # elements of a tile that an item scans
 
@@ -29,7 +32,7 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of a scan; None where work-items cannot work together."""
     node = group.anchor
     outer, n, inner = view(node, node.attrs["dim"])
-    bytes_ = max(4, register_dtype(node.dtype).itemsize)
+    bytes_ = max(4, register_dtype(_carried_in(node, context.target)).itemsize)
     size = room(context, 2 * bytes_ * (_EACH + 2) if inner == 1 else bytes_)
     if size < 2:
         return None
@@ -41,11 +44,16 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
     whole = _across if inner == 1 else _down
     if chunks == 1:
         return [whole(group, context, size, length, None)]
-    sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(node.dtype))
-    before = Temp("chunks_before", node, outer * chunks * inner, scratch(node.dtype))
+    sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(_carried_in(node, context.target)))
+    before = Temp("chunks_before", node, outer * chunks * inner, scratch(_carried_in(node, context.target)))
     between = _before_together if inner == 1 and chunks <= size else _before
     return [_sums(group, context, size, length, sums), between(group, context, chunks, sums, before),
             whole(group, context, size, length, before)]
+
+
+def _carried_in(node: Node, target: Target) -> DType:
+    """The dtype of what is put together: products lose digits with every factor, sums are kept by pairs where there are many terms."""
+    return node.dtype if adds(node) else running_dtype(node, target)
 
 
 class _Scan(WorkGroup):
@@ -53,14 +61,26 @@ class _Scan(WorkGroup):
         super().__init__(group, context)
         fn: Any = self.node.fn
         self.fn = fn
-        self.dtype = self.node.dtype
+        self.dtype = _carried_in(self.node, context.target)
         self.type = register_type(self.dtype)
         self.start = Literal(fn.identity(self.dtype), self.dtype)
         self.outer, self.n, self.inner = view(self.node, self.node.attrs["dim"])
         self.x = self.node.operands[0]
 
     def both(self, a: Expression, b: Expression) -> Expression:
-        return self.ev.joined(self.node, a, b)
+        if self.dtype == self.node.dtype:
+            return self.ev.joined(self.node, a, b)
+        return self.ev.op(self.fn.combine, [a, b], self.dtype, self.dtype, {})
+
+    def element(self, at: Index) -> Expression:
+        """An element of the operand, in the dtype of the scan."""
+        value = self.value(self.x, at)
+        return value if self.dtype == self.node.dtype else self.ev.cast(value, self.dtype)
+
+    def put(self, at: Operand, value: Expression) -> None:
+        """An element of the result."""
+        value = value if self.dtype == self.node.dtype else self.ev.cast(value, self.node.dtype)
+        self.writer.store(place(self.output(), at), value, self.node)
 
     def take(self, to: Local, value: Expression) -> None:
         self.writer.assign(to, self.both(to, value), self.node)
@@ -72,9 +92,9 @@ class _Scan(WorkGroup):
         """What the elements so far make, which begins so."""
         return self.writer.let(name, value, self.node, changes=True)
 
-    def carried(self, start: Expression) -> _Carried:
+    def carried(self, start: Expression, name: str = "carry", low: Expression | None = None) -> _Carried:
         """What all elements before make, which begins so."""
-        return _Carried(self, start)
+        return _Carried(self, start, name, low)
 
     def chunk(self, length: int) -> tuple[Var | None, Index, Index]:
         """The number of the group's chunk, and where it starts and stops."""
@@ -86,9 +106,9 @@ class _Scan(WorkGroup):
 class _Carried:
     """What all elements before make: of sums a pair, as there are many of them."""
 
-    def __init__(self, o: _Scan, start: Expression) -> None:
-        self.o, self.total = o, o.begun("carry", start)
-        self.low = o.begun("carry_low", o.start) if adds(o.node) else None
+    def __init__(self, o: _Scan, start: Expression, name: str, low: Expression | None) -> None:
+        self.o, self.total = o, o.begun(name, start)
+        self.low = o.begun(f"{name}_low", low or o.start) if adds(o.node) else None
 
     def take(self, value: Expression) -> None:
         """More elements, or what some make."""
@@ -96,10 +116,6 @@ class _Carried:
             add_to_pair(self.o.ev, self.o.node, self.total, self.low, value)
         else:
             self.o.take(self.total, value)
-
-    def and_so_far(self, carried: Local) -> Expression:
-        """What they make with the elements of a tile, of which `carried` are so far (or has them all, where it began with these)."""
-        return carried if self.low is None else Infix("+", self.total, Infix("+", self.low, carried))
 
 
 def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) -> Kernel:
@@ -119,7 +135,7 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
     there = [(column, o.inner)] if o.inner % across else []
     total, i = o.begun("total", o.start), Var("i", o.n)
     with o.where(*there), strided(o.ev, i, start, bound(stop), lines, -(-length // lines), item.index, {o.node: total}):
-        o.take(total, o.value(o.x, (row * o.n + i.index) * o.inner + column))
+        o.take(total, o.element((row * o.n + i.index) * o.inner + column))
     mine = item.index * across + lane
     w.store(place(array, mine), total)
     o.barrier()
@@ -194,7 +210,6 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
     row = o.number("row", o.outer, 1, "global" if lines > 1 else "group").index if o.outer > 1 else ZERO
     chunk, start, stop = o.chunk(length)
     there = [(row, o.outer)] if o.outer % lines else []
-    out = o.output()
     carry = _carry(o, before, row * chunks + (chunk.index if chunk is not None else 0))
     first = Var("first", o.n)
 
@@ -206,7 +221,7 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
             i = first.index + e * lanes + item
             value = w.let("value", o.start, changes=True)
             with o.where((i, stop), *there):
-                w.assign(value, o.value(o.x, row * o.n + bounded(i, 0, o.n)), o.node)
+                w.assign(value, o.element(row * o.n + bounded(i, 0, o.n)), o.node)
             w.store(place(tile, at(e * lanes + item)), value)
         o.barrier()
         share = o.begun("share", o.read(tile, at(item * each)))
@@ -221,14 +236,14 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
                 o.take(all_, o.read(mine, here + e))
             w.store(place(part, line * few + item), all_)
         o.barrier()
-        carried = o.begun("carried", o.start if adds(o.node) else carry.total)
+        carried = o.carried(carry.total, "carried", carry.low)
         with o.times("e", few, item // some) as e:
-            o.take(carried, o.read(part, line * few + e))
+            carried.take(o.read(part, line * few + e))
         with o.times("e", lanes, item, item // some * some) as e:
-            o.take(carried, o.read(mine, line * (lanes + few) + e + item // some))
+            carried.take(o.read(mine, line * (lanes + few) + e + item // some))
         with o.times("e", each) as e:
-            o.take(carried, o.read(tile, at(item * each + e)))
-            w.store(place(tile, at(item * each + e)), carry.and_so_far(carried))
+            carried.take(o.read(tile, at(item * each + e)))
+            w.store(place(tile, at(item * each + e)), carried.total)
         tile_total = o.begun("of_tile", o.read(part, line * few))
         with o.times("e", few, first=1) as e:
             o.take(tile_total, o.read(part, line * few + e))
@@ -238,7 +253,7 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
             i = first.index + e * lanes + item
             with o.where((i, stop), *there):
                 to = row * o.n + bounded(i, 0, o.n)
-                w.store(place(out, to if chunks == 1 else w.at(to)), o.read(tile, at(e * lanes + item)), o.node)
+                o.put(to if chunks == 1 else w.at(to), o.read(tile, at(e * lanes + item)))
     return o.done((chunks * lanes, -(-o.outer // lines) * lines), (lanes, lines))
 
 
@@ -255,13 +270,12 @@ def _down(group: Group, context: Context, size: int, length: int, before: Temp |
     row = o.number("row", o.outer, 2, "global").index if o.outer > 1 else ZERO
     chunk, start, stop = o.chunk(length)
     there = [(column, o.inner)] if o.inner % across else []
-    out = o.output()
     at = start + line.index * part
     begin = w.bounding("begin", o.n, Bound(w.least(at, stop), ZERO, at, o.n))
     end = w.bounding("end", o.n, Bound(w.least(begin.index + part, stop), ZERO, at + part, o.n))
     share, i = o.begun("share", o.start), Var("i", o.n)
     with o.where(*there), strided(o.ev, i, begin.index, bound(end), 1, part, ZERO, {o.node: share}):
-        o.take(share, o.value(o.x, (row * o.n + i.index) * o.inner + column))
+        o.take(share, o.element((row * o.n + i.index) * o.inner + column))
     w.store(place(array, line.index * across + lane.index), share)
     o.barrier()
     with o.where(*there):
@@ -271,6 +285,6 @@ def _down(group: Group, context: Context, size: int, length: int, before: Temp |
         i = Var("i", o.n)
         with w.loop(i, begin, end):
             to = (row * o.n + i.index) * o.inner + column
-            carry.take(o.value(o.x, to))
-            w.store(place(out, to if chunks == 1 or lines * part == length else w.at(to)), carry.total, o.node)
+            carry.take(o.element(to))
+            o.put(to if chunks == 1 or lines * part == length else w.at(to), carry.total)
     return o.done((-(-o.inner // across) * across, chunks * lines, o.outer), (across, lines, 1))
