@@ -109,7 +109,9 @@ def in_blocks(
         a = w.at(block.index + length)
         stop = Bound(Select(Infix("<", a, end.value), a, end.value), ZERO, block.index + length, top)
         stop_ = w.bounding(w.unique("block_end"), top, stop)
-        with w.loop(var, block.index + offset, stop_, step, whole):
+        begin = bound(first)                                 # what is known of it: it goes from first to last
+        known = () if begin.low is None else (("between", var.index, bound(begin.low + offset), end, step, whole),)
+        with w.loop(var, block.index + offset, stop_, step, whole, known):
             yield
         flush()
 

@@ -19,7 +19,7 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.float32 if dtype == dtypes.float16 else dtype
 
 
-_WIDER = {dtypes.float16: dtypes.float32, dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
+_WIDER: dict[DType, DType] = {dtypes.float16: dtypes.float32, dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
 
 
 def wider(dtype: DType) -> DType:
