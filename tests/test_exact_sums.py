@@ -1,4 +1,4 @@
-"""Sums keep their digits: every reducing op of the registry, in every schedule, beside float64. The bounds are those of docs/robustness.md."""
+"""Sums keep their digits: every reducing op of the registry, in every schedule, beside float64. Bounds: see docs/robustness.md."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _attended(x: Any, w: Any, p: Any) -> Any:
     return F.scaled_dot_product_attention(k[:, :16], k, v)
 
 
-# By op: functions of two vectors, and of one whose numbers are near 1, and the bound. The first ones are of that op alone, the others have it inside.
+# By op: functions of two vectors and of one whose numbers are near 1, and the bound. Of the first ones nothing else is asked.
 CASES: dict[str, list[tuple[Callable[..., Any], float]]] = {
     "sum": [
         (lambda x, w, p: x.sum(), NEAR),
@@ -220,7 +220,7 @@ def test_infinities(way: str) -> None:
     for value, wanted in ((np.inf, np.inf), (-np.inf, -np.inf), (np.nan, np.nan)):
         x = np.ones(20_000, np.float32)
         x[9_999] = value
-        f = lambda x: (x.sum(), (x * 2).reshape(-1, 2).sum(0)[1], x.cumsum(0)[-1])  # noqa: E731
+        f = lambda x: (x.sum(), (x * 2).reshape(-1, 2).sum(0)[1], x.cumsum(0)[-1])
         found = (tg.trace(f) if way != "eager" else f)(tg.tensor(x))
         assert all(np.array_equal(y.item(), wanted, equal_nan=True) for y in found)
 

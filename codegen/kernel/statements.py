@@ -218,8 +218,8 @@ class Block:
     """Statements and inner blocks after `head` (none: just one after the other), which is text, or what the block's class says.
 
     vars: the variables it binds; memo: the values that were computed in it, while it is written; comment: what is said beside the head;
-    known: what holds in it, ("range", Index, low, high) or ("between", Index, Bound, Bound), perhaps with a step and whether it is whole, though
-    the ranges of its variables do not show it.
+    known: what holds in it, though the ranges of its variables do not show it: ("range", Index, low, high) or ("between", Index, Bound,
+    Bound), perhaps with a step and whether it is whole.
     """
 
     __slots__ = ("comment", "head", "items", "known", "memo", "parts", "renamed", "vars")

@@ -119,8 +119,8 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
         o.columns("column", inner, low, high, lambda column: body([row], column))
         return o.finish()
     first, last = bound(rows[0]), bound(rows[1])
-    if inner == 1 and outer >= _ROWS:                        # they do not wait for each other
-        several = Var("row", outer, multiple=1)
+    if inner == 1 and -(-outer // parts(context)) >= _ROWS:  # they do not wait for each other
+        several = Var("row", outer)
         with w.loop(several, first, last, _ROWS, whole=True):
             body([several.index + k for k in range(_ROWS)], constant(0))
         left = Infix("%", Infix("-", last.value, first.value), whole(_ROWS))
