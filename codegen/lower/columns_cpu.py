@@ -74,4 +74,4 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
 
 def _rows_at_a_time(group: Group, length: int) -> int:
     """Rows whose values are put together before they are added to what memory has: fewer roundings, and less to load and to store."""
-    return 4 if length > tuning().sum_steps and 4 * group.statements <= tuning().tail_statements else 1
+    return 4 if length > max(4, tuning().sum_steps) and 4 * group.statements <= tuning().tail_statements else 1

@@ -77,7 +77,9 @@ class Prod(Reduction):
     name, holomorphic, wraps, in_steps = "prod", True, True, True
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3),), dict(dim=(1,)))]
 
-    def numpy(self, x, *, dim): return np.prod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
+    def numpy(self, x, *, dim):
+        many = prod(x.shape[d] for d in dim) > SHORT         # numpy multiplies one after the other, and each loses digits
+        return np.prod(x, axis=dim, dtype=wider(x.dtype) if many else accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def vjp(self, ct, y, x, *, dim):
         # The product of all the others: exclusive running products from both ends, so that zeros need no division.
