@@ -58,7 +58,7 @@ CASES: dict[str, list[tuple[Callable[..., Any], float]]] = {
         (lambda x, w, p: F.layer_norm(x.reshape(8, -1), (x.numel() // 8,)), 4 * NEAR),       # (of numbers around 0: the largest is 1.7)
         (lambda x, w, p: _loss(lambda g: (F.layer_norm(x.reshape(-1, 32), (32,), g) ** 2).sum())(w[:32]), 4 * NEAR),
     ],
-    "prod": [(lambda x, w, p: p.prod(), EACH)],
+    "prod": [(lambda x, w, p: p.prod(), EACH), (lambda x, w, p: p.reshape(-1, 8).prod(0), EACH)],
     "cumsum": [
         (lambda x, w, p: x.cumsum(0), NEAR),
         (lambda x, w, p: x.reshape(-1, 8).cumsum(0), NEAR),

@@ -24,7 +24,8 @@ import numpy as np
 from tracegrad.codegen.graph.components import Components
 from tracegrad.codegen.graph.rewrite import at
 from tracegrad.codegen.tuning import tuning
-from tracegrad.function import REGISTRY, Primitive, bind
+from tracegrad.dtypes import float32, float64
+from tracegrad.function import REGISTRY, Primitive, bind, cast
 from tracegrad.ir import Aval, Graph, Node
 from tracegrad.plan import Target
 
@@ -132,6 +133,8 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
             runs.append([n, int(i in dims)])
     if not any(reduced for _, reduced in runs):
         return view(x, result)
+    if fn is REGISTRY["prod"] and x.dtype == float32 and target.fp64 and prod(n for n, reduced in runs if reduced) > tuning().unrolled:
+        return cast(reduce(fn, cast(x, float64), dims, result, target), float32)     # each factor loses digits, and no pair gets them back
     if prod(n for n, reduced in runs if reduced) <= tuning().unrolled and len(runs) > 2:
         y = view(x, tuple(n for n, _ in runs))
         return view(bind(fn, (y,), {"dim": tuple(i for i, (_, reduced) in enumerate(runs) if reduced)}), result)
