@@ -271,8 +271,8 @@ class Tensor(Operators):
         while view._base is not None:
             last = weakref.ref(view._base)
             view._base = view._base._double()
-            if last() is not None:                          # held by garbage, it may be, where that is not collected at once
-                gc.collect()
+            if last() is not None:                          # held by young garbage, it may be, where that is not collected at once
+                gc.collect(0)
             base = last()
             if base is not None:
                 view._base = base
