@@ -96,6 +96,9 @@ def kernels(device: Device, plan: Plan, small: bool = False) -> Kernels:
     side = _side(device, small)
     with _lock:
         theirs: Kernels = {}
+        if not plan.functions:
+            whole = Built(_whole(device, side, plan.foreign or plan.source))
+            return {launch.entry: (whole, launch.entry) for launch in plan.launches}
         if plan.foreign:
             program, ours = Built(_whole(device, side, plan.foreign)), {function.entry for function in plan.functions}
             theirs = {launch.entry: (program, launch.entry) for launch in plan.launches if launch.entry not in ours}

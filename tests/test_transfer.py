@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import tracegrad as tg
 from tests.marks import one_of
@@ -89,6 +88,7 @@ def test_the_gradient_goes_back(pair: Any) -> None:
 
 @pytest.mark.matrix
 def test_back_and_forth_several_times(pair: Any) -> None:
+    torch = pytest.importorskip("torch")
     a, b = pair
     x, w = leaf([0.5, -1.0, 2.0], a), leaf([1.0, 2.0, 3.0], b)
     at, here = x, a
@@ -108,6 +108,7 @@ def test_back_and_forth_several_times(pair: Any) -> None:
 
 @pytest.mark.matrix
 def test_every_order(pair: Any) -> None:
+    torch = pytest.importorskip("torch")
     a, b = pair
     x = leaf([1.5, -0.5], a)
     y = (x ** 4).to(b).sin().to(a).sum()
@@ -147,6 +148,7 @@ def _model(a: Any, b: Any) -> Any:
 
 
 def test_transforms(pair: Any) -> None:
+    torch = pytest.importorskip("torch")
     a, b = pair
     f, plain = _model(a, b), _model("cpu", "cpu")
     x, w = tg.tensor([0.5, -0.25], device=a), tg.tensor([0.75, 0.1], device=b)
@@ -617,6 +619,7 @@ def test_optimizers_of_parameters_on_several_devices(optimizer: str, two: Any) -
 
 
 def test_clipping_over_several_devices(pair: Any) -> None:
+    torch = pytest.importorskip("torch")
     a, b = pair
     for norm_type in (2.0, 1.0, float("inf")):
         x, w = leaf([3.0, 4.0], a), leaf([12.0], b)
@@ -720,6 +723,7 @@ def test_states_go_from_device_to_device(two: Any, tmp_path: Any) -> None:
 
 
 def test_checkpoints(pair: Any) -> None:
+    torch = pytest.importorskip("torch")
     a, b = pair
     x = leaf([0.5, 1.0], a)
     checkpoint(lambda x: (x.sin().to(b) * 2).exp().to(a), x, use_reentrant=False).sum().backward()
@@ -797,6 +801,7 @@ class Sent(tg.Function):
 
 
 def test_custom_functions_on_two_devices(pair: Any) -> None:
+    torch = pytest.importorskip("torch")
     a, b = pair
     x, w = leaf([0.5, 1.0], a), leaf([2.0, 3.0], b)
     t, v = (torch.tensor(p.tolist(), requires_grad=True) for p in (x, w))
@@ -892,6 +897,7 @@ def test_kernels_of_users_take_operands_of_one_device(two: Any) -> None:
 
 
 def test_a_trace_runs_on_one_device(two: Any) -> None:
+    torch = pytest.importorskip("torch")
     a, b = two
     x = leaf([1.0], a)
     with pytest.raises(TraceError, match="runs on one device; move tensors between devices outside"):
@@ -907,6 +913,7 @@ def test_a_trace_runs_on_one_device(two: Any) -> None:
 
 
 def test_loops_and_branches(two: Any) -> None:
+    torch = pytest.importorskip("torch")
     a, b = two
     x = leaf([0.1, 0.2], a)
     t = torch.tensor(x.tolist(), requires_grad=True)
