@@ -169,7 +169,10 @@ def test_kernels(way: str) -> None:
 @pytest.mark.parametrize("way", SCHEDULES, indirect=True)
 @pytest.mark.parametrize("op", CASES)
 def test_every_op_in_every_schedule(way: str, op: str) -> None:
-    agree(CASES[op], numbers(100_096), True, 2e-4 * (op == "prod" and way == "without float64"))
+    # A scatter on a GPU sorts by digits, in tiles of 1024. PoCL 3.0 gets the last one wrong where it is not whole (without a driver it is
+    # right).
+    n = 98 * 1024 if op == "scatter_add" else 100_096
+    agree(CASES[op], numbers(n), True, 2e-4 * (op == "prod" and way == "without float64"))
 
 
 @pytest.mark.long
