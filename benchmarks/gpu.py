@@ -1,20 +1,26 @@
-"""Every class of kernels on a GPU, beside what the device can do: `python -m benchmarks.gpu` (`make bench-gpu`). Start at `ROWS`.
+"""Every class of kernels on a GPU, beside what the device can do and beside torch and JAX: `python -m benchmarks.gpu` (`make bench-gpu`).
 
-It writes benchmarks/RESULTS-gpu.md: the device and its driver, its extensions, what it copies and computes at most, and for each class
-the time of its kernels (events of the queue, medians), and what share of the device's limit that is: of the time that the bytes that have
-to move, or the arithmetic that has to be done, take at least. Then whole training steps (`STEPS`), with what is not kernels' time, and new
-arrays that come beside kernels. Where no GPU is found it says so and writes nothing; `--device cpu` tries it on another device, and with
-`--as-gpu` by the kernels that a GPU would get.
+Start at `measured`. What is measured stands in `benchmarks/gpu_rows.py`. It writes benchmarks/RESULTS-gpu.md: the device and its driver,
+its extensions, what it copies and computes at most, and for each class
+- the time of its kernels (events of the queue, medians), and what share of the device's limit that is: of the time that the bytes that have
+  to move, or the arithmetic that has to be done, take at least;
+- where torch or JAX see the same GPU: the time of a call in tracegrad, torch (eager) and JAX (jit), by turns in the same run, of calls in a
+  row with one wait at the end; tracegrad's over the best of the others; and whether the results agree.
+Then whole training steps, with what is not kernels' time, and new arrays that come beside kernels. Where no GPU is found it says so and
+writes nothing; `--device cpu` tries it on another device, and with `--as-gpu` by the kernels that a GPU would get.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,196 +28,139 @@ from typing import Any
 import numpy as np
 
 import tracegrad as tg
-import tracegrad.nn.functional as F
-from tracegrad import nn, optim
+from benchmarks.frameworks import namespace
+from benchmarks.gpu_rows import ROWS, STEPS, Row, floats
+from tracegrad import optim
 from tracegrad.errors import NoDriverError, TracegradError
 from tracegrad.runtime.device import Device, devices, find
 from tracegrad.runtime.limits import limits
 
 RESULTS = Path(__file__).with_name("RESULTS-gpu.md")
-FP32 = 4
+BURST = 0.02            # seconds of calls in a row
+ROUNDS = 5
+AGREE = 1e-3            # results differ by no more of the largest, or the table says so
 
 
-@dataclass(frozen=True)
-class Row:
-    """A class: a function, its arguments for a size, and the least that it has to move and compute."""
+@dataclass
+class Peer:
+    """Another framework on the same device. compiled: what is called for a row (None: it has none); put, wait: as the framework does it."""
 
     name: str
-    fn: Callable[..., Any]
-    arguments: Callable[[Any, int], Sequence[Any]]        # of a generator and a scale (a power of two: 0 for CPUs)
-    bytes: Callable[..., float]                           # of the arguments
-    flops: Callable[..., float] = lambda *_: 0.0
+    compiled: Callable[[Row], Callable[..., Any] | None]
+    put: Callable[[Any], Any]
+    wait: Callable[[Any], None]
+    host: Callable[[Any], np.ndarray[Any, Any]]
 
 
-def floats(rng: Any, *shape: int) -> Any:
-    return rng.standard_normal(shape, np.float32)
+def torch_peer(kind: str) -> Peer:
+    import torch
+
+    n = namespace("torch")
+
+    def compiled(row: Row) -> Callable[..., Any]:
+        return lambda *args: row.fn(n, *args)
+
+    def wait(_: Any) -> None:
+        if kind == "cuda":
+            torch.cuda.synchronize()
+
+    def put(array: Any) -> Any:
+        return torch.from_numpy(np.array(array)).to(kind)
+
+    return Peer(f"torch {torch.__version__}", compiled, put, wait, lambda t: t.detach().cpu().numpy())
 
 
-def twice(*arrays: Any) -> float:
-    """Each argument is read, and something like the first is written."""
-    return float(sum(a.nbytes for a in arrays) + arrays[0].nbytes)
+def jax_peer() -> Peer:
+    import jax
+
+    from benchmarks.gpu_in_jax import rows
+
+    jax.config.update("jax_enable_x64", True)
+    known = {name: jax.jit(fn) for name, fn in rows().items()}
+    return Peer(f"JAX {jax.__version__}", lambda row: known.get(row.name), jax.numpy.asarray, jax.block_until_ready, np.asarray)
 
 
-def once(*arrays: Any) -> float:
-    """Each argument is read; little is written."""
-    return float(sum(a.nbytes for a in arrays))
+def peers(device: Device) -> list[Peer]:
+    """The frameworks that are installed and see the device; on a CPU (a dry run) those that are installed."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")         # the memory is shared with the others here
+    found = []
+    try:
+        import torch
+
+        if device.cl_device.type & 4 and torch.cuda.is_available():
+            found += [torch_peer("cuda")] if torch.cuda.get_device_name(0) == device.name else []
+        elif not device.cl_device.type & 4:
+            found.append(torch_peer("cpu"))
+    except ImportError:
+        pass
+    try:
+        import jax
+
+        platform_ = jax.devices()[0].platform
+        if platform_ == ("gpu" if device.cl_device.type & 4 else "cpu"):
+            found.append(jax_peer())
+    except ImportError:
+        pass
+    return found
 
 
-def product_bytes(a: Any, b: Any) -> float:
-    return float(a.nbytes + b.nbytes + FP32 * a.size // a.shape[-1] * b.shape[-1])
+def training(n: Any, adam: Any, name: str, scale: int, traced: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[int, ...]]:
+    """A training step of framework `n` (its `nn` and `F`), and its input's shape."""
+    model, shape = STEPS[name](n.T.nn, scale)
+    optimizer = adam(model.parameters(), lr=1e-3)
 
-
-def product_flops(a: Any, b: Any) -> float:
-    return 2.0 * a.size * (b.shape[-1] if b.ndim > 1 else 1)
-
-
-def conv_flops(x: Any, w: Any) -> float:
-    return 2.0 * x.shape[0] * x.shape[2] * x.shape[3] * w.size
-
-
-def conv_flops_apart(x: Any, w: Any) -> float:
-    return 2.0 * x.size * w.shape[2] * w.shape[3]
-
-
-def grouped(q: Any, k: Any, v: Any) -> Any:
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-
-
-def attention_flops(q: Any, k: Any, v: Any) -> float:
-    return 4.0 * q.size * k.shape[-2]
-
-
-def attended(q: Any, k: Any, v: Any) -> Any:
-    return (F.scaled_dot_product_attention(q, k, v) ** 2).sum()
-
-
-def updated(*tensors: Any) -> Any:
-    return tuple(p - 0.1 * g / (g.abs() + 1e-8) for p, g in zip(tensors[::2], tensors[1::2], strict=True))
-
-
-ROWS = [
-    Row("elementwise, 3 operations", lambda x, y: tg.tanh(x * y + 1), lambda r, s: [floats(r, 1 << (18 + s))] * 2, twice),
-    Row("elementwise, halves", lambda x: x * 2 + 1, lambda r, s: [floats(r, 1 << (18 + s)).astype(np.float16)], twice),
-    Row("transposed read", lambda x, y: x.t() + y, lambda r, s: [floats(r, 512, 256 << s), floats(r, 256 << s, 512)], twice),
-    Row("gather of rows of 64", lambda x, i: x[i], lambda r, s: [floats(r, 1 << (12 + s), 64), r.integers(0, 4096, 1 << (12 + s))],
-        lambda x, i: i.nbytes + 2 * FP32 * 64 * i.size),
-    Row("gather of rows of 64 halves", lambda x, i: F.embedding(i, x),
-        lambda r, s: [floats(r, 1 << (12 + s), 64).astype(np.float16), r.integers(0, 4096, 1 << (12 + s))],
-        lambda x, i: i.nbytes + FP32 * 64 * i.size),
-    Row("permuted, rows of 64", lambda x: x.transpose(1, 2) + 1, lambda r, s: [floats(r, 4, 16 << s, 8, 64)], twice),
-    Row("rows and a bias", lambda x, b: (x + b).relu(), lambda r, s: [floats(r, 256 << s, 1024), floats(r, 1024)], twice),
-    Row("two small softmaxes", lambda x, y: (x.softmax(-1), y.softmax(-1)), lambda r, s: [floats(r, 32, 100), floats(r, 48, 100)], twice),
-    Row("softmax of rows of 10", lambda x: x.softmax(-1), lambda r, s: [floats(r, 10_000 << s, 10)], twice),
-    Row("softmax of rows of 1000", lambda x: x.softmax(-1), lambda r, s: [floats(r, 256 << s, 1000)], twice),
-    Row("layer norm of rows of 768", lambda x: F.layer_norm(x, (768,)), lambda r, s: [floats(r, 256 << s, 768)], twice),
-    Row("log softmax of 64 long rows", lambda x: x.log_softmax(-1), lambda r, s: [floats(r, 64, 4096 << s)], twice),
-    Row("whole sum", lambda x: (x * x).sum(), lambda r, s: [floats(r, 1 << (18 + s))], once),
-    Row("sum of 64 columns", lambda x: x.sum(0), lambda r, s: [floats(r, 1 << (12 + s), 64)], once),
-    Row("matrix times vector", lambda a, b: a @ b, lambda r, s: [floats(r, 256 << (s // 2), 1024 << (s // 2)), floats(r, 1024 << (s // 2))],
-        once, product_flops),
-    Row("product", lambda a, b: a @ b, lambda r, s: [floats(r, 256 << (s // 2), 256 << (s // 2))] * 2, product_bytes, product_flops),
-    Row("product, odd sizes", lambda a, b: a @ b,
-        lambda r, s: [floats(r, 250 << (s // 2), 260 << (s // 2)), floats(r, 260 << (s // 2), 251)], product_bytes, product_flops),
-    Row("product of 64 x long k x 64", lambda a, b: a @ b, lambda r, s: [floats(r, 64, 4096 << (s // 2)), floats(r, 4096 << (s // 2), 64)],
-        product_bytes, product_flops),
-    Row("batched products of 128 x 64 x 128", lambda a, b: a @ b, lambda r, s: [floats(r, 4 << s, 128, 64), floats(r, 4 << s, 64, 128)],
-        product_bytes, product_flops),
-    Row("convolution 3x3, 64 channels", lambda x, w: F.conv2d(x, w, padding=1),
-        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, conv_flops),
-    Row("its gradient by the image", lambda x, w: tg.grad(lambda x: F.conv2d(x, w, padding=1).sum())(x),
-        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, conv_flops),
-    Row("its gradient by the weight", lambda x, w: tg.grad(lambda w: (F.conv2d(x, w, padding=1) ** 2).sum())(w),
-        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, lambda x, w: 2 * conv_flops(x, w)),
-    Row("its gradient by the image, stride 2", lambda x, w: tg.grad(lambda x: F.conv2d(x, w, stride=2, padding=1).sum())(x),
-        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, lambda x, w: conv_flops(x, w) / 4),
-    Row("depthwise convolution 3x3", lambda x, w: F.conv2d(x, w, padding=1, groups=64),
-        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 1, 3, 3)], twice, conv_flops_apart),
-    Row("gradient of max pooling 3x3, stride 2", lambda x: tg.grad(lambda x: (F.max_pool2d(x, 3, 2, 1) ** 2).sum())(x),
-        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28)], lambda x: 3.0 * x.nbytes),
-    Row("cumsum", lambda x: x.cumsum(0), lambda r, s: [floats(r, 1 << (16 + s))], twice),
-    Row("cumsum of rows of 1000", lambda x: x.cumsum(-1), lambda r, s: [floats(r, 256 << s, 1000)], twice),
-    Row("cumsum of columns", lambda x: x.cumsum(0), lambda r, s: [floats(r, 256 << s, 256)], twice),
-    Row("argmax", lambda x: x.argmax(), lambda r, s: [floats(r, 1 << (18 + s))], once),
-    Row("argmax of rows of 1000", lambda x: x.argmax(-1), lambda r, s: [floats(r, 256 << s, 1000)], once),
-    Row("argmax of 256 columns", lambda x: x.argmax(0), lambda r, s: [floats(r, 256 << s, 256)], once),
-    Row("sort", lambda x: x.sort()[1], lambda r, s: [floats(r, 1 << (12 + s))], lambda x: 3.0 * x.nbytes),
-    Row("sort of rows of 1000", lambda x: x.sort(-1)[1], lambda r, s: [floats(r, 16 << s, 1000)], lambda x: 3.0 * x.nbytes),
-    Row("topk of 64 long rows", lambda x: x.topk(8)[1], lambda r, s: [floats(r, 64, 4096 << (s // 2))], once),
-    Row("gradient of an embedding", lambda t, i: tg.grad(lambda t: (F.embedding(i, t) ** 2).sum())(t),
-        lambda r, s: [floats(r, 1 << (10 + s), 64), r.integers(0, 1 << (10 + s), 1 << (9 + s))],
-        lambda t, i: t.nbytes + i.nbytes + 2 * FP32 * 64 * i.size),
-    Row("scatter to 20 rows", lambda x, i, s: x.index_add(0, i, s),
-        lambda r, s: [floats(r, 20, 64), r.integers(0, 20, 1 << (9 + s)), floats(r, 1 << (9 + s), 64)], once),
-    Row("histogram of 16 bins", lambda i: tg.zeros(16).index_add(0, i, tg.ones(i.shape[0])),
-        lambda r, s: [r.integers(0, 16, 1 << (12 + s))], once),
-    Row("scatter of scalars", lambda x, i, s: x.index_add(0, i, s),
-        lambda r, s: [floats(r, 1 << (12 + s)), r.integers(0, 1 << (12 + s), 1 << (13 + s)), floats(r, 1 << (13 + s))], twice),
-    Row("attention", F.scaled_dot_product_attention, lambda r, s: [floats(r, 2, 8, 64 << (s // 2), 64)] * 3, twice, attention_flops),
-    Row("attention, 4 heads to each of the keys'", grouped, lambda r, s: [floats(r, 2, h, 64 << (s // 2), 64) for h in (8, 2, 2)], twice,
-        attention_flops),
-    Row("attention of a row to many keys", F.scaled_dot_product_attention,
-        lambda r, s: [floats(r, 4, 8, 1, 64), *(floats(r, 4, 8, 512 << (s // 2), 64) for _ in range(2))], twice, attention_flops),
-    Row("product of halves", lambda a, b: a @ b, lambda r, s: [floats(r, 256 << (s // 2), 256 << (s // 2)).astype(np.float16)] * 2,
-        product_bytes, product_flops),
-    Row("gradient of attention", lambda q, k, v: tg.grad(attended, argnums=(0, 1, 2))(q, k, v),
-        lambda r, s: [floats(r, 2, 8, 64 << (s // 2), 64)] * 3, lambda q, k, v: 2 * twice(q, k, v),
-        lambda q, k, v: 3.5 * attention_flops(q, k, v)),
-    Row("updates of 20 small parameters", updated, lambda r, s: [floats(r, 1000) for _ in range(40)], once),
-]
-
-
-def mlp(s: int) -> tuple[nn.Module, Any]:
-    return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10)), (32 << (s // 2), 784)
-
-
-def convnet(s: int) -> tuple[nn.Module, Any]:
-    return nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
-                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 64, 10)), (8 << (s // 2), 3, 32, 32)
-
-
-class Classifier(nn.Module):
-    """An encoder layer on rows, and a linear layer on their mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.head = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True), nn.Linear(128, 10)
-
-    def forward(self, x: Any) -> Any:
-        return self.head(self.layer(x).mean(1))
-
-
-STEPS: dict[str, Callable[[int], tuple[nn.Module, Any]]] = {
-    "MLP, Adam": mlp, "convnet, Adam": convnet, "transformer, Adam": lambda s: (Classifier(), (4 << (s // 2), 64, 128)),
-}
-
-
-def stepped(name: str, scale: int, runs: int) -> list[str]:
-    """A line of the table of steps: name, launches, wall time of one of many calls in a row, kernels' time, the rest."""
-    model, shape = STEPS[name](scale)
-    optimizer = optim.Adam(model.parameters(), lr=1e-3)
-
-    @tg.trace
+    @traced
     def step(x: Any, y: Any) -> Any:
-        loss = F.cross_entropy(model(x), y)
+        loss = n.F.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return loss
 
+    step.model = model
+    return step, shape
+
+
+def stepped(name: str, scale: int, runs: int, others: Sequence[Peer]) -> list[str]:
+    """A line of the table of steps: name, launches, wall time of one of many calls in a row, kernels' time, the rest, torch's."""
+    step, shape = training(namespace("tracegrad"), optim.Adam, name, scale, tg.trace)
     rng = np.random.default_rng(0)
-    x, y = tg.tensor(floats(rng, *shape)), tg.tensor(rng.integers(0, 10, shape[0]))
+    data = floats(rng, *shape), rng.integers(0, 10, shape[0])
+    tensors = [tg.tensor(a) for a in data]
     for _ in range(3):
-        step(x, y).item()
-    walls = []
-    for _ in range(5):
+        step(*tensors).item()
+    calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [(partial(step, *tensors), lambda loss: loss.item())]
+    for peer in others:
+        if peer.name.startswith("torch"):
+            import torch
+
+            theirs, _ = training(namespace("torch"), torch.optim.Adam, name, scale, lambda fn: fn)
+            put = [peer.put(a) for a in data]
+            theirs.model.to(put[0].device)
+            calls.append((partial(theirs, *put), lambda loss: loss.item()))
+    walls = by_turns(calls)
+    kernels = sum(k.seconds for k in step.profile(runs=runs))
+    cells = [name, str(sum(k.launches for k in step.profile(runs=1))), f"{1e3 * walls[0]:.3f}", f"{1e3 * kernels:.3f}",
+             f"{1e3 * (walls[0] - kernels):.3f}"]
+    return cells + ([f"{1e3 * walls[1]:.3f}", f"{walls[0] / walls[1]:.2f}"] if len(walls) > 1 else ["–", "–"])
+
+
+def by_turns(calls: Sequence[tuple[Callable[[], Any], Callable[[Any], None]]]) -> list[float]:
+    """The seconds of a call of each, in a row with one wait at the end: medians of bursts that take turns."""
+    counts, times = [], [[] for _ in calls]
+    for call, wait in calls:
+        wait(call())
         start = time.perf_counter()
-        losses = [step(x, y) for _ in range(runs)]
-        losses[-1].item()
-        walls.append((time.perf_counter() - start) / runs)
-    profile = step.profile(runs=runs)
-    kernels = sum(k.seconds for k in profile)
-    wall = median(walls)
-    return [name, str(sum(k.launches for k in profile)), f"{1e3 * wall:.3f}", f"{1e3 * kernels:.3f}", f"{1e3 * (wall - kernels):.3f}"]
+        wait(call())
+        counts.append(max(1, min(1000, int(BURST / (time.perf_counter() - start)))))
+    for _ in range(ROUNDS):
+        for taken, count, (call, wait) in zip(times, counts, calls, strict=True):
+            start = time.perf_counter()
+            for _ in range(count):
+                value = call()
+            wait(value)
+            taken.append((time.perf_counter() - start) / count)
+    return [median(taken) for taken in times]
 
 
 def arriving(scale: int, runs: int) -> str:
@@ -238,47 +187,87 @@ def arriving(scale: int, runs: int) -> str:
             f"{1e3 * both:.2f} ms (beside each other they could take {1e3 * max(alone, kernels):.2f}).")
 
 
-def measured(row: Row, device: Device, scale: int, runs: int) -> list[str]:
-    """A line of the table: name, launches, time, limit's time, share."""
+def measured(row: Row, device: Device, scale: int, runs: int, others: Sequence[Peer]) -> list[str]:
+    """A line of the table: name, launches, kernels' time, limit's time, share; a call's time, those of the others, the ratio, agreement."""
     arguments = row.arguments(np.random.default_rng(0), scale)
-    f, tensors = tg.trace(row.fn), [tg.tensor(a) for a in arguments]
+    n = namespace("tracegrad")
+    f, tensors = tg.trace(lambda *args: row.fn(n, *args)), [tg.tensor(a) for a in arguments]
     f(*tensors)
     profile = f.profile(runs=runs)
     seconds, most = sum(k.seconds for k in profile), limits(device)
-    least = {"memory": row.bytes(*arguments) / most.bandwidth, "arithmetic": row.flops(*arguments) / most.float32}
+    least = {"memory": row.bytes(*arguments) / most.bandwidth,
+             "arithmetic": row.flops(*arguments) / most.flops(arguments[0].itemsize)}
     bound = max(least, key=lambda k: least[k])
-    return [row.name, str(sum(k.launches for k in profile)), f"{1e3 * seconds:.3f}", f"{1e3 * least[bound]:.3f}", bound,
-            f"{least[bound] / seconds:.0%}"]
+    cells = [row.name, str(sum(k.launches for k in profile)), f"{1e3 * seconds:.3f}", f"{1e3 * least[bound]:.3f}", bound,
+             f"{least[bound] / seconds:.0%}"]
+    calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [(partial(f, *tensors), lambda _: device.finish())]
+    agreed, have = [], []
+    for peer in others:
+        call = peer.compiled(row)
+        have.append(call is not None)
+        if call is not None:
+            put = [peer.put(a) for a in arguments]
+            agreed.append(difference(f(*tensors), call(*put), peer))
+            calls.append((partial(call, *put), peer.wait))
+    own, *walls = by_turns(calls)
+    rest = iter(walls)
+    cells += [f"{1e3 * own:.3f}", *(f"{1e3 * next(rest):.3f}" if there else "–" for there in have)]
+    return cells + ([f"{own / min(walls):.2f}", "yes" if max(agreed) < AGREE else f"no: {max(agreed):.0e}"] if walls else ["–", "–"])
 
 
-def report(device: Device, scale: int, runs: int) -> str:
+def difference(ours: Any, theirs: Any, peer: Peer) -> float:
+    """The largest difference of results, over the largest of theirs; what cannot be compared differs."""
+    def flat(value: Any) -> list[Any]:
+        return [leaf for part in value for leaf in flat(part)] if isinstance(value, (tuple, list)) else [value]
+
+    worst = 0.0
+    for a, b in zip(flat(ours), flat(theirs), strict=True):
+        x, y = np.asarray(a.numpy()), np.asarray(peer.host(b))
+        kind = np.result_type(x, y, np.float64)
+        x, y = x.astype(kind), y.astype(kind)
+        finite = np.abs(y[np.isfinite(y)])
+        scale = max(float(finite.max()) if finite.size else 0.0, 1e-30)
+        worst = max(worst, float(np.abs(x - y).max()) / scale if np.isfinite(x - y).all() else np.inf)
+    return worst
+
+
+def report(device: Device, scale: int, runs: int, chosen: str, others: Sequence[Peer]) -> str:
     """The whole page."""
     found, most, target = device.cl_device, limits(device), device.target
+    names = "".join(f" {p.name.split()[0]}, ms |" for p in others)
     lines = [
         "# On a GPU", "", "Made by `make bench-gpu`. A row's limit is the time in which the device could move the bytes that the class has "
-        "to move, or do its arithmetic, at the rates measured below; its share is that over the time of its kernels.", "",
+        "to move, or do its arithmetic, at the rates measured below; its share is that over the time of its kernels. A call is one of many "
+        "in a row with one wait at the end; the ratio is tracegrad's over the best of the others', by turns in the same run. Results agree "
+        f"within {AGREE:g} of the largest.", "",
         f"- device: {device.name} ({device.driver}, {found.platform.version}, driver {found.driver_version})",
         f"- host: {platform.machine()}, Python {platform.python_version()}",
         f"- {target.cores} cores, {target.lanes} work-items in step, groups of {target.max_work_group}, {target.local_memory >> 10} KiB of "
         f"local memory, float64: {'yes' if target.fp64 else 'no'}",
-        f"- copies {1e-9 * most.bandwidth:.0f} GB/s, computes {1e-9 * most.float32:.0f} Gflop/s in float32",
-        f"- extensions: {' '.join(sorted(found.extensions.split()))}", "",
-        "| class | launches | ms | limit, ms | of | share |", "|---|---|---|---|---|---|",
+        f"- copies {1e-9 * most.bandwidth:.0f} GB/s, computes {1e-9 * most.float32:.0f} Gflop/s in float32, "
+        f"{1e-9 * most.float64:.0f} in float64",
+        f"- extensions: {' '.join(sorted(found.extensions.split()))}",
+        f"- beside it: {', '.join(p.name for p in others) or 'no other framework sees the device'}", "",
+        f"| class | launches | kernels, ms | limit, ms | of | share | call, ms |{names} ratio | agree |", "|---" * (9 + len(others)) + "|",
     ]
     for row in ROWS:
+        if not re.search(chosen, row.name):
+            continue
         try:
-            cells = measured(row, device, scale, runs)
+            cells = measured(row, device, scale, runs, others)
         except TracegradError as error:                   # a class that fails must not hide the others
-            cells = [row.name, "", "", "", "", f"failed: {str(error).splitlines()[0]}"]
+            cells = [row.name, *[""] * 6, *[""] * len(others), "", f"failed: {str(error).splitlines()[0]}"]
         print("  ".join(cells), flush=True)
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "Training steps: a call's time where many follow one another, and what of it is not the kernels'.", "",
-              "| step | launches | ms | kernels, ms | rest, ms |", "|---|---|---|---|---|"]
+    lines += ["", "Training steps: a call's time where many follow one another, what of it is not the kernels', and torch's (eager).", "",
+              "| step | launches | ms | kernels, ms | rest, ms | torch, ms | ratio |", "|---" * 7 + "|"]
     for name in STEPS:
+        if not re.search(chosen, name):
+            continue
         try:
-            cells = stepped(name, scale, runs)
+            cells = stepped(name, scale, runs, others)
         except TracegradError as error:
-            cells = [name, "", "", "", f"failed: {str(error).splitlines()[0]}"]
+            cells = [name, "", "", "", "", "", f"failed: {str(error).splitlines()[0]}"]
         print("  ".join(cells), flush=True)
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", arriving(scale, runs)]
@@ -292,6 +281,8 @@ def main() -> None:
     parser.add_argument("--scale", type=int, help="sizes are 2 to the power of this (default: 6 on GPUs, 0 elsewhere)")
     parser.add_argument("--runs", type=int, default=10, help="runs of which the median counts")
     parser.add_argument("--output", type=Path, help=f"the page to write (default: {RESULTS.name} for GPUs, none elsewhere)")
+    parser.add_argument("--rows", default="", help="a regular expression: only rows and steps whose names it finds")
+    parser.add_argument("--alone", action="store_true", help="without torch and JAX")
     parser.add_argument("--as-gpu", action="store_true", help="plan for a CPU as for a GPU of 4 cores: tries the kernels, not their speed")
     given = parser.parse_args()
     try:
@@ -306,7 +297,7 @@ def main() -> None:
                                 max_work_group=min(256, own.target.max_work_group))
     tg.set_device(device)
     scale = given.scale if given.scale is not None else 6 if device.kind == "gpu" else 0
-    text = report(device, scale, given.runs)
+    text = report(device, scale, given.runs, given.rows, [] if given.alone else peers(device))
     output = given.output or (RESULTS if device.kind == "gpu" else None)
     if output is None:
         print(text)
