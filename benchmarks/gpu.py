@@ -76,6 +76,7 @@ def jax_peer() -> Peer:
     from benchmarks.gpu_in_jax import rows
 
     jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_default_matmul_precision", "highest")            # float32 is float32, as it is in the others
     known = {name: jax.jit(fn) for name, fn in rows().items()}
     return Peer(f"JAX {jax.__version__}", lambda row: known.get(row.name), jax.numpy.asarray, jax.block_until_ready, np.asarray)
 
