@@ -20,7 +20,8 @@ from tracegrad import compile as compile_
 from tracegrad import eager
 from tracegrad.autodiff import HOOKS
 from tracegrad.cache import Cache
-from tracegrad.compile import Device, Key
+from tracegrad.canonical import Key
+from tracegrad.compile import Device
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError
 from tracegrad.function import REGISTRY, CustomCall, data, saves
@@ -411,7 +412,7 @@ def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
             seen.note(bits, constants)
             eager.count("interpreted")
         return results
-    varying = seen.vary(bits, constants)
+    varying = seen.numbers.seen(bits, constants)
     program = compile_.known_program(seen, bits, varying)
     if program is None:
         return None

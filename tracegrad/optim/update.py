@@ -16,7 +16,8 @@ import numpy as np
 
 from tracegrad.autodiff import HOOKS
 from tracegrad.cache import listed
-from tracegrad.compile import Work, by_numpy_again, compute, resolve, used_numpy
+from tracegrad.canonical import resolve
+from tracegrad.compile import Work, by_numpy_again, compute, used_numpy
 from tracegrad.config import config
 from tracegrad.function import data, renewed
 from tracegrad.modes import state
