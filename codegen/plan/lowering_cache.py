@@ -15,8 +15,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
+from tracegrad.canonical import contribution
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.facts import DIVIDES, MAY_WRAP, NARROW_ANGLE, NEVER_POSITIVE, Fact, only, picked
 from tracegrad.codegen.kernel.index import Var
@@ -215,7 +214,7 @@ def form_of(group: Group, context: Context) -> Form | None:
             continue
         stored = given[node]
         if stored is not None:
-            value = _attributes(node) if fn.name == "const" else ()      # is written out, though it is in a buffer, too
+            value = contribution(node) if fn.name == "const" else ()     # is written out, though it is in a buffer, too
             parts.append(("stored", node.aval, at(stored.ref), stored.access, value))
             continue
         if family not in ("leaf", "index"):
@@ -225,8 +224,8 @@ def form_of(group: Group, context: Context) -> Form | None:
         if isinstance(kind, Rows) and node in own and is_reduction(node) and _picks(node, kind):
             return None
         place = (group.place[node], node in schedule.stored, schedule.costs.get(node)) if node in own else node in schedule.group_of
-        attributes = "rows" if node is rows else _attributes(node)
-        parts.append((fn, attributes, node.aval, tuple([number[o] for o in node.operands]), place, *[fact(node) for fact in facts]))
+        own_part = (fn, node.aval) if node is rows else contribution(node)       # where its rows begin is an operand
+        parts.append((own_part, tuple([number[o] for o in node.operands]), place, *[fact(node) for fact in facts]))
     into = [(at(s), at(context.alias[s])) if s in context.alias else at(s) for s in group.stored]
     reads = sorted((at(d), tuple(sorted(relations)), d.aval) for d, relations in group.reads.items())
     key = (number[kind.node] if isinstance(kind, Anchored) else kind, tuple([number[s] for s in group.sinks]), tuple(into),
@@ -258,18 +257,3 @@ def rows_of(group: Group, nodes: list[Node], given: Mapping[Node, Storage | None
 
 def _picks(node: Node, kind: Rows) -> bool:
     return picked(node, Var("row", kind.rows).index, Var("col", kind.cols).index) is not None
-
-
-def _attributes(node: Node) -> Hashable:
-    return tuple([(name, _exact(value)) for name, value in node.attrs.items()])
-
-
-def _exact(value: Any) -> Hashable:
-    """An attribute such that equal ones are the same: 0.0 is not -0.0, True is not 1."""
-    if type(value) is int:
-        return value
-    if isinstance(value, tuple):
-        return tuple(map(_exact, value))
-    if isinstance(value, (bool, float, complex, np.generic)):
-        return type(value), repr(value)
-    return value  # type: ignore[no-any-return]
