@@ -20,7 +20,7 @@ from tracegrad import compile as compile_
 from tracegrad import eager
 from tracegrad.autodiff import HOOKS
 from tracegrad.cache import Cache
-from tracegrad.canonical import Key
+from tracegrad.canonical import Key, contribution, fixed
 from tracegrad.compile import Device
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError
@@ -92,7 +92,7 @@ class _Varied:
         """Whether the recipe is that of `walk`."""
         if self.recipe is None:
             return False
-        return all(a == b or i in self.free for i, (a, b) in enumerate(zip(walk.bits(), self.bits, strict=True)))
+        return fixed(walk.bits(), self.free) == fixed(self.bits, self.free)
 
     def learn(self, work: Any, walk: _Walk, recipe: _Recipe) -> None:
         """Compare with how it was made this time: a float may vary if all that became of it are the places in the work where it stands.
@@ -227,18 +227,15 @@ class _Walk:
                 known = (fn.executed or fn) in _ordinary or getattr(fn, "ordinary", False)
                 if not known and not (isinstance(fn, CustomCall) and fn.structural):
                     return False
-                parts.append(fn)
-                if fn is _CONST:
-                    parts += (node.aval, node.attrs["bits"])        # the derivative's rules may look at it
-                    if node.aval.dtype.kind == "f":
-                        self.floats.append((len(parts) - 1, number[node]))
-                    continue
-                if fn is _OFFSET:                                   # they only hand it on
-                    continue
-                if fn is _VARIABLE:
+                if fn is _OFFSET:                                   # the derivative's rules only hand it on
+                    parts.append(fn)
+                elif fn is _VARIABLE:
                     variables.append(node)
-                elif node.attrs:
-                    parts += node.attrs.items()
+                    parts.append(fn)
+                else:
+                    parts += contribution(node)
+                    if fn is _CONST and node.aval.dtype.kind == "f":
+                        self.floats.append((len(parts) - 1, number[node]))
                 parts += place
         return True
 

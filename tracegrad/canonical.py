@@ -179,6 +179,6 @@ class Numbers:
         self.last = bits
 
 
-def known(bits: Sequence[bytes], varying: frozenset[int]) -> tuple[bytes, ...]:
+def fixed(bits: Sequence[bytes], varying: frozenset[int]) -> tuple[bytes, ...]:
     """Of numbers those that do not change."""
     return tuple([b for i, b in enumerate(bits) if i not in varying])

@@ -23,7 +23,7 @@ from tracegrad import eager, plan_cache
 from tracegrad.autodiff import substituted
 from tracegrad.cache import Cache
 from tracegrad.call_cache import look
-from tracegrad.canonical import Canonical, canonical, is_number, known, resolve
+from tracegrad.canonical import Canonical, canonical, fixed, is_number, resolve
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, LinAlgError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, numpy_time, placeholder
@@ -627,7 +627,7 @@ def _values(work: Work) -> list[Any]:
 
 def _program_key(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Any:
     """What a program is made for: the structure and the constants that never varied."""
-    return seen, known(values, varying), varying
+    return seen, fixed(values, varying), varying
 
 
 def known_program(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Program | None:
