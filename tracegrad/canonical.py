@@ -39,7 +39,7 @@ class Canonical(NamedTuple):
 
     Node i of `order` has the place i, leaf k the place ~k: its index in a list of values that ends with the leaves, the last one first.
     number: the places of all nodes that were met. parts: what the key is made of, without the places of the roots. places: of each node's
-    operands.
+    operands. starts: of work, the nodes that it cannot start with, unless they are indices: those without operands, and transfers.
     """
 
     number: dict[Node, int]
@@ -47,6 +47,7 @@ class Canonical(NamedTuple):
     leaves: list[Node]
     parts: list[Any]
     places: list[Places]
+    starts: list[Node]
 
     def key(self, roots: Sequence[Node], *more: Any) -> Key:
         """The key of `roots`, and of whatever else tells two of them apart."""
@@ -68,6 +69,7 @@ def canonical(roots: Sequence[Node], inputs: Sequence[Node] = (), leaf: Callable
     leaves: list[Node] = list(inputs)
     parts: list[Any] = [n.aval for n in inputs]
     places: list[Places] = []
+    starts: list[Node] = []
     get = number.get
     for root in roots:
         if leaf is not None and root not in number and (told := leaf(root)) is not None:
@@ -76,6 +78,8 @@ def canonical(roots: Sequence[Node], inputs: Sequence[Node] = (), leaf: Callable
             parts.append(told)
         if root in number:
             continue
+        if root.fn.boundary:
+            starts.append(root)
         stack = [root]
         while stack:
             node = stack[-1]
@@ -88,6 +92,8 @@ def canonical(roots: Sequence[Node], inputs: Sequence[Node] = (), leaf: Callable
                     if o.fn.boundary and not whole:
                         found = resolve(o)
                         at = get(found)
+                        if found.fn.boundary and found.value is None:
+                            starts.append(found)
                     if at is None:
                         told = leaf(found) if leaf is not None else None if found.value is None else found.aval
                         if told is None:
@@ -114,11 +120,14 @@ def canonical(roots: Sequence[Node], inputs: Sequence[Node] = (), leaf: Callable
             parts.append(fn)
             if fn.number and not node.aval.weak:
                 parts.append(node.aval)
-            else:
-                if node.attrs:
-                    parts += node.attrs.items()
+                continue
+            if node.attrs:
+                parts += node.attrs.items()
+            if place:
                 parts += place
-    return Canonical(number, order, leaves, parts, places)
+            else:
+                starts.append(node)
+    return Canonical(number, order, leaves, parts, places, starts)
 
 
 def contribution(node: Node) -> tuple[Any, ...]:
@@ -136,13 +145,13 @@ def resolve(node: Node) -> Node:
     """The node that computes `node`'s value: sees through what only differentiation cares about."""
     while node.fn.boundary:
         family = node.fn.family
-        if family != "output":
+        if family == "elementwise":
             node = node.operands[0]
-        elif node.operands and node.operands[0].fn.family == "custom":
+        elif family == "output" and node.operands and node.operands[0].fn.family == "custom":
             call = node.operands[0]
             node = (call.operands or call.value)[node.attrs["index"]]
         else:
-            break
+            break                                           # a transfer, or an output that stands by itself
     return node
 
 

@@ -533,11 +533,11 @@ def _work(targets: Sequence[Node], inputs: Sequence[Node]) -> Canonical:
     Raises _Elsewhere where a transfer is needed first, AutogradError and TraceError for what nothing can be computed from.
     """
     found = canonical(targets, inputs)
-    for node in found.order:
+    for node in found.starts:
+        if node.fn is _TRANSFER and node.operands:
+            raise _Elsewhere
         if not node.operands:
             _check_start(node)
-        elif node.fn is _TRANSFER:
-            raise _Elsewhere
     return found
 
 

@@ -82,7 +82,7 @@ class Primitive:
     in_steps: ClassVar[bool] = False        # kernels make it of several operations, which of float16 are computed in float32
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     number: ClassVar[bool] = False          # a number, with its bits as an attribute: an operand of structures (canonical.py)
-    boundary: ClassVar[bool] = False        # it means something to differentiation only: execution sees through it
+    boundary: ClassVar[bool] = False        # a program sees through it, which only differentiation cares about, or ends there (a transfer)
     any_number: ClassVar[bool] = False      # its derivative, written for one number as an operand, is right for every other
     executed: Any = None                    # the op that programs have in its place: see `saving_nothing`
     of_value: ClassVar[bool] = False        # its derivative reads its value and none of its operands
