@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tracegrad import compile as compile_
@@ -23,7 +24,6 @@ from tracegrad.cache import Cache
 from tracegrad.canonical import Key, contribution, fixed
 from tracegrad.compile import Device
 from tracegrad.config import config
-from tracegrad.errors import LinAlgError
 from tracegrad.function import REGISTRY, CustomCall, data, saves
 from tracegrad.ir import Folded, Location, Node, derivative_of, forget_operands
 from tracegrad.modes import state
@@ -401,27 +401,8 @@ def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
         for k, i in recipe.offsets:
             present[k], values[k] = nodes[i], nodes[i].attrs["bits"]
         constants, bits = present, tuple(values)
-    if seen.uses < seen.patience:
-        if seen.uses + 1 == seen.compile_at or seen.routine is None or any(not n.aval.weak and n.value.suspicions for n in given):
-            return None
-        results = eager.again(seen, given, constants, {k: nodes[i] for k, i in recipe.reporting.items()}, walk.device)
-        if results is not None:
-            seen.note(bits, constants)
-            eager.count("interpreted")
-        return results
-    varying = seen.numbers.seen(bits, constants)
-    program = compile_.known_program(seen, bits, varying)
-    if program is None:
-        return None
-    seen.note(bits, constants)
-    eager.count("compiled", seen.reason or "used often")
-    lines = [check.line if check.position < 0 else _line(recipe, nodes, check.position) for check in program.checks] or None
-    try:
-        return program([n.value for n in given] + [c.attrs["value"].item() for i, c in enumerate(constants) if i in varying], lines)
-    except LinAlgError as error:
-        if error.position >= 0:
-            _line(recipe, nodes, error.position).tell(error)
-        raise
+    reporting = {k: nodes[i] for k, i in recipe.reporting.items()}
+    return compile_.recalled(seen, given, constants, bits, reporting, partial(_line, recipe, nodes), walk.device)
 
 
 def _line(recipe: _Recipe, nodes: Sequence[Node], position: int) -> Location:

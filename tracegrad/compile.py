@@ -28,7 +28,7 @@ from tracegrad.config import config
 from tracegrad.errors import AutogradError, LinAlgError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, numpy_time, placeholder
 from tracegrad.interpret import interpret
-from tracegrad.ir import Folded, Graph, Node, forget_operands, located, topological
+from tracegrad.ir import Folded, Graph, Location, Node, forget_operands, located, topological
 from tracegrad.modes import state, without_collection
 from tracegrad.partition import Partition
 from tracegrad.plan import Line, Plan
@@ -444,16 +444,26 @@ def compute(work: Work, inputs: Sequence[Node], values: Sequence[Any]) -> list[A
                 node.value = None
 
 
-def by_numpy_again(work: Work) -> bool:
-    """Whether the next use of this structure is numpy's, and no occasion for anything else."""
-    seen = eager.known(work.key, work.order, work.device)
-    return 1 <= seen.uses < seen.patience and seen.uses + 1 != seen.compile_at
+def recalled(seen: eager.Structure, leaves: Sequence[Node], constants: Sequence[Node], bits: tuple[bytes, ...],
+             reporting: dict[int, Node], line: Callable[[int], Location], device: Device) -> list[Any] | None:
+    """What work of a structure that came before gives, without its nodes; None where that has to be done at length.
 
-
-def used_numpy(work: Work) -> None:
-    """Count a use that numpy made."""
-    eager.known(work.key, work.order, work.device).note(work.values, work.constants)
-    eager.count("interpreted")
+    reporting: the operations that may report, by position. line(position): the user's line that the operation there stands for.
+    """
+    if seen.uses < seen.patience:
+        if not seen.numpy_next or seen.routine is None or any(not n.aval.weak and n.value.suspicions for n in leaves):
+            return None
+        results = eager.again(seen, leaves, constants, reporting, device)
+        if results is not None:
+            seen.note(bits, constants)
+            eager.count("interpreted")
+        return results
+    program: Program | None = _programs[_program_key(seen, bits, seen.numbers.seen(bits, constants))]
+    if program is None:
+        return None
+    _programs.hits += 1
+    seen.note(bits, constants)
+    return _run(program, seen, leaves, constants, line)
 
 
 def is_view(node: Node) -> bool:
@@ -613,28 +623,26 @@ def _values(work: Work) -> list[Any]:
         if seen.uses == seen.compile_at:
             _jobs[_program_key(seen, work.values, seen.numbers.varying)] = eager.in_background(work.program(seen, later=True).prepared)
         return results
-    program = _program(work, seen)
+    return _run(_program(work, seen), seen, work.leaves, work.constants, lambda position: work.order[position].loc)
+
+
+def _run(program: Program, seen: eager.Structure, leaves: Sequence[Node], constants: Sequence[Node],
+         line: Callable[[int], Location]) -> list[Any]:
+    """What a program of a structure gives for these. line(position): the user's line that the operation there stands for now."""
     eager.count("compiled", seen.reason or "used often")
-    lines = [check.line if check.position < 0 else work.order[check.position].loc for check in program.checks] or None
-    hoisted = [n.attrs["value"].item() for n in work.hoisted(seen)]
+    lines = [check.line if check.position < 0 else line(check.position) for check in program.checks] or None
+    numbers = [n.attrs["value"].item() for i, n in enumerate(constants) if i in seen.numbers.varying]
     try:
-        return program([n.value for n in work.leaves] + hoisted, lines)
+        return program([n.value for n in leaves] + numbers, lines)
     except LinAlgError as error:
         if error.position >= 0:
-            work.order[error.position].loc.tell(error)
+            line(error.position).tell(error)
         raise
 
 
 def _program_key(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Any:
     """What a program is made for: the structure and the constants that never varied."""
     return seen, fixed(values, varying), varying
-
-
-def known_program(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Program | None:
-    """The program for a structure and constants with `values`, if it is there."""
-    program: Program | None = _programs[_program_key(seen, values, varying)]
-    _programs.hits += program is not None
-    return program
 
 
 def _program(work: Work, seen: eager.Structure) -> Program:

@@ -78,6 +78,11 @@ class Structure:
         self.numbers.note(values, constants)
 
     @property
+    def numpy_next(self) -> bool:
+        """Whether the next use is numpy's, and no occasion for anything else."""
+        return 1 <= self.uses < self.patience and self.uses + 1 != self.compile_at
+
+    @property
     def compile_at(self) -> int:
         """The use after which the thread starts to compile."""
         return (self.patience + 3) // 4
