@@ -7,7 +7,8 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import nn, numpy_routines
-from tracegrad.compile import Work, resolve
+from tracegrad.canonical import resolve
+from tracegrad.compile import Work
 from tracegrad.errors import LinAlgError
 from tracegrad.function import placeholder
 from tracegrad.nn import functional as F

@@ -20,7 +20,7 @@ import tracegrad as tg
 from tests import ownership
 from tests.marks import one_of
 from tracegrad import tapes
-from tracegrad.compile import resolve
+from tracegrad.canonical import resolve
 from tracegrad.errors import AutogradError, IndexOutOfRange
 from tracegrad.runtime.buffer import Buffer, Held
 from tracegrad.tensor import held_elsewhere

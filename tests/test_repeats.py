@@ -26,6 +26,7 @@ from tracegrad.codegen.plan.parameterize import share
 from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.compile import executable_graph
 from tracegrad.config import config
+from tracegrad.errors import CompilerBug
 from tracegrad.plan import Offset, Plan
 
 
@@ -281,3 +282,22 @@ def test_equal_updates_with_other_numbers_keep_theirs(on_numpy: Any, turns: tupl
             x[k[t]] = t
         assert x[0].item() == 1
         assert x[6].item() == 2
+
+
+ASKING: dict[str, Callable[[Any], Any]] = {                   # programs that ask each of the facts
+    "never_positive": lambda x: tg.exp(x - x.amax(1, keepdim=True)),
+    "narrow_angle": lambda x: tg.cos(x * 2.0),
+    "divides": lambda x: x.long() % 3,
+    "may_wrap": lambda x: x.int() * 3,
+    "small_reduction": lambda x: x.reshape(-1, 2, 3).sum(1),
+}
+
+
+@pytest.mark.parametrize("fact", lowering_cache.FACTS, ids=repr)
+def test_kernels_depend_on_no_fact_that_their_key_does_not_tell(on_numpy: Any, monkeypatch: pytest.MonkeyPatch, fact: Any) -> None:
+    x = tg.tensor(np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32))
+    program = ASKING[fact.name]
+    plan_of(program, x)
+    monkeypatch.setattr(lowering_cache, "FACTS", [f for f in lowering_cache.FACTS if f is not fact])
+    with pytest.raises(CompilerBug, match=f"depends on {fact.name} of .* which the key of equal kernels does not carry"):
+        plan_of(program, x)

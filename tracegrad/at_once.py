@@ -19,7 +19,8 @@ from tracegrad import call_cache
 from tracegrad.blas import quiet, quietly, shared_among_threads
 from tracegrad.cache import Cache
 from tracegrad.call_cache import Template
-from tracegrad.compile import PART, resolve
+from tracegrad.canonical import resolve
+from tracegrad.compile import PART
 from tracegrad.config import config
 from tracegrad.eager import AT_ONCE
 from tracegrad.function import AT_ONCE as FAMILIES

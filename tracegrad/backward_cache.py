@@ -14,15 +14,16 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tracegrad import compile as compile_
 from tracegrad import eager
 from tracegrad.autodiff import HOOKS
 from tracegrad.cache import Cache
-from tracegrad.compile import Device, Key
+from tracegrad.canonical import Key, contribution, fixed
+from tracegrad.compile import Device
 from tracegrad.config import config
-from tracegrad.errors import LinAlgError
 from tracegrad.function import REGISTRY, CustomCall, data, saves
 from tracegrad.ir import Folded, Location, Node, derivative_of, forget_operands
 from tracegrad.modes import state
@@ -91,7 +92,7 @@ class _Varied:
         """Whether the recipe is that of `walk`."""
         if self.recipe is None:
             return False
-        return all(a == b or i in self.free for i, (a, b) in enumerate(zip(walk.bits(), self.bits, strict=True)))
+        return fixed(walk.bits(), self.free) == fixed(self.bits, self.free)
 
     def learn(self, work: Any, walk: _Walk, recipe: _Recipe) -> None:
         """Compare with how it was made this time: a float may vary if all that became of it are the places in the work where it stands.
@@ -226,18 +227,15 @@ class _Walk:
                 known = (fn.executed or fn) in _ordinary or getattr(fn, "ordinary", False)
                 if not known and not (isinstance(fn, CustomCall) and fn.structural):
                     return False
-                parts.append(fn)
-                if fn is _CONST:
-                    parts += (node.aval, node.attrs["bits"])        # the derivative's rules may look at it
-                    if node.aval.dtype.kind == "f":
-                        self.floats.append((len(parts) - 1, number[node]))
-                    continue
-                if fn is _OFFSET:                                   # they only hand it on
-                    continue
-                if fn is _VARIABLE:
+                if fn is _OFFSET:                                   # the derivative's rules only hand it on
+                    parts.append(fn)
+                elif fn is _VARIABLE:
                     variables.append(node)
-                elif node.attrs:
-                    parts += node.attrs.items()
+                    parts.append(fn)
+                else:
+                    parts += contribution(node)
+                    if fn is _CONST and node.aval.dtype.kind == "f":
+                        self.floats.append((len(parts) - 1, number[node]))
                 parts += place
         return True
 
@@ -403,27 +401,8 @@ def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
         for k, i in recipe.offsets:
             present[k], values[k] = nodes[i], nodes[i].attrs["bits"]
         constants, bits = present, tuple(values)
-    if seen.uses < seen.patience:
-        if seen.uses + 1 == seen.compile_at or seen.routine is None or any(not n.aval.weak and n.value.suspicions for n in given):
-            return None
-        results = eager.again(seen, given, constants, {k: nodes[i] for k, i in recipe.reporting.items()}, walk.device)
-        if results is not None:
-            seen.note(bits, constants)
-            eager.count("interpreted")
-        return results
-    varying = seen.vary(bits, constants)
-    program = compile_.known_program(seen, bits, varying)
-    if program is None:
-        return None
-    seen.note(bits, constants)
-    eager.count("compiled", seen.reason or "used often")
-    lines = [check.line if check.position < 0 else _line(recipe, nodes, check.position) for check in program.checks] or None
-    try:
-        return program([n.value for n in given] + [c.attrs["value"].item() for i, c in enumerate(constants) if i in varying], lines)
-    except LinAlgError as error:
-        if error.position >= 0:
-            _line(recipe, nodes, error.position).tell(error)
-        raise
+    reporting = {k: nodes[i] for k, i in recipe.reporting.items()}
+    return compile_.recalled(seen, given, constants, bits, reporting, partial(_line, recipe, nodes), walk.device)
 
 
 def _line(recipe: _Recipe, nodes: Sequence[Node], position: int) -> Location:

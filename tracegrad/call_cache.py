@@ -20,6 +20,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.cache import Cache, listed
+from tracegrad.canonical import contribution
 from tracegrad.config import config
 from tracegrad.intervals import has_range, interval
 from tracegrad.ir import INTERN, Folded, Node, Size, enter, user_location
@@ -108,8 +109,7 @@ class Template:
         given = self.made - len(constants)
         last = type(self.result) is int and self.result == self.made + len(order) - 1 and len(order) > 1 and ends[0].needs_grad
         if last and given <= len({p for at in places for p in at if p < given}) and all(n.fn.recallable for n in order):
-            steps = [(n.fn, n.aval, n.needs_grad, at, None if n.fn.name == "offset" else tuple(n.attrs.items()))
-                     for n, at in zip(order, places, strict=True)]
+            steps = [((n.fn, n.aval) if n.fn.name == "offset" else contribution(n), at) for n, at in zip(order, places, strict=True)]
             key = (given, *constants, *steps)
             self.structure = _structures.get(key)
             if self.structure is None:

@@ -23,13 +23,13 @@ from tracegrad import eager, plan_cache
 from tracegrad.autodiff import substituted
 from tracegrad.cache import Cache
 from tracegrad.call_cache import look
+from tracegrad.canonical import Canonical, canonical, fixed, is_number, resolve
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, LinAlgError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, numpy_time, placeholder
 from tracegrad.interpret import interpret
-from tracegrad.ir import Folded, Graph, Node, forget_operands, located, topological
+from tracegrad.ir import Folded, Graph, Location, Node, forget_operands, located, topological
 from tracegrad.modes import state, without_collection
-from tracegrad.numpy_routines import given_by_value
 from tracegrad.partition import Partition
 from tracegrad.plan import Line, Plan
 from tracegrad.printing import namer
@@ -40,8 +40,7 @@ from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.program import load_compiler
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
-_CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
-_OFFSET, _SLICE_AT, _TRANSFER = REGISTRY["offset"], REGISTRY["slice_at"], REGISTRY["transfer"]
+_PLACEHOLDER, _SLICE_AT, _TRANSFER = REGISTRY["placeholder"], REGISTRY["slice_at"], REGISTRY["transfer"]
 LOOKS = 12   # so often somebody looks at values of one history until they are computed when they are called (see call_cache.look)
 PLANS = 1024  # cached plans
 
@@ -159,19 +158,6 @@ obstacle = buffers.obstacle
 
 
 # --------------------------------------------------------------------------------------------------------------- programs
-
-
-def resolve(node: Node) -> Node:
-    """The node that computes `node`'s value: sees through what only differentiation cares about."""
-    while True:
-        fn = node.fn
-        if fn is _VARIABLE or fn is _DETACH:
-            node = node.operands[0]
-        elif fn is _OUTPUT and node.operands and isinstance(node.operands[0].fn, CustomCall):
-            call = node.operands[0]
-            node = (call.operands or call.value)[node.attrs["index"]]
-        else:
-            return node
 
 
 def free_saved(nodes: Iterable[Node]) -> None:
@@ -458,16 +444,26 @@ def compute(work: Work, inputs: Sequence[Node], values: Sequence[Any]) -> list[A
                 node.value = None
 
 
-def by_numpy_again(work: Work) -> bool:
-    """Whether the next use of this structure is numpy's, and no occasion for anything else."""
-    seen = eager.known(work.key, work.order, work.device)
-    return 1 <= seen.uses < seen.patience and seen.uses + 1 != seen.compile_at
+def recalled(seen: eager.Structure, leaves: Sequence[Node], constants: Sequence[Node], bits: tuple[bytes, ...],
+             reporting: dict[int, Node], line: Callable[[int], Location], device: Device) -> list[Any] | None:
+    """What work of a structure that came before gives, without its nodes; None where that has to be done at length.
 
-
-def used_numpy(work: Work) -> None:
-    """Count a use that numpy made."""
-    eager.known(work.key, work.order, work.device).note(work.values, work.constants)
-    eager.count("interpreted")
+    reporting: the operations that may report, by position. line(position): the user's line that the operation there stands for.
+    """
+    if seen.uses < seen.patience:
+        if not seen.numpy_next or seen.routine is None or any(not n.aval.weak and n.value.suspicions for n in leaves):
+            return None
+        results = eager.again(seen, leaves, constants, reporting, device)
+        if results is not None:
+            seen.note(bits, constants)
+            eager.count("interpreted")
+        return results
+    program: Program | None = _programs[_program_key(seen, bits, seen.numbers.seen(bits, constants))]
+    if program is None:
+        return None
+    _programs.hits += 1
+    seen.note(bits, constants)
+    return _run(program, seen, leaves, constants, line)
 
 
 def is_view(node: Node) -> bool:
@@ -541,67 +537,18 @@ def _computed(node: Node) -> bool:
     return (type(node) is Folded or bool(node.operands)) and resolve(node).value is not None
 
 
-Places = tuple[int, ...]
+def _work(targets: Sequence[Node], inputs: Sequence[Node]) -> Canonical:
+    """The pending work that `targets` need.
 
-
-def _pending(targets: Sequence[Node],
-             inputs: Sequence[Node] = ()) -> tuple[dict[Node, int], list[Node], list[Node], list[Any], list[Places]]:
-    """The work that `targets` need: places, the nodes to compute, operands first, the leaves with values that they start from, what tells
-    one structure from another, and the places of each node's operands. (Iterative, deterministic, and the hot path of untraced work.)
-    inputs: leaves that come first, with values or without.
-
-    Node number i of the order has the place i, leaf number k the place ~k: its index in a list of values that ends with the leaves, the
-    last one first.
+    Raises _Elsewhere where a transfer is needed first, AutogradError and TraceError for what nothing can be computed from.
     """
-    number: dict[Node, int] = {n: ~k for k, n in enumerate(inputs)}
-    order: list[Node] = []
-    leaves: list[Node] = list(inputs)
-    parts: list[Any] = [n.aval for n in inputs]
-    places: list[Places] = []
-    get = number.get
-    for root in targets:
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            depth = len(stack)
-            place = []
-            for o in node.operands:
-                at = get(o)
-                if at is None:
-                    fn, found = o.fn, o
-                    if fn is _VARIABLE or fn is _DETACH or fn is _OUTPUT:
-                        found = resolve(o)
-                        at = get(found)
-                    if at is None:
-                        if found.value is None:
-                            stack.append(found)
-                            continue
-                        at = number[found] = ~len(leaves)
-                        leaves.append(found)
-                        parts.append(found.aval)
-                    number[o] = at
-                place.append(at)
-            if len(stack) > depth:
-                continue
-            stack.pop()
-            if node in number:
-                continue
-            fn = node.fn
-            if not place:
-                _check_start(node)
-            elif fn is _TRANSFER:
-                raise _Elsewhere
-            number[node] = len(order)
-            order.append(node)
-            places.append(tuple(place))
-            parts.append(fn)
-            if fn is _CONST and not node.aval.weak:
-                parts.append(node.aval)
-            elif fn is not _OFFSET:
-                if node.attrs:
-                    parts += node.attrs.items()
-                parts += place
-    return number, order, leaves, parts, places
+    found = canonical(targets, inputs)
+    for node in found.starts:
+        if node.fn is _TRANSFER and node.operands:
+            raise _Elsewhere
+        if not node.operands:
+            _check_start(node)
+    return found
 
 
 def _check_start(node: Node) -> None:
@@ -615,23 +562,8 @@ def _check_start(node: Node) -> None:
         )
 
 
-class Key:
-    """What tells one structure from another, hashed once: a look-up asks for the hash of its key several times."""
-
-    __slots__ = ("_hash", "parts")
-
-    def __init__(self, parts: tuple[Any, ...]) -> None:
-        self.parts, self._hash = parts, hash(parts)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Key) and self._hash == other._hash and self.parts == other.parts
-
-
 class Work:
-    """Pending nodes by structure. Values have places: see `_pending`.
+    """Pending nodes by structure. Values have places: see `canonical`.
 
     places: those of each node's operands. ends: of the targets. key: what two pieces of work share that differ in nothing but the
     values of leaves and constants. constants: the nodes, values: what they are. seen: what is known of the structure, once it was computed.
@@ -641,14 +573,15 @@ class Work:
 
     def __init__(self, targets: list[Node], device: Device, keep: Callable[[Node], bool] | None = None,
                  inputs: Sequence[Node] = ()) -> None:
-        number, order, self.leaves, parts, self.places = _pending(targets, inputs)
+        found = _work(targets, inputs)
+        order, self.leaves, self.places = found.order, found.leaves, found.places
         if keep is not None:
             wanted = set(targets)
             targets = targets + [n for n in order if n not in wanted and keep(n)]
         self.order, self.targets, self.device = order, targets, device
-        self.constants = [n for n in order if given_by_value(n)]
-        self.ends = tuple([number[t] for t in targets])
-        self.key = Key((device, config.eager, *parts, None, *self.ends))
+        self.constants = [n for n in order if is_number(n)]
+        self.ends = tuple([found.number[t] for t in targets])
+        self.key = found.key(targets, device, config.eager)
         self.values = tuple([n.attrs["bits"] for n in self.constants])
         self.seen: eager.Structure | None = None
 
@@ -676,7 +609,7 @@ class Work:
 
     def hoisted(self, seen: eager.Structure) -> list[Node]:
         """The constants that are run-time scalars."""
-        return [n for i, n in enumerate(self.constants) if i in seen.varying]
+        return [n for i, n in enumerate(self.constants) if i in seen.numbers.varying]
 
 
 def _values(work: Work) -> list[Any]:
@@ -688,35 +621,33 @@ def _values(work: Work) -> list[Any]:
         results = eager.run(work, seen)
         eager.count("interpreted")
         if seen.uses == seen.compile_at:
-            _jobs[_program_key(seen, work.values, seen.varying)] = eager.in_background(work.program(seen, later=True).prepared)
+            _jobs[_program_key(seen, work.values, seen.numbers.varying)] = eager.in_background(work.program(seen, later=True).prepared)
         return results
-    program = _program(work, seen)
+    return _run(_program(work, seen), seen, work.leaves, work.constants, lambda position: work.order[position].loc)
+
+
+def _run(program: Program, seen: eager.Structure, leaves: Sequence[Node], constants: Sequence[Node],
+         line: Callable[[int], Location]) -> list[Any]:
+    """What a program of a structure gives for these. line(position): the user's line that the operation there stands for now."""
     eager.count("compiled", seen.reason or "used often")
-    lines = [check.line if check.position < 0 else work.order[check.position].loc for check in program.checks] or None
-    hoisted = [n.attrs["value"].item() for n in work.hoisted(seen)]
+    lines = [check.line if check.position < 0 else line(check.position) for check in program.checks] or None
+    numbers = [n.attrs["value"].item() for i, n in enumerate(constants) if i in seen.numbers.varying]
     try:
-        return program([n.value for n in work.leaves] + hoisted, lines)
+        return program([n.value for n in leaves] + numbers, lines)
     except LinAlgError as error:
         if error.position >= 0:
-            work.order[error.position].loc.tell(error)
+            line(error.position).tell(error)
         raise
 
 
 def _program_key(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Any:
     """What a program is made for: the structure and the constants that never varied."""
-    return seen, tuple([v for i, v in enumerate(values) if i not in varying]), varying
-
-
-def known_program(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Program | None:
-    """The program for a structure and constants with `values`, if it is there."""
-    program: Program | None = _programs[_program_key(seen, values, varying)]
-    _programs.hits += program is not None
-    return program
+    return seen, fixed(values, varying), varying
 
 
 def _program(work: Work, seen: eager.Structure) -> Program:
     """The cached or newly compiled Program."""
-    key = _program_key(seen, work.values, seen.varying)
+    key = _program_key(seen, work.values, seen.numbers.varying)
     program: Program | None = _programs[key]
     if program is None:
         job = _jobs.take(key)

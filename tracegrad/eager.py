@@ -23,6 +23,7 @@ import numpy as np
 from tracegrad import cache, plan_cache
 from tracegrad.blas import quiet
 from tracegrad.cache import Cache
+from tracegrad.canonical import Numbers
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError
 from tracegrad.function import in_registry, numpy_time
@@ -57,34 +58,29 @@ KNOWN = 200_000                 # operations in all the structures that are reme
 class Structure:
     """What is known of one structure of pending work.
 
-    patience: how many of its uses are numpy's; 0 where all are compiled. reason: why so, in words. uses: so far. last: the constants
-    of the latest use; varying: the positions of those that differed from one use to the next. size: how many operations. loops:
-    whether some are.
+    patience: how many of its uses are numpy's; 0 where all are compiled. reason: why so, in words. uses: so far. numbers: which of its
+    constants change. size: how many operations. loops: whether some are.
     """
 
-    __slots__ = ("last", "loops", "patience", "reason", "routine", "size", "uses", "varying")
+    __slots__ = ("loops", "numbers", "patience", "reason", "routine", "size", "uses")
 
     def __init__(self, order: Sequence[Node], device: Any) -> None:
         self.size = len(order)
         self.uses = 0
-        self.last: tuple[Any, ...] = ()
-        self.varying: frozenset[int] = frozenset()
+        self.numbers = Numbers()
         self.routine: Routine | None = None
         self.patience, self.reason = _patience(order, device)
         self.loops = any(n.fn.family == "loop" for n in order)
 
     def note(self, values: tuple[Any, ...], constants: Sequence[Node]) -> None:
-        """Count a use, and see which constants vary. values: what they are, `constants` their nodes."""
+        """Count a use, and see which constants change. values: their bits, `constants` their nodes."""
         self.uses += 1
-        self.varying = self.vary(values, constants)
-        self.last = values
+        self.numbers.note(values, constants)
 
-    def vary(self, values: tuple[Any, ...], constants: Sequence[Node]) -> frozenset[int]:
-        """The positions of constants that vary, once these are seen."""
-        if self.last == values or not self.last:
-            return self.varying
-        pairs = enumerate(zip(self.last, values, strict=True))
-        return self.varying | {i for i, (a, b) in pairs if a != b and constants[i].dtype.kind != "b"}
+    @property
+    def numpy_next(self) -> bool:
+        """Whether the next use is numpy's, and no occasion for anything else."""
+        return 1 <= self.uses < self.patience and self.uses + 1 != self.compile_at
 
     @property
     def compile_at(self) -> int:

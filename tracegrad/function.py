@@ -81,6 +81,8 @@ class Primitive:
     exact: ClassVar[bool] = False           # of numbers of a dtype it makes such, so that a float16 computed as a float need not be rounded
     in_steps: ClassVar[bool] = False        # kernels make it of several operations, which of float16 are computed in float32
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
+    number: ClassVar[bool] = False          # a number, with its bits as an attribute: an operand of structures (canonical.py)
+    boundary: ClassVar[bool] = False        # a program sees through it, which only differentiation cares about, or ends there (a transfer)
     any_number: ClassVar[bool] = False      # its derivative, written for one number as an operand, is right for every other
     executed: Any = None                    # the op that programs have in its place: see `saving_nothing`
     of_value: ClassVar[bool] = False        # its derivative reads its value and none of its operands
@@ -335,7 +337,7 @@ def as_node(value: Any, name: str = "") -> Node:
 class Const(Primitive):
     """A scalar known at compile time: it stands as a literal in the kernel's text."""
 
-    name, family, differentiable = "const", "leaf", False
+    name, family, differentiable, number = "const", "leaf", False, True
 
     def aval(self, *, value: Any, bits: bytes, weak: bool) -> Aval:
         return Aval((), value.dtype, weak)
@@ -435,7 +437,7 @@ class CustomCall(Bundle):
 class Output(Primitive):
     """Result number `index` of a Bundle node."""
 
-    name, family = "output", "output"
+    name, family, boundary = "output", "output", True
 
     def aval(self, bundle: Aval, *, index: int, aval: Aval) -> Aval:
         return aval

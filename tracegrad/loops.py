@@ -20,7 +20,8 @@ from tracegrad import autodiff
 from tracegrad.autodiff import dense, substituted, that_matter, variable, zeros_like
 from tracegrad.batching import batch, spread
 from tracegrad.cache import listed
-from tracegrad.compile import Key, executable_graph
+from tracegrad.canonical import Key, canonical
+from tracegrad.compile import executable_graph
 from tracegrad.dtypes import differentiable
 from tracegrad.function import REGISTRY, CustomCall, Shared, bind, in_registry, placeholder, to_keep
 from tracegrad.interpret import interpret
@@ -574,13 +575,7 @@ def _one_of(loop: Loop) -> Loop:
     if state.trace is not None or not loop.ordinary or loop.reports:      # its lines are told: by explain(), by errors
         return loop
     body = loop.body
-    number = {p: i for i, p in enumerate(body.inputs)}
-    parts: list[Any] = [loop.length, loop.reverse, body.carries, body.rows, *(p.aval for p in body.inputs)]
-    for node in topological(body.outs, number.__contains__):
-        if node not in number:
-            number[node] = len(number)
-            parts += [node.fn, node.aval, node.needs_grad, *node.attrs.items(), *[number[o] for o in node.operands]]
-    key = Key((*parts, None, *[number[o] for o in body.outs]))
+    key = canonical(body.outs, body.inputs, leaf=lambda node: None).key(body.outs, loop.length, loop.reverse, body.carries, body.rows)
     return _loops.setdefault(key, loop)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from tracegrad.blas import quiet
 from tracegrad.cache import memoize
+from tracegrad.canonical import is_number
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError, OutOfMemoryError
 from tracegrad.function import REGISTRY
@@ -29,7 +30,7 @@ WRITTEN = 12            # Python takes 20 us to read a line, which is saved in 4
 LINES = 3000            # this that many times later, since somebody waits for it
 SPREAD = 1 << 12        # bytes from which on an array is written over, or dropped at once: the next one then finds its memory
 
-_CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where"]
+_WHERE = REGISTRY["where"]
 _ADD, _PAD = REGISTRY["add"], REGISTRY["pad"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 _MATMUL, _DOT = REGISTRY["matmul"], np.ndarray.dot
@@ -38,11 +39,6 @@ _OUT_BY_NAME = (np.maximum, np.minimum)            # NumPy 2.4 warns where it is
 _REDUCTIONS: dict[Any, Any] = {REGISTRY["sum"]: _SUM, REGISTRY["amax"]: np.maximum.reduce, REGISTRY["amin"]: np.minimum.reduce}
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
-
-
-def given_by_value(node: Node) -> bool:
-    """Whether a node is a number that two pieces of work of one structure need not share."""
-    return node.fn is _OFFSET or (node.fn is _CONST and not node.aval.weak)
 
 
 def out_of_memory(node: Node | None) -> OutOfMemoryError:
@@ -71,7 +67,7 @@ class Step(NamedTuple):
 class Routine:
     """The numpy rules of a structure: what its second use makes and the later ones take.
 
-    Values have places (see compile._pending): those of `size` operations, then those of leaves, the last one first. The results of a loop
+    Values have places (see canonical.py): those of `size` operations, then those of leaves, the last one first. The results of a loop
     are computed together, by a step whose place is between the operations' and the leaves'. ends: the places of what a call gives.
     """
 
@@ -80,7 +76,7 @@ class Routine:
     def __init__(self, order: Sequence[Node], places: Sequence[tuple[int, ...]], ends: Sequence[int]) -> None:
         self.size, self.ends, self.uses = len(order), tuple(ends), 0
         self.written: Callable[..., list[Any]] | None = None
-        self.constants = [i for i, node in enumerate(order) if given_by_value(node)]
+        self.constants = [i for i, node in enumerate(order) if is_number(node)]
         self.avals: list[Aval] = [node.aval for node in order]
         given = set(self.constants)
         put_together = _put_together(order, places, ends)

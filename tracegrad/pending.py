@@ -6,7 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.compile import Device, cut_histories, lock, realize, realize_all, resolve, small_detached, used_devices
+from tracegrad.canonical import resolve
+from tracegrad.compile import Device, cut_histories, lock, realize, realize_all, small_detached, used_devices
 from tracegrad.errors import DeviceError, TracegradError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Node

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import plan as plans
+from tracegrad.canonical import canonical
 from tracegrad.config import config
 from tracegrad.function import REGISTRY, Primitive, in_registry
 from tracegrad.ir import Aval, Graph, Location, Size
@@ -92,27 +93,21 @@ class _Described:
         self.operations: dict[Primitive, Any] = {}
 
     def graph(self, graph: Graph) -> Any:
-        number: dict[Any, int] = {}
-        rows = []
-        inputs = set(graph.inputs)
-        for node in graph:
-            number[node] = len(number)
-            fn, aval = node.fn, node.aval
-            operation = self.operations.get(fn)
-            if operation is None:
-                operation = self.operations[fn] = self.operation(fn)
-            attrs = [(k, self.value(v)) for k, v in node.attrs.items() if k != "uid"]
-            if fn.family == "host_call":                    # results that nobody uses are made, too
-                attrs.append(("avals", fn.avals(*[o.aval for o in node.operands], **node.attrs)))  # type: ignore[attr-defined]
-            elif fn.name == "data" and node not in inputs:
-                attrs.append(("value", _contents(node.value)))
-            operands = () if node in inputs else tuple([number[o] for o in node.operands])
-            line = self.lines.setdefault(node.loc, len(self.lines))
-            told = (node.loc.who, node.loc.position) if fn.family == "host_call" else ()        # by errors
-            rows.append((operation, attrs, aval.shape, aval.dtype.str, aval.weak, operands, line, *told))
-        return rows, [number[n] for n in graph.inputs], [number[n] for n in graph.outputs]
+        found = canonical(graph.outputs, graph.inputs, lambda node: (node.aval, _contents(node.value)) if node.fn.name == "data" else None)
+        lines = [self.lines.setdefault(n.loc, len(self.lines)) for n in (*found.leaves, *found.order)]
+        given = [(self.operation(n.fn), n.attrs.get("label")) for n in graph.inputs]
+        calls = [(n.fn.avals(*[o.aval for o in n.operands], **n.attrs), n.loc.who, n.loc.position)  # type: ignore[attr-defined]
+                 for n in found.order if n.fn.family == "host_call"]         # results that nobody uses are made, too; errors name the line
+        return given, self.value(found.key(graph.outputs).parts), self.value(tuple(calls)), lines
 
     def operation(self, fn: Primitive) -> Any:
+        """What the plan depends on of an operation."""
+        known = self.operations.get(fn)
+        if known is None:
+            known = self.operations[fn] = self._operation(fn)
+        return known
+
+    def _operation(self, fn: Primitive) -> Any:
         if in_registry(fn):
             if not type(fn).__module__.startswith("tracegrad."):
                 raise Unkept(f"{fn.name} is an operation of the user's")

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.compile import executable_graph, resolve
+from tracegrad.canonical import resolve
+from tracegrad.compile import executable_graph
 from tracegrad.function import Elementwise, Shared, broadcast_shapes
 from tracegrad.ir import Graph, Location, Node
 from tracegrad.operators import FUNCTIONAL, PUBLIC, SPECIAL

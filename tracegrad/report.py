@@ -9,7 +9,8 @@ from math import prod
 from operator import index
 from typing import Any, SupportsIndex
 
-from tracegrad.compile import executable_graph, resolve
+from tracegrad.canonical import resolve
+from tracegrad.compile import executable_graph
 from tracegrad.errors import ArgumentError, IndexOutOfRange
 from tracegrad.function import Shared
 from tracegrad.ir import Graph, Node

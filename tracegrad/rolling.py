@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.autodiff import HOOKS, substituted, variable
+from tracegrad.canonical import Key, canonical, contribution
 from tracegrad.function import REGISTRY, CustomCall, in_registry, placeholder
 from tracegrad.ir import Node, own_nodes
 from tracegrad.loops import Loop, loop_nodes
@@ -118,38 +119,22 @@ def _before(turn: tuple[list[Node], list[Node], list[Node], list[Node]]) -> set[
     return found
 
 
-def _form(turn: tuple[list[Node], list[Node], list[Node], list[Node]], known: set[Node]) -> list[Any]:
+def _form(turn: tuple[list[Node], list[Node], list[Node], list[Node]], known: set[Node]) -> Key:
     """What turns that are alike have in common. known: what is the same for all of them."""
     before, rows, outs, results = turn
-    number: dict[Node, int] = {}
-    for n in (*before, *rows):
-        number.setdefault(n, len(number))
-    form: list[Any] = [number[n] for n in (*before, *rows)]
-    for root in (*outs, *results):
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            leaf = node in known or node.value is not None or not node.operands
-            missing = [] if leaf else [o for o in node.operands if o not in number]
-            if missing and node not in number:
-                stack += missing
-                continue
-            stack.pop()
-            if node in number:
-                continue
-            number[node] = len(number)
-            if len(number) > NODES or (HOOKS and node in HOOKS and node not in known):
-                raise _Other
-            fn = node.fn
-            if fn is _CONST or (leaf and fn.family == "index"):
-                form += (fn, node.aval, node.attrs.get("bits") or (*node.attrs.items(),))
-            elif leaf:
-                form.append(node)
-            else:
-                _check(fn)
-                form += (fn, node.aval, node.needs_grad, *node.attrs.items(), *[number[o] for o in node.operands])
-    form += (None, *[number[n] for n in (*outs, *results)])
-    return form
+    met: set[Node] = set()
+
+    def leaf(node: Node) -> Any:
+        met.add(node)
+        if len(met) > NODES or (HOOKS and node in HOOKS and node not in known):
+            raise _Other
+        if node not in known and node.value is None and node.operands:
+            _check(node.fn)
+            return None
+        return contribution(node) if node.fn is _CONST or node.fn.family == "index" else node
+
+    inputs = list(dict.fromkeys((*before, *rows)))
+    return canonical([*outs, *results], inputs, leaf).key([*before, *rows, *outs, *results])
 
 
 def _check(fn: Any) -> None:

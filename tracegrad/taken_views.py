@@ -15,7 +15,7 @@ from typing import Any
 from tracegrad.at_once import held_part, known_of
 from tracegrad.cache import Cache
 from tracegrad.call_cache import Template
-from tracegrad.compile import resolve
+from tracegrad.canonical import resolve
 from tracegrad.config import config
 from tracegrad.describing import moved
 from tracegrad.eager import AT_ONCE

@@ -22,7 +22,8 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
 from tracegrad.cache import listed
-from tracegrad.compile import PART, Device, find_device, is_view, part, read, realize, resolve, upload, without_history
+from tracegrad.canonical import resolve
+from tracegrad.compile import PART, Device, find_device, is_view, part, read, realize, upload, without_history
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, bind, cast, const, data, detached, iota, scalar

@@ -36,7 +36,7 @@ from tracegrad.codegen.kernel.expressions import (
     is_zero,
     whole,
 )
-from tracegrad.codegen.kernel.facts import NARROW, divides, largest, never_positive, operand_index
+from tracegrad.codegen.kernel.facts import DIVIDES, MAY_WRAP, NARROW_ANGLE, NEVER_POSITIVE, operand_index
 from tracegrad.codegen.kernel.guards import Guards, branches, needed, reduced_indices
 from tracegrad.codegen.kernel.index import Index, Var, ravel, strides, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
@@ -51,7 +51,6 @@ from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import DType, float32, float64, int32, int64, uint32
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
-from tracegrad.ops.ranges import may_wrap
 from tracegrad.plan import Fault
 
 _MIXES = frozenset((float32, float64, int32, int64))      # scalars of these mix with vectors of the same
@@ -176,14 +175,14 @@ class Evaluator(Elements):
             if node.dtype == np.float16 and not np.can_cast(dtype, np.float16):
                 return self.rounded(self.cast(values[0], float32))
             return self.cast(values[0], node.dtype)
-        wraps = dtype.kind == "i" and fn.wraps and may_wrap(node)
+        wraps = bool(MAY_WRAP(node))
         spell = fn.opencl
-        if name == "exp" and self.writer.target.plain_math and never_positive(node.operands[0]):
+        if self.writer.target.plain_math and NEVER_POSITIVE(node):
             spell = _exp_nonpositive
-        if name == "cos" and dtype == np.float32 and self.writer.target.plain_math and largest(node.operands[0]) <= NARROW:
+        if self.writer.target.plain_math and dtype == np.float32 and NARROW_ANGLE(node):
             spell = _cos_narrow
-        if name in ("remainder", "floor_divide") and dtype.kind in "iu":
-            spell = (spell, *_DIVIDES[name])[divides(node)]
+        if DIVIDES.concerns(node):
+            spell = (spell, *_DIVIDES[name])[DIVIDES(node)]
         if lanes == 1:
             wraps |= dtype == np.uint16 and name == "mul"    # a product of two ushort is an int, and may overflow
             if name == "bitwise_not" and dtype.kind == "b":

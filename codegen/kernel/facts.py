@@ -2,18 +2,63 @@
 
 Facts are proved with symbolic indices (see `index`), so they hold however the user spelled it: `x - x.amax(1, keepdim=True)`,
 the same through reshapes, or the softmax of the library.
+
+What a kernel looks like may depend on what made the arrays that it reads. Whoever makes kernels asks that by a `Fact` only, and the key of
+equal kernels (plan/lowering_cache.py) carries the answers of all facts. In `only`, which tests lower in, any other question is an error.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, ravel, unravel
+from tracegrad.errors import CompilerBug
 from tracegrad.intervals import interval
 from tracegrad.ir import Node
+from tracegrad.ops.ranges import may_wrap
 
 NARROW = 8.0               # the angle up to which cosines have a short reduction (mathlib/trig.py)
+
+
+class Fact:
+    """A question about a node whose answer may depend on how its operands were made: `fact(node)`, None where it has no meaning.
+
+    concerns(node): whether it has one. tell(node): the answer.
+    """
+
+    __slots__ = ("concerns", "name", "tell")
+
+    def __init__(self, name: str, concerns: Callable[[Node], bool], tell: Callable[[Node], Hashable]) -> None:
+        self.name, self.concerns, self.tell = name, concerns, tell
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __call__(self, node: Node) -> Any:
+        if not self.concerns(node):
+            return None
+        carried = _carried.get()
+        if carried is not None and (self, node) not in carried:
+            raise CompilerBug(f"codegen: a kernel depends on {self.name} of {node!r}, computed at {node.loc}, which the key of equal "
+                              "kernels does not carry: add the fact to lowering_cache.FACTS")
+        return self.tell(node)
+
+
+_carried: ContextVar[Collection[tuple[Fact, Node]] | None] = ContextVar("carried", default=None)
+
+
+@contextmanager
+def only(carried: Collection[tuple[Fact, Node]] | None) -> Iterator[None]:
+    """Inside, a fact that is not one of `carried` must not be asked; None: all may be."""
+    token = _carried.set(carried)
+    try:
+        yield
+    finally:
+        _carried.reset(token)
 
 
 def operand_index(operand: Node, node: Node, flat: Index) -> Index:
@@ -115,3 +160,9 @@ def picked(reduction: Node, row: Index, col: Index) -> tuple[tuple[Node, Index],
             x = where.operands[1]
             return (x, operand_index(x, where, flat)), (label, there)
     return None
+
+
+NEVER_POSITIVE = Fact("never_positive", lambda n: n.fn.name == "exp", lambda n: never_positive(n.operands[0]))
+NARROW_ANGLE = Fact("narrow_angle", lambda n: n.fn.name == "cos", lambda n: largest(n.operands[0]) <= NARROW)
+DIVIDES = Fact("divides", lambda n: n.fn.name in ("remainder", "floor_divide") and n.operands[-1].dtype.kind in "iu", divides)
+MAY_WRAP = Fact("may_wrap", lambda n: n.fn.wraps and n.fn.family == "elementwise" and n.operands[-1].dtype.kind == "i", may_wrap)

@@ -15,10 +15,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
+from tracegrad.canonical import contribution
 from tracegrad.codegen.kernel.elements import Storage
-from tracegrad.codegen.kernel.facts import NARROW, divides, largest, never_positive, picked
+from tracegrad.codegen.kernel.facts import DIVIDES, MAY_WRAP, NARROW_ANGLE, NEVER_POSITIVE, Fact, only, picked
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns
 from tracegrad.codegen.kernel.markup import offsets_in, renamed, with_offsets
@@ -30,7 +29,6 @@ from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node, topological
-from tracegrad.ops.ranges import may_wrap
 from tracegrad.plan import Fault, HostStep
 
 
@@ -38,13 +36,18 @@ from tracegrad.plan import Fault, HostStep
 class Form:
     """What the kernels of a group depend on (`key`), the nodes that it counts, and those of them that are computed, in order.
 
+    carried: the facts that the key tells, and of which nodes.
     row: the key without where the rows begin that it reads of one stack, and where that is, in elements; None if it reads no such rows.
     """
 
     key: Hashable
     nodes: list[Node]
     computed: list[Node]
+    carried: set[tuple[Fact, Node]]
     row: tuple[Hashable, int] | None = None
+
+
+FACTS = (NEVER_POSITIVE, NARROW_ANGLE, DIVIDES, MAY_WRAP, small_reduction)           # what kernels may depend on beyond a group
 
 
 def lower_all(groups: Sequence[Group], context: Context) -> list[Kernel | HostStep | Turns]:
@@ -59,17 +62,23 @@ def lower_all(groups: Sequence[Group], context: Context) -> list[Kernel | HostSt
         if form is not None and form.row is not None and count[form.key] == 1 and stacks[form.row[0]] > tuning().repeats:
             steps += stacked.setdefault(form.row[0], Stack(context)).kernels(group, form, form.row[1])
         elif form is None or count[form.key] == 1:
-            steps += lower(group, context)
+            steps += lowered(group, form, context)
         elif form.key in known:
             steps += again(*known[form.key], group, form, context)
         else:
-            made = lower(group, context)
+            made = lowered(group, form, context)
             steps += made
             kernels = [k for k in made if isinstance(k, Kernel)]
             # A few small kernels are better merged than shared, and each then shows its own names.
             if count[form.key] > tuning().repeats or not all(map(is_serial, kernels)):
                 known[form.key] = form, kernels
     return steps
+
+
+def lowered(group: Group, form: Form | None, context: Context) -> list[Kernel | HostStep | Turns]:
+    """The kernels of a group by itself. With `config.check`, they may depend on no fact that its form does not tell."""
+    with only(None if form is None or not config.check else form.carried):
+        return lower(group, context)
 
 
 def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: Context) -> list[Kernel]:
@@ -80,7 +89,7 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
             changes["entry"] = context.entry(group)
         out.append(kernel.bound(**changes))
     if config.check:
-        compare(out, lower(group, context))
+        compare(out, lowered(group, own, context))
     return out
 
 
@@ -120,7 +129,7 @@ class Stack:
         context = self.context
         if len(self.seen) < 2 or self.moves is None:
             before = len(context.entries)
-            self.seen.append((form, start, lower(group, context), list(context.entries)[before:]))
+            self.seen.append((form, start, lowered(group, form, context), list(context.entries)[before:]))
             if len(self.seen) == 2:
                 self.moves = self.compared()
             return self.seen[-1][2]
@@ -132,7 +141,7 @@ class Stack:
             numbers = [n.value + (start - begin) * moved for n, moved in zip(offsets_in(kernel.form), moves, strict=True)]
             out.append(made.with_offsets(numbers))
         if config.check:
-            compare(out, lower(group, context))
+            compare(out, lowered(group, form, context))
         return out
 
     def compared(self) -> list[list[bool]] | None:
@@ -197,6 +206,7 @@ def form_of(group: Group, context: Context) -> Form | None:
     rows = rows_of(group, nodes, given)
     parts: list[Any] = []
     computed: list[Node] = []
+    carried: set[tuple[Fact, Node]] = set()
     for node in list(nodes):
         fn, family = node.fn, node.fn.family
         if node in context.scalars:
@@ -204,36 +214,26 @@ def form_of(group: Group, context: Context) -> Form | None:
             continue
         stored = given[node]
         if stored is not None:
-            value = _attributes(node) if fn.name == "const" else ()      # is written out, though it is in a buffer, too
+            value = contribution(node) if fn.name == "const" else ()     # is written out, though it is in a buffer, too
             parts.append(("stored", node.aval, at(stored.ref), stored.access, value))
             continue
         if family not in ("leaf", "index"):
             computed.append(node)
-        facts: list[Any] = []                  # what lowering asks that may depend on what is beyond
-        if family == "elementwise":
-            if fn.name == "exp":
-                facts.append(never_positive(node.operands[0]))
-            elif fn.name == "cos":
-                facts.append(largest(node.operands[0]) <= NARROW)
-            elif fn.name in ("remainder", "floor_divide") and node.dtype.kind in "iu":
-                facts.append(divides(node))
-            elif fn.wraps and node.dtype.kind == "i":
-                facts.append(may_wrap(node))
-        elif family in ("reduction", "partial"):
-            facts.append(small_reduction(node))
-            if isinstance(kind, Rows) and node in own and is_reduction(node) and _picks(node, kind):
-                return None
+        facts = [fact for fact in FACTS if fact.concerns(node)]
+        carried.update((fact, node) for fact in facts)
+        if isinstance(kind, Rows) and node in own and is_reduction(node) and _picks(node, kind):
+            return None
         place = (group.place[node], node in schedule.stored, schedule.costs.get(node)) if node in own else node in schedule.group_of
-        attributes = "rows" if node is rows else _attributes(node)
-        parts.append((fn, attributes, node.aval, tuple([number[o] for o in node.operands]), place, *facts))
+        own_part = (fn, node.aval) if node is rows else contribution(node)       # where its rows begin is an operand
+        parts.append((own_part, tuple([number[o] for o in node.operands]), place, *[fact(node) for fact in facts]))
     into = [(at(s), at(context.alias[s])) if s in context.alias else at(s) for s in group.stored]
     reads = sorted((at(d), tuple(sorted(relations)), d.aval) for d, relations in group.reads.items())
     key = (number[kind.node] if isinstance(kind, Anchored) else kind, tuple([number[s] for s in group.sinks]), tuple(into),
            tuple([r[:2] for r in reads]), tuple([r[2] for r in reads]), group.work, group.positional, tuple(parts))
     if rows is None:
-        return Form(key, nodes, computed)
+        return Form(key, nodes, computed, carried)
     start = rows.attrs["start"][0] * (rows.operands[0].aval.size // rows.operands[0].shape[0])
-    return Form((key, start), nodes, computed, (key, start))
+    return Form((key, start), nodes, computed, carried, (key, start))
 
 
 def rows_of(group: Group, nodes: list[Node], given: Mapping[Node, Storage | None]) -> Node | None:
@@ -257,18 +257,3 @@ def rows_of(group: Group, nodes: list[Node], given: Mapping[Node, Storage | None
 
 def _picks(node: Node, kind: Rows) -> bool:
     return picked(node, Var("row", kind.rows).index, Var("col", kind.cols).index) is not None
-
-
-def _attributes(node: Node) -> Hashable:
-    return tuple([(name, _exact(value)) for name, value in node.attrs.items()])
-
-
-def _exact(value: Any) -> Hashable:
-    """An attribute such that equal ones are the same: 0.0 is not -0.0, True is not 1."""
-    if type(value) is int:
-        return value
-    if isinstance(value, tuple):
-        return tuple(map(_exact, value))
-    if isinstance(value, (bool, float, complex, np.generic)):
-        return type(value), repr(value)
-    return value  # type: ignore[no-any-return]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from tracegrad.codegen.kernel.facts import Fact
 from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, lanes
 from tracegrad.codegen.schedule.access_maps import IDENTITY, UNKNOWN, Maps, Reads
 from tracegrad.codegen.tuning import tuning
@@ -308,7 +309,7 @@ _INLINE = frozenset(("elementwise", "movement", "index", "gather", "pair"))
 
 def is_inline(node: Node) -> bool:
     """Whether a node can be computed inside any kernel that needs it."""
-    return node.fn.family in _INLINE or small_reduction(node)
+    return node.fn.family in _INLINE or bool(small_reduction(node))
 
 
 def is_reduction(node: Node) -> bool:
@@ -316,14 +317,17 @@ def is_reduction(node: Node) -> bool:
     return node.fn.family == "partial" or (node.fn.family == "reduction" and not small_reduction(node))
 
 
-def small_reduction(node: Node) -> bool:
+def _small(node: Node) -> bool:
     """Whether a reduction is written out inside the kernels that need it: over few elements that are there or are cheap to compute.
 
     One number from values that take a computation is a row's, though: it is accumulated where those are computed anyway.
     """
-    if node.fn.family != "reduction" or node.operands[0].aval.size > tuning().unrolled * node.aval.size:
+    if node.operands[0].aval.size > tuning().unrolled * node.aval.size:
         return False
     return node.aval.size > 1 or node.operands[0].shape[-1] != node.operands[0].aval.size or not takes_work(node.operands[0])
+
+
+small_reduction = Fact("small_reduction", lambda n: n.fn.family == "reduction", _small)
 
 
 def takes_work(node: Node) -> bool:

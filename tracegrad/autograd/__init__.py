@@ -13,7 +13,8 @@ from tracegrad.autograd import forward_ad, function, functional
 from tracegrad.autograd.anomaly import detect_anomaly, set_detect_anomaly
 from tracegrad.backward_cache import Backward
 from tracegrad.cache import listed
-from tracegrad.compile import free_saved, lock, realize, resolve
+from tracegrad.canonical import resolve
+from tracegrad.compile import free_saved, lock, realize
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
 from tracegrad.errors import AutogradError, DeviceError, TraceError

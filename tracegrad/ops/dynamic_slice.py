@@ -22,7 +22,7 @@ from tracegrad.ops.elementwise import where
 
 class Offset(Primitive):
     """An index that a user gave as a Python number: a leaf of its own for each use, so that equal ones are not one by chance."""
-    name, family, differentiable, constant = "offset", "leaf", False, False
+    name, family, differentiable, constant, number = "offset", "leaf", False, False, True
 
     @property
     def recallable(self) -> bool:

@@ -35,13 +35,13 @@ class Copy(Identity):
 
 class Detach(Identity):
     """The same value, constant to differentiation."""
-    name, differentiable = "detach", False
+    name, differentiable, boundary = "detach", False, True
     flops = 0
 
 
 class Variable(Identity):
     """The same value, as something to differentiate with respect to. `uid` keeps two variables of one value apart."""
-    name = "variable"
+    name, boundary = "variable", True
     flops = 0
     def aval(self, x, *, uid): return Aval(x.shape, x.dtype)
     def vjp(self, ct, y, x, *, uid): return (ct,)

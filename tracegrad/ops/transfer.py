@@ -16,7 +16,7 @@ from tracegrad.ir import Aval, Node, topological
 class Transfer(Primitive):
     """The same value on another device. `source`: the device that the operand lies on, `target`: that of the result."""
 
-    name, family, saves, linear, pair = "transfer", "transfer", False, True, by_parts
+    name, family, boundary, saves, linear, pair = "transfer", "transfer", True, False, True, by_parts
     constant = False                        # its result lies on one device
 
     def aval(self, x: Aval, *, source: Any, target: Any) -> Aval:

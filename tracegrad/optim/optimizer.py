@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracegrad.compile import read, resolve
+from tracegrad.canonical import resolve
+from tracegrad.compile import read
 from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError, TracegradError
 from tracegrad.modes import enable_grad, no_grad, state
 from tracegrad.nn.hooks import RemovableHandle

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracegrad import eager
 from tracegrad.autodiff import HOOKS
 from tracegrad.cache import listed
-from tracegrad.compile import Work, by_numpy_again, compute, resolve, used_numpy
+from tracegrad.canonical import resolve
+from tracegrad.compile import Work, compute
 from tracegrad.config import config
 from tracegrad.function import data, renewed
 from tracegrad.modes import state
@@ -97,13 +99,14 @@ class Update:
         values = self.values() if self.usable else None
         if values is None or self.work is None:
             return False
-        results = None
-        if config.recall and by_numpy_again(self.work):
+        results, seen = None, eager.known(self.work.key, self.work.order, self.work.device)
+        if config.recall and seen.numpy_next:
             if self.flat is None:
                 self.flat = _Flat(optimizer, self)
             results = self.flat(values) if self.flat.usable else None
         if results is not None:
-            used_numpy(self.work)
+            seen.note(self.work.values, self.work.constants)
+            eager.count("interpreted")
         else:
             results = compute(self.work, self.inputs, values)
         for tensor, value in zip(self.effects, results, strict=True):

@@ -15,7 +15,8 @@ import numpy as np
 import optree
 
 from tracegrad import autodiff, random_state
-from tracegrad.compile import Program, realize, resolve
+from tracegrad.canonical import resolve
+from tracegrad.compile import Program, realize
 from tracegrad.errors import TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, saves, to_keep
 from tracegrad.ir import Aval, Graph, Node, located, topological
