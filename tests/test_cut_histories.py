@@ -10,6 +10,7 @@ import pytest
 
 import tracegrad as tg
 from tests.functions import double
+from tests.marks import one_of
 from tracegrad import compile as compile_
 from tracegrad import nn
 from tracegrad.config import config
@@ -129,7 +130,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("eager", [True, False])
-@pytest.mark.parametrize("case", CASES)
+@one_of(3, "case", CASES)
 def test_nothing_is_kept_of_the_steps_before(case, eager, monkeypatch):
     monkeypatch.setattr(config, "eager", eager)
     step = CASES[case]()

@@ -45,7 +45,7 @@ def cases(seed: int, texts: list[str], n: int, layouts: tuple[str, ...] = ("many
     return [Case(text, n, layouts[k % len(layouts)], rng.choice(before), rng.choice(after), 1) for k, text in enumerate(texts)]
 
 
-@one_of(5, "n", LENGTHS)
+@one_of(9, "n", LENGTHS)
 def test_rows_of_every_length(on: Any, n: int) -> None:      # noqa: F811
     rng = random.Random(n)
     texts = rng.sample(SHARED, 5) + rng.sample(MOVED, 7)
@@ -61,7 +61,7 @@ def test_rows_of_every_length_on_other_devices(on: Any, n: int, which: str) -> N
     check(device, cases(n + 200, SHARED + MOVED, n), "float64")
 
 
-@one_of(2, "rows", [1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 100, 4095, 4096, 4097, 9001])
+@one_of(4, "rows", [1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 100, 4095, 4096, 4097, 9001])
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
 def test_every_number_of_rows(on: Any, rows: int, n: int) -> None:      # noqa: F811
     """Fewer than a vector has lanes; whole vectors and some; what one work-item does, and several, the last of which does less."""

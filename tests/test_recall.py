@@ -9,6 +9,7 @@ import pytest
 
 import tracegrad as tg
 from tests import test_steady as steady
+from tests.marks import one_of
 from tests.test_folded_calls import NUMBERS, by_chance
 from tests.test_loops import unrolled
 from tests.values import given
@@ -153,7 +154,7 @@ PROGRAMS |= {name: lambda name=name, options=options: trained(name, options) for
 
 
 @pytest.mark.parametrize("numpy_first", [True, False], ids=["eager", "kernels"])
-@pytest.mark.parametrize("program", PROGRAMS)
+@one_of(3, "program", PROGRAMS)
 def test_bits_are_the_same(program, numpy_first, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", numpy_first)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.marks import one_of
 from tests.test_loops import PROGRAMS, numbers, unrolled
 from tracegrad import rolling
 from tracegrad.ir import topological
@@ -36,7 +37,7 @@ def of(scan, w, xs):
     return (c * c).sum() + ys.cos().sum()
 
 
-@pytest.mark.parametrize("n", [7, 9, 33])
+@one_of(3, "n", [7, 9, 33], 1)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_values_and_derivatives_are_those_of_the_turns(interpreter, program, n):
     """Of Python's loop, untraced both: the value, the gradients, a product with the Hessian, a tangent."""

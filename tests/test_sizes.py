@@ -81,7 +81,7 @@ def drawn(seed: int, texts: list[str], order: int = 1, sizes: tuple[int, ...] = 
 # ------------------------------------------------------------------------------------------------------------ every function once
 
 
-@pytest.mark.parametrize("part", [0, 1, 2, 3, *(pytest.param(part, marks=pytest.mark.long) for part in (4, 5))])
+@one_of(6, "part", range(6))
 def test_every_function(on: Any, part: int) -> None:
     """Value and gradient, in float32 and float64 by turns; of most elementwise functions, which are rendered alike, the value."""
     cases = [replace(c, order=0) if k < len(POINTWISE) and k % 3 else c for k, c in enumerate(drawn(1, TEXTS))][part::6]
@@ -95,6 +95,7 @@ CORE = ["x", "x * y", "x.sum(-1)", "x.sum(0)", "x.amax(-1, keepdim=True) * x", "
         "padded_stencil(x, 3)", "stencil(x, 2)", "x.gather(-1, i)", "x.flip(-1)[..., ::2]"]
 
 
+@pytest.mark.long
 def test_second_derivatives_in_context(on: Any) -> None:
     """The functions that most others are made of, each with another movement and another reader."""
     cases = drawn(1, CORE, order=2)
@@ -102,7 +103,7 @@ def test_second_derivatives_in_context(on: Any) -> None:
     check(on, cases[1::2], "float64")
 
 
-@one_of(3, "which", OTHERS)
+@one_of(9, "which", OTHERS)
 def test_other_devices(on: Any, which: str) -> None:
     """The same, planned for other devices: work-groups, other SIMD widths, fewer and more cores."""
     seed = list(OTHERS).index(which)
@@ -172,6 +173,7 @@ def test_few_elements(on: Any) -> None:
         ("x.softmax(-1)", "many"), ("x.transpose(0, -1).sum(0)", "rows"), ("x.movedim(-1, 0).amax(0)", "block"))], "float32")
 
 
+@pytest.mark.long
 def test_long_rows(on: Any) -> None:
     """Rows that are cut in chunks: of elementwise kernels, reductions, scans, searches, selections; kept rows that fit no array."""
     item = tuning().item
@@ -206,6 +208,7 @@ def test_lines_and_prefetch(on: Any) -> None:
           + [Case("fit(x, (rows_ahead(n), n)).softmax(-1).amax(-1)", n, "row", order=0) for n in (300, 512)], "float32")
 
 
+@pytest.mark.long
 def test_groups(on: Any) -> None:
     """Work-items' and work-groups' rows, the rest of a group, blocks of a product."""
     gpu = planned(on, **GPU)
@@ -228,7 +231,7 @@ UPDATES = [         # statements that change the arguments x, y: where a result 
 ]
 
 
-@pytest.mark.parametrize("n", [33, 129])
+@one_of(2, "n", [33, 129])
 def test_updates_of_arguments(on: Any, n: int) -> None:
     """In a traced function, twice, one after the other: what the arguments hold, and what was computed from their old values."""
     rng = np.random.default_rng(n)

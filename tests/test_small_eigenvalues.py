@@ -162,6 +162,7 @@ def test_matrices_that_are_hard(n: int, dtype: str) -> None:
         np.testing.assert_array_equal(y.numpy(), first.numpy()[order])
 
 
+@pytest.mark.long
 def test_numbers_of_any_size_beside_each_other() -> None:
     """Where balancing does not get far, and rounding errors are larger than what is to become small."""
     rng = np.random.default_rng(5)
@@ -202,6 +203,7 @@ def test_none_at_all(shape: tuple[int, ...]) -> None:
     assert (w.shape, v.shape, w.dtype) == (shape[:-1], shape, tg.complex128)
 
 
+@pytest.mark.long
 def test_vectors_are_the_same_whichever_way() -> None:
     """Where the order is: signs and phases are nobody's."""
     for dtype in ("float64", "complex128"):
@@ -311,7 +313,8 @@ def test_derivatives_where_each_call_has_an_order_of_its_own(monkeypatch: pytest
     assert calls[0] > 3
 
 
-@one_of(2, "dtype", ["float64", "complex128"])
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_vmap_forward_mode_and_scan(dtype: str) -> None:
     a = drawn((6, 5, 4, 4), dtype)
     y = tg.trace(tg.vmap(L.eigvals))(tg.tensor(a)).numpy()

@@ -144,7 +144,7 @@ def test_exponentials_in_kernels_of_every_target(batch: int, n: int, dtype: str,
     assert checked.count == len(targets)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@one_of(2, "dtype", ["float64", "complex128"])
 def test_derivatives_of_exponentials_in_kernels(dtype: str, kernels: None) -> None:
     """The second one is that of matrices twice as large."""
     a = tg.tensor(drawn((1, 2, 2), dtype) * 0.5, requires_grad=True)
@@ -210,8 +210,9 @@ REFLECTED: list[Any] = [
 
 
 @pytest.mark.parametrize(("batch", "m", "n", "dtype"), [
-    (200, 2, 2, "float64"), (33, 3, 5, "complex128"),
+    (200, 2, 2, "float64"),
     *(pytest.param(*given, marks=pytest.mark.long) for given in [
+        (33, 3, 5, "complex128"),
         (33, 12, 5, "float64"), (33, 1, 1, "float32"), (33, 5, 3, "float32"), (3, 17, 3, "float64")]),
     *(pytest.param(*given, marks=pytest.mark.slow) for given in [
         (3, 8, 8, "complex64"), (1, 15, 15, "float64"), (33, 16, 12, "complex64"), (200, 16, 16, "float32")]),
@@ -234,6 +235,7 @@ def test_functions_of_decompositions(batch: int, m: int, n: int, dtype: str, ker
             np.testing.assert_array_less(np.abs(y - w) / size, 1e-4 if coarse else 1e-10, err_msg=f"result {k}")
 
 
+@pytest.mark.long
 def test_a_pseudo_inverse_of_any_rank(kernels: None) -> None:
     """A P A = A, P A P = P, and both products are Hermitian (E. H. Moore, R. Penrose)."""
     for dtype in ("float64", "complex128"):

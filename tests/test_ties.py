@@ -70,7 +70,7 @@ SHARES: dict[str, tuple[Any, list[list[float]], list[list[float]]]] = {
 }
 
 
-@pytest.mark.parametrize("case", SHARES)
+@one_of(3, "case", SHARES)
 def test_shares_of_the_gradient(case: str) -> None:
     """Untraced, traced, and as a direction: a jvp along each vector is the sum of its gradient."""
     fn, arrays, expected = SHARES[case]

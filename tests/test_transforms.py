@@ -150,7 +150,7 @@ MAPPED = {
 }
 
 
-@pytest.mark.parametrize("name", MAPPED)
+@one_of(2, "name", MAPPED)
 def test_vmap_is_a_loop(name):
     x = draw(5, 3, 3)
     fn = MAPPED[name]
