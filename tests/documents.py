@@ -1,0 +1,79 @@
+"""Names of the code that stand in documents. `found` is what a dotted name means, `unknown` what a page names in vain."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("tracegrad", "codegen", "runtime", "tests", "examples", "benchmarks", "docs", ".ci")
+_QUOTED = re.compile(r"`([^`\n]+)`")
+_FILE = re.compile(rf"(?:(?:{'|'.join(re.escape(f) for f in FOLDERS)})/)?[\w/-]*\w\.(?:py|md|toml|txt)|(?:{'|'.join(FOLDERS)})/[\w/]*")
+_DOTTED = re.compile(r"(?:tracegrad|tg)(?:\.\w+)+")
+_CLASS = re.compile(r"_?[A-Z][a-z]\w*(?:\.\w+)?")
+OTHERS = {"Size"}                       # classes of torch or Python that pages name
+
+
+def found(name: str) -> Any:
+    """What the dotted `name` (`tracegrad.module.Class.method`) means; AttributeError if nothing."""
+    parts = ["tracegrad" if part == "tg" and not i else part for i, part in enumerate(name.split("."))]
+    for end in range(len(parts), 0, -1):
+        try:
+            thing: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            thing = getattr(thing, part)
+        return thing
+    raise AttributeError(name)
+
+
+@cache
+def classes() -> dict[str, set[str]]:
+    """The classes of the library, with the names in their bodies and the attributes that they are given. (Two of one name are one.)"""
+    known: dict[str, set[str]] = defaultdict(set)
+    for folder in ("tracegrad", "codegen", "runtime"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    known[node.name] |= {*_names(node)}
+    return known
+
+
+def _names(node: ast.ClassDef) -> Iterator[str]:
+    for inner in ast.walk(node):
+        if isinstance(inner, (ast.FunctionDef, ast.ClassDef)):
+            yield inner.name
+        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            yield inner.id
+        elif isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            yield inner.attr
+        elif isinstance(inner, ast.Constant) and isinstance(inner.value, str) and inner.value.isidentifier():
+            yield inner.value                   # a slot
+
+
+def unknown(text: str) -> list[str]:
+    """What stands in backticks and looks like a file, a dotted name or a class of the library, but is none."""
+    return [name for name in sorted(set(_QUOTED.findall(text))) if not _known(name)]
+
+
+def _known(name: str) -> bool:
+    if _FILE.fullmatch(name):
+        return (ROOT / name).exists()
+    if _DOTTED.fullmatch(name):
+        try:
+            found(name)
+        except AttributeError:
+            owner, _, attribute = name.rpartition(".")
+            return attribute in classes().get(owner.rpartition(".")[2], ())
+        return True
+    if _CLASS.fullmatch(name):
+        owner, _, attribute = name.partition(".")
+        return owner in OTHERS or (owner in classes() and (not attribute or attribute in classes()[owner]))
+    return True
