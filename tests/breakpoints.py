@@ -127,7 +127,7 @@ LEFT_OUT = re.compile(
     r"|chain_matmul|tensordot|tril_indices|triu_indices|blackman|bartlett|hann|mode|outer|ger|cov|corrcoef|.*polynomial.*|gradient|set_.*"
 )
 
-DEVIATIONS: list[tuple[str, str, str]] = [  # (names, words of what differs, why: a row of the table in docs/design.md)
+DEVIATIONS: list[tuple[str, str, str]] = [  # (names, words of what differs, why: a row of the table in docs/differences.md)
     (r"a(rc)?cosh", "gradient|second|direction", "below 1, where there is no value, there is no derivative either"),
     (r"(special\.)?(digamma|psi|lgamma|gammaln)", "gradient|second|direction", "infinite at a pole, where torch's sin(pi x) is not 0"),
     (r"clamp|clip", "triples: (gradient|second|direction) [12]( 0)? at",

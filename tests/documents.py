@@ -1,8 +1,9 @@
-"""Names of the code that stand in documents. `found` is what a dotted name means, `unknown` what a page names in vain."""
+"""Names of the code that stand in documents. `found` is what a dotted name means, `unknown` what a page names though it does not exist."""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import re
 from collections import defaultdict
@@ -15,9 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("tracegrad", "codegen", "runtime", "tests", "examples", "benchmarks", "docs", ".ci")
 _QUOTED = re.compile(r"`([^`\n]+)`")
 _FILE = re.compile(rf"(?:(?:{'|'.join(re.escape(f) for f in FOLDERS)})/)?[\w/-]*\w\.(?:py|md|toml|txt)|(?:{'|'.join(FOLDERS)})/[\w/]*")
+_LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 _DOTTED = re.compile(r"(?:tracegrad|tg)(?:\.\w+)+")
 _CLASS = re.compile(r"_?[A-Z][a-z]\w*(?:\.\w+)?")
-OTHERS = {"Size"}                       # classes of torch or Python that pages name
+GENERATED = {"benchmarks/RESULTS-gpu.md"}
 
 
 def found(name: str) -> Any:
@@ -36,8 +38,8 @@ def found(name: str) -> Any:
 
 @cache
 def classes() -> dict[str, set[str]]:
-    """The classes of the library, with the names in their bodies and the attributes that they are given. (Two of one name are one.)"""
-    known: dict[str, set[str]] = defaultdict(set)
+    """The classes of the library and of Python, with the names in their bodies and their attributes. (Two of one name are one.)"""
+    known: dict[str, set[str]] = defaultdict(set, {name: set(dir(builtin)) for name, builtin in vars(builtins).items()})
     for folder in ("tracegrad", "codegen", "runtime"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -60,12 +62,18 @@ def _names(node: ast.ClassDef) -> Iterator[str]:
 
 def unknown(text: str) -> list[str]:
     """What stands in backticks and looks like a file, a dotted name or a class of the library, but is none."""
-    return [name for name in sorted(set(_QUOTED.findall(text))) if not _known(name)]
+    return [name for name in sorted(set(_QUOTED.findall(_LINK.sub("", text)))) if not _known(name)]
+
+
+def broken_links(page: Path) -> list[str]:
+    """The relative links of a page that lead to no file."""
+    targets = [target.partition("#")[0] for target in _LINK.findall(page.read_text()) if "://" not in target]
+    return [target for target in targets if target and not (page.parent / target).exists()]
 
 
 def _known(name: str) -> bool:
     if _FILE.fullmatch(name):
-        return (ROOT / name).exists()
+        return name in GENERATED or (ROOT / name).exists()
     if _DOTTED.fullmatch(name):
         try:
             found(name)
@@ -75,5 +83,5 @@ def _known(name: str) -> bool:
         return True
     if _CLASS.fullmatch(name):
         owner, _, attribute = name.partition(".")
-        return owner in OTHERS or (owner in classes() and (not attribute or attribute in classes()[owner]))
+        return owner in classes() and (not attribute or attribute in classes()[owner])
     return True

@@ -39,5 +39,5 @@ def test_the_comparison_sees_what_differs() -> None:
 
 
 def test_every_deviation_stands_in_the_documents() -> None:
-    text = " ".join((Path(__file__).parents[1] / "docs" / "design.md").read_text().split())
+    text = " ".join((Path(__file__).parents[1] / "docs" / "differences.md").read_text().split())
     assert [why for _, _, why in breakpoints.DEVIATIONS if why not in text] == []

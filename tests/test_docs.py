@@ -1,15 +1,21 @@
-"""The code blocks of docs/*.md run, one namespace a page, and print what the ```text block behind them says."""
+"""The documents: code blocks run and print what the ```text block behind them says, names exist, figures say how to repeat them."""
 
 import contextlib
 import io
 import linecache
+import os
 import re
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 
-DOCS = Path(__file__).parents[1] / "docs"
+from benchmarks.workloads import WORKLOADS
+from tests.documents import ROOT, broken_links, unknown
+
+DOCS = ROOT / "docs"
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\s*^```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(p for p in sorted(DOCS.glob("*.md")) if p.name != "coverage.md")]
 PAGES = [page for page in sorted(DOCS.glob("*.md")) if _BLOCK.search(page.read_text())]
 
 
@@ -27,3 +33,60 @@ def test_page(page, device):
             exec(compile(source, name, "exec"), namespace)
         seen = re.sub(rf" \(at {re.escape(page.name)}, line [\d:]+\)", "", printed.getvalue())     # the user's line in an error
         assert seen == (expected or ""), f"{name} (block {number}) printed something else"
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+def test_files_classes_and_dotted_names_in_backticks_exist(page):
+    assert unknown(page.read_text()) == []
+    assert broken_links(page) == []
+
+
+def test_names_that_do_not_exist_are_found():
+    wrong = ["Primitive.nothing", "Unheardof", "tg.nothing", "tracegrad.function.nothing", "tracegrad/nowhere.py"]
+    assert unknown(" ".join(f"`{name}`" for name in [*wrong, "docs/tour.md", "Primitive.vjp", "Primitive", "tg.sum", "x + 1"])) == wrong
+
+
+def test_the_op_that_contributing_shows_is_one(tmp_path):
+    """In a process of its own, since it enters the registry: the tests of the registry pass for it, and so does a kernel."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (block,) = _BLOCK.findall(page)
+    (name,) = re.findall(r'name, domain = "(\w+)"', block[0])
+    plugin = tmp_path / "contributed.py"
+    plugin.write_text(f"import numpy as np\nfrom tracegrad.ops.elementwise import Float\n\n{block[0]}")
+    tests = [f"tests/test_{kind}.py" for kind in ("registry", "registry_device")]
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-n0", "-p", "contributed", "-k", name, *tests], cwd=ROOT,
+                          env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) >= 5
+
+
+def rows(page, after=""):
+    """The cells of a page's tables, row by row, without their heads."""
+    text = (DOCS / page).read_text().partition(after)[2]
+    lines = re.findall(r"(?m)^\|(.+)\|$", re.sub(r"(?m)^\|.*\|\n\|[-| ]+\|$", "", text))
+    return [[cell.strip() for cell in line.split("|")] for line in lines]
+
+
+def test_every_figure_names_the_command_that_repeats_it_or_the_day():
+    measured = rows("measurements.md", "## ")
+    assert len(measured) > 80
+    for what, figure, repeat in measured:
+        assert re.search(r"\d", figure) or "noise" in figure, what
+        if re.fullmatch(r"once, 20\d\d-\d\d-\d\d", repeat):
+            continue
+        command = re.fullmatch(r"`python -m (benchmarks\.\w+|pytest)((?: [\w./-]+)*)`", repeat)
+        assert command, f"{what}: {repeat}"
+        module, words = command[1], command[2].split()
+        if module == "pytest":
+            assert (ROOT / words[0]).exists(), repeat
+            continue
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists(), repeat
+        if words[:1] == ["--rows"]:
+            assert set(words[1:]) <= set(WORKLOADS), repeat
+
+
+def test_a_word_leaves_the_glossary_when_it_leaves_the_code():
+    code = "\n".join(path.read_text() for folder in ("tracegrad", "codegen", "runtime") for path in (ROOT / folder).rglob("*.py"))
+    words = [word for cells in rows("glossary.md", "## Words of the code that differ") for word in re.findall(r"`([^`]+)`", cells[0])]
+    assert words
+    assert [word for word in words if not re.search(rf"\b{word}\b", code)] == []

@@ -1,7 +1,7 @@
 """Every operation of torch's operator database that is here, on torch's own samples: values, dtypes, gradients, updates in place, errors.
 
 `python -m tests.op_db_torch NAME` prints what an operation's samples differ in. EXCEPTIONS are the differences that stay, with the reason
-(docs/design.md has those that users meet).
+(docs/differences.md has those that users meet).
 """
 
 from __future__ import annotations

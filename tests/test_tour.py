@@ -22,7 +22,8 @@ PAGE = ROOT / "docs" / "tour.md"
 TEXT = PAGE.read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE))
 NAME = re.compile(r"`(tracegrad\.[\w.<>]+)`")
-RUNS = ["Untraced, the first time", "Untraced, the second time", "Untraced, the hundredth time", "Traced, the first call", "Traced, the second call"]
+RUNS = ["Untraced, the first time", "Untraced, the second time", "Untraced, the hundredth time",
+        "Traced, the first call", "Traced, the second call"]
 TRACED = [name for name in RUNS if name.startswith("Traced")]
 
 # Runs the page's program in a process of its own, as users have it, and prints the functions that each run called, in order.
