@@ -6,6 +6,8 @@ import ast
 import builtins
 import importlib
 import re
+import sys
+import types
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -71,16 +73,25 @@ def broken_links(page: Path) -> list[str]:
     return [target for target in targets if target and not (page.parent / target).exists()]
 
 
+def _elsewhere(name: str, thing: Any) -> bool:
+    """Whether `name` says a module (not a package, which may export what others hold) in which a function or class is not defined."""
+    module = name.rpartition(".")[0]
+    home = getattr(thing, "__module__", None)
+    if not isinstance(thing, (type, types.FunctionType)) or module not in sys.modules or hasattr(sys.modules[module], "__path__"):
+        return False
+    return home != module
+
+
 def _known(name: str) -> bool:
     if _FILE.fullmatch(name):
         return name in GENERATED or (ROOT / name).exists()
     if _DOTTED.fullmatch(name):
         try:
-            found(name)
+            thing = found(name)
         except AttributeError:
             owner, _, attribute = name.rpartition(".")
             return attribute in classes().get(owner.rpartition(".")[2], ())
-        return True
+        return not _elsewhere(name, thing)
     if _CLASS.fullmatch(name):
         owner, _, attribute = name.partition(".")
         return owner in classes() and (not attribute or attribute in classes()[owner])
