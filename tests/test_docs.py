@@ -90,3 +90,8 @@ def test_a_word_leaves_the_glossary_when_it_leaves_the_code():
     words = [word for cells in rows("glossary.md", "## Words of the code that differ") for word in re.findall(r"`([^`]+)`", cells[0])]
     assert words
     assert [word for word in words if not re.search(rf"\b{word}\b", code)] == []
+
+
+def test_a_decision_takes_ten_lines_at_most():
+    paragraphs = re.split(r"\n(?=- |\n|\*\*)", (DOCS / "design.md").read_text())
+    assert [p for p in paragraphs if len(p.strip().splitlines()) > 10 or max(map(len, p.splitlines()), default=0) > 160] == []
