@@ -1,6 +1,8 @@
 """The documents: code blocks run and print what the ```text block behind them says, names exist, figures say how to repeat them."""
 
+import argparse
 import contextlib
+import importlib
 import io
 import linecache
 import os
@@ -10,7 +12,7 @@ import sys
 
 import pytest
 
-from benchmarks.workloads import WORKLOADS
+from benchmarks import first_call, loops, small_matrices
 from tests.documents import ROOT, broken_links, unknown
 
 DOCS = ROOT / "docs"
@@ -67,7 +69,25 @@ def rows(page, after=""):
     return [[cell.strip() for cell in line.split("|")] for line in lines]
 
 
-def test_every_figure_names_the_command_that_repeats_it_or_the_day():
+class _Parsed(Exception):
+    """The arguments of a benchmark are right."""
+
+
+def _parsed(module, words, monkeypatch):
+    """The settings of `python -m module *words`, which is run as far as that. SystemExit where an argument is wrong."""
+    real = argparse.ArgumentParser.parse_args
+
+    def parse_args(self, *args):
+        raise _Parsed(real(self, *args))
+
+    with monkeypatch.context() as patch, pytest.raises(_Parsed) as parsed:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        patch.setattr(sys, "argv", [module, *words])
+        importlib.import_module(module).main()
+    return parsed.value.args[0]
+
+
+def test_every_figure_names_the_command_that_repeats_it_or_the_day(monkeypatch):
     measured = rows("measurements.md", "## ")
     assert len(measured) > 80
     for what, figure, repeat in measured:
@@ -80,9 +100,12 @@ def test_every_figure_names_the_command_that_repeats_it_or_the_day():
         if module == "pytest":
             assert (ROOT / words[0]).exists(), repeat
             continue
-        assert (ROOT / f"{module.replace('.', '/')}.py").exists(), repeat
-        if words[:1] == ["--rows"]:
-            assert set(words[1:]) <= set(WORKLOADS), repeat
+        settings = vars(_parsed(module, words, monkeypatch))
+        names = {"benchmarks.loops": ("cases", loops.CASES), "benchmarks.small_matrices": ("names", small_matrices.MATRICES),
+                 "benchmarks.first_call": ("names", first_call.OWN)}
+        if module in names:
+            field, known = names[module]
+            assert set(settings[field]) <= known.keys(), repeat
 
 
 def test_a_word_leaves_the_glossary_when_it_leaves_the_code():
