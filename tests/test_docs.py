@@ -80,10 +80,11 @@ def _parsed(module, words, monkeypatch):
     def parse_args(self, *args):
         raise _Parsed(real(self, *args))
 
-    with monkeypatch.context() as patch, pytest.raises(_Parsed) as parsed:
+    with monkeypatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
         patch.setattr(sys, "argv", [module, *words])
-        importlib.import_module(module).main()
+        with pytest.raises(_Parsed) as parsed:
+            importlib.import_module(module).main()
     return parsed.value.args[0]
 
 
