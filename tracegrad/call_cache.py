@@ -20,7 +20,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.cache import Cache, listed
-from tracegrad.canonical import contribution
+from tracegrad.canonical import Key, contribution
 from tracegrad.config import config
 from tracegrad.intervals import has_range, interval
 from tracegrad.ir import INTERN, Folded, Node, Size, enter, user_location
@@ -103,17 +103,14 @@ class Template:
             self.shared = False
         for n in order:
             _owners[id(n.attrs)] = self
-        self.structure: Structure | None = None
+        self.structure: Key | None = None
         self.offsets: list[tuple[int, Node]] = []
         self.kept: frozenset[int] | None = None
         given = self.made - len(constants)
         last = type(self.result) is int and self.result == self.made + len(order) - 1 and len(order) > 1 and ends[0].needs_grad
         if last and given <= len({p for at in places for p in at if p < given}) and all(n.fn.recallable for n in order):
             steps = [((n.fn, n.aval) if n.fn.name == "offset" else contribution(n), at) for n, at in zip(order, places, strict=True)]
-            key = (given, *constants, *steps)
-            self.structure = _structures.get(key)
-            if self.structure is None:
-                self.structure = _structures[key] = Structure()
+            self.structure = Key((given, *constants, *steps))
             self.offsets = [(k, _offset(n)) for k, n in enumerate(order, self.made) if n.fn.name == "offset"]
 
     def ends(self) -> list[int]:
@@ -222,15 +219,6 @@ class Template:
         if self.shared:
             enter(key, values[self.result])
         return values
-
-
-class Structure:
-    """What tells one structure of calls from another, by its identity."""
-
-    __slots__ = ("__weakref__",)
-
-
-_structures: weakref.WeakValueDictionary[Any, Structure] = listed("structures of calls", weakref.WeakValueDictionary())
 
 
 def _offset(node: Node) -> Node:
