@@ -28,7 +28,6 @@ from tracegrad.modes import state
 from tracegrad.operators import Operators
 
 SELDOM = 4                                   # a value is looked at in every so many turns at least, if it is computed at once
-MOST = 1e38                                  # a float from there on may be too large for float32
 KEPT = 1000                                  # signatures of one function
 ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
 KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,
@@ -371,22 +370,6 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
         else:
             raise _Unknown
     return first
-
-
-def number_of(args: Sequence[Any]) -> float:
-    """The Python float of a call with one tensor and one such number."""
-    number: float = args[0] if args[0].__class__ is float else args[1]
-    return number
-
-
-def without_number(key: tuple[Any, ...], args: Sequence[Any]) -> tuple[Any, ...] | None:
-    """The key of a call, or of a stage (tapes.py), with one tensor and one Python float, whatever that is; None of others."""
-    if len(args) == 2:
-        if args[1].__class__ is float:
-            return key[:-1] if -MOST < args[1] < MOST else None
-        if args[0].__class__ is float:
-            return (*key[:2], *key[3:]) if -MOST < args[0] < MOST else None
-    return None
 
 
 def calls() -> Cache:
