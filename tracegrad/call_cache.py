@@ -20,7 +20,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.cache import Cache, listed
-from tracegrad.canonical import Key, contribution
+from tracegrad.canonical import Key, canonical, contribution
 from tracegrad.config import config
 from tracegrad.intervals import has_range, interval
 from tracegrad.ir import INTERN, Folded, Node, Size, enter, user_location
@@ -63,40 +63,19 @@ class Template:
         """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
         self.prepared: Any = None
         self.looked, self.calls, self.uses = False, 0, 0
-        place: dict[Node, int] = {}
-        for n in nodes:
-            place.setdefault(n, len(place))
         ends: list[Node] = []
         self.result = _flat(result, ends)
-        order: list[Node] = []
-        constants: list[Node] = []
-        seen = set(place)
-        for root in ends:
-            stack = [root]
-            while stack:
-                node = stack[-1]
-                missing = [o for o in node.operands if o not in seen] if node not in seen and not node.constant else ()
-                if missing:
-                    stack += missing
-                    continue
-                stack.pop()
-                if node in seen:
-                    continue
-                seen.add(node)
-                if node.constant:
-                    constants.append(node)
-                elif not node.operands and node.fn.name != "offset":
-                    raise _Unknown
-                else:
-                    order.append(node)
-        for n in (*constants, *order):
-            place[n] = len(place)
-        self.constants, self.made = constants, len(place) - len(order)
+        inputs = list(dict.fromkeys(nodes))
+        found = canonical(ends, inputs, lambda node: node if node.constant else None)
+        order, given, made = found.order, len(inputs), len(found.leaves)
+        if any(not n.operands and n.fn.name != "offset" for n in order):
+            raise _Unknown
+        self.constants, self.made = found.leaves[given:], made
         self.call = order[-1].loc.call if order else ""
-        places = [tuple([place[o] for o in n.operands]) for n in order]
+        places = [tuple([made + p if p >= 0 else ~p for p in at]) for at in found.places]
         self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, at, _taker(at))
                       for n, at in zip(order, places, strict=True)]
-        self.result = _places(self.result, [place[n] for n in ends])
+        self.result = _places(self.result, [made + p if (p := found.number[n]) >= 0 else ~p for n in ends])
         self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
         if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see factorizations.run)
             self.shared = False
@@ -105,11 +84,10 @@ class Template:
         self.structure: Key | None = None
         self.offsets: list[tuple[int, Node]] = []
         self.kept: frozenset[int] | None = None
-        given = self.made - len(constants)
         last = type(self.result) is int and self.result == self.made + len(order) - 1 and len(order) > 1 and ends[0].needs_grad
         if last and given <= len({p for at in places for p in at if p < given}) and all(n.fn.recallable for n in order):
             steps = [((n.fn, n.aval) if n.fn.name == "offset" else contribution(n), at) for n, at in zip(order, places, strict=True)]
-            self.structure = Key((given, *constants, *steps))
+            self.structure = Key((given, *self.constants, *steps))
             self.offsets = [(k, _offset(n)) for k, n in enumerate(order, self.made) if n.fn.name == "offset"]
 
     def ends(self) -> list[int]:
