@@ -20,7 +20,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.cache import Cache, listed
-from tracegrad.canonical import contribution
+from tracegrad.canonical import Key, canonical, contribution
 from tracegrad.config import config
 from tracegrad.intervals import has_range, interval
 from tracegrad.ir import INTERN, Folded, Node, Size, enter, user_location
@@ -28,7 +28,6 @@ from tracegrad.modes import state
 from tracegrad.operators import Operators
 
 SELDOM = 4                                   # a value is looked at in every so many turns at least, if it is computed at once
-MOST = 1e38                                  # a float from there on may be too large for float32
 KEPT = 1000                                  # signatures of one function
 ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
 KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,
@@ -64,56 +63,31 @@ class Template:
         """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
         self.prepared: Any = None
         self.looked, self.calls, self.uses = False, 0, 0
-        place: dict[Node, int] = {}
-        for n in nodes:
-            place.setdefault(n, len(place))
         ends: list[Node] = []
         self.result = _flat(result, ends)
-        order: list[Node] = []
-        constants: list[Node] = []
-        seen = set(place)
-        for root in ends:
-            stack = [root]
-            while stack:
-                node = stack[-1]
-                missing = [o for o in node.operands if o not in seen] if node not in seen and not node.constant else ()
-                if missing:
-                    stack += missing
-                    continue
-                stack.pop()
-                if node in seen:
-                    continue
-                seen.add(node)
-                if node.constant:
-                    constants.append(node)
-                elif not node.operands and node.fn.name != "offset":
-                    raise _Unknown
-                else:
-                    order.append(node)
-        for n in (*constants, *order):
-            place[n] = len(place)
-        self.constants, self.made = constants, len(place) - len(order)
+        inputs = list(dict.fromkeys(nodes))
+        found = canonical(ends, inputs, lambda node: node if node.constant else None)
+        order, given, made = found.order, len(inputs), len(found.leaves)
+        if any(not n.operands and n.fn.name != "offset" for n in order):
+            raise _Unknown
+        self.constants, self.made = found.leaves[given:], made
         self.call = order[-1].loc.call if order else ""
-        places = [tuple([place[o] for o in n.operands]) for n in order]
+        places = [tuple([made + p if p >= 0 else ~p for p in at]) for at in found.places]
         self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, at, _taker(at))
                       for n, at in zip(order, places, strict=True)]
-        self.result = _places(self.result, [place[n] for n in ends])
+        self.result = _places(self.result, [made + p if (p := found.number[n]) >= 0 else ~p for n in ends])
         self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
         if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see factorizations.run)
             self.shared = False
         for n in order:
             _owners[id(n.attrs)] = self
-        self.structure: Structure | None = None
+        self.structure: Key | None = None
         self.offsets: list[tuple[int, Node]] = []
         self.kept: frozenset[int] | None = None
-        given = self.made - len(constants)
         last = type(self.result) is int and self.result == self.made + len(order) - 1 and len(order) > 1 and ends[0].needs_grad
         if last and given <= len({p for at in places for p in at if p < given}) and all(n.fn.recallable for n in order):
             steps = [((n.fn, n.aval) if n.fn.name == "offset" else contribution(n), at) for n, at in zip(order, places, strict=True)]
-            key = (given, *constants, *steps)
-            self.structure = _structures.get(key)
-            if self.structure is None:
-                self.structure = _structures[key] = Structure()
+            self.structure = Key((given, *self.constants, *steps))
             self.offsets = [(k, _offset(n)) for k, n in enumerate(order, self.made) if n.fn.name == "offset"]
 
     def ends(self) -> list[int]:
@@ -222,15 +196,6 @@ class Template:
         if self.shared:
             enter(key, values[self.result])
         return values
-
-
-class Structure:
-    """What tells one structure of calls from another, by its identity."""
-
-    __slots__ = ("__weakref__",)
-
-
-_structures: weakref.WeakValueDictionary[Any, Structure] = listed("structures of calls", weakref.WeakValueDictionary())
 
 
 def _offset(node: Node) -> Node:
@@ -383,22 +348,6 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
         else:
             raise _Unknown
     return first
-
-
-def number_of(args: Sequence[Any]) -> float:
-    """The Python float of a call with one tensor and one such number."""
-    number: float = args[0] if args[0].__class__ is float else args[1]
-    return number
-
-
-def without_number(key: tuple[Any, ...], args: Sequence[Any]) -> tuple[Any, ...] | None:
-    """The key of a call, or of a stage (tapes.py), with one tensor and one Python float, whatever that is; None of others."""
-    if len(args) == 2:
-        if args[1].__class__ is float:
-            return key[:-1] if -MOST < args[1] < MOST else None
-        if args[0].__class__ is float:
-            return (*key[:2], *key[3:]) if -MOST < args[0] < MOST else None
-    return None
 
 
 def calls() -> Cache:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from tracegrad.ir import Node
 
 Places = tuple[int, ...]
+MOST = 1e38                                  # a float from there on may be too large for float32
 
 
 class Key:
@@ -156,6 +157,12 @@ def resolve(node: Node) -> Node:
 
 
 # ---------------------------------------------------------------------------------------------------------------- numbers
+#
+# Which numbers are operands, and when something is made for one of them all the same:
+# - of work: constants and starts of slices. Programs have them as literals until they are seen to change (`Numbers`), NumPy never.
+# - of a call: a Python float beside one tensor (`without_number`). One that comes again gets nodes, or a stage, of its own.
+# - of a derivative: none at first, since its rules look at them (0 and 1 fold, powers become products). A float that only operations with
+#   `Primitive.any_number` read is one, once two backwards with different ones differ in nothing else (backward_cache._Varied).
 
 
 def is_number(node: Node) -> bool:
@@ -191,3 +198,19 @@ class Numbers:
 def fixed(bits: Sequence[bytes], varying: frozenset[int]) -> tuple[bytes, ...]:
     """Of numbers those that do not change."""
     return tuple([b for i, b in enumerate(bits) if i not in varying])
+
+
+def number_of(args: Sequence[Any]) -> float:
+    """The Python float of a call with one tensor and one such number."""
+    number: float = args[0] if args[0].__class__ is float else args[1]
+    return number
+
+
+def without_number(key: tuple[Any, ...], args: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The key of a call, or of a stage (tapes.py), with one tensor and one Python float, whatever that is; None of others."""
+    if len(args) == 2:
+        if args[1].__class__ is float:
+            return key[:-1] if -MOST < args[1] < MOST else None
+        if args[0].__class__ is float:
+            return (*key[:2], *key[3:]) if -MOST < args[0] < MOST else None
+    return None

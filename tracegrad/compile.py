@@ -587,7 +587,7 @@ class Work:
 
     def program(self, seen: eager.Structure, later: bool = False) -> Program:
         """The nodes as a program of placeholders, so that it holds neither values nor the user's nodes."""
-        hoisted = self.hoisted(seen)
+        hoisted = [n for i, n in enumerate(self.constants) if i in seen.numbers.varying]           # the constants that are run-time scalars
         from_scalar = {n: placeholder(_weak(n), "") for n in hoisted}
         new: dict[Node, Node] = {}
         inputs = []
@@ -606,10 +606,6 @@ class Work:
                     attrs = node.attrs | {"position": position} if node.fn.reports else node.attrs
                     new[node] = bind(node.fn, tuple(new[resolve(o)] for o in node.operands), attrs)
         return Program([*inputs, *from_scalar.values()], [new[t] for t in self.targets], self.device, later=later)
-
-    def hoisted(self, seen: eager.Structure) -> list[Node]:
-        """The constants that are run-time scalars."""
-        return [n for i, n in enumerate(self.constants) if i in seen.numbers.varying]
 
 
 def _values(work: Work) -> list[Any]:

@@ -17,7 +17,8 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.cache import Cache
-from tracegrad.call_cache import calls, describe, executors, learn, number_of, without_number
+from tracegrad.call_cache import calls, describe, executors, learn
+from tracegrad.canonical import number_of, without_number
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.intervals import Interval
@@ -521,7 +522,7 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
 
 
 def a_number(value: float, dtype: DType) -> Node:
-    """The same of a float below call_cache.MOST that may never come again, as a node of its own."""
+    """The same of a float below canonical.MOST that may never come again, as a node of its own."""
     node = Node.__new__(Node)
     exact = dtype.type(value)
     node.fn, node.operands, node.aval, node.loc = _CONST, (), Aval((), dtype), NOWHERE

@@ -25,7 +25,8 @@ from tracegrad import dtypes
 from tracegrad.at_once import Call, Prepared, held_part, prepare
 from tracegrad.blas import quietly
 from tracegrad.cache import Cache
-from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLICE, describe, number_of, without_number
+from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLICE, describe
+from tracegrad.canonical import number_of, without_number
 from tracegrad.config import config
 from tracegrad.eager import AT_ONCE
 from tracegrad.function import NOWHERE, REGISTRY, a_number, data
