@@ -1,8 +1,9 @@
 """Sums of many terms that keep their digits, in every schedule. Start at `LongSum`.
 
 One float32 accumulator loses a digit for every ten times as many terms, and takes no more of them at all from 2^24 times one on. So a loop
-of many steps goes block by block (`in_blocks`): after each, what its accumulators have is added to a pair of numbers, the sum and what
-rounding lost of it, and they start from 0 again. A step costs what it did, and a block a dozen operations more.
+of many steps goes block by block (`in_blocks`): after each, what its accumulators have is added to two numbers, the sum and what rounding
+lost of it (Neumaier 1974), and they start from 0 again. A step costs what it did, and a block a dozen operations more. `LongSum` has its
+accumulators in registers, `ColumnSums` in memory.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Local, Select, Splat
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tuning import tuning
@@ -65,6 +68,19 @@ def _to_pair(ev: Evaluator, r: Node, total: Local, low: Local, term: Expression,
     ev.writer.assign(total, both, r)
 
 
+def _lost(a: str, b: str) -> str:
+    return f"tg_sum_lost({a}, {b})"
+
+
+def _whole(a: str, low: str) -> str:
+    return f"tg_sum_whole({a}, {low})"
+
+
+def _added(ev: Evaluator, r: Node, total: Local, low: Expression, more: Expression) -> tuple[Expression, Expression]:
+    """The sum with one more number, and what its rounding has lost so far."""
+    return Infix("+", total, more), Infix("+", low, ev.op(_lost, [total, more], r.dtype, r.dtype, {}))
+
+
 class LongSum:
     """What the accumulators of one sum make together, block after block. They have as many lanes each."""
 
@@ -85,13 +101,58 @@ class LongSum:
     def finish(self) -> None:
         """The first accumulator has all of it."""
         self._add()
-        self.ev.writer.assign(self.accumulators[0], self.total, self.r)
+        found = self.ev.op(_whole, [self.total, self.low], self.r.dtype, self.r.dtype, {})
+        self.ev.writer.assign(self.accumulators[0], found, self.r)
 
     def _add(self) -> None:
-        level = list[Expression](self.accumulators)
+        w, level = self.ev.writer, list[Expression](self.accumulators)
         while len(level) > 1:
             level = [Infix("+", a, b) for a, b in zip(level[::2], level[1::2], strict=True)]
-        add_to_pair(self.ev, self.r, self.total, self.low, level[0])
+        more = level[0] if len(self.accumulators) == 1 else w.declare(f"{self.total.name}_more", level[0], self.r)
+        total, low = _added(self.ev, self.r, self.total, self.low, more)
+        w.assign(self.low, low, self.r)
+        w.assign(self.total, total, self.r)
+
+
+class ColumnSums:
+    """Sums over columns that memory holds, element by element: of long ones, what they have of a block, and before it."""
+
+    def __init__(self, ev: Evaluator, r: Node, here: Storage, long: bool) -> None:
+        self.ev, self.r, self.here = ev, r, here
+        self.before: tuple[Storage, Storage] | None = None
+        if long and adds(r):
+            total, low = (Storage(Temp(name, r, r.aval.size, r.dtype), "out") for name in ("sums", "sums_low"))
+            self.before = total, low
+
+    def begin(self, at: Index, value: Expression) -> None:
+        """What the first row makes, or nothing yet."""
+        self.ev.store(self.here, self.r, at, value)
+        for each in self.before or ():
+            self.ev.store(each, self.r, at, Literal(0, self.r.dtype))
+
+    def add(self, at: Index, value: Expression) -> None:
+        """One more value, of one or several rows."""
+        self.ev.store(self.here, self.r, at, self.ev.fold(self.r, [self._load(self.here, at), value]))
+
+    def flush(self, at: Index) -> None:
+        """A block ends: the next starts anew."""
+        if self.before is not None:
+            for each, value in zip(self.before, self._added(at), strict=True):
+                self.ev.store(each, self.r, at, value)
+            self.ev.store(self.here, self.r, at, Literal(0, self.r.dtype))
+
+    def finish(self, at: Index) -> None:
+        """All of it."""
+        if self.before is not None:
+            self.ev.store(self.here, self.r, at, self.ev.op(_whole, list(self._added(at)), self.r.dtype, self.r.dtype, {}))
+
+    def _added(self, at: Index) -> tuple[Expression, Expression]:
+        assert self.before is not None
+        total, low = (self._load(each, at) for each in self.before)
+        return _added(self.ev, self.r, total, low, self._load(self.here, at))
+
+    def _load(self, stored: Storage, at: Index) -> Local:
+        return self.ev.load(self.r, stored, at, (), written=True)
 
 
 @contextmanager
