@@ -6,8 +6,8 @@ along the contiguous inner dimension, block by block (see `sums.ColumnSums`). A 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tracegrad.codegen.kernel.expressions import Infix, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import vector_width
-from tracegrad.codegen.lower.sums import ColumnSums, in_blocks, is_long
+from tracegrad.codegen.lower.sums import ColumnSums, each_block, is_long
 from tracegrad.codegen.schedule.grouping import Columns, Group, Place
 from tracegrad.codegen.tuning import tuning
 
@@ -77,11 +77,14 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
         if any(each.before for each in sums.values()):
             over(body)
 
-    def rows(var: Var, start: BoundLike, step: int) -> Any:
+    @contextmanager
+    def rows(var: Var, start: BoundLike, step: int) -> Iterator[None]:
         """The loop over the rows from `start` on, `step` at a time."""
-        if not long:
-            return w.loop(var, start, stop, step, whole=step > 1)
-        return in_blocks(w, var, start, stop, step, middle, lambda: each_sum(ColumnSums.flush), whole=step > 1)
+        with w.loop(var, start, stop, step, whole=step > 1):
+            yield
+            if long:
+                with each_block(w, var.index - first - 1, step):
+                    each_sum(ColumnSums.flush)
 
     add([first], True)
     rest: BoundLike = first + 1

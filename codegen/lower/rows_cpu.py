@@ -41,7 +41,7 @@ from tracegrad.codegen.kernel.statements import (
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, computed
-from tracegrad.codegen.lower.sums import ColumnSums, LongSum, adds, in_blocks, is_long
+from tracegrad.codegen.lower.sums import ColumnSums, LongSum, adds, each_block, in_blocks, is_long
 from tracegrad.codegen.schedule.access_maps import IDENTITY
 from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows, cost, is_reduction, small_reduction
 from tracegrad.codegen.tuning import tuning
@@ -397,16 +397,19 @@ class RowKernel:
         for r, value in zip(columns, values, strict=True):
             self.column_sums[r].add(where, value)
 
-    def each_row(self) -> Any:
-        """The loop over the rows of a work-item: block by block, if it is a long one of sums over columns."""
+    @contextmanager
+    def each_row(self) -> Iterator[None]:
+        """The loop over the rows of a work-item. Sums over columns start anew after a block of them."""
         s, row = self.shape, Var("row", self.shape.rows)
         self.row = row.index
         first, last = bound(0), bound(s.rows)
         if s.block < s.rows:
             first, last = bound(product(self.part, s.block)), clipped(product(self.part, s.block, s.block), s.rows, s.block)
-        if any(each.before for each in self.column_sums.values()):
-            return in_blocks(self.writer, row, first, last, 1, s.rows, lambda: self.end_columns(ColumnSums.flush))
-        return self.writer.loop(row, first, last)
+        with self.writer.loop(row, first, last):
+            yield
+            if any(each.before for each in self.column_sums.values()):
+                with each_block(self.writer, row.index):
+                    self.end_columns(ColumnSums.flush)
 
     # -- what one pass leaves for the next
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Local, Select, Splat
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Local, Select, Splat, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound
@@ -175,6 +175,17 @@ def in_blocks(
         with w.loop(var, block.index + offset, stop_, step, whole, known):
             yield
         flush()
+
+
+@contextmanager
+def each_block(w: Writer, done: Index, step: int = 1) -> Iterator[None]:
+    """What is done after every block of the innermost loop, whose turn goes from `done` on `step` further.
+
+    (Drivers make worse code of loops over columns in a loop over rows in one over blocks of rows: up to 1.1 of the time.)
+    """
+    block = tuning().sum_steps * step
+    with w.branch(Infix("==", Infix("%", w.at(done), whole(block)), whole(block - step))):
+        yield
 
 
 @contextmanager
