@@ -83,7 +83,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
         with w.loop(var, start, stop, step, whole=step > 1):
             yield
             if long:
-                with each_block(w, var.index - first - 1, step):
+                with each_block(w, var.index - first - 1, tuning().sum_steps * step, step):
                     each_sum(ColumnSums.flush)
 
     add([first], True)

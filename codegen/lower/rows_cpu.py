@@ -369,7 +369,7 @@ class RowKernel:
     def begin_columns(self) -> None:
         """Before any row: what sums over columns start with."""
         for r in self.columns:
-            self.column_sums[r] = ColumnSums(self.ev, r, self.context.output(self.group, r), is_long(self.shape.block))
+            self.column_sums[r] = ColumnSums(self.ev, r, self.context.output(self.group, r), self.shape.block > tuning().sum_rows)
         self.over_columns(lambda each, at: each.begin(at, Literal(r_identity(each.r), each.r.dtype)), list(self.column_sums.values()))
 
     def end_columns(self, step: Callable[[ColumnSums, Index], None]) -> None:
@@ -408,7 +408,7 @@ class RowKernel:
         with self.writer.loop(row, first, last):
             yield
             if any(each.before for each in self.column_sums.values()):
-                with each_block(self.writer, row.index):
+                with each_block(self.writer, row.index, tuning().sum_rows):
                     self.end_columns(ColumnSums.flush)
 
     # -- what one pass leaves for the next
@@ -518,20 +518,15 @@ class RowKernel:
             each = [vectors[r]] if r in vectors else []
             if self.times > 1 or not each:
                 each += [[local] for local in (*narrow[r].values(), *([total[r]] if r in total else ()))]
-            found += [LongSum(self.ev, r, accumulators, stem[r]) for accumulators in each]
+            found += [LongSum(self.ev, r, accumulators, stem[r], self.steps * self.times) for accumulators in each]
         return found
-
-    def flush(self) -> None:
-        """What the accumulators have becomes a part of their sums."""
-        for sums in self.sums:
-            sums.flush()
 
     def counted(self, var: Var, first: BoundLike, last: BoundLike, step: int, top: int, whole: bool = False) -> Any:
         """A loop over the last columns: block by block, if it is a long one of sums."""
         if not self.sums or not is_long(self.steps) or not is_long((top - var.lo) // step * self.shape.parts):
             return self.writer.loop(var, first, last, step, whole)
         whole = whole or var.lo % step > 0 or top % step > 0
-        return in_blocks(self.writer, var, first, last, step, top, self.flush, whole, self.shape.parts)
+        return in_blocks(self.writer, var, first, last, step, top, self.sums, whole, self.shape.parts)
 
     def rows_abreast(self, sinks: list[Node]) -> None:
         """All elements of as many rows as a vector has lanes, then of what rows are left."""
@@ -647,7 +642,7 @@ class RowKernel:
             var = Var(w.unique(f"c{d}"), size)
             if d == 0 and self.sums:                         # the others are short, or flush their sums themselves
                 each = min(self.steps, tuning().sum_steps) * (self.times // size)
-                opened.enter_context(in_blocks(w, var, 0, size, 1, size, self.flush, each=each))
+                opened.enter_context(in_blocks(w, var, 0, size, 1, size, self.sums, each=each))
             else:
                 opened.enter_context(w.loop(var, 0, size))
             outer = outer + var.index * scale

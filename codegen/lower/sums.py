@@ -1,15 +1,15 @@
 """Sums of many terms that keep their digits, in every schedule. Start at `LongSum`.
 
 One float32 accumulator loses a digit for every ten times as many terms, and takes no more of them at all from 2^24 times one on. So a loop
-of many steps goes block by block (`in_blocks`): after each, what its accumulators have is added to two numbers, the sum and what rounding
-lost of it (Neumaier 1974), and they start from 0 again. A step costs what it did, and a block a dozen operations more. `LongSum` has its
-accumulators in registers, `ColumnSums` in memory.
+of many steps goes block by block (`in_blocks`): after each, what its accumulators have is added to another, and they start from 0 again.
+After a few blocks this one is added to two numbers, the sum and what rounding lost of it (Neumaier 1974). A step costs what it did, a block
+one operation more. `LongSum` has its accumulators in registers, `ColumnSums` in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tracegrad.codegen.kernel.elements import Storage
@@ -29,6 +29,9 @@ def adds(r: Node) -> bool:
     """Whether a reduction or a scan rounds: sums of floats do, integers wrap, extrema pick."""
     fn: Any = r.attrs.get("op", r.fn)
     return bool(fn.linear) and r.dtype.kind == "f"
+
+
+_FEW = 4             # blocks whose sums are added up as they are: equal ones are so without rounding
 
 
 def is_long(steps: int) -> bool:
@@ -82,36 +85,48 @@ def _added(ev: Evaluator, r: Node, total: Local, low: Expression, more: Expressi
 
 
 class LongSum:
-    """What the accumulators of one sum make together, block after block. They have as many lanes each."""
+    """What the accumulators of one sum make together, block after block, of so many steps. They have as many lanes each."""
 
-    def __init__(self, ev: Evaluator, r: Node, accumulators: list[Local], stem: str) -> None:
+    def __init__(self, ev: Evaluator, r: Node, accumulators: list[Local], stem: str, steps: int) -> None:
         self.ev, self.r, self.accumulators = ev, r, accumulators
         lanes, w = accumulators[0].lanes, ev.writer
         zero = Literal(0, r.dtype)
         self.start: Expression = Splat(zero, lanes) if lanes > 1 else zero
-        self.total = w.declare(f"{stem}_sum", self.start, r)
-        self.low = w.declare(f"{stem}_low", self.start, r)
+        self.blocks = w.declare(f"{stem}_blocks", self.start, r)
+        self.whole: tuple[Local, Local] | None = None
+        if steps > _FEW * tuning().sum_steps:
+            self.whole = w.declare(f"{stem}_sum", self.start, r), w.declare(f"{stem}_low", self.start, r)
 
     def flush(self) -> None:
-        """The accumulators' values are added to the sum, and they start anew."""
-        self._add()
+        """A block ends: the accumulators start anew."""
+        self._add_block()
         for accumulator in self.accumulators:
             self.ev.writer.assign(accumulator, self.start, self.r)
 
+    def flush_blocks(self) -> None:
+        """A few blocks end."""
+        self._add_blocks()
+        self.ev.writer.assign(self.blocks, self.start, self.r)
+
     def finish(self) -> None:
         """The first accumulator has all of it."""
-        self._add()
-        found = self.ev.op(_whole, [self.total, self.low], self.r.dtype, self.r.dtype, {})
+        self._add_block()
+        found: Expression = self.blocks
+        if self.whole is not None:
+            self._add_blocks()
+            found = self.ev.op(_whole, list(self.whole), self.r.dtype, self.r.dtype, {})
         self.ev.writer.assign(self.accumulators[0], found, self.r)
 
-    def _add(self) -> None:
-        w, level = self.ev.writer, list[Expression](self.accumulators)
+    def _add_block(self) -> None:
+        level = list[Expression](self.accumulators)
         while len(level) > 1:
             level = [Infix("+", a, b) for a, b in zip(level[::2], level[1::2], strict=True)]
-        more = level[0] if len(self.accumulators) == 1 else w.declare(f"{self.total.name}_more", level[0], self.r)
-        total, low = _added(self.ev, self.r, self.total, self.low, more)
-        w.assign(self.low, low, self.r)
-        w.assign(self.total, total, self.r)
+        self.ev.writer.assign(self.blocks, Infix("+", self.blocks, level[0]), self.r)
+
+    def _add_blocks(self) -> None:
+        assert self.whole is not None
+        for local, value in zip(reversed(self.whole), reversed(_added(self.ev, self.r, *self.whole, self.blocks)), strict=True):
+            self.ev.writer.assign(local, value, self.r)
 
 
 class ColumnSums:
@@ -157,34 +172,41 @@ class ColumnSums:
 
 @contextmanager
 def in_blocks(
-    w: Writer, var: Var, first: BoundLike, last: BoundLike, step: int, top: int, flush: Callable[[], None], whole: bool = False,
+    w: Writer, var: Var, first: BoundLike, last: BoundLike, step: int, top: int, sums: Sequence[LongSum], whole: bool = False,
     each: int = 1, offset: Index = ZERO,
 ) -> Iterator[None]:
-    """The loop over `var` from first to last, which is not above `top`, block by block, with `flush` after each.
+    """The loop over `var` from first to last, which is not above `top`, block by block, for these sums.
 
     each: the terms of a step. offset: where from the beginning of a block a work-item begins.
     """
-    length, end = max(1, tuning().sum_steps // each) * step, bound(last)
-    block = Var(w.unique("block"), top - var.lo, var.lo, multiple=var.multiple)
-    with w.loop(block, first, last, length):
-        a = w.at(block.index + length)
-        stop = Bound(Select(Infix("<", a, end.value), a, end.value), ZERO, block.index + length, top)
-        stop_ = w.bounding(w.unique("block_end"), top, stop)
-        begin = bound(first)                                 # what is known of it: it goes from first to last
-        known = () if begin.low is None else (("between", var.index, bound(begin.low + offset), end, step, whole),)
-        with w.loop(var, block.index + offset, stop_, step, whole, known):
+    length, end, start, stop = max(1, tuning().sum_steps // each) * step, bound(last), first, last
+    begin = bound(first)                                     # what is known of it: it goes from first to last
+    known = () if begin.low is None else (("between", var.index, bound(begin.low + offset), end, step, whole),)
+    deep = [each for each in sums if each.whole is not None]
+    at: Index = ZERO
+    with ExitStack() as loops:
+        for many, flush, of in ((_FEW * length, LongSum.flush_blocks, deep), (length, LongSum.flush, sums)):
+            if not of:
+                continue
+            block = Var(w.unique("block"), top - var.lo, var.lo, multiple=var.multiple)
+            loops.enter_context(w.loop(block, start, stop, many))
+            for one in of:
+                loops.callback(flush, one)
+            a, limit = w.at(block.index + many), bound(stop).value
+            upto = Bound(Select(Infix("<", a, limit), a, limit), ZERO, block.index + many, top)
+            start = at = block.index
+            stop = w.bounding(w.unique("block_end"), top, upto)
+        with w.loop(var, at + offset, stop, step, whole, known):
             yield
-        flush()
 
 
 @contextmanager
-def each_block(w: Writer, done: Index, step: int = 1) -> Iterator[None]:
+def each_block(w: Writer, done: Index, length: int, step: int = 1) -> Iterator[None]:
     """What is done after every block of the innermost loop, whose turn goes from `done` on `step` further.
 
     (Drivers make worse code of loops over columns in a loop over rows in one over blocks of rows: up to 1.1 of the time.)
     """
-    block = tuning().sum_steps * step
-    with w.branch(Infix("==", Infix("%", w.at(done), whole(block)), whole(block - step))):
+    with w.branch(Infix("==", Infix("%", w.at(done), whole(length)), whole(length - step))):
         yield
 
 
@@ -193,14 +215,10 @@ def strided(
     ev: Evaluator, var: Var, first: Index, last: Bound, step: int, steps: int, item: Index, accumulators: dict[Node, Local]
 ) -> Iterator[None]:
     """The loop of a work-item, which does one of every `step` elements from first to last, `item` from the first on, and its sums."""
-    sums = [LongSum(ev, r, [local], local.name) for r, local in accumulators.items() if is_long(steps) and adds(r)]
-
-    def flush() -> None:
-        for each in sums:
-            each.flush()
+    sums = [LongSum(ev, r, [local], local.name, steps) for r, local in accumulators.items() if is_long(steps) and adds(r)]
 
     if sums:
-        with in_blocks(ev.writer, var, first, last, step, var.hi + 1, flush, offset=item):
+        with in_blocks(ev.writer, var, first, last, step, var.hi + 1, sums, offset=item):
             yield
         for each in sums:
             each.finish()
