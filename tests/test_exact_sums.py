@@ -130,6 +130,8 @@ def agree(cases: list[tuple[Callable[..., Any], float]], given: tuple[Any, ...],
     equal, spread = np.ptp(given[0]) == 0, given[0].astype(np.float64).std()
     if equal:                                    # whose results are not what is left of nothing, and not of one accumulator
         cases = [(f, ALIKE * bound) for f, bound in cases if bound != EACH and not isinstance(bound, Normalized)]
+    elif given[0].mean() > 100:                  # which one accumulator rounds in one direction, too
+        cases = [(f, bound) for f, bound in cases if bound != EACH]
     def together(*given: Any) -> Any:
         return [f(*given) for f, _ in cases]
 
@@ -189,7 +191,8 @@ def test_every_op_in_every_schedule(way: str, op: str, kind: str) -> None:
     # A scatter on a GPU sorts by digits, in tiles of 1024. PoCL 3.0 gets the last one wrong where it is not whole (without a driver it is
     # right).
     n = 98 * 1024 if op == "scatter_add" else 100_096
-    agree(CASES[op], numbers(n, kind), True, 2e-4 * (op == "prod" and way == "without float64"))
+    single = op == "prod" and way == "without float64"       # equal factors are rounded in one direction
+    agree(CASES[op], numbers(n, kind), True, single * (6e-8 * n if kind == "equal" else 2e-4))
 
 
 @pytest.mark.long

@@ -301,16 +301,19 @@ class Team(RowKernel):
         """The accumulator becomes what `count` values in local memory, `step` apart, make together: four at a time, pairwise."""
         w, ev = self.writer, self.ev
 
-        def four(at: Index, more: list[Expression]) -> None:
-            values: list[Expression] = [Load(Access(scratch, at + k * step), r.dtype) for k in range(min(4, count))]
-            w.assign(accumulator, ev.fold(r, [*more, ev.fold(r, values)]), r)
+        def four(at: Index, *more: Expression) -> None:
+            level: list[Expression] = [Load(Access(scratch, at + k * step), r.dtype) for k in range(min(4, count))]
+            while len(level) > 1:
+                odd = level[-1:] if len(level) % 2 else []
+                level = [ev.combined(r, a, b) for a, b in zip(level[::2], level[1::2], strict=False)] + odd
+            w.assign(accumulator, ev.combined(r, more[0], level[0]) if more else level[0], r)
 
-        four(first, [])
+        four(first)
         whole_ = count - count % 4
         if whole_ > 4:
             other = Var("other", whole_ - 4, 4)
             with w.loop(other, 4, whole_, 4):
-                four(first + other.index * step, [accumulator])
+                four(first + other.index * step, accumulator)
         if count > 4 and count % 4:
             other = Var("other", count - whole_, whole_)
             with w.loop(other, whole_, count):
