@@ -230,6 +230,21 @@ def test_equal_numbers(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", QUICK, indirect=True)
+def test_sums_that_loops_carry(way: str) -> None:
+    """A carried sum is what the same loop makes of float32 numbers one after the other; what a turn adds up keeps its digits."""
+    x = np.full((500, 3000), 0.1, np.float32)
+    x[:, 0] = np.random.default_rng(0).random(500, dtype=np.float32)
+
+    def f(x: Any) -> Any:
+        return tg.scan(lambda carry, row: (carry + row.sum(), carry), tg.zeros((), dtype=x.dtype, device=x.device), x)[0]
+
+    rows, wanted = x.astype(np.float64).sum(1).astype(np.float32), x.astype(np.float64).sum()
+    one_by_one = np.cumsum(rows)[-1]
+    found = (tg.trace(f) if way != "eager" else f)(tg.tensor(x)).item()
+    assert abs(found / wanted - 1) <= max(NEAR, 4 * abs(one_by_one / wanted - 1))
+
+
+@pytest.mark.parametrize("way", QUICK, indirect=True)
 def test_variance_far_from_zero(way: str) -> None:
     """The mean is rounded, which the squares of what is left would keep."""
     x = (np.random.default_rng(0).random((1500, 8)) + 10_000).astype(np.float32)
