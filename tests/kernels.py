@@ -48,7 +48,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     repeats=[1, 3], merged_items=[1, 64], merged_lines=[40, 400], merged_buffers=[4, 24], merged_elements=[0, 1 << 16],
     merged_parameters=[4, 96], matrix_size=[0, 2, 16], stacked_columns=[0, 5, 64], looped_lines=[0, 2400], looped_work=[0, 3 << 19],
     parted_work=[0, 1 << 26, 1 << 26], parted_turns=[0, 1 << 24], turn_work=[0, 3 << 17], kept_bytes=[0, 1 << 16], kept_turns=[1, 8],
-    few_columns=[2, 4, 9], tail_statements=[0, 60], sum_steps=[1, 3, 64], sum_rows=[2, 5, 256],
+    few_columns=[2, 4, 9], tail_statements=[0, 60], sum_steps=[1, 3, 16], sum_rows=[1, 2, 32],
 )
 CPU_FIELDS: dict[str, list[Any]] = dict(
     simd_bytes=[16, 32, 64], cores=[1, 2, 16], registers=[8, 16, 32], plain_math=[False, True], clang_builtins=[False, True],

@@ -17,8 +17,12 @@ from tracegrad.function import REGISTRY
 from tracegrad.ops.scans import Largest, Smallest
 
 NEAR = 2e-7           # of the largest result: sums, whatever they are fused with
-ALIKE = 1e-6          # the same where all terms are one number, so that all are rounded in one direction
+ALIKE = 1.5           # times that where all terms are one number, so that all are rounded in one direction (torch: up to 3e-7)
 EACH = 1.2e-7         # times the square root of how many terms: what has one accumulator for each result, as in BLAS
+
+
+class Normalized(float):
+    """A bound of numbers that are divided by their standard deviation: what the rounding of the mean makes of them grows with it."""
 
 
 def _loss(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,8 +59,9 @@ CASES: dict[str, list[tuple[Callable[..., Any], float]]] = {
         (lambda x, w, p: _loss(F.mse_loss)(x, w), NEAR),
         (lambda x, w, p: _loss(F.binary_cross_entropy_with_logits)(x, w), 4 * NEAR),
         (lambda x, w, p: _loss(lambda s: ((s * x - w) ** 2).mean())(w[:1]), NEAR),
-        (lambda x, w, p: F.layer_norm(x.reshape(8, -1), (x.numel() // 8,)), 4 * NEAR),       # (of numbers around 0: the largest is 1.7)
-        (lambda x, w, p: _loss(lambda g: (F.layer_norm(x.reshape(-1, 32), (32,), g) ** 2).sum())(w[:32]), 4 * NEAR),
+        (lambda x, w, p: F.layer_norm(x.reshape(8, -1), (x.numel() // 8,)), Normalized(4 * NEAR)),
+        (lambda x, w, p: _loss(lambda g: (F.layer_norm(x.reshape(-1, 32), (32,), g) ** 2).sum())(w[:32]), Normalized(4 * NEAR)),
+        (lambda x, w, p: _loss(lambda g: (x.reshape(-1, 32).softmax(1) * g).sum(1).exp().sum())(w[:32]), 2 * NEAR),
     ],
     "prod": [(lambda x, w, p: p.prod(), NEAR), (lambda x, w, p: p.reshape(-1, 8).prod(0), NEAR)],
     "cumsum": [
@@ -122,6 +127,11 @@ def flat(found: Any) -> list[Any]:
 
 def agree(cases: list[tuple[Callable[..., Any], float]], given: tuple[Any, ...], traced: bool, least: float = 0.0) -> None:
     """All the cases in one program, beside the interpreter's float64."""
+    equal, spread = np.ptp(given[0]) == 0, given[0].astype(np.float64).std()
+    if equal:                                    # whose results are not what is left of nothing, and not of one accumulator
+        cases = [(f, ALIKE * bound) for f, bound in cases if bound != EACH and not isinstance(bound, Normalized)]
+    elif given[0].mean() > 100:                  # which one accumulator rounds in one direction, too
+        cases = [(f, bound) for f, bound in cases if bound != EACH]
     def together(*given: Any) -> Any:
         return [f(*given) for f, _ in cases]
 
@@ -133,16 +143,24 @@ def agree(cases: list[tuple[Callable[..., Any], float]], given: tuple[Any, ...],
     wrong = []
     for number, ((_, bound), a, b) in enumerate(zip(cases, found, wanted, strict=True)):
         limit = max(least, bound * (np.sqrt(given[0].size) if bound == EACH else 1))
+        if isinstance(bound, Normalized):
+            limit *= max(1, np.abs(given[0]).max() / spread / 4)
         for ours, right in zip(flat(a), flat(b), strict=True):
-            off = np.abs(ours - right).max() / np.abs(right).max()
+            none = equal and np.abs(right).max() < 1e-12                 # a variance, say
+            off = np.abs(ours - right).max() / (1 if none else np.abs(right).max())
             if not off <= limit:
                 wrong.append(f"case {number}: off by {off:.1e} of the largest, {limit:.1e} allowed")
     assert not wrong, wrong
 
 
-def numbers(n: int) -> tuple[Any, Any, Any]:
-    """Two vectors of numbers from 0 to 1, and one of numbers near 1."""
+def numbers(n: int, kind: str = "random") -> tuple[Any, Any, Any]:
+    """Two vectors of numbers from 0 to 1, and one of numbers near 1. "equal": of one number each; "shifted": the first from 1000."""
     rng = np.random.default_rng(n)
+    if kind == "equal":
+        return tuple(np.full(n, value, np.float32) for value in (0.1, 0.3, 1 - 1e-5))  # type: ignore[return-value]
+    if kind == "shifted":
+        x, *others = numbers(n)
+        return (x + np.float32(1000), *others)  # type: ignore[return-value]
     return (*(rng.random(n, dtype=np.float32) for _ in range(2)), 1 + (rng.random(n, dtype=np.float32) - np.float32(0.5)) / 1000)
 
 
@@ -168,18 +186,21 @@ def test_kernels(way: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("way", SCHEDULES, indirect=True)
 @pytest.mark.parametrize("op", CASES)
-def test_every_op_in_every_schedule(way: str, op: str) -> None:
+@pytest.mark.parametrize("kind", ["random", "equal", "shifted"])
+def test_every_op_in_every_schedule(way: str, op: str, kind: str) -> None:
     # A scatter on a GPU sorts by digits, in tiles of 1024. PoCL 3.0 gets the last one wrong where it is not whole (without a driver it is
     # right).
     n = 98 * 1024 if op == "scatter_add" else 100_096
-    agree(CASES[op], numbers(n), True, 2e-4 * (op == "prod" and way == "without float64"))
+    single = op == "prod" and way == "without float64"       # equal factors are rounded in one direction
+    agree(CASES[op], numbers(n, kind), True, single * (6e-8 * n if kind == "equal" else 2e-4))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["here", "gpu", "without float64"], indirect=True)
 @pytest.mark.parametrize("op", ["sum", "cumsum", "cumprod"])
-def test_many(way: str, op: str) -> None:
-    agree(CASES[op], numbers(10_000_128), True, 4 * NEAR * (way == "gpu"))
+@pytest.mark.parametrize("kind", ["random", "equal", "shifted"])
+def test_many(way: str, op: str, kind: str) -> None:
+    agree(CASES[op], numbers(10_000_128, kind), True)
 
 
 @pytest.mark.long
@@ -203,8 +224,24 @@ def test_what_was_found(way: str) -> None:
 @pytest.mark.parametrize("way", QUICK, indirect=True)
 def test_equal_numbers(way: str) -> None:
     """All terms are rounded in one direction."""
-    x = np.full(40_000, 0.1, np.float32)
-    agree([(lambda x: x.sum(), ALIKE), (lambda x: x.reshape(-1, 8).sum(0), ALIKE), (lambda x: x.cumsum(0), NEAR)], (x,), way != "eager")
+    some = [CASES["sum"][k] for k in (0, 1, 2)] + CASES["cumsum"][:1]
+    for value in (0.1, 0.7):
+        agree(some, (np.full(40_000, value, np.float32),) * 3, way != "eager")
+
+
+@pytest.mark.parametrize("way", QUICK, indirect=True)
+def test_sums_that_loops_carry(way: str) -> None:
+    """A carried sum is what the same loop makes of float32 numbers one after the other; what a turn adds up keeps its digits."""
+    x = np.full((500, 3000), 0.1, np.float32)
+    x[:, 0] = np.random.default_rng(0).random(500, dtype=np.float32)
+
+    def f(x: Any) -> Any:
+        return tg.scan(lambda carry, row: (carry + row.sum(), carry), tg.zeros((), dtype=x.dtype, device=x.device), x)[0]
+
+    rows, wanted = x.astype(np.float64).sum(1).astype(np.float32), x.astype(np.float64).sum()
+    one_by_one = np.cumsum(rows)[-1]
+    found = (tg.trace(f) if way != "eager" else f)(tg.tensor(x)).item()
+    assert abs(found / wanted - 1) <= max(NEAR, 4 * abs(one_by_one / wanted - 1))
 
 
 @pytest.mark.parametrize("way", QUICK, indirect=True)
@@ -254,4 +291,4 @@ def test_short_rows_have_no_blocks(on: Any) -> None:  # noqa: F811
     assert "block" not in str(f.kernels())
     f, x = tg.trace(lambda x: (x * x).sum(1)), tg.tensor(numbers(400_000)[0].reshape(4, -1))
     assert len({f(x).numpy().tobytes() for _ in range(3)}) == 1
-    assert "tg_pair_plus" in str(f.kernels())
+    assert "tg_sum_lost" in str(f.kernels())

@@ -208,7 +208,5 @@ def _columns(fn: Primitive, x: Node, target: Target) -> Node:
     else:
         wanted = 1 if outer * middle * inner <= tuning().small_columns else -(-4 * target.cores // outer)
     chunks = max(1, min(wanted, tuning().unrolled, middle // 4))
-    if target.kind != "gpu" and fn.linear and x.dtype.kind == "f":
-        chunks = max(chunks, -(-middle // tuning().sum_rows))                 # memory holds a sum of a chunk: it loses digits if it is long
     x = bind(PARTIAL, (x,), {"op": fn, "length": -(-middle // chunks)})
     return _columns(fn, x, target) if x.shape[1] > 1 else x

@@ -8,7 +8,7 @@ computed before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -41,7 +41,7 @@ from tracegrad.codegen.kernel.statements import (
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, computed
-from tracegrad.codegen.lower.sums import LongSum, adds, in_blocks, is_long
+from tracegrad.codegen.lower.sums import ColumnSums, LongSum, adds, each_block, in_blocks, is_long
 from tracegrad.codegen.schedule.access_maps import IDENTITY
 from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows, cost, is_reduction, small_reduction
 from tracegrad.codegen.tuning import tuning
@@ -302,14 +302,24 @@ class RowKernel:
         self.row = self.chunk = self.rows_chunk = ZERO
         self.at: Index | None = None                         # the element at hand, in a pass
         self.sums: list[LongSum] = []                        # of a pass
+        self.column_sums: dict[Node, ColumnSums] = {}
         self.ev.given = self.kept_value
 
     def kernel(self) -> Kernel:
-        with ExitStack() as loops:
-            return self.written(loops)
-
-    def written(self, loops: ExitStack) -> Kernel:
         s, w = self.shape, self.writer
+        sizes, row = self.begun()
+        with row or ExitStack():
+            self.depth = w.depth
+            for node in self.kept:
+                self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), s.row_size)
+            self.passes()
+            self.context.store(self.ev, self.group, self.group.results(Place.ROW), self.row)
+        self.end_columns(ColumnSums.finish)
+        return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)
+
+    def begun(self) -> tuple[list[int], Any]:
+        """The sizes of the launch, and the loop over a work-item's rows, if it has several."""
+        s, w, loop = self.shape, self.writer, None
         rows, item = s.rows, 0
         sizes: list[int] = []
         if s.pieces:
@@ -330,7 +340,7 @@ class RowKernel:
                     self.rows_chunk = self.part.index
                 self.begin_columns()
                 if not s.across and not s.abreast:
-                    loops.enter_context(self.each_row())
+                    loop = self.each_row()
             sizes.append(-(-rows // s.block))
         if s.pieces and s.length is not None:
             self.part = w.item("part", self.runs[-1].stop, 0)
@@ -341,12 +351,7 @@ class RowKernel:
             self.first = w.bounding("first", n, product(chunk, s.length))
             end = Bound(w.at(self.first.index + s.length), None, chunk.index * s.length + s.length)
             self.last = w.bounding("last", n, clipped(end, n, s.length))
-        self.depth = w.depth
-        for node in self.kept:
-            self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), s.row_size)
-        self.passes()
-        self.context.store(self.ev, self.group, self.group.results(Place.ROW), self.row)
-        return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)
+        return sizes, loop
 
     def passes(self) -> None:
         """All passes over the row, and between them the sums that need none."""
@@ -363,37 +368,48 @@ class RowKernel:
 
     def begin_columns(self) -> None:
         """Before any row: what sums over columns start with."""
+        for r in self.columns:
+            self.column_sums[r] = ColumnSums(self.ev, r, self.context.output(self.group, r), self.shape.block > tuning().sum_rows)
+        self.over_columns(lambda each, at: each.begin(at, Literal(r_identity(each.r), each.r.dtype)), list(self.column_sums.values()))
+
+    def end_columns(self, step: Callable[[ColumnSums, Index], None]) -> None:
+        """What a block of rows ends with."""
+        self.over_columns(step, [each for each in self.column_sums.values() if each.before])
+
+    def over_columns(self, step: Callable[[ColumnSums, Index], None], sums: list[ColumnSums]) -> None:
+        """A pass over the columns alone."""
         s, w, ev = self.shape, self.writer, self.ev
         whole_vectors = s.row_size - s.row_size % s.width
-        for lanes, low, high in ((s.width, 0, whole_vectors), (1, whole_vectors, s.row_size)) if self.columns else ():
+        for lanes, low, high in ((s.width, 0, whole_vectors), (1, whole_vectors, s.row_size)) if sums else ():
             if high <= low:
                 continue
             col = Var("col", s.row_size)
             with w.loop(col, low, high, lanes):
                 ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
-                for r in self.columns:
-                    at = self.rows_chunk * s.row_size + col.index
-                    ev.store(self.context.output(self.group, r), r, at, Literal(r_identity(r), r.dtype))
+                for each in sums:
+                    step(each, self.rows_chunk * s.row_size + col.index)
                 ev.lane, ev.width = None, 1
 
     def add_to_columns(self, at: Index, columns: list[Node]) -> None:
         """Combine the element(s) at hand with what their columns have so far."""
-        ev = self.ev
         where = at - self.row * self.shape.row_size + self.rows_chunk * self.shape.row_size
-        values = [ev.value(r.operands[0], at) for r in columns]
+        values = [self.ev.value(r.operands[0], at) for r in columns]
         for r, value in zip(columns, values, strict=True):
-            stored = self.context.output(self.group, r)
-            so_far = ev.load(r, stored, where, (), written=True)
-            ev.store(stored, r, where, ev.fold(r, [so_far, value]))
+            self.column_sums[r].add(where, value)
 
-    def each_row(self) -> Any:
-        """The loop over the rows of a work-item."""
+    @contextmanager
+    def each_row(self) -> Iterator[None]:
+        """The loop over the rows of a work-item. Sums over columns start anew after a block of them."""
         s, row = self.shape, Var("row", self.shape.rows)
         self.row = row.index
-        if s.block >= s.rows:
-            return self.writer.loop(row, 0, s.rows)
-        end = clipped(product(self.part, s.block, s.block), s.rows, s.block)
-        return self.writer.loop(row, product(self.part, s.block), end)
+        first, last = bound(0), bound(s.rows)
+        if s.block < s.rows:
+            first, last = bound(product(self.part, s.block)), clipped(product(self.part, s.block, s.block), s.rows, s.block)
+        with self.writer.loop(row, first, last):
+            yield
+            if any(each.before for each in self.column_sums.values()):
+                with each_block(self.writer, row.index, tuning().sum_rows):
+                    self.end_columns(ColumnSums.flush)
 
     # -- what one pass leaves for the next
 
@@ -502,20 +518,15 @@ class RowKernel:
             each = [vectors[r]] if r in vectors else []
             if self.times > 1 or not each:
                 each += [[local] for local in (*narrow[r].values(), *([total[r]] if r in total else ()))]
-            found += [LongSum(self.ev, r, accumulators, stem[r]) for accumulators in each]
+            found += [LongSum(self.ev, r, accumulators, stem[r], self.steps * self.times) for accumulators in each]
         return found
-
-    def flush(self) -> None:
-        """What the accumulators have becomes a part of their sums."""
-        for sums in self.sums:
-            sums.flush()
 
     def counted(self, var: Var, first: BoundLike, last: BoundLike, step: int, top: int, whole: bool = False) -> Any:
         """A loop over the last columns: block by block, if it is a long one of sums."""
         if not self.sums or not is_long(self.steps) or not is_long((top - var.lo) // step * self.shape.parts):
             return self.writer.loop(var, first, last, step, whole)
         whole = whole or var.lo % step > 0 or top % step > 0
-        return in_blocks(self.writer, var, first, last, step, top, self.flush, whole, self.shape.parts)
+        return in_blocks(self.writer, var, first, last, step, top, self.sums, whole, self.shape.parts)
 
     def rows_abreast(self, sinks: list[Node]) -> None:
         """All elements of as many rows as a vector has lanes, then of what rows are left."""
@@ -631,7 +642,7 @@ class RowKernel:
             var = Var(w.unique(f"c{d}"), size)
             if d == 0 and self.sums:                         # the others are short, or flush their sums themselves
                 each = min(self.steps, tuning().sum_steps) * (self.times // size)
-                opened.enter_context(in_blocks(w, var, 0, size, 1, size, self.flush, each=each))
+                opened.enter_context(in_blocks(w, var, 0, size, 1, size, self.sums, each=each))
             else:
                 opened.enter_context(w.loop(var, 0, size))
             outer = outer + var.index * scale

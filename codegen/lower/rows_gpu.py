@@ -298,14 +298,27 @@ class Team(RowKernel):
             ev.put(r, self.row, accumulator)
 
     def gathered(self, r: Node, accumulator: Local, scratch: Array, first: Index, step: int, count: int) -> None:
-        """The accumulator becomes what `count` values in local memory, `step` apart, make together."""
-        w = self.writer
-        w.assign(accumulator, Load(Access(scratch, first), r.dtype), r)
-        if count > 1:
-            other = Var("other", count - 1, 1)
-            with w.loop(other, 1, count):
+        """The accumulator becomes what `count` values in local memory, `step` apart, make together: four at a time, pairwise."""
+        w, ev = self.writer, self.ev
+
+        def four(at: Index, *more: Expression) -> None:
+            level: list[Expression] = [Load(Access(scratch, at + k * step), r.dtype) for k in range(min(4, count))]
+            while len(level) > 1:
+                odd = level[-1:] if len(level) % 2 else []
+                level = [ev.combined(r, a, b) for a, b in zip(level[::2], level[1::2], strict=False)] + odd
+            w.assign(accumulator, ev.combined(r, more[0], level[0]) if more else level[0], r)
+
+        four(first)
+        whole_ = count - count % 4
+        if whole_ > 4:
+            other = Var("other", whole_ - 4, 4)
+            with w.loop(other, 4, whole_, 4):
+                four(first + other.index * step, accumulator)
+        if count > 4 and count % 4:
+            other = Var("other", count - whole_, whole_)
+            with w.loop(other, whole_, count):
                 at = first + other.index * step
-                w.assign(accumulator, self.ev.combined(r, accumulator, Load(Access(scratch, at), r.dtype)), r)
+                w.assign(accumulator, ev.combined(r, accumulator, Load(Access(scratch, at), r.dtype)), r)
 
 
 def columns(group: Group, context: Context) -> list[Kernel]:

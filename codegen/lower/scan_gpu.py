@@ -88,6 +88,13 @@ class _Scan(WorkGroup):
     def read(self, memory: Buffer | Array, at: Operand) -> Load:
         return Load(place(memory, at), self.dtype)
 
+    def together(self, name: str, values: list[Expression]) -> Local:
+        """What they make, pairwise: of equal ones without rounding."""
+        while len(values) > 1:
+            odd = values[-1:] if len(values) % 2 else []
+            values = [self.both(a, b) for a, b in zip(values[::2], values[1::2], strict=False)] + odd
+        return self.writer.let(name, values[0], self.node)
+
     def begun(self, name: str, value: Expression) -> Local:
         """What the elements so far make, which begins so."""
         return self.writer.let(name, value, self.node, changes=True)
@@ -224,16 +231,12 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
                 w.assign(value, o.element(row * o.n + bounded(i, 0, o.n)), o.node)
             w.store(place(tile, at(e * lanes + item)), value)
         o.barrier()
-        share = o.begun("share", o.read(tile, at(item * each)))
-        with o.times("e", each, first=1) as e:
-            o.take(share, o.read(tile, at(item * each + e)))
+        share = o.together("share", [o.read(tile, at(item * each + e)) for e in range(each)])
         w.store(place(mine, line * (lanes + few) + item + item // some), share)
         o.barrier()
         with o.where((item, few)):
             here = line * (lanes + few) + item * (some + 1)
-            all_ = o.begun("all", o.read(mine, here))
-            with o.times("e", some, first=1) as e:
-                o.take(all_, o.read(mine, here + e))
+            all_ = o.together("all", [o.read(mine, here + e) for e in range(some)])
             w.store(place(part, line * few + item), all_)
         o.barrier()
         carried = o.carried(carry.total, "carried", carry.low)
@@ -244,10 +247,7 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
         with o.times("e", each) as e:
             carried.take(o.read(tile, at(item * each + e)))
             w.store(place(tile, at(item * each + e)), carried.total)
-        tile_total = o.begun("of_tile", o.read(part, line * few))
-        with o.times("e", few, first=1) as e:
-            o.take(tile_total, o.read(part, line * few + e))
-        carry.take(tile_total)
+        carry.take(o.together("of_tile", [o.read(part, line * few + e) for e in range(few)]))
         o.barrier()
         with o.times("e", each) as e:
             i = first.index + e * lanes + item

@@ -107,6 +107,16 @@ TG T tg_two_sum(T a, T b, T *low) {             // a + b = result + *low, exactl
     *low = (a - (sum - back)) + (b - back);
     return sum;
 }""",
+    "tg_sum_lost": """
+TG T tg_sum_lost(T a, T b) {                    // what a + b lacks
+    T rest;
+    tg_two_sum(a, b, &rest);
+    return rest;
+}""",
+    "tg_sum_whole": """
+TG T tg_sum_whole(T sum, T lost) {              // sum + lost, unless the sum is infinite: then what it lost is no number
+    return fabs(lost) < (T)(INFINITY) ? sum + lost : sum;
+}""",
     "tg_two_product": _product("\n#ifdef FP_FAST_FMAF" + _FMA + "\n#else" + _SPLIT + "\n#endif"),
     "tg_pair_add": _of_pairs("add", "sum", " + (a_low + b_low)", " + a_low"),
     "tg_pair_mul": _of_pairs("mul", "product", " + (a * b_low + a_low * b)", " + a_low * b"),

@@ -37,6 +37,8 @@ def functions() -> dict[str, Callable[..., Any]]:
     for name, exact in (("plus", _two_sum), ("times", _two_product)):
         found[f"tg_pair_{name}"] = lambda a, low, b, exact=exact: _pair(*exact(a, low, b))[0]
         found[f"tg_pair_{name}_low"] = lambda a, low, b, exact=exact: _pair(*exact(a, low, b))[1]
+    found["tg_sum_lost"] = lambda a, b: _two_sum(a, 0, b)[1]
+    found["tg_sum_whole"] = lambda total, low: np.where(np.isfinite(low), total + low, total)[()]
     for word in range(4):
         found[f"philox{word}"] = lambda a, b, c, d, word=word: philox_block(a, b, c, d)[word]
     for name, meaning in list(found.items()):
