@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tests.kernels import TARGETS, Checked
+from tests.kernels import TARGETS, Checked, random_tuning
 from tests.marks import one_of
 from tracegrad.codegen import passes
 from tracegrad.codegen.kernel.expressions import Access, Array, At, Expression, Infix, Literal, Load
@@ -301,3 +302,15 @@ def test_kernels_depend_on_no_fact_that_their_key_does_not_tell(on_numpy: Any, m
     monkeypatch.setattr(lowering_cache, "FACTS", [f for f in lowering_cache.FACTS if f is not fact])
     with pytest.raises(CompilerBug, match=f"depends on {fact.name} of .* which the key of equal kernels does not carry"):
         plan_of(program, x)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kernels_ask_nothing_of_what_is_stored_before(on_numpy: Any, seed: int) -> None:
+    """Whether a sum that another kernel has made was a short one, say."""
+    def sums(x: Any, s: Any) -> Any:
+        a = s + (x * s).sum(-1, keepdim=True)
+        return a + (x.sum(-1, keepdim=True) + a.sum())
+
+    with tuned(random_tuning(Random(seed))):
+        for target in TARGETS:
+            plan_of(sums, tg.ones(3, 65), tg.ones(3, 1), target=target)

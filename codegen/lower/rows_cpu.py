@@ -430,7 +430,7 @@ class RowKernel:
             todo = list(roots[number])
             while todo:
                 node = todo.pop()
-                if node in seen or node in kept or is_reduction(node) or node.aval.size != self.group.size or self.ev.storage(node):
+                if node in seen or node in kept or node.aval.size != self.group.size or self.ev.storage(node) or is_reduction(node):
                     continue
                 seen.add(node)
                 if cost(node) >= tuning().costly and node.dtype.kind == "f":
