@@ -7,10 +7,10 @@ from typing import Any
 
 from tracegrad.compile import find_device, set_device
 from tracegrad.errors import ArgumentError
+from tracegrad.modes import float32_matmul
 from tracegrad.tensor import PRINTING
 
 _deterministic = [False, False]
-_precision = ["highest"]
 
 
 def set_printoptions(precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None,
@@ -85,12 +85,12 @@ def set_float32_matmul_precision(precision: str) -> None:
     """Accepted: "highest", "high" or "medium" allow float32 products to be less exact; they are full float32 products all the same."""
     if precision not in ("highest", "high", "medium"):
         raise ArgumentError(f"set_float32_matmul_precision: must be 'highest', 'high' or 'medium', got {precision!r}")
-    _precision[0] = precision
+    float32_matmul[0] = precision
 
 
 def get_float32_matmul_precision() -> str:
     """What `set_float32_matmul_precision` was last told."""
-    return _precision[0]
+    return float32_matmul[0]
 
 
 def typename(obj: Any) -> str:

@@ -148,7 +148,7 @@ def _product(p: Product, layout: Layout, parts: int, partial: Temp | None) -> Ke
     c = Tile("c", (batch, rows, columns) if partial is None else (part, batch, rows, columns), p.dtype)
     begin = p.begin
     loop = Loop(
-        k, (_load(f, layout, a, p.a), _load(f, layout, b, p.b), Dot(c, a, b, layout.by)),
+        k, (_load(p, f, layout, a, p.a), _load(p, f, layout, b, p.b), Dot(c, a, b, layout.by)),
         None if partial is None else part, _length(p, layout, parts), None if begin is None else lambda at: begin(f, at), (batch,),
         layout.unrolled and begin is None, layout.stages)
     sizes = [axis.size for axis in c.axes]
@@ -158,10 +158,10 @@ def _product(p: Product, layout: Layout, parts: int, partial: Temp | None) -> Ke
     return f.kernel(program, p.name, layout.about, p.flops, p.bytes, layout.note)
 
 
-def _load(f: Fused, layout: Layout, tile: Tile, x: Operand) -> Load:
+def _load(p: Product, f: Fused, layout: Layout, tile: Tile, x: Operand) -> Load:
     """How an operand is read; copied, where 16 bytes can be."""
     source = f.operand(x.node, x.where)
-    if layout.by is None or x.strided is None:
+    if layout.by is None or x.strided is None or p.begin is not None:
         return Load(tile, source, x.across)
     each = 16 // x.node.dtype.itemsize
     size = tile.axes[1 if x.across else 2].size

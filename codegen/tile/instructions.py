@@ -33,8 +33,8 @@ class MatrixInstruction(Plain):
     """C (m x n) += A (m x k) B (k x n), by `lanes` work-items together.
 
     name: in `Target.matrix`; of: the dtype of the operands in memory; into: of C. a, b, c: the layouts. precision: the least float32
-    precision (see set_float32_matmul_precision) at which a product of `of` may be computed so; "" where it is exact. seen: on which device it
-    was seen to work, "" where on none.
+    precision (see set_float32_matmul_precision) at which a product of `of` may be computed so; "" where it is exact. needs: an extension without which it is
+    not tried: other compilers may not even refuse what they do not know. seen: on which device it was seen to work, "" where on none.
     """
 
     name: str
@@ -47,6 +47,7 @@ class MatrixInstruction(Plain):
     b: Layout
     c: Layout
     multiply: Instruction
+    needs: str
     precision: str = ""
     seen: str = ""
     lanes: int = WARP
@@ -181,7 +182,7 @@ WAIT = instruction("WAIT_COPIES", '#define WAIT_COPIES(n) asm volatile("cp.async
                    "wait")
 CLEAR = {type_: instruction(
     f"CLEAR16_{type_.upper()}", f"#define CLEAR16_{type_.upper()}(to) (*(__local {type_}{count} *)(to) = ({type_}{count})(0))",
-    (Given(type_, count, reads=False, writes=True),), 1, "value", lambda given, count=count, type_=type_: [[np.zeros(count, type_)]])
+    (Given(type_, count, reads=False, writes=True),), 1, "value", lambda given: [[np.zeros(16, np.uint8)]])
     for type_, count in (("uint", 4), ("float", 4), ("double", 2))}
 
 
@@ -207,6 +208,7 @@ def _pack_brains(low: Any, high: Any) -> int:
 
 PACK = {"float16": _packed("f16", _pack_halves), "bfloat16": _packed("bf16", _pack_brains)}
 
+PTX = "cl_nv_device_attribute_query"      # where PTX is taken
 _RESULT32 = Layout(4, "float", _result)
 _RESULT64 = Layout(4, "double", _result)
 
@@ -220,7 +222,8 @@ def _entry(name: str, k: int, of: DType, into: DType, spelled: str, forms: tuple
     text = _mma(name, f"m16n8k{k}", spelled, "d" if into == np.float64 else "f", *operands)
     given = (Given(c.type, c.registers, writes=True), Given(a.type, a.registers), Given(b.type, b.registers))
     meaning = _multiplied(16, 8, k, (a, b, c), unpack, into)
-    return MatrixInstruction(name, 16, 8, k, of, into, a, b, c, instruction(name, text, given, WARP, "value", meaning), precision, seen)
+    return MatrixInstruction(name, 16, 8, k, of, into, a, b, c, instruction(name, text, given, WARP, "value", meaning), PTX, precision,
+                             seen)
 
 
 TABLE = {entry.name: entry for entry in (
@@ -228,6 +231,11 @@ TABLE = {entry.name: entry for entry in (
     _entry("MMA_TF32", 8, float32, float32, "f32.tf32.tf32.f32", _layouts(_single, "float"), _RESULT32, cut_to_tf32, "high", "NVIDIA H100"),
     _entry("MMA_F64", 8, float64, float64, "f64.f64.f64.f64", _layouts(_single, "double"), _RESULT64, lambda x: [x], seen="NVIDIA H100"),
 )}
+
+
+def candidates(target: Target, extensions: Iterable[str]) -> tuple[str, ...]:
+    """The names of those that a device with these extensions may have."""
+    return tuple([x.name for x in TABLE.values() if x.needs in extensions and (target.fp64 or x.of != float64)]) if target.local_memory else ()
 
 
 def instruction_for(target: Target, a: DType, b: DType, into: DType) -> MatrixInstruction | None:

@@ -14,11 +14,11 @@ C goes through local memory to where it is stored, so that neighbours store what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Access, Bits, Expression, Infix, Lanes, Literal, whole
+from tracegrad.codegen.kernel.expressions import Access, Bits, Expression, Infix, Lanes, Literal, Operand, whole
 from tracegrad.codegen.kernel.expressions import Load as Read
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.statements import Array, Block, Instruct
@@ -228,7 +228,7 @@ class MatrixItems(Items):
         unit = number * prod(self.program.local) + self.unit
         return unit // x.chunks, unit % x.chunks
 
-    def fetch_block(self, x: _Staged, loop: Loop, step: Index, limits: object, kept: dict[Tile, Array]) -> None:
+    def fetch_block(self, x: _Staged, loop: Loop, step: Index, limits: Mapping[Axis, Operand], kept: dict[Tile, Array]) -> None:
         """An item's share of a block: copied, or to registers."""
         w, load, axis = self.w, x.load, loop.axis
         number = Var(w.own("part"), x.rows * x.chunks // prod(self.program.local))
@@ -237,13 +237,13 @@ class MatrixItems(Items):
             along = chunk * self.each
             k, line = (row, along) if load.across else (along, row)
             if load.tile not in kept:
-                self.copy(x, self.indices(x, axis, step, k, line), limits, self.place_of(x, step, row, chunk))
+                self.copy(x, self.indices(x, axis, step, k, line), self.place_of(x, step, row, chunk))
                 return
             element = Var(w.own("element"), self.each)
             with w.loop(element, 0, self.each, unrolled=True):
                 k, line = (row, along + element.index) if load.across else (along + element.index, row)
                 to = Access(kept[load.tile], number.index * self.each + element.index)
-                w.store(to, self.element(load, self.indices(x, axis, step, k, line), limits, True))  # type: ignore[arg-type]
+                w.store(to, self.element(load, self.indices(x, axis, step, k, line), limits, True))
 
     def counted(self, var: Var) -> ExitStack:
         """`with`: for all values of it, written out."""
@@ -255,14 +255,16 @@ class MatrixItems(Items):
         """Of an element of a block, along the axes of its tile."""
         return [step * axis.block + k if a is axis else self.start(a) + line if a is x.line else self.index(a, {}) for a in x.load.tile.axes]
 
-    def copy(self, x: _Staged, at: Sequence[Index], limits: object, to: Index) -> None:
+    def copy(self, x: _Staged, at: Sequence[Index], to: Index) -> None:
         """Copy a chunk; what is outside is 0."""
         w, axes = self.w, x.load.tile.axes
         assert x.load.copied is not None
         at = [w.indexed(axis.name, i) for axis, i in zip(axes, at, strict=True)]
         place = Access(self.blocks, w.indexed("to", to), each=self.words)
-        tests = self.outside(axes, at, limits)  # type: ignore[arg-type]
-        inside = [bounded(i, 0, axis.size) for axis, i in zip(axes, at, strict=True)]
+        along = x.line if x.load.across else self.around.axis
+        ends = [axis.size - (self.each - 1) * (axis is along) for axis in axes]        # all of a chunk is inside, or none
+        tests = [Infix("<", w.at(i), end) for axis, i, end in zip(axes, at, ends, strict=True) if i.hi >= axis.size]
+        inside = [bounded(i, 0, end) for i, end in zip(at, ends, strict=True)]
         with self.test(tests):
             w.add(Instruct(COPY, (place, x.load.copied(*inside))))
         if tests:
