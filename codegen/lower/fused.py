@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.expressions import Expression, Load
 from tracegrad.codegen.kernel.guards import Reads, branches
@@ -71,7 +73,11 @@ class Fused:
                 stored = self.group.stored
                 if isinstance(value, Load):
                     value = Load(value.access, node.dtype)
-                    if stored != [node]:
+                if stored != [node]:
+                    half = node.dtype == np.float16
+                    if half:                                 # what is made of it is made of what would be stored
+                        value = self.ev.rounded(value)
+                    if half or isinstance(value, Load):
                         value = self.writer.declare(self.writer.base(node), value, node)
                 self.ev.given = lambda x, _: value if x is node else None
                 self.context.store(self.ev, self.group, stored, flat)

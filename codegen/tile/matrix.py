@@ -54,7 +54,7 @@ def written(w: Writer, program: Program) -> None:
 
 class Blocks(Plain):
     """How a group's block of C is shared: `warps` of them along rows and columns, each with so many `tiles` of the instruction; `depth` of k
-    in a block, of which there is room for `stages`.
+    in a block, of which there is room for `stages`. Columns are a multiple of 32, and a warp's rows in a tile one of the number of warps.
     """
 
     warps: tuple[int, int]
@@ -157,13 +157,14 @@ class MatrixItems(Items):
         first, last, limits = self.part(loop, axis.block)
         count = ceil_div(axis.size, axis.block)
         kept = {x.load.tile: self.kept(x) for x in self.operands if x.load.copied is None}
-        for ahead in range(min(stages - 1, count)):
-            with self.names(), self.where(first + ahead, last, ahead > 0):
-                at = bounded(first + ahead, 0, count)
-                for x in self.operands:
-                    self.fetch_block(x, loop, at, limits, kept)
-                for x in self.operands:
-                    self.put_block(x, at, loop, kept)
+        for ahead in range(stages - 1):                      # a group of copies for each, be it empty: they are counted
+            if ahead < count:
+                with self.names(), self.where(first + ahead, last, ahead > 0):
+                    at = bounded(first + ahead, 0, count)
+                    for x in self.operands:
+                        self.fetch_block(x, loop, at, limits, kept)
+                    for x in self.operands:
+                        self.put_block(x, at, loop, kept)
             w.add(Instruct(COMMIT))
         step = Var(w.own("step"), count)
         with w.loop(step, first, last), self.names():
