@@ -95,9 +95,9 @@ class Tuning(NamedTuple):
                                        # float64, a core of Zen 5: 98, 106, 100, 92 Gflop/s with 16, 32, 64, 128 K; 42 without blocks)
     gemm_step: int = 8                 # k of one block in local memory
     matrix_blocks: Mapping[int, tuple[tuple[tuple[int, int], tuple[int, int], int, int], ...]] = {     # (warps, tiles of each, k, stages)
-        2: (((2, 2), (4, 8), 32, 3), ((2, 2), (2, 4), 32, 3), ((2, 2), (2, 4), 16, 2)),     # by the bytes of an operand's elements; of
+        2: (((2, 2), (4, 8), 32, 3), ((2, 2), (2, 4), 32, 3), ((2, 2), (2, 4), 32, 2)),     # by the bytes of an operand's elements; of
         4: (((2, 2), (4, 8), 16, 3), ((2, 2), (2, 4), 16, 3), ((2, 2), (2, 4), 16, 2)),     # those there is room for, what takes the least
-        8: (((2, 2), (4, 4), 8, 4), ((2, 2), (2, 4), 8, 3), ((2, 2), (2, 2), 8, 2)),        # time
+        8: (((2, 2), (4, 4), 16, 2), ((2, 2), (2, 4), 16, 2), ((2, 2), (2, 2), 16, 2)),     # time
     }
     thin: int = 4                      # rows or columns of a product on a GPU up to which the other operand is read once
     attention_scores: int = 1 << 12    # rows x keys of a head from which on attention has kernels of its own,

@@ -29,7 +29,7 @@ from tracegrad.plan import Target
 
 GPU = Target("gpu", 16, 16, 4, 1024, 48 << 10, plain_math=False, clang_builtins=False, matrix=tuple(TABLE), float32_precision="high")
 SMALL = Tuning(split_k=8, split_flops=1, thin=1, matrix_blocks={
-    2: (((1, 1), (1, 4), 16, 3),), 4: (((1, 1), (2, 4), 16, 3),), 8: (((1, 2), (1, 2), 8, 4),)})
+    2: (((1, 1), (1, 4), 32, 3),), 4: (((1, 1), (2, 4), 16, 3),), 8: (((1, 2), (1, 2), 16, 2),)})
 LIMIT = {"float16": 1e-3, "float32": 2e-3, "float64": 1e-14}
 RNG = np.random.default_rng(0)
 pytestmark = pytest.mark.usefixtures("on_numpy")
@@ -108,12 +108,12 @@ def test_products_of_every_layout(dtype: Any, way: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("blocks", [None, *Tuning().matrix_blocks[2]])
+@pytest.mark.parametrize("blocks", [None, 0, 1, 2])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_products_of_every_shape(dtype: Any, blocks: Any) -> None:
     """With small blocks, and with each that the library has."""
     size = np.dtype(dtype).itemsize
-    own = SMALL if blocks is None else Tuning(matrix_blocks={size: (Tuning().matrix_blocks[size][Tuning().matrix_blocks[2].index(blocks)],)})
+    own = SMALL if blocks is None else Tuning(matrix_blocks={size: Tuning().matrix_blocks[size][blocks:blocks + 1]})
     for number, (batch, m, n, k) in enumerate([*SHAPES, (1, 130, 140, 72)]):
         way = list(WAYS)[(number + size) % 4]
         a, b = numbers(batch, m, k, dtype=dtype), numbers(batch, k, n, dtype=dtype)
@@ -167,7 +167,9 @@ def test_infinities_and_nans_go_through() -> None:
     a, b = numbers(16, 16, dtype=np.float32), numbers(16, 16, dtype=np.float32)
     a[1, 2], a[3, 4] = np.inf, np.uint32(0x7FFFFFFF).view(np.float32)
     found = ran(lambda a, b: a @ b, a, b)
-    assert np.isinf(found[1]).all() and np.isnan(found[3]).all() and np.isfinite(np.delete(found, (1, 3), 0)).all()
+    assert np.isinf(found[1]).all()
+    assert np.isnan(found[3]).all()
+    assert np.isfinite(np.delete(found, (1, 3), 0)).all()
 
 
 def test_numbers_that_tf32_has_are_exact() -> None:
@@ -195,15 +197,15 @@ def test_they_are_statements_that_are_verified(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_copies_are_there_only_when_they_are_waited_for() -> None:
-    a, b = numbers(16, 64, dtype=np.float16), numbers(64, 16, dtype=np.float16)
-    with tuned(SMALL):
+    a, b = numbers(16, 128, dtype=np.float16), numbers(128, 16, dtype=np.float16)
+    with tuned(SMALL._replace(split_flops=1 << 30)):
         plan, given, _ = planned(lambda a, b: a @ b, (a, b), GPU)
     assert "WAIT_COPIES(1);" in plan.source
     for wrong in ("WAIT_COPIES(2);", ""):
-        with pytest.raises(KernelFault, match="nothing has written|of 32|never written"):
+        with pytest.raises(KernelFault, match=r"nothing has written"):
             run_plan(replace(plan, source=plan.source.replace("WAIT_COPIES(1);", wrong)), given)
     without = replace(plan, source=plan.source.replace("    barrier(CLK_LOCAL_MEM_FENCE);\n", "", 1))
-    with pytest.raises(KernelFault, match="in the same launch|which nothing has written"):
+    with pytest.raises(KernelFault, match=r"in the same launch|which nothing has written"):
         run_plan(without, given)
 
 
@@ -221,10 +223,10 @@ def test_no_two_items_read_one_bank(dtype: Any, way: str, monkeypatch: pytest.Mo
     def noted(self: Pointer, lanes: int) -> Any:
         m = self.memory
         if m.name == "blocks":
-            assert self.at * m.array.itemsize % 16 == 0 and lanes * m.array.itemsize == 16
+            assert (self.at * m.array.itemsize % 16, lanes * m.array.itemsize) == (0, 16)
             reads = lines.setdefault(m.state.item, [])
             reads.append(self.at * m.array.itemsize // 16)
-            if len(reads) > 16:
+            if len(reads) > 16 and m.state.item == 32:       # the last of the warp
                 raise KernelFault("enough")
         return vector(self, lanes)
 

@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,12 +25,12 @@ from tracegrad.modes import float32_matmul
 from tracegrad.plan import Target
 from tracegrad.plan_cache import LIBRARY
 from tracegrad.runtime import buffer as buffers
+from tracegrad.runtime.device import Device, devices
+from tracegrad.runtime.doctor import Finding
 from tracegrad.runtime.icd import cache_folder
 from tracegrad.runtime.launch import Executable
 
-if TYPE_CHECKING:
-    from tracegrad.runtime.device import Device
-
+Array = np.ndarray[Any, Any]
 # (rows, k, columns): whole blocks, and parts of them.
 SIZES = ((128, 96, 128), (72, 104, 88), (33, 19, 70))
 
@@ -74,6 +74,18 @@ def _remembered(device: Device) -> tuple[str, ...]:
     return found
 
 
+def findings() -> list[Finding]:
+    """What the doctor tells of each GPU."""
+    found = []
+    for device in devices():
+        if device.kind == "gpu":
+            names = instructions(device)
+            text = f"matrix instructions that are right in a trial: {', '.join(names)}" if names else (
+                "none of the matrix instructions that tracegrad knows is right in a trial, so products are made without")
+            found.append(Finding("ok", f"{device.name} ({device.driver}): {text}"))
+    return found
+
+
 def tried(device: Device, names: Sequence[str]) -> tuple[str, ...]:
     """Those of `names` that compute what they should."""
     return tuple([name for name in names if passes(device, name)])
@@ -98,10 +110,11 @@ def passes(device: Device, name: str) -> bool:
     return True
 
 
-def product(dtype: Any, m: int, k: int, n: int, across: tuple[bool, bool]) -> tuple[list[np.ndarray[Any, Any]], Graph, np.ndarray[Any, Any]]:
+def product(dtype: Any, m: int, k: int, n: int, across: tuple[bool, bool]) -> tuple[list[Array], Graph, Array]:
     """Matrices of small whole numbers, whose product is exact in any dtype; the program of it; what it computes. across: transposed."""
     rng = np.random.default_rng(m + n)
-    arrays = [rng.integers(-3, 4, shape[::-1] if turned else shape).astype(dtype) for shape, turned in zip(((m, k), (k, n)), across, strict=True)]
+    shapes = [shape[::-1] if turned else shape for shape, turned in zip(((m, k), (k, n)), across, strict=True)]
+    arrays = [rng.integers(-3, 4, shape).astype(dtype) for shape in shapes]
     inputs = [placeholder(Aval(a.shape, a.dtype)) for a in arrays]
     operands = [bind(REGISTRY["permute"], (x,), {"dims": (1, 0)}) if turned else x for x, turned in zip(inputs, across, strict=True)]
     graph = Graph.capture(inputs, [bind(REGISTRY["matmul"], tuple(operands), {})])

@@ -1,7 +1,7 @@
 """Instructions of a device that C has no word for, as functions of registers and places in memory. Start at `Instruction`.
 
-A statement `Instruct` is one of them: `verify` checks it by its parameters, `render` prints it as a call of the macro that `text` defines, and
-`kernel.run` runs its meaning. `INSTRUCTIONS` has all by name; `tile/instructions` fills it.
+A statement `Instruct` is one of them: `verify` checks it by its parameters, `render` prints it as a call of the macro that `text` defines,
+and `kernel.run` runs its meaning. `INSTRUCTIONS` has all by name; `tile/instructions` fills it.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ from tracegrad.codegen.kernel.markup import marked_in
 from tracegrad.ir import Node
 
 __all__ = [
-    "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If", "Instruct", "Item",
-    "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Statement", "Store", "Symbol", "Update", "bound",
-    "clipped", "clipped_at", "product",
+    "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If",
+    "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Statement", "Store",
+    "Symbol", "Update", "bound", "clipped", "clipped_at", "product",
 ]
 
 

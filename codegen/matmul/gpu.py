@@ -27,6 +27,7 @@ from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 from tracegrad.plan import Plain, Target
 
+REGISTERS = 224                                 # 32-bit ones, of 255, that tiles take of a work-item at most
 _COST = {8: 1.0, 4: 1.35, 2: 2.5, 1: 5.0}       # of a multiply-add by the side of the tile: reads of local memory for each
 
 
@@ -161,13 +162,19 @@ def _product(p: Product, layout: Layout, parts: int, partial: Temp | None) -> Ke
 def _load(p: Product, f: Fused, layout: Layout, tile: Tile, x: Operand) -> Load:
     """How an operand is read; copied, where 16 bytes can be."""
     source = f.operand(x.node, x.where)
-    if layout.by is None or x.strided is None or p.begin is not None:
+    if layout.by is None or x.strided is None or not _is_copied(p, x):
         return Load(tile, source, x.across)
-    each = 16 // x.node.dtype.itemsize
-    size = tile.axes[1 if x.across else 2].size
-    others = [s for n, s in enumerate((*x.strided.strides, x.strided.first)) if n != (1 if x.across else 2)]
-    fits = x.strided.strides[1 if x.across else 2] == 1 and size % each == 0 and all(s % each == 0 for s in others)
-    return Load(tile, source, x.across, f.copied(x.strided, each) if fits else None)
+    return Load(tile, source, x.across, f.copied(x.strided, 16 // x.node.dtype.itemsize))
+
+
+def _is_copied(p: Product, x: Operand) -> bool:
+    """Whether 16 bytes of it lie together wherever they are copied, and all of them are there, or none."""
+    if x.strided is None or p.begin is not None:
+        return False
+    each, along = 16 // x.node.dtype.itemsize, 1 if x.across else 2
+    lines = p.m if x is p.a else p.n
+    others = [*x.strided.strides[:along], *x.strided.strides[along + 1:], x.strided.first, lines if x.across else p.k]
+    return x.strided.strides[along] == 1 and all(n % each == 0 for n in others)
 
 
 def _total(p: Product, parts: int, partial: Temp | None) -> Kernel:
@@ -236,8 +243,10 @@ def _shares(p: Product, by: MatrixInstruction) -> Blocks:
         return ceil_div(groups, p.target.cores) * size * (1.0 + 32.0 * (blocks.rows(by) + blocks.columns(by)) / size)
 
     choices = [Blocks(*numbers) for numbers in tuning().matrix_blocks[by.of.itemsize]]
-    fitting = [blocks for blocks in choices if blocks.bytes(by) <= p.target.local_memory] or choices[-1:]
-    return min(fitting, key=time)
+    through = [x for x in (p.a, p.b) if not _is_copied(p, x)]
+    fitting = [blocks for blocks in choices if blocks.bytes(by) <= p.target.local_memory and prod(blocks.local) <= p.target.max_work_group
+               and blocks.registers(by, p.a in through, p.b in through) <= REGISTERS]
+    return min(fitting or choices[-1:], key=time)
 
 
 def _is_thin(p: Product) -> bool:

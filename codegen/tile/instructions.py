@@ -1,4 +1,4 @@
-"""Matrix instructions: of which shapes and dtypes, which work-item holds what, and how they are spelled. Start at `MatrixInstruction`, `TABLE`.
+"""Matrix instructions: of which shapes and dtypes, which work-item holds what, and how they are spelled. Start at `TABLE`.
 
 A target has an entry only after a trial on the device (`runtime/matrix_trial.py`), whose name then stands in `Target.matrix`. What an
 instruction computes is worked out from its layouts (`multiplied`), in the driverless interpreter and in the trial alike.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.instructions import Given, Instruction, instruction
-from tracegrad.dtypes import DType, float16, float32, float64, uint16, uint32
+from tracegrad.dtypes import DType, float16, float32, float64
 from tracegrad.plan import Plain, Target
 
 Array = np.ndarray[Any, Any]
@@ -21,8 +21,7 @@ WARP = 32
 
 
 class Layout(Plain):
-    """Which element of a matrix a register of a work-item holds. at: (work-item, register) -> the places of its elements, the low one first.
-    """
+    """Which elements of a matrix a work-item holds. at: (work-item, register) -> the places of those in a register, the low one first."""
 
     registers: int
     type: str                             # of a register
@@ -32,8 +31,8 @@ class Layout(Plain):
 class MatrixInstruction(Plain):
     """C (m x n) += A (m x k) B (k x n), by `lanes` work-items together.
 
-    name: in `Target.matrix`; of: the dtype of the operands in memory; into: of C. a, b, c: the layouts. precision: the least float32
-    precision (see set_float32_matmul_precision) at which a product of `of` may be computed so; "" where it is exact. needs: an extension without which it is
+    name: in `Target.matrix`; of: the dtype of the operands in memory; into: of C. a, b, c: the layouts. precision: the setting (see
+    set_float32_matmul_precision) from which on float32 may be computed so; "" where it is exact. needs: an extension without which it is
     not tried: other compilers may not even refuse what they do not know. seen: on which device it was seen to work, "" where on none.
     """
 
@@ -177,9 +176,10 @@ LDMATRIX, LDMATRIX_ACROSS = _ldmatrix("LDMATRIX4", ""), _ldmatrix("LDMATRIX4_TRA
 COPY = instruction(
     "COPY16", '#define COPY16(to, from) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" '
     f': : "r"({_LOCAL.format("to")}), "l"(from) : "memory")', (Given("", 16, reads=False, writes=True), Given("", 16)), 1, "copy")
-COMMIT = instruction("COMMIT_COPIES", '#define COMMIT_COPIES() asm volatile("cp.async.commit_group;" : : : "memory")', (), 1, "commit")
-WAIT = instruction("WAIT_COPIES", '#define WAIT_COPIES(n) asm volatile("cp.async.wait_group %0;" : : "n"(n) : "memory")', (Given("int"),), 1,
-                   "wait")
+COMMIT = instruction("COMMIT_COPIES", '#define COMMIT_COPIES() asm volatile("cp.async.commit_group;" : : : "memory")', (), 1,
+                     "commit")
+WAIT = instruction("WAIT_COPIES", '#define WAIT_COPIES(n) asm volatile("cp.async.wait_group %0;" : : "n"(n) : "memory")',
+                   (Given("int"),), 1, "wait")
 CLEAR = {type_: instruction(
     f"CLEAR16_{type_.upper()}", f"#define CLEAR16_{type_.upper()}(to) (*(__local {type_}{count} *)(to) = ({type_}{count})(0))",
     (Given(type_, count, reads=False, writes=True),), 1, "value", lambda given: [[np.zeros(16, np.uint8)]])
@@ -188,8 +188,8 @@ CLEAR = {type_: instruction(
 
 def _packed(dtype: str, pack: Callable[[Any, Any], int]) -> Instruction:
     name = f"PACK_{dtype.upper()}"
-    text = (f'#define {name}(to, low, high) do {{ uint packed_bits; asm("cvt.rn.{dtype}x2.f32 %0, %1, %2;" : "=r"(packed_bits) : "f"(high), '
-            '"f"(low)); *(to) = packed_bits; } while (0)')
+    text = (f'#define {name}(to, low, high) do {{ uint packed_bits; asm("cvt.rn.{dtype}x2.f32 %0, %1, %2;" : "=r"(packed_bits) '
+            ': "f"(high), "f"(low)); *(to) = packed_bits; } while (0)')
     return instruction(name, text, (Given("uint", 1, reads=False, writes=True), Given("float"), Given("float")), 1, "value",
                        lambda given: [[np.array([pack(*given[0])], np.uint32)]])
 
@@ -201,8 +201,8 @@ def _pack_halves(low: Any, high: Any) -> int:
 
 def _pack_brains(low: Any, high: Any) -> int:
     bits = np.array([low, high], np.float32).view(np.uint32).astype(np.uint64)
-    near = np.where(np.isnan(np.array([low, high], np.float32)), np.uint64(0x7FC0), (bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1)))
-                    >> np.uint64(16))
+    even = bits >> np.uint64(16) & np.uint64(1)
+    near = np.where(np.isnan(np.array([low, high], np.float32)), np.uint64(0x7FC0), (bits + np.uint64(0x7FFF) + even) >> np.uint64(16))
     return int(near[0]) | int(near[1]) << 16
 
 
@@ -235,7 +235,8 @@ TABLE = {entry.name: entry for entry in (
 
 def candidates(target: Target, extensions: Iterable[str]) -> tuple[str, ...]:
     """The names of those that a device with these extensions may have."""
-    return tuple([x.name for x in TABLE.values() if x.needs in extensions and (target.fp64 or x.of != float64)]) if target.local_memory else ()
+    there = [x.name for x in TABLE.values() if x.needs in extensions and (target.fp64 or x.of != float64)]
+    return tuple(there) if target.local_memory else ()
 
 
 def instruction_for(target: Target, a: DType, b: DType, into: DType) -> MatrixInstruction | None:

@@ -1,13 +1,13 @@
 """Tile programs by matrix instructions: fragments of local memory, several blocks of k on their way. Start at `MatrixItems`, `Blocks`.
 
-A work-group's block of C is cut into parts of warps, and these into the tiles of the instruction, whose registers hold C for the whole loop.
-Blocks of A and B are put into local memory, `stages` - 1 steps before they are used: copied there while the group works on others, where
-the device copies 16 bytes as they lie, through registers elsewhere. What lies side by side in memory does so in local memory, in lines
-that are turned by so much that no two work-items read one bank at a time.
+A work-group's block of C is cut into parts of warps, and these into the tiles of the instruction, whose registers hold C all through the
+loop. Blocks of A and B are put into local memory, `stages` - 1 steps before they are used: copied there while the group works on others,
+where the device copies 16 bytes as they lie, through registers elsewhere. What lies side by side in memory does so in local memory, in
+lines whose chunks are moved around so that no two work-items read one bank at a time. Fragments are read while others are multiplied.
 
-A fragment is read in one of two ways. Pairs of 16-bit numbers: ldmatrix, which has matrices transposed on the way. Others: 16 bytes for each
-work-item. These are several k or several lines, and not the ones that the instruction has at that place: which k it adds up first is no
-matter, if A and B agree, and so is which line of C is called which, if C's registers are stored accordingly (`lines`).
+A fragment is read by ldmatrix, which transposes 16-bit numbers on the way, or as 16 bytes for each work-item. These are two k or several
+lines, and not the ones that the instruction has at that place: which k it adds up first is no matter, if A and B agree, and neither is
+which line of C is called which, if C's registers are stored accordingly (`lines`).
 
 C goes through local memory to where it is stored, so that neighbours store what lies side by side.
 """
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Access, Bits, Expression, Infix, Lanes, Literal, Operand, whole
+from tracegrad.codegen.kernel.expressions import Access, Bits, Expression, Infix, Lanes, Literal, Operand, Select, whole
 from tracegrad.codegen.kernel.expressions import Load as Read
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.statements import Array, Block, Instruct
@@ -53,8 +53,9 @@ def written(w: Writer, program: Program) -> None:
 
 
 class Blocks(Plain):
-    """How a group's block of C is shared: `warps` of them along rows and columns, each with so many `tiles` of the instruction; `depth` of k
-    in a block, of which there is room for `stages`. Columns are a multiple of 32, and a warp's rows in a tile one of the number of warps.
+    """How a group's block of C is shared: `warps` of them along rows and columns, each with so many `tiles` of the instruction; `depth` of
+    k in a block, an even number of the instruction's, of which there is room for `stages`. Columns are a multiple of 32, and a warp's rows
+    in a tile one of the number of warps.
     """
 
     warps: tuple[int, int]
@@ -72,6 +73,13 @@ class Blocks(Plain):
     def local(self) -> tuple[int, int, int]:
         """The sizes of a work-group: items of a warp, warps."""
         return WARP, prod(self.warps), 1
+
+    def registers(self, by: MatrixInstruction, a_through: bool, b_through: bool) -> int:
+        """Words that an item holds: of C, of fragments, of the share of A or B that goes through registers to local memory."""
+        into, of = by.into.itemsize // 4, by.word.itemsize // 4
+        held = prod(self.tiles) * by.c.registers * into + 2 * of * (self.tiles[0] * by.a.registers + self.tiles[1] * by.b.registers)
+        lines = self.rows(by) * a_through + self.columns(by) * b_through
+        return held + ceil_div(lines * self.depth, prod(self.local)) * into
 
     def bytes(self, by: MatrixInstruction) -> int:
         """Of local memory."""
@@ -166,22 +174,36 @@ class MatrixItems(Items):
                     for x in self.operands:
                         self.put_block(x, at, loop, kept)
             w.add(Instruct(COMMIT))
+        deep, fragments = axis.block // self.by.k, self.fragments()
+        self.arrived(stages)
+        self.read(fragments, first, 0)
         step = Var(w.own("step"), count)
         with w.loop(step, first, last), self.names():
-            w.add(Instruct(WAIT, (whole(stages - 2),)))
-            w.barrier()
-            ahead_at = bounded(step.index + (stages - 1), 0, count)
-            more = count > stages - 1
+            after, more = step.index + (stages - 1), count > stages - 1
+            ahead_at = bounded(after, 0, count)
             if more:
-                with self.names(), self.where(step.index + (stages - 1), last):
+                with self.names(), self.where(after, last):
                     for x in self.operands:
                         self.fetch_block(x, loop, ahead_at, limits, kept)
             w.add(Instruct(COMMIT))
-            self.multiply(loop, step.index)
-            if more and kept:
-                with self.names(), self.where(step.index + (stages - 1), last):
-                    for x in self.operands:
-                        self.put_block(x, ahead_at, loop, kept)
+            for k in range(deep):                            # what is multiplied next is read before this is
+                if k < deep - 1:
+                    self.read(fragments, step.index, k + 1)
+                elif count > 1:
+                    if more and kept:
+                        with self.names(), self.where(after, last):
+                            for x in self.operands:
+                                self.put_block(x, ahead_at, loop, kept)
+                    self.arrived(stages)
+                    beyond = Infix("<", w.at(step.index + 1), w.at(last))
+                    following = w.known(w.own("following"), count, Select(beyond, w.at(step.index + 1), w.at(step)))       # or any
+                    self.read(fragments, following.index, 0)
+                self.multiply(fragments, k % 2)
+
+    def arrived(self, stages: int) -> None:
+        """Wait until the next block is there, and all have read the last of the one before."""
+        self.w.add(Instruct(WAIT, (whole(stages - 2),)))
+        self.w.barrier()
 
     def where(self, x: Index, last: Index, tested: bool = True) -> ExitStack:
         """`with`: only where x < last, unless that is known (or is not `tested`)."""
@@ -210,7 +232,7 @@ class MatrixItems(Items):
         """
         if self.by_matrices(across):
             return max(1, 8 // chunks), 1
-        return (self.by.of.itemsize // 4, 2) if across else (1, 0)
+        return (self.by.of.itemsize // 4, 2) if across else (1, chunks // 8 * 4)
 
     def place_of(self, x: _Staged, step: Index, row: Index, chunk: Index) -> Index:
         """The word where a chunk is, in the stage of a step."""
@@ -254,7 +276,8 @@ class MatrixItems(Items):
 
     def indices(self, x: _Staged, axis: Axis, step: Index, k: Index, line: Index) -> list[Index]:
         """Of an element of a block, along the axes of its tile."""
-        return [step * axis.block + k if a is axis else self.start(a) + line if a is x.line else self.index(a, {}) for a in x.load.tile.axes]
+        axes = x.load.tile.axes
+        return [step * axis.block + k if a is axis else self.start(a) + line if a is x.line else self.index(a, {}) for a in axes]
 
     def copy(self, x: _Staged, at: Sequence[Index], to: Index) -> None:
         """Copy a chunk; what is outside is 0."""
@@ -292,23 +315,31 @@ class MatrixItems(Items):
 
     # -- fragments
 
-    def multiply(self, loop: Loop, step: Index) -> None:
-        """What is done with one block."""
-        w, by = self.w, self.by
-        a, b = sorted(self.operands, key=lambda x: not x.of_a)
-        counts = self.tiles(self.rows), self.tiles(self.columns)
-        k = Var(w.own("k"), loop.axis.block // by.k)
-        with self.names(), self.counted(k):
-            held = [w.array(w.own(x.load.tile.name), layout.type, n * layout.registers, reserved=True)
-                    for x, layout, n in zip((a, b), (by.a, by.b), counts, strict=True)]
-            for x, array, n in zip((a, b), held, counts, strict=True):
-                (self.matrices if self.by_matrices(x.load.across) else self.vectors)(x, array, n, step, k.index * by.k)
-            i, j = Var(w.own("i"), counts[0]), Var(w.own("j"), counts[1])
-            into = self.registers[self.dot.into]
-            assert isinstance(into, Array)
-            with self.counted(i), self.counted(j):
-                places = (into, i.index * counts[1] + j.index, by.c), (held[0], i.index, by.a), (held[1], j.index, by.b)
-                w.add(Instruct(by.multiply, tuple([Access(array, at * x.registers, each=x.registers) for array, at, x in places])))
+    def fragments(self) -> list[tuple[_Staged, Array, int]]:
+        """Registers for the fragments of A and of B, twice, and how many an item has of each."""
+        found = []
+        operands = sorted(self.operands, key=lambda x: not x.of_a)
+        for x, layout, axis in zip(operands, (self.by.a, self.by.b), (self.rows, self.columns), strict=True):
+            count = self.tiles(axis) * layout.registers
+            found.append((x, self.w.array(self.w.own(x.load.tile.name), layout.type, 2 * count, reserved=True), count))
+        return found
+
+    def read(self, fragments: Sequence[tuple[_Staged, Array, int]], step: Index, k: int) -> None:
+        """The fragments of a block for the instructions number `k` along k."""
+        for x, to, count in fragments:
+            read = self.matrices if self.by_matrices(x.load.across) else self.vectors
+            read(x, to, k % 2 * count, count, step, k * self.by.k)
+
+    def multiply(self, fragments: Sequence[tuple[_Staged, Array, int]], which: int) -> None:
+        """C += the product of the fragments; which: of the two."""
+        w, by, into = self.w, self.by, self.registers[self.dot.into]
+        assert isinstance(into, Array)
+        (_, a, of_a), (_, b, of_b) = fragments
+        i, j = Var(w.own("tile"), self.tiles(self.rows)), Var(w.own("tile"), self.tiles(self.columns))
+        with self.names(), self.counted(i), self.counted(j):
+            c = (i.index * self.tiles(self.columns) + j.index) * by.c.registers
+            places = (into, c, by.c), (a, i.index * by.a.registers + which * of_a, by.a), (b, j.index * by.b.registers + which * of_b, by.b)
+            w.add(Instruct(by.multiply, tuple([Access(array, at, each=x.registers) for array, at, x in places])))
 
     def by_matrices(self, across: bool) -> bool:
         """Whether an operand's fragments are read by ldmatrix: it has 16-bit numbers transposed, and others as they lie."""
@@ -325,7 +356,7 @@ class MatrixItems(Items):
         n = next(n for n, d in enumerate(x.line.digits) if d.held is Held.ITEM)
         return self.numbers[x.line, n] * self.of_warp(x.line)
 
-    def matrices(self, x: _Staged, to: Array, tiles: int, step: Index, k: Index) -> None:
+    def matrices(self, x: _Staged, to: Array, start: int, count: int, step: Index, k: int) -> None:
         """Fragments by ldmatrix: four matrices of 8 rows of 16 bytes, of which each item says where a row is.
 
         A's are 8 lines and the next 8, then the same of the next k; B's two k of 8 lines, then of the next 8.
@@ -333,15 +364,15 @@ class MatrixItems(Items):
         w, lane, each = self.w, self.lane, self.each
         matrix, row = lane // 8, lane % 8
         line, more = (matrix % 2 * 8, matrix // 2) if x.of_a else (matrix // 2 * 8, matrix % 2)
-        number = Var(w.own("tile"), tiles * (self.by.a if x.of_a else self.by.b).registers // 4)
+        number = Var(w.own("tile"), count // 4)
         with self.names(), self.counted(number):
             at = self.first_line(x) + number.index * 16 + line
             if x.load.across:
-                place = self.place_of(x, step, k + more * each + row, at // each)
+                place = self.place_of(x, step, more * each + row + k, at // each)
             else:
-                place = self.place_of(x, step, at + row, k // each + more)
+                place = self.place_of(x, step, at + row, more + k // each)
             given = Access(self.blocks, place, each=4)
-            own = Access(to, number.index * 4, each=4)
+            own = Access(to, number.index * 4 + start, each=4)
             if to.type == "uint":
                 w.add(Instruct(LDMATRIX_ACROSS if x.load.across else LDMATRIX, (own, given)))
                 return
@@ -349,9 +380,9 @@ class MatrixItems(Items):
             w.add(Instruct(LDMATRIX, (Access(bits, ZERO, each=4), given)))
             for n in range(4):
                 value = Bits(Read(Access(bits, constant(n)), uint32), self.by.of)
-                w.store(Access(to, number.index * 4 + n), self.rounded(value))
+                w.store(Access(to, number.index * 4 + (start + n)), self.rounded(value))
 
-    def vectors(self, x: _Staged, to: Array, tiles: int, step: Index, k: Index) -> None:
+    def vectors(self, x: _Staged, to: Array, start: int, count: int, step: Index, k: int) -> None:
         """Fragments of 16 bytes a read, along the lines or, of numbers of 64 bits, along k."""
         w, each, lane = self.w, self.each, self.lane
         group, own = lane // 4, lane % 4                     # the item's line of eight, and its k of four
@@ -359,23 +390,23 @@ class MatrixItems(Items):
 
         def put(vector: Expression, element: int, line: Index, second: Index) -> None:
             """line: which of the item's; second: of its two k."""
-            at = line // several * layout.registers + line % several + second * several
+            at = line // several * layout.registers + line % several + second * several + start
             w.store(Access(to, at), self.rounded(Lanes(vector, element)))
 
         def read(place: Index) -> Expression:
             return w.declare("several", Read(Access(self.blocks, place, each=each), self.by.of, each))
 
         if x.load.across:
-            second, chunk = Var(w.own("second"), 2), Var(w.own("chunk"), tiles * several // each)
+            second, chunk = Var(w.own("second"), 2), Var(w.own("chunk"), count // (2 * each))
             with self.names(), self.counted(second), self.counted(chunk):
                 row = own + second.index * 4 if self.by.of.itemsize == 4 else own * 2 + second.index
-                vector = read(self.place_of(x, step, k + row, self.first_line(x) // each + chunk.index * 8 + group))
+                vector = read(self.place_of(x, step, row + k, self.first_line(x) // each + chunk.index * 8 + group))
                 for element in range(each):
                     put(vector, element, chunk.index * each + element, second.index)
             return
-        line = Var(w.own("line"), tiles * several)
+        line = Var(w.own("line"), count // 2)
         with self.names(), self.counted(line):
-            vector = read(self.place_of(x, step, self.first_line(x) + line.index * 8 + group, k // each + own))
+            vector = read(self.place_of(x, step, self.first_line(x) + line.index * 8 + group, own + k // each))
             for element in range(each):
                 put(vector, element, line.index, constant(element))
 
@@ -428,7 +459,7 @@ class MatrixItems(Items):
         warp, line, column = Var(w.own("warp"), warps), Var(w.own("line"), high // groups), Var(w.own("at"), columns.block // WARP)
         with self.names(), ExitStack() as inside:
             for var in (warp, line, column):
-                inside.enter_context(w.loop(var, 0, var.hi + 1) if var.hi else w.block(Block("{")))
+                inside.enter_context(w.loop(var, 0, var.hi + 1, unrolled=var is column) if var.hi else w.block(Block("{")))
             own = line.index * groups + self.of_group
             i = self.start(rows) + warp.index * self.of_warp(rows) + part * high + own
             j = self.start(columns) + column.index * WARP + lane

@@ -780,5 +780,6 @@ class Translator:
 
 
 _GLOBALS: dict[str, Any] = {
-    **vars(memory), "_together": together, "_alone": alone, "I": INSTRUCTIONS, "np": np, "f32": np.float32, "f64": np.float64, "D": DTYPES, "F": functions(),
+    **vars(memory), "_together": together, "_alone": alone, "I": INSTRUCTIONS, "np": np, "f32": np.float32, "f64": np.float64, "D": DTYPES,
+    "F": functions(),
 }
