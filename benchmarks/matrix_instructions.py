@@ -116,7 +116,7 @@ def measure(device: Any, name: str, n: int, shares: Blocks | None = None, way: s
     dtype, precision = DTYPES[name]
     tg.set_float32_matmul_precision(precision)
     a, b = matrices(dtype, n, n, n)
-    own = tuning() if shares is None else Tuning(matrix_blocks={**tuning().matrix_blocks, np.dtype(dtype).itemsize: (shares,)})
+    own = tuning() if shares is None else Tuning(matrix_blocks=((np.dtype(dtype).itemsize, *shares),))
     try:
         with tuned(own):
             traced = tg.trace({"nn": lambda a, b: a @ b, "nt": lambda a, b: a @ b.mT, "tn": lambda a, b: a.mT @ b}[way])

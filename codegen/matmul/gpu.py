@@ -221,12 +221,12 @@ def _layout(p: Product) -> Layout:
     if min(p.m, p.n) <= tuning().thin and p.k < tuning().group // 8:
         return _short(p)
     by = instruction_for(p.target, p.a.node.dtype, p.b.node.dtype, p.dtype)
-    return _blocks(p) if by is None else _matrix(p, by)
+    blocks = None if by is None else _shares(p, by)
+    return _blocks(p) if by is None or blocks is None else _matrix(p, by, blocks)
 
 
-def _matrix(p: Product, by: MatrixInstruction) -> Layout:
+def _matrix(p: Product, by: MatrixInstruction, blocks: Blocks) -> Layout:
     """Blocks of C by matrix instructions, a part of each of which is a warp's."""
-    blocks = _shares(p, by)
     rows = lines(by, blocks, True, ceil_div(p.m, blocks.rows(by)), p.a.across)
     columns = lines(by, blocks, False, ceil_div(p.n, blocks.columns(by)), p.b.across)
     shape = f"{blocks.rows(by)}x{blocks.columns(by)} blocks, {blocks.depth} of k and {blocks.stages} stages"
@@ -235,18 +235,18 @@ def _matrix(p: Product, by: MatrixInstruction) -> Layout:
                   by=by, stages=blocks.stages)
 
 
-def _shares(p: Product, by: MatrixInstruction) -> Blocks:
-    """How blocks of C are shared: what takes the least time, of what there is room for."""
+def _shares(p: Product, by: MatrixInstruction) -> Blocks | None:
+    """How blocks of C are shared: what takes the least time, of what there is room for, if there is any."""
     def time(blocks: Blocks) -> float:
         groups = ceil_div(p.m, blocks.rows(by)) * ceil_div(p.n, blocks.columns(by)) * p.batch
         size = blocks.rows(by) * blocks.columns(by)
         return ceil_div(groups, p.target.cores) * size * (1.0 + 32.0 * (blocks.rows(by) + blocks.columns(by)) / size)
 
-    choices = [Blocks(*numbers) for numbers in tuning().matrix_blocks[by.of.itemsize]]
+    choices = [Blocks(warps, tiles, depth, stages) for size, warps, tiles, depth, stages in tuning().matrix_blocks if size == by.of.itemsize]
     through = [x for x in (p.a, p.b) if not _is_copied(p, x)]
     fitting = [blocks for blocks in choices if blocks.bytes(by) <= p.target.local_memory and prod(blocks.local) <= p.target.max_work_group
                and blocks.registers(by, p.a in through, p.b in through) <= REGISTERS]
-    return min(fitting or choices[-1:], key=time)
+    return min(fitting, key=time, default=None)
 
 
 def _is_thin(p: Product) -> bool:
