@@ -28,14 +28,13 @@ from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.tile.instructions import TABLE, candidates
 from tracegrad.codegen.tuning import Tuning, tuned, tuning
 
-Blocks = tuple[tuple[int, int], tuple[int, int], int, int]
+Blocks = tuple[tuple[int, int], tuple[int, int], int, int, bool]
 DTYPES: dict[str, tuple[Any, str]] = {"float16": (np.float16, "highest"), "TF32": (np.float32, "high"), "float64": (np.float64, "highest"),
                                       "float32": (np.float32, "highest")}
-SHARES: dict[str, list[Blocks]] = {          # (warps, tiles of each, k of a block, stages): see tile/matrix.Blocks
-    "float16": [((2, 2), (4, 8), 32, 3), ((2, 4), (4, 8), 32, 2), ((4, 2), (4, 8), 32, 2),
-                ((2, 2), (4, 8), 32, 2), ((4, 2), (2, 8), 32, 3)],
-    "TF32": [((2, 2), (4, 8), 16, 3), ((2, 4), (4, 8), 16, 2), ((4, 2), (4, 8), 16, 2), ((4, 2), (2, 8), 16, 3)],
-    "float64": [((2, 2), (4, 4), 16, 2), ((4, 2), (2, 4), 16, 2), ((2, 2), (2, 4), 16, 2), ((2, 2), (2, 4), 16, 3)],
+SHARES: dict[str, list[Blocks]] = {          # (warps, tiles of each, k of a block, stages, read ahead): see tile/matrix.Blocks
+    "float16": [((2, 2), (4, 8), 32, 3, False), ((2, 2), (4, 8), 32, 3, True), ((4, 2), (2, 8), 32, 3, False)],
+    "TF32": [((2, 2), (4, 8), 16, 3, True), ((2, 2), (4, 8), 16, 3, False), ((2, 4), (4, 8), 16, 2, True)],
+    "float64": [((2, 2), (4, 4), 16, 2, False), ((2, 2), (4, 4), 8, 4, False), ((2, 2), (2, 4), 16, 3, True)],
 }
 
 
@@ -116,7 +115,7 @@ def measure(device: Any, name: str, n: int, shares: Blocks | None = None, way: s
     dtype, precision = DTYPES[name]
     tg.set_float32_matmul_precision(precision)
     a, b = matrices(dtype, n, n, n)
-    own = tuning() if shares is None else Tuning(matrix_blocks=((np.dtype(dtype).itemsize, *shares),))
+    own = tuning() if shares is None else Tuning(matrix_blocks=((np.dtype(dtype).itemsize, shares),))
     try:
         with tuned(own):
             traced = tg.trace({"nn": lambda a, b: a @ b, "nt": lambda a, b: a @ b.mT, "tn": lambda a, b: a.mT @ b}[way])

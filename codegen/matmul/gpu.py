@@ -75,7 +75,7 @@ class Product(Plain):
 
 class Layout(Plain):
     """How the work-groups and their items share the axes of a product; staged: its operands come through local memory; unrolled: the loop
-    over k is. by: the matrix instruction that multiplies; stages: the blocks of operands that there is room for.
+    over k is. by: the matrix instruction that multiplies, and how its blocks are shared.
     """
 
     batch: Axis
@@ -88,7 +88,7 @@ class Layout(Plain):
     note: str
     unrolled: bool = False
     by: MatrixInstruction | None = None
-    stages: int = 2
+    blocks: Blocks | None = None
 
     @property
     def groups(self) -> int:
@@ -151,7 +151,7 @@ def _product(p: Product, layout: Layout, parts: int, partial: Temp | None) -> Ke
     loop = Loop(
         k, (_load(p, f, layout, a, p.a), _load(p, f, layout, b, p.b), Dot(c, a, b, layout.by)),
         None if partial is None else part, _length(p, layout, parts), None if begin is None else lambda at: begin(f, at), (batch,),
-        layout.unrolled and begin is None, layout.stages)
+        layout.unrolled and begin is None, *((2, False) if layout.blocks is None else (layout.blocks.stages, layout.blocks.ahead)))
     sizes = [axis.size for axis in c.axes]
     sink = f.result(p.result, p.where) if partial is None else f.scratch(partial, "partial", "out", sizes)
     fold = [Fold(c, k)] if k.held(Held.ITEM) > 1 else []
@@ -232,7 +232,7 @@ def _matrix(p: Product, by: MatrixInstruction, blocks: Blocks) -> Layout:
     shape = f"{blocks.rows(by)}x{blocks.columns(by)} blocks, {blocks.depth} of k and {blocks.stages} stages"
     return Layout(_of_groups(p), Axis("i", p.m, rows), Axis("j", p.n, columns), Axis("k", p.k, (Digit(Held.REGISTER, blocks.depth),)),
                   blocks.local, True, f"{p.m}x{p.n}x{p.k} product by matrix instructions ({by.name}), {shape}.", f"{by.name}, {shape}",
-                  by=by, stages=blocks.stages)
+                  by=by, blocks=blocks)
 
 
 def _shares(p: Product, by: MatrixInstruction) -> Blocks | None:
@@ -242,7 +242,7 @@ def _shares(p: Product, by: MatrixInstruction) -> Blocks | None:
         size = blocks.rows(by) * blocks.columns(by)
         return ceil_div(groups, p.target.cores) * size * (1.0 + 32.0 * (blocks.rows(by) + blocks.columns(by)) / size)
 
-    choices = [Blocks(warps, tiles, depth, stages) for size, warps, tiles, depth, stages in tuning().matrix_blocks if size == by.of.itemsize]
+    choices = [Blocks(*blocks) for size, blocks in tuning().matrix_blocks if size == by.of.itemsize]
     through = [x for x in (p.a, p.b) if not _is_copied(p, x)]
     fitting = [blocks for blocks in choices if blocks.bytes(by) <= p.target.local_memory and prod(blocks.local) <= p.target.max_work_group
                and blocks.registers(by, p.a in through, p.b in through) <= REGISTERS]

@@ -3,7 +3,8 @@
 A work-group's block of C is cut into parts of warps, and these into the tiles of the instruction, whose registers hold C all through the
 loop. Blocks of A and B are put into local memory, `stages` - 1 steps before they are used: copied there while the group works on others,
 where the device copies 16 bytes as they lie, through registers elsewhere. What lies side by side in memory does so in local memory, in
-lines whose chunks are moved around so that no two work-items read one bank at a time. Fragments are read while others are multiplied.
+lines whose chunks are moved around so that no two work-items read one bank at a time. Fragments may be read while those before are
+multiplied (`ahead`).
 
 A fragment is read by ldmatrix, which transposes 16-bit numbers on the way, or as 16 bytes for each work-item. These are two k or several
 lines, and not the ones that the instruction has at that place: which k it adds up first is no matter, if A and B agree, and neither is
@@ -54,14 +55,15 @@ def written(w: Writer, program: Program) -> None:
 
 class Blocks(Plain):
     """How a group's block of C is shared: `warps` of them along rows and columns, each with so many `tiles` of the instruction; `depth` of
-    k in a block, an even number of the instruction's, of which there is room for `stages`. Columns are a multiple of 32, and a warp's rows
-    in a tile one of the number of warps.
+    k in a block, of which there is room for `stages`. ahead: fragments are read while those before are multiplied (k in a block are then an
+    even number of the instruction's). Columns are a multiple of 32, and a warp's rows in a tile one of the number of warps.
     """
 
     warps: tuple[int, int]
     tiles: tuple[int, int]
     depth: int
     stages: int
+    ahead: bool = False
 
     def rows(self, by: MatrixInstruction) -> int:
         return self.warps[0] * self.tiles[0] * by.m
@@ -175,25 +177,30 @@ class MatrixItems(Items):
                         self.put_block(x, at, loop, kept)
             w.add(Instruct(COMMIT))
         deep, fragments = axis.block // self.by.k, self.fragments()
-        self.arrived(stages)
-        self.read(fragments, first, 0)
+        if loop.ahead:
+            self.arrived(stages)
+            self.read(fragments, first, 0)
         step = Var(w.own("step"), count)
+        after, more = step.index + (stages - 1), count > stages - 1
+        ahead_at = bounded(after, 0, count)
         with w.loop(step, first, last), self.names():
-            after, more = step.index + (stages - 1), count > stages - 1
-            ahead_at = bounded(after, 0, count)
+            if not loop.ahead:
+                self.arrived(stages)
             if more:
                 with self.names(), self.where(after, last):
                     for x in self.operands:
                         self.fetch_block(x, loop, ahead_at, limits, kept)
             w.add(Instruct(COMMIT))
-            for k in range(deep):                            # what is multiplied next is read before this is
-                if k < deep - 1:
+            for k in range(deep):                            # ahead: what is multiplied next is read before this is
+                if not loop.ahead:
+                    self.read(fragments, step.index, k)
+                elif k < deep - 1:
                     self.read(fragments, step.index, k + 1)
-                elif count > 1:
-                    if more and kept:
-                        with self.names(), self.where(after, last):
-                            for x in self.operands:
-                                self.put_block(x, ahead_at, loop, kept)
+                if k == deep - 1 and more and kept:
+                    with self.names(), self.where(after, last):
+                        for x in self.operands:
+                            self.put_block(x, ahead_at, loop, kept)
+                if loop.ahead and k == deep - 1 and count > 1:
                     self.arrived(stages)
                     beyond = Infix("<", w.at(step.index + 1), w.at(last))
                     following = w.known(w.own("following"), count, Select(beyond, w.at(step.index + 1), w.at(step)))       # or any
@@ -201,7 +208,7 @@ class MatrixItems(Items):
                 self.multiply(fragments, k % 2)
 
     def arrived(self, stages: int) -> None:
-        """Wait until the next block is there, and all have read the last of the one before."""
+        """Wait until the next block is there, and all have read the one before."""
         self.w.add(Instruct(WAIT, (whole(stages - 2),)))
         self.w.barrier()
 

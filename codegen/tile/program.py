@@ -127,7 +127,8 @@ class Loop(Plain):
     next block of each is fetched while this one is worked on.
 
     count: declares what there is to know of the indices along `of` before the loop; how many of the axis there are, if not always all.
-    unrolled: the compiler is asked to write it out. stages: how many blocks of staged tiles there is room for.
+    unrolled: the compiler is asked to write it out. stages: how many blocks of staged tiles there is room for; ahead: what is multiplied
+    next is read from there before this is.
     """
 
     axis: Axis
@@ -138,6 +139,7 @@ class Loop(Plain):
     of: tuple[Axis, ...] = ()
     unrolled: bool = False
     stages: int = 2
+    ahead: bool = False
 
 
 class Fold(Plain):
