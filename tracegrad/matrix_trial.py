@@ -96,7 +96,8 @@ def passes(device: Device, name: str) -> bool:
     from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
     from tracegrad.codegen.tile.instructions import TABLE  # noqa: PLC0415
 
-    target = replace(device.target, matrix=(name,), float32_precision="medium")
+    # (Of one core, so that small matrices have large blocks, too.)
+    target = replace(device.target, cores=1, matrix=(name,), float32_precision="medium")
     for number, sizes in enumerate(SIZES):
         arrays, graph, wanted = product(TABLE[name].of, *sizes, across=(number % 2 == 1, number > 0))
         try:

@@ -85,8 +85,8 @@ def set_float32_matmul_precision(precision: str) -> None:
     """How exact products of float32 matrices have to be, in all threads from now on.
 
     "highest" (what holds at first): as float32 arithmetic. "high": a GPU may use its matrix instructions for TF32, which have 10 binary
-    digits of each operand, and add in float32. "medium": those for bfloat16, with 7 digits, too. Devices without such instructions
-    compute as for "highest". A traced function that was called before is compiled anew at its next call.
+    digits of each operand, and add in float32. "medium" allows 7 digits; products are as for "high" so far. Devices without such
+    instructions compute as for "highest". A traced function that was called before is compiled anew at its next call.
 
     Raises ArgumentError for anything else.
 

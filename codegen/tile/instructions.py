@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad import dtypes
 from tracegrad.codegen.kernel.instructions import Given, Instruction, instruction
 from tracegrad.dtypes import DType, float16, float32, float64
 from tracegrad.plan import Plain, Target
@@ -226,7 +227,11 @@ def _entry(name: str, k: int, of: DType, into: DType, spelled: str, forms: tuple
                              seen)
 
 
+_BRAIN: DType | None = getattr(dtypes, "bfloat16", None)
+_BRAINS = () if _BRAIN is None else (
+    _entry("MMA_BF16", 16, _BRAIN, float32, "f32.bf16.bf16.f32", _layouts(_pairs, "uint"), _RESULT32, brains_of),)
 TABLE = {entry.name: entry for entry in (
+    *_BRAINS,
     _entry("MMA_F16", 16, float16, float32, "f32.f16.f16.f32", _layouts(_pairs, "uint"), _RESULT32, halves_of, seen="NVIDIA H100"),
     _entry("MMA_TF32", 8, float32, float32, "f32.tf32.tf32.f32", _layouts(_single, "float"), _RESULT32, cut_to_tf32, "high", "NVIDIA H100"),
     _entry("MMA_F64", 8, float64, float64, "f64.f64.f64.f64", _layouts(_single, "double"), _RESULT64, lambda x: [x], seen="NVIDIA H100"),
