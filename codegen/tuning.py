@@ -94,6 +94,12 @@ class Tuning(NamedTuple):
     panel_bytes: int = 32 << 10        # that a block of k reads of B's columns for every tile: in a core's first cache. (2048 cubed in
                                        # float64, a core of Zen 5: 98, 106, 100, 92 Gflop/s with 16, 32, 64, 128 K; 42 without blocks)
     gemm_step: int = 8                 # k of one block in local memory
+    # of matrix instructions, by the bytes of elements (see tile/matrix.Blocks; on an H200 384, 193 and 49 Tflop/s of 4096 cubed): of those
+    # that there is room for, what takes the least time
+    matrix_blocks: tuple[tuple[int, tuple[tuple[int, int], tuple[int, int], int, int, bool]], ...] = (
+        (2, ((2, 2), (4, 8), 32, 3, False)), (2, ((2, 2), (2, 4), 32, 3, False)), (2, ((2, 2), (2, 4), 32, 2, False)),
+        (4, ((2, 2), (4, 8), 16, 3, True)), (4, ((2, 2), (2, 4), 16, 3, True)), (4, ((2, 2), (2, 4), 16, 2, True)),
+        (8, ((2, 2), (4, 4), 16, 2, False)), (8, ((2, 2), (2, 4), 16, 3, False)), (8, ((2, 2), (2, 2), 16, 2, False)))
     thin: int = 4                      # rows or columns of a product on a GPU up to which the other operand is read once
     attention_scores: int = 1 << 12    # rows x keys of a head from which on attention has kernels of its own,
     attention_width: int = 256         # for rows up to so long (its blocks are in a core's first cache),

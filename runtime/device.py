@@ -82,6 +82,7 @@ class Device:
         self._let_go: deque[Any] = deque()                       # mapped arrays that nobody needs, to be unmapped by who has the lock
         self._warned = False
         self._begins_large = False
+        self.matrix: tuple[str, ...] | None = None               # its matrix instructions, once they were tried (see matrix_trial)
         self.undecided: Sequence[Device] = ()                    # the default, before a trial tells which of these drivers is the faster
         self._pid = os.getpid()
 
@@ -159,6 +160,11 @@ class Device:
         for doubt in self.capabilities.doubts():
             warnings.warn(f"results of {self.name} ({self.driver}) may be wrong: {doubt}. `python -m tracegrad doctor` names other drivers",
                           RuntimeWarning, stacklevel=2)
+
+    @cached_property
+    def extensions(self) -> frozenset[str]:
+        """Those of OpenCL that its driver has."""
+        return frozenset(self.cl_device.extensions.split())
 
     @cached_property
     def fp64(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,11 +47,11 @@ def devices_report() -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
-def doctor_report() -> str:
-    """Drivers, what each can do, what is missing and the one command that fixes it."""
+def doctor_report(more: Sequence[Finding] = ()) -> str:
+    """Drivers, what each can do, what is missing and the one command that fixes it. more: what others have found."""
     marks = {"ok": "  ok      ", "hint": "  hint    ", "problem": "  PROBLEM "}
     lines = [devices_report(), ""]
-    for finding in findings():
+    for finding in (*findings(), *more):
         lines.append(marks[finding.level] + finding.text)
         if finding.fix:
             lines.append(" " * 10 + "-> " + finding.fix)

@@ -48,6 +48,8 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     repeats=[1, 3], merged_items=[1, 64], merged_lines=[40, 400], merged_buffers=[4, 24], merged_elements=[0, 1 << 16],
     merged_parameters=[4, 96], matrix_size=[0, 2, 16], stacked_columns=[0, 5, 64], looped_lines=[0, 2400], looped_work=[0, 3 << 19],
     parted_work=[0, 1 << 26, 1 << 26], parted_turns=[0, 1 << 24], turn_work=[0, 3 << 17], kept_bytes=[0, 1 << 16], kept_turns=[1, 8],
+    matrix_blocks=[((2, ((1, 1), (1, 4), 32, 3, True)), (8, ((1, 1), (1, 4), 16, 2, False))),
+                   ((2, ((2, 1), (1, 4), 32, 2, False)), (8, ((1, 2), (2, 2), 16, 3, True)))],
     few_columns=[2, 4, 9], tail_statements=[0, 60], sum_steps=[1, 3, 16], sum_rows=[1, 2, 32],
 )
 CPU_FIELDS: dict[str, list[Any]] = dict(
@@ -56,7 +58,7 @@ CPU_FIELDS: dict[str, list[Any]] = dict(
 )
 GPU_FIELDS: dict[str, list[Any]] = dict(
     kind=["gpu"], simd_bytes=[16], cores=[1, 4], max_work_group=[1, 64, 256, 256], local_memory=[0, 4096, 32768], plain_math=[False],
-    clang_builtins=[False], lanes=[16, 32, 64], host_memory=[False, True], resident=[128, 1024, 2560],
+    clang_builtins=[False], matrix=[(), ("MMA_F16", "MMA_F64")], lanes=[16, 32, 64], host_memory=[False, True], resident=[128, 1024, 2560],
 )
 
 

@@ -6,12 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from tracegrad import matrix_trial
 from tracegrad.errors import TracegradError
 from tracegrad.runtime import doctor
 
 _COMMANDS = {
     "devices": (doctor.devices_report, "list the OpenCL devices; the default one is marked with *"),
-    "doctor": (doctor.doctor_report, "list drivers, what each can do, what is missing and the one command that fixes it"),
+    "doctor": (lambda: doctor.doctor_report(matrix_trial.findings()),
+               "list drivers, what each can do, what is missing and the one command that fixes it"),
 }
 
 

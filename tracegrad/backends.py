@@ -1,11 +1,14 @@
 """torch.backends' names that programs set or ask before they start: of libraries that are not used here.
 
-Their switches may be set as in torch, and change nothing: results are the same at every run without them.
+Their switches may be set as in torch, and change nothing (results are the same at every run without them), but for what float32 products
+may be computed with.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from tracegrad.modes import float32_matmul
 
 
 class Backend:
@@ -31,6 +34,34 @@ class Backend:
         return f"<backends.{self._name}: not used here>"
 
 
+class Products:
+    """Matrix products of float32 on GPUs, by torch's older name of the setting. allow_tf32: see `set_float32_matmul_precision`.
+
+    >>> tg.backends.cuda.matmul.allow_tf32
+    False
+    """
+
+    __slots__ = ()
+
+    @property
+    def allow_tf32(self) -> bool:
+        """Whether the precision of float32 products is less than "highest"; True sets "high"."""
+        return float32_matmul[0] != "highest"
+
+    @allow_tf32.setter
+    def allow_tf32(self, allow: bool) -> None:
+        float32_matmul[0] = "high" if allow else "highest"
+
+    def __repr__(self) -> str:
+        return f"<backends.cuda.matmul: allow_tf32={self.allow_tf32}>"
+
+
+class Cuda(Backend):
+    """The part of it that means something here."""
+
+    matmul = Products()
+
+
 cudnn = Backend("cudnn", enabled=False, benchmark=False, deterministic=False, allow_tf32=False)
 mps = Backend("mps")
-cuda = Backend("cuda")
+cuda = Cuda("cuda")

@@ -29,7 +29,8 @@ from tracegrad.errors import AutogradError, LinAlgError, TraceError, Unsupported
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, numpy_time, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Folded, Graph, Location, Node, forget_operands, located, topological
-from tracegrad.modes import state, without_collection
+from tracegrad.matrix_trial import target_of
+from tracegrad.modes import float32_matmul, state, without_collection
 from tracegrad.partition import Partition
 from tracegrad.plan import Line, Plan
 from tracegrad.printing import namer
@@ -257,7 +258,8 @@ class Program:
 def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequence[str]) -> Plan:
     """The plan of an executable graph: from the disk, or made and kept there."""
     device.expect(*_rough(graph))
-    key = plan_cache.key(graph, device.target, donate, results)
+    target = target_of(device)
+    key = plan_cache.key(graph, target, donate, results)
     plan = plan_cache.load(key)
     if plan is None:
         load_compiler(device, "" if key is None else key.name, len({(n.fn, n.aval.shape, n.dtype) for n in graph}))      # meanwhile
@@ -265,7 +267,7 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
         from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
 
         _check_dtypes(graph, device)
-        plan = compile_graph(graph, device.target, donate=donate, name=namer(graph), results=results)
+        plan = compile_graph(graph, target, donate=donate, name=namer(graph), results=results)
         plan_cache.counts["lowered"] += 1
         plan_cache.store(key, plan)
     return plan
@@ -638,7 +640,7 @@ def _run(program: Program, seen: eager.Structure, leaves: Sequence[Node], consta
 
 def _program_key(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Any:
     """What a program is made for: the structure and the constants that never varied."""
-    return seen, fixed(values, varying), varying
+    return seen, fixed(values, varying), varying, float32_matmul[0]
 
 
 def _program(work: Work, seen: eager.Structure) -> Program:

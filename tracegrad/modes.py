@@ -61,6 +61,7 @@ GUARDS: dict[str, Any] = {"trace": None, "examples": 0, "hidden": False, "pullin
 for _name in GUARDS:
     setattr(_State, _name, _Guard(_name))
 state = _State()
+float32_matmul = ["highest"]               # what float32 products may be computed with, in all threads: see set_float32_matmul_precision
 
 
 class GradMode:

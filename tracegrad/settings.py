@@ -7,10 +7,10 @@ from typing import Any
 
 from tracegrad.compile import find_device, set_device
 from tracegrad.errors import ArgumentError
+from tracegrad.modes import float32_matmul
 from tracegrad.tensor import PRINTING
 
 _deterministic = [False, False]
-_precision = ["highest"]
 
 
 def set_printoptions(precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None,
@@ -82,15 +82,27 @@ def is_deterministic_algorithms_warn_only_enabled() -> bool:
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Accepted: "highest", "high" or "medium" allow float32 products to be less exact; they are full float32 products all the same."""
+    """How exact products of float32 matrices have to be, in all threads from now on.
+
+    "highest" (what holds at first): as float32 arithmetic. "high": a GPU may use its matrix instructions for TF32, which have 10 binary
+    digits of each operand, and add in float32. "medium" allows 7 digits; products are as for "high" so far. Devices without such
+    instructions compute as for "highest". A traced function that was called before is compiled anew at its next call.
+
+    Raises ArgumentError for anything else.
+
+    >>> tg.set_float32_matmul_precision("high")
+    >>> tg.get_float32_matmul_precision()
+    'high'
+    >>> tg.set_float32_matmul_precision("highest")
+    """
     if precision not in ("highest", "high", "medium"):
         raise ArgumentError(f"set_float32_matmul_precision: must be 'highest', 'high' or 'medium', got {precision!r}")
-    _precision[0] = precision
+    float32_matmul[0] = precision
 
 
 def get_float32_matmul_precision() -> str:
     """What `set_float32_matmul_precision` was last told."""
-    return _precision[0]
+    return float32_matmul[0]
 
 
 def typename(obj: Any) -> str:

@@ -58,6 +58,7 @@ from tracegrad.codegen.kernel.statements import (
     Break,
     Declare,
     If,
+    Instruct,
     Item,
     Loop,
     Raw,
@@ -197,6 +198,10 @@ class Printer:
         if isinstance(memory, Buffer):
             return f"{used('STORE_ALIGNED' if access.aligned else 'STORE', ctype(memory.dtype, lanes))}, {self.address(access)}, {value});"
         return f"{used('KEPT', f'{memory.type}{lanes}')}, {self.address(access)}) = {value};"
+
+    def instruct(self, s: Instruct) -> str:
+        given = [self.address(x) if isinstance(x, Access) else self.top(x) for x in s.given]
+        return f"{used(s.of.name)}({', '.join(given)});"
 
     def head(self, block: Block) -> str:
         """The line that a block begins with."""
@@ -403,6 +408,7 @@ _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
     Item: lambda p, s: f"const {s.type} {p.name(s.var)} = get_{s.of}_id({s.axis});",
     Allocate: lambda p, s: _allocate(p, s.array),
     Barrier: lambda p, s: "barrier(CLK_LOCAL_MEM_FENCE);",
+    Instruct: lambda p, s: p.instruct(s),
     Break: lambda p, s: "break;",
 }
 PLAIN = Printer(False)

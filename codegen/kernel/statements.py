@@ -30,13 +30,14 @@ from tracegrad.codegen.kernel.expressions import (
     whole,
 )
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.instructions import Instruction
 from tracegrad.codegen.kernel.markup import marked_in
 from tracegrad.ir import Node
 
 __all__ = [
-    "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If", "Item", "Local",
-    "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Statement", "Store", "Symbol", "Update", "bound",
-    "clipped", "clipped_at", "product",
+    "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If",
+    "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Statement", "Store",
+    "Symbol", "Update", "bound", "clipped", "clipped_at", "product",
 ]
 
 
@@ -179,6 +180,24 @@ class Barrier(Statement):
     """All items of a work-group come here before any goes on."""
 
     __slots__ = ()
+
+
+class Instruct(Statement):
+    """An instruction of the device on what is given: places, and numbers."""
+
+    __slots__ = ("given", "of")
+
+    def __init__(self, of: Instruction, given: tuple[Access | Expression, ...] = (), node: Node | None = None) -> None:
+        self.of, self.given, self.node = of, given, node
+
+    @property
+    def parts(self) -> Parts:
+        return tuple([x for x, wanted in zip(self.given, self.of.given, strict=True) if wanted.reads])
+
+    @property
+    def writes(self) -> tuple[Access, ...]:
+        """The places that are written."""
+        return tuple([x for x, wanted in zip(self.given, self.of.given, strict=True) if wanted.writes and isinstance(x, Access)])
 
 
 class Break(Statement):

@@ -55,6 +55,7 @@ from tracegrad.codegen.kernel.statements import (
     Buffer,
     Declare,
     If,
+    Instruct,
     Item,
     Local,
     Loop,
@@ -65,6 +66,7 @@ from tracegrad.codegen.kernel.statements import (
     Store,
     Update,
 )
+from tracegrad.codegen.kernel.types import size_of
 from tracegrad.codegen.kernel.vectors import computed_in, ctype
 from tracegrad.errors import CompilerBug
 
@@ -270,6 +272,8 @@ class _Check:
         elif isinstance(s, Barrier):
             if diverges:
                 raise self.fail("not all items of the work-group come to this barrier")
+        elif isinstance(s, Instruct):
+            self.instructed(s, diverges)
         elif isinstance(s, Raw):
             for written in s.writes:
                 if isinstance(written, Access):
@@ -279,6 +283,22 @@ class _Check:
                 else:
                     self.use(written)
             self.scope.update(s.defines)
+
+    def instructed(self, s: Instruct, diverges: bool) -> None:
+        """That an instruction is given what it takes, where all items that do it together come."""
+        if diverges and s.of.lanes > 1:
+            raise self.fail(f"not all of the {s.of.lanes} work-items that do this together come here")
+        for x, wanted in zip(s.given, s.of.given, strict=True):
+            if isinstance(x, Expression):
+                if wanted.count or x.type != wanted.type:
+                    raise self.fail(f"{x} is {x.type}, not {wanted.type}")
+                continue
+            type_ = x.memory.type if isinstance(x.memory, Array) else ctype(x.memory.dtype)
+            count = wanted.count if wanted.type else 16 // size_of(type_)
+            if type_ != (wanted.type or type_) or x.each != count or not wanted.count:
+                raise self.fail(f"{x.each} elements of {x.memory}, a {type_}, are given, not {count} of {wanted.type or 'any type'}")
+        for access in s.writes:
+            self.access(access, True)
 
     def item(self, s: Item) -> None:
         kernel, axis = self.kernel, s.axis

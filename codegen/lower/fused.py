@@ -4,19 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.expressions import Expression, Load
-from tracegrad.codegen.kernel.guards import Reads
-from tracegrad.codegen.kernel.index import Index, Var, ravel
+from tracegrad.codegen.kernel.guards import Reads, branches
+from tracegrad.codegen.kernel.index import Index, Var, constant, ravel
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile.gpu import written
+from tracegrad.codegen.tile import gpu, matrix
 from tracegrad.codegen.tile.program import Element, Place, Program
 from tracegrad.ir import Node
+from tracegrad.plan import Plain
 
 # An index map: which element of a node is at indices along axes, and what has to hold for it to be there. It may declare variables.
 Map = Callable[["Fused", Sequence[Index]], tuple[Index, Sequence[Expression]]]
+
+
+class Strided(Plain):
+    """What an operand reads is `node`, stored as it is: at `first` and so much further for each step along an axis."""
+
+    node: Node
+    storage: Storage
+    first: int
+    strides: tuple[int, ...]
+
+    def at(self, indices: Sequence[Index]) -> Index:
+        """The element there."""
+        found = constant(self.first)
+        for x, stride in zip(indices, self.strides, strict=True):
+            found = found + x * stride
+        return found
 
 
 class Fused:
@@ -36,6 +56,14 @@ class Fused:
 
         return find
 
+    def copied(self, read: Strided, each: int) -> Callable[..., Access]:
+        """Where `each` elements of a plain array are, from an element on."""
+        def find(*at: Index) -> Access:
+            buffer = self.writer.buffer(read.storage.ref, self.writer.base(read.node), read.node.dtype, read.storage.access)
+            return Access(buffer, read.at(at), each=each)
+
+        return find
+
     def result(self, node: Node, where: Map) -> Place:
         """Elements of `node`, of which every stored sink of the group is made."""
         def find(*at: Index) -> Element:
@@ -45,7 +73,11 @@ class Fused:
                 stored = self.group.stored
                 if isinstance(value, Load):
                     value = Load(value.access, node.dtype)
-                    if stored != [node]:
+                if stored != [node]:
+                    half = node.dtype == np.float16
+                    if half:                                 # what is made of it is made of what would be stored
+                        value = self.ev.rounded(value)
+                    if half or isinstance(value, Load):
                         value = self.writer.declare(self.writer.base(node), value, node)
                 self.ev.given = lambda x, _: value if x is node else None
                 self.context.store(self.ev, self.group, stored, flat)
@@ -66,7 +98,7 @@ class Fused:
 
     def kernel(self, program: Program, entry: str, comment: str, flops: int, moved: int, note: str) -> Kernel:
         """The kernel of `program`, whose loads and stores are this one's."""
-        written(self.writer, program)
+        (gpu if program.by is None else matrix).written(self.writer, program)
         made = self.context.finish(self.group, self.writer, program.launched, program.local, program.cooperates, entry)
         made.comment, made.flops, made.bytes, made.note = comment, flops, moved, note
         return made
@@ -82,3 +114,23 @@ def lies_across(
     own, others = vars[axis], vars[other]
     read = [x for x in found.indices if own in x.reached() and (others in x.reached() or sizes[other] == 1)]
     return bool(read) and all(x.stride(own) == 1 and x.directly(own) for x in read)
+
+
+def as_it_lies(group: Group, context: Context, node: Node, sizes: Sequence[int], flat: Callable[..., Index]) -> Strided | None:
+    """How what is read for indices up to `sizes` lies in memory, if it is an array that is stored, and moved at most; None if it is not."""
+    find = context.storage(group)
+    vars = [Var("at", n) for n in sizes]
+    at = flat(*[v.index for v in vars])
+    while (stored := find(node)) is None:
+        if node.fn.family != "movement" or node in context.scalars:
+            return None
+        found, _ = branches(node, at, ())
+        if len(found) != 1 or found[0][1]:
+            return None
+        node, at, _ = found[0][0]
+    at = at.opened()
+    strides = [at.stride(v) if v.hi > v.lo else 0 for v in vars]
+    if None in strides:
+        return None
+    made = Strided(node, stored, at.constant, tuple(s or 0 for s in strides))
+    return made if made.at([v.index for v in vars]) == at else None

@@ -16,27 +16,31 @@ from tracegrad.codegen.kernel.index import Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.vectors import ceil_div, index_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.fused import Fused, Map
+from tracegrad.codegen.lower.fused import Fused, Map, Strided
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.gpu import staged_bytes
+from tracegrad.codegen.tile.instructions import MatrixInstruction, instruction_for
+from tracegrad.codegen.tile.matrix import Blocks, lines
 from tracegrad.codegen.tile.program import Add, Axis, Digit, Dot, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 from tracegrad.plan import Plain, Target
 
+REGISTERS = 224                                 # 32-bit ones, of 255, that tiles take of a work-item at most
 _COST = {8: 1.0, 4: 1.35, 2: 2.5, 1: 5.0}       # of a multiply-add by the side of the tile: reads of local memory for each
 
 
 class Operand(Plain):
     """A matrix seen as lines (rows of A, columns of B) along k. where: the element of `node` at (batch, line, k).
 
-    across: neighbouring lines are read side by side rather than neighbours along k.
+    across: neighbouring lines are read side by side rather than neighbours along k. strided: how it lies, if it is stored as it is read.
     """
 
     node: Node
     where: Map
     across: bool
+    strided: Strided | None = None
 
 
 class Product(Plain):
@@ -71,7 +75,7 @@ class Product(Plain):
 
 class Layout(Plain):
     """How the work-groups and their items share the axes of a product; staged: its operands come through local memory; unrolled: the loop
-    over k is.
+    over k is. by: the matrix instruction that multiplies, and how its blocks are shared.
     """
 
     batch: Axis
@@ -83,6 +87,8 @@ class Layout(Plain):
     about: str
     note: str
     unrolled: bool = False
+    by: MatrixInstruction | None = None
+    blocks: Blocks | None = None
 
     @property
     def groups(self) -> int:
@@ -143,14 +149,32 @@ def _product(p: Product, layout: Layout, parts: int, partial: Temp | None) -> Ke
     c = Tile("c", (batch, rows, columns) if partial is None else (part, batch, rows, columns), p.dtype)
     begin = p.begin
     loop = Loop(
-        k, (Load(a, f.operand(p.a.node, p.a.where), p.a.across), Load(b, f.operand(p.b.node, p.b.where), p.b.across), Dot(c, a, b)),
+        k, (_load(p, f, layout, a, p.a), _load(p, f, layout, b, p.b), Dot(c, a, b, layout.by)),
         None if partial is None else part, _length(p, layout, parts), None if begin is None else lambda at: begin(f, at), (batch,),
-        layout.unrolled and begin is None)
+        layout.unrolled and begin is None, *((2, False) if layout.blocks is None else (layout.blocks.stages, layout.blocks.ahead)))
     sizes = [axis.size for axis in c.axes]
     sink = f.result(p.result, p.where) if partial is None else f.scratch(partial, "partial", "out", sizes)
     fold = [Fold(c, k)] if k.held(Held.ITEM) > 1 else []
     program = Program((part, batch, rows, columns, k), layout.local, (Zeros(c), loop, *fold, Store(c, sink)))
     return f.kernel(program, p.name, layout.about, p.flops, p.bytes, layout.note)
+
+
+def _load(p: Product, f: Fused, layout: Layout, tile: Tile, x: Operand) -> Load:
+    """How an operand is read; copied, where 16 bytes can be."""
+    source = f.operand(x.node, x.where)
+    if layout.by is None or x.strided is None or not _is_copied(p, x):
+        return Load(tile, source, x.across)
+    return Load(tile, source, x.across, f.copied(x.strided, 16 // x.node.dtype.itemsize))
+
+
+def _is_copied(p: Product, x: Operand) -> bool:
+    """Whether 16 bytes of it lie together wherever they are copied, and all of them are there, or none."""
+    if x.strided is None or p.begin is not None:
+        return False
+    each, along = 16 // x.node.dtype.itemsize, 1 if x.across else 2
+    lines = p.m if x is p.a else p.n
+    others = [*x.strided.strides[:along], *x.strided.strides[along + 1:], x.strided.first, lines if x.across else p.k]
+    return x.strided.strides[along] == 1 and all(n % each == 0 for n in others)
 
 
 def _total(p: Product, parts: int, partial: Temp | None) -> Kernel:
@@ -194,7 +218,35 @@ def _lines(size: int, items: int, dim: int, grouped: bool = True) -> tuple[Digit
 def _layout(p: Product) -> Layout:
     if _is_thin(p):
         return _thin(p)
-    return _short(p) if min(p.m, p.n) <= tuning().thin and p.k < tuning().group // 8 else _blocks(p)
+    if min(p.m, p.n) <= tuning().thin and p.k < tuning().group // 8:
+        return _short(p)
+    by = instruction_for(p.target, p.a.node.dtype, p.b.node.dtype, p.dtype)
+    blocks = None if by is None else _shares(p, by)
+    return _blocks(p) if by is None or blocks is None else _matrix(p, by, blocks)
+
+
+def _matrix(p: Product, by: MatrixInstruction, blocks: Blocks) -> Layout:
+    """Blocks of C by matrix instructions, a part of each of which is a warp's."""
+    rows = lines(by, blocks, True, ceil_div(p.m, blocks.rows(by)), p.a.across)
+    columns = lines(by, blocks, False, ceil_div(p.n, blocks.columns(by)), p.b.across)
+    shape = f"{blocks.rows(by)}x{blocks.columns(by)} blocks, {blocks.depth} of k and {blocks.stages} stages"
+    return Layout(_of_groups(p), Axis("i", p.m, rows), Axis("j", p.n, columns), Axis("k", p.k, (Digit(Held.REGISTER, blocks.depth),)),
+                  blocks.local, True, f"{p.m}x{p.n}x{p.k} product by matrix instructions ({by.name}), {shape}.", f"{by.name}, {shape}",
+                  by=by, blocks=blocks)
+
+
+def _shares(p: Product, by: MatrixInstruction) -> Blocks | None:
+    """How blocks of C are shared: what takes the least time, of what there is room for, if there is any."""
+    def time(blocks: Blocks) -> float:
+        groups = ceil_div(p.m, blocks.rows(by)) * ceil_div(p.n, blocks.columns(by)) * p.batch
+        size = blocks.rows(by) * blocks.columns(by)
+        return ceil_div(groups, p.target.cores) * size * (1.0 + 32.0 * (blocks.rows(by) + blocks.columns(by)) / size)
+
+    choices = [Blocks(*blocks) for size, blocks in tuning().matrix_blocks if size == by.of.itemsize]
+    through = [x for x in (p.a, p.b) if not _is_copied(p, x)]
+    fitting = [blocks for blocks in choices if blocks.bytes(by) <= p.target.local_memory and prod(blocks.local) <= p.target.max_work_group
+               and blocks.registers(by, p.a in through, p.b in through) <= REGISTERS]
+    return min(fitting, key=time, default=None)
 
 
 def _is_thin(p: Product) -> bool:

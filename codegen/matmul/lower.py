@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.names import is_reserved_by_product
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.lower.context import Context, flops, lowering, traffic
 from tracegrad.codegen.lower.epilogue import Operands
-from tracegrad.codegen.lower.fused import lies_across
+from tracegrad.codegen.lower.fused import as_it_lies, lies_across
 from tracegrad.codegen.matmul import gpu
 from tracegrad.codegen.matmul.schedules import Matrix, Store, gemm
 from tracegrad.codegen.schedule.grouping import Group
@@ -69,7 +69,8 @@ def _on_gpu(group: Group, context: Context) -> list[Kernel]:
 
     def operand(node: Node, lines: int, flat: Callable[[Index, Index, Index], Index]) -> gpu.Operand:
         across = bool(node.aval.size) and lies_across(group, context, node, (batch, lines, k), flat, 1, 2)
-        return gpu.Operand(node, lambda f, at: (flat(*at), ()), across)
+        strided = as_it_lies(group, context, node, (batch, lines, k), flat) if node.aval.size else None
+        return gpu.Operand(node, lambda f, at: (flat(*at), ()), across, strided)
 
     dtype = computed_in(product.dtype)
     return gpu.kernels(gpu.Product(

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tracegrad.codegen.kernel.instructions import INSTRUCTIONS
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
@@ -99,6 +100,7 @@ def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[st
     wide = {name: _OF_LANES[name] for name in sorted(names) if name in _OF_LANES}
     reports = names | {kind for kind, _, _ in wide.values()}
     lines += [text for name, text in (("IN_RANGE", _IN_RANGE), ("IMPOSSIBLE", _IMPOSSIBLE)) if name in reports]
+    lines += [INSTRUCTIONS[name].text for name in sorted(names) if name in INSTRUCTIONS]
     if "LOAD_ALIGNED" in names:
         lines.append("#define LOAD_ALIGNED(V, p) (*(__global const V *)(p))")
     if "STORE_ALIGNED" in names:

@@ -26,7 +26,7 @@ Registers = Mapping[tuple[Axis, int], Index]
 
 def written(w: Writer, program: Program) -> None:
     """Writes the program's statements."""
-    _Items(w, program).run()
+    Items(w, program).run()
 
 
 def staged_bytes(block: int, depth: int, dtype: DType) -> int:
@@ -34,7 +34,7 @@ def staged_bytes(block: int, depth: int, dtype: DType) -> int:
     return 2 * depth * (block + PAD) * dtype.itemsize
 
 
-class _Items:
+class Items:
     """One kernel while it is written. fixed: the indices along axes that have no registers; tested: those that are known to be inside."""
 
     def __init__(self, w: Writer, program: Program) -> None:

@@ -13,8 +13,9 @@ from enum import Enum
 from math import prod
 from typing import Protocol
 
-from tracegrad.codegen.kernel.expressions import Expression
+from tracegrad.codegen.kernel.expressions import Access, Expression
 from tracegrad.codegen.kernel.index import Index, Var
+from tracegrad.codegen.tile.instructions import MatrixInstruction
 from tracegrad.dtypes import DType
 from tracegrad.plan import Plain
 
@@ -93,19 +94,25 @@ class Zeros(Plain):
 
 
 class Load(Plain):
-    """The tile is read. across: what lies side by side in memory is along the axis that the loop around does not count."""
+    """The tile is read. across: what lies side by side in memory is along the axis that the loop around does not count.
+
+    copied: where 16 bytes of it are that lie side by side, from an element on whose index there is a multiple of their number; None if they
+    do not lie so.
+    """
 
     tile: Tile
     source: Place
     across: bool = False
+    copied: Callable[..., Access] | None = None
 
 
 class Dot(Plain):
-    """into += the sum over the loop's axis of a * b."""
+    """into += the sum over the loop's axis of a * b. by: the matrix instruction that does it."""
 
     into: Tile
     a: Tile
     b: Tile
+    by: MatrixInstruction | None = None
 
 
 class Add(Plain):
@@ -120,7 +127,8 @@ class Loop(Plain):
     next block of each is fetched while this one is worked on.
 
     count: declares what there is to know of the indices along `of` before the loop; how many of the axis there are, if not always all.
-    unrolled: the compiler is asked to write it out.
+    unrolled: the compiler is asked to write it out. stages: how many blocks of staged tiles there is room for; ahead: what is multiplied
+    next is read from there before this is.
     """
 
     axis: Axis
@@ -130,6 +138,8 @@ class Loop(Plain):
     count: Callable[..., Var | None] | None = None
     of: tuple[Axis, ...] = ()
     unrolled: bool = False
+    stages: int = 2
+    ahead: bool = False
 
 
 class Fold(Plain):
@@ -157,6 +167,12 @@ class Program(Plain):
     def cooperates(self) -> bool:
         """Whether the items of a work-group have to do with each other."""
         return any(d.held is Held.ITEM for axis in self.axes for d in axis.digits)
+
+    @property
+    def by(self) -> MatrixInstruction | None:
+        """The matrix instruction of its dots."""
+        dots = (s for step in self.steps if isinstance(step, Loop) for s in step.body if isinstance(s, Dot))
+        return next((dot.by for dot in dots if dot.by is not None), None)
 
     def digits(self, held: Held, dim: int) -> list[tuple[Axis, int]]:
         """The digits along a dimension of the launch, each as its axis and its place among that axis' digits."""

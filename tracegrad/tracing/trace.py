@@ -21,7 +21,7 @@ from tracegrad.compile import find_device
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY
-from tracegrad.modes import state, without_collection
+from tracegrad.modes import float32_matmul, state, without_collection
 from tracegrad.pending import flush
 from tracegrad.printing import aval_text, returned_names
 from tracegrad.report import Kernels, explain, inner_plans
@@ -50,7 +50,7 @@ class Traced:
         self._fn = fn
         self._replays: dict[Any, list[Replay]] = {}
         self._latest: Replay | None = None
-        self._short: tuple[Replay, bool, Any] | None = None  # the latest one, its grad mode and default dtype, if it can be run `again`
+        self._short: tuple[Replay, bool, Any, str] | None = None  # the latest one and its mode (see __call__), if it can be run `again`
         self._signature: Any = None  # of the latest recording
         self._changing: set[Any] = set()  # signatures whose body changed what it reads when it was recorded
         self.compilations: list[str] = []  # why each compilation happened
@@ -64,7 +64,7 @@ class Traced:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         short = self._short
         if (short is not None and not kwargs and state.plain and config.recall
-                and short[1] is state.grad and short[2] is dtypes.get_default_dtype()):
+                and short[1] is state.grad and short[2] is dtypes.get_default_dtype() and short[3] == float32_matmul[0]):
             result = short[0].again(args)
             if result is not None:
                 return result
@@ -81,7 +81,7 @@ class Traced:
         else:
             flat, treedef = args, len(args)  # nothing nested: no tree needed
         tensors = [x for x in flat if isinstance(x, Tensor)]
-        mode = state.grad, dtypes.get_default_dtype()
+        mode = state.grad, dtypes.get_default_dtype(), float32_matmul[0]
         signature = (treedef, mode, () if len(tensors) == 1 else _sharing(tensors), *map(_signature, flat))
         try:
             candidates = self._replays.setdefault(signature, [])
@@ -199,7 +199,9 @@ class Traced:
         if previous[0] != signature[0] or len(previous) != len(signature):
             return "the arguments have another structure"
         if previous[1] != signature[1]:
-            grad, dtype = signature[1]
+            grad, dtype, precision = signature[1]
+            if precision != previous[1][2]:
+                return f"the precision of float32 products is {precision!r} now"
             return f"the default dtype is {dtype} now" if dtype is not previous[1][1] else f"grad mode is {'on' if grad else 'off'} now"
         if previous[2] != signature[2]:
             return "other arguments share memory"

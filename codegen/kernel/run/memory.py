@@ -19,7 +19,7 @@ class KernelFault(Exception):
 class State:
     """Who runs: the number of the work-item (from 1 on), of which races are told."""
 
-    __slots__ = ("global_id", "global_size", "group_id", "item", "local_id", "local_size")
+    __slots__ = ("copies", "global_id", "global_size", "group_id", "item", "local_id", "local_size", "results", "together")
 
     def __init__(self) -> None:
         self.item = 0
@@ -28,6 +28,13 @@ class State:
         self.global_id: tuple[int, ...] = (0, 0, 0)
         self.local_size: tuple[int, ...] = (1, 1, 1)
         self.global_size: tuple[int, ...] = (1, 1, 1)
+        self.new_group()
+
+    def new_group(self) -> None:
+        """The work-items of another group: nobody waits for anybody."""
+        self.copies: dict[int, list[list[tuple[Pointer, Array]]]] = {}       # of each work-item, in groups, that are not there yet
+        self.together: dict[int, Any] = {}                   # what is given to an instruction that several do together, by their number
+        self.results: dict[int, Any] = {}                    # and what it has made, of which each takes its own
 
 
 class Memory:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.cache import memoize
+from tracegrad.codegen.kernel.run.instructed import WITH_OTHERS
 from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Memory, Pointer, State, group_arrays
 from tracegrad.codegen.kernel.run.syntax import Compiled
 from tracegrad.codegen.kernel.run.translate import Translator
@@ -142,6 +143,7 @@ def _group(
 ) -> None:
     """Run a work-group: item after item, or all to each barrier."""
     group_arrays.clear()
+    state.new_group()
     items = []
     for item in itertools.product(*map(range, reversed(local))):
         place = item[2], item[1], item[0]
@@ -149,11 +151,11 @@ def _group(
         number = 1 + where[0] + sizes[0] * (where[1] + sizes[1] * where[2])
         items.append((number, place, where, kernel.run(state, *args)))
     while items:
-        left = []
+        left, waits = [], set()
         for number, place, where, runs in items:
             state.item, state.local_id, state.group_id, state.global_id = number, place, group, where
             try:
-                next(runs)
+                waits.add(next(runs))
                 left.append((number, place, where, runs))
             except StopIteration:
                 pass
@@ -161,9 +163,12 @@ def _group(
                 raise _located(kernel, where, error) from error
         if left and len(left) != len(items):
             raise KernelFault(f"{kernel.name}: a barrier that {len(left)} of the {len(items)} items of group {group} reach")
+        if len(waits) > 1:
+            raise KernelFault(f"{kernel.name}: some items of group {group} are at a barrier, and others wait for each other")
         items = left
-        for memory in group_arrays.values():
-            memory.fresh()
+        if waits != {WITH_OTHERS}:
+            for memory in group_arrays.values():
+                memory.fresh()
 
 
 def _located(kernel: Compiled, where: tuple[int, ...], error: Exception) -> KernelFault:

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.instructions import INSTRUCTIONS, Instruction
 from tracegrad.codegen.kernel.run import memory
 from tracegrad.codegen.kernel.run.functions import functions
+from tracegrad.codegen.kernel.run.instructed import alone, together
 from tracegrad.codegen.kernel.run.memory import KernelFault
 from tracegrad.codegen.kernel.run.syntax import (
     DTYPES,
@@ -286,6 +288,8 @@ class Translator:
             if text == "PREFETCH":
                 self.arguments()
                 return "pass"
+            if text in INSTRUCTIONS:
+                return self.instructed(INSTRUCTIONS[text])
         place = self.unary()
         operator = self.here
         if operator == "=":
@@ -295,6 +299,20 @@ class Translator:
             self.take()
             return self.assigned(place, self.binary(operator[:-1], place, self.assignment()))
         return place.code
+
+    def instructed(self, of: Instruction) -> str:
+        """An instruction of the device's; together with other work-items, which wait for each other there."""
+        args = self.arguments()
+        if len(args) != len(of.given):
+            raise self.error(f"{of.name} is given {len(args)} arguments, and takes {len(of.given)}")
+        for x, wanted in zip(args, of.given, strict=True):
+            if bool(wanted.count) != bool(x.type.space) or x.type.kind != (wanted.type or x.type.kind) or x.type.lanes > 1:
+                raise self.error(f"a {x.type} is given to {of.name}")
+            if wanted.writes:
+                self.write(x)
+        self.barriers |= of.lanes > 1
+        call = f"(S, I[{of.name!r}], {', '.join(x.code for x in args)})"
+        return f"yield from _together{call}" if of.lanes > 1 else f"_alone{call}"
 
     def assigned(self, place: Term, value: Term) -> str:
         if place.assign is None:
@@ -762,5 +780,6 @@ class Translator:
 
 
 _GLOBALS: dict[str, Any] = {
-    **vars(memory), "np": np, "f32": np.float32, "f64": np.float64, "D": DTYPES, "F": functions(),
+    **vars(memory), "_together": together, "_alone": alone, "I": INSTRUCTIONS, "np": np, "f32": np.float32, "f64": np.float64, "D": DTYPES,
+    "F": functions(),
 }

@@ -1,0 +1,250 @@
+"""Matrix instructions: of which shapes and dtypes, which work-item holds what, and how they are spelled. Start at `TABLE`.
+
+A target has an entry only after a trial on the device (`runtime/matrix_trial.py`), whose name then stands in `Target.matrix`. What an
+instruction computes is worked out from its layouts (`multiplied`), in the driverless interpreter and in the trial alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.codegen.kernel.instructions import Given, Instruction, instruction
+from tracegrad.dtypes import DType, float16, float32, float64
+from tracegrad.plan import Plain, Target
+
+Array = np.ndarray[Any, Any]
+Place = tuple[int, int]
+WARP = 32
+
+
+class Layout(Plain):
+    """Which elements of a matrix a work-item holds. at: (work-item, register) -> the places of those in a register, the low one first."""
+
+    registers: int
+    type: str                             # of a register
+    at: Callable[[int, int], tuple[Place, ...]]
+
+
+class MatrixInstruction(Plain):
+    """C (m x n) += A (m x k) B (k x n), by `lanes` work-items together.
+
+    name: in `Target.matrix`; of: the dtype of the operands in memory; into: of C. a, b, c: the layouts. precision: the setting (see
+    set_float32_matmul_precision) from which on float32 may be computed so; "" where it is exact. needs: an extension without which it is
+    not tried: other compilers may not even refuse what they do not know. seen: on which device it was seen to work, "" where on none.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    of: DType
+    into: DType
+    a: Layout
+    b: Layout
+    c: Layout
+    multiply: Instruction
+    needs: str
+    precision: str = ""
+    seen: str = ""
+    lanes: int = WARP
+
+    @property
+    def word(self) -> DType:
+        """What registers and local memory hold: numbers, or pairs of 16-bit ones."""
+        return np.dtype(np.uint32) if self.of.itemsize == 2 else self.of
+
+
+# ---- layouts -----------------------------------------------------------------------------------------------------------------
+
+
+def _pairs(lane: int, register: int, lines: int, across: bool) -> tuple[Place, ...]:
+    """Of m16n8k16: two neighbours along k in a register; a line for every four work-items, the next 8 lines in the next register."""
+    line, k = lane // 4 + 8 * (register % lines), 2 * (lane % 4) + 8 * (register // lines)
+    return tuple([(k + e, line) if across else (line, k + e) for e in (0, 1)])
+
+
+def _single(lane: int, register: int, lines: int, across: bool) -> tuple[Place, ...]:
+    """Of m16n8k8: one number a register."""
+    line, k = lane // 4 + 8 * (register % lines), lane % 4 + 4 * (register // lines)
+    return ((k, line) if across else (line, k),)
+
+
+def _result(lane: int, register: int) -> tuple[Place, ...]:
+    """Of C: two neighbours in a row, and two in the eighth row below."""
+    return ((lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2),)
+
+
+def _layouts(form: Callable[[int, int, int, bool], tuple[Place, ...]], type_: str) -> tuple[Layout, Layout]:
+    """Of A (16 rows) and B (8 columns)."""
+    return (Layout(4, type_, lambda lane, register: form(lane, register, 2, False)),
+            Layout(2, type_, lambda lane, register: form(lane, register, 1, True)))
+
+
+def held(layout: Layout, registers: Sequence[Array], shape: Place, unpack: Callable[[Any], Sequence[Any]], dtype: Any) -> Array:
+    """The matrix that work-items hold in `registers`, of each its own."""
+    out = np.zeros(shape, dtype)
+    for lane, own in enumerate(registers):
+        for register in range(layout.registers):
+            for place, value in zip(layout.at(lane, register), unpack(own[register]), strict=True):
+                out[place] = value
+    return out
+
+
+# ---- what they compute -------------------------------------------------------------------------------------------------------
+
+
+def towards_zero(x: Array, dtype: DType) -> Array:
+    """float64 numbers as `dtype`, what does not fit cut off: tensor cores add so."""
+    with np.errstate(over="ignore"):
+        near = x.astype(dtype)
+    return np.where(np.isfinite(x) & (np.abs(near.astype(np.float64)) > np.abs(x)), np.nextafter(near, dtype.type(0)), near)
+
+
+def halves_of(word: Any) -> list[Any]:
+    """Two float16 of 32 bits."""
+    return list(np.array([word], np.uint32).view(np.float16))
+
+
+def brains_of(word: Any) -> list[Any]:
+    """Two bfloat16 of 32 bits, as float32."""
+    return list((np.array([word], np.uint32).view(np.uint16).astype(np.uint32) << 16).view(np.float32))
+
+
+def cut_to_tf32(x: Any) -> list[Any]:
+    """The number without the bits that TF32 does not have."""
+    return list((np.array([x], np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))
+
+
+def _multiplied(m: int, n: int, k: int, layouts: tuple[Layout, Layout, Layout], unpack: Callable[[Any], Sequence[Any]], into: DType
+                ) -> Callable[[Sequence[tuple[Any, ...]]], Sequence[Sequence[Array]]]:
+    """The meaning of an instruction with these layouts."""
+    def meaning(given: Sequence[tuple[Any, ...]]) -> Sequence[Sequence[Array]]:
+        c, a, b = zip(*given, strict=True)
+        exact = np.float64 if into == np.float32 else np.longdouble
+        left, right = held(layouts[0], a, (m, k), unpack, exact), held(layouts[1], b, (k, n), unpack, exact)
+        before = held(layouts[2], c, (m, n), lambda x: [x], exact)
+        with np.errstate(all="ignore"):
+            total = before + left @ right
+        result = towards_zero(total, into) if into == np.float32 else total.astype(into)
+        return [[np.array([result[layouts[2].at(lane, r)[0]] for r in range(layouts[2].registers)], into)] for lane in range(len(given))]
+
+    return meaning
+
+
+def _matrices(across: bool) -> Callable[[Sequence[tuple[Any, ...]]], Sequence[Sequence[Array]]]:
+    """The meaning of ldmatrix: four matrices of 8 x 8 halves, a row of one from each work-item; each gets a pair of each matrix."""
+    def meaning(given: Sequence[tuple[Any, ...]]) -> Sequence[Sequence[Array]]:
+        rows = np.stack([np.asarray(x).view(np.uint16) for x, in given]).reshape(4, 8, 8)
+        if across:
+            rows = rows.transpose(0, 2, 1)
+        pairs = np.ascontiguousarray(rows).view(np.uint32)                     # matrix, row, pair
+        return [[pairs[:, lane // 4, lane % 4]] for lane in range(WARP)]
+
+    return meaning
+
+
+# ---- how they are spelled ----------------------------------------------------------------------------------------------------
+
+# A pointer to local memory is an address for PTX as a number of 32 bits. What reads or writes memory keeps its place between barriers.
+_LOCAL = "(uint)(ulong)({})"
+
+
+def _each(name: str, count: int, constraint: str) -> str:
+    return ", ".join(f'"{constraint}"(({name})[{i}])' for i in range(count))
+
+
+def _mma(name: str, shape: str, types: str, registers: str, a: str, b: str) -> str:
+    """mma.sync; a pure function of its operands, so not volatile."""
+    return (f'#define {name}(c, a, b) asm("mma.sync.aligned.{shape}.row.col.{types} {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, '
+            f'{{%0,%1,%2,%3}};" : {_each("c", 4, "+" + registers)} : {a}, {b})')
+
+
+def _bits(name: str, count: int) -> str:
+    return ", ".join(f'"r"(as_uint(({name})[{i}]))' for i in range(count))
+
+
+def _ldmatrix(name: str, across: str) -> Instruction:
+    text = (f'#define {name}(to, from) asm volatile("ldmatrix.sync.aligned.m8n8.x4{across}.shared.b16 {{%0,%1,%2,%3}}, [%4];" '
+            f': {_each("to", 4, "=r")} : "r"({_LOCAL.format("from")}) : "memory")')
+    return instruction(name, text, (Given("uint", 4, reads=False, writes=True), Given("", 16)), WARP, "value", _matrices(bool(across)))
+
+
+LDMATRIX, LDMATRIX_ACROSS = _ldmatrix("LDMATRIX4", ""), _ldmatrix("LDMATRIX4_TRANS", ".trans")
+COPY = instruction(
+    "COPY16", '#define COPY16(to, from) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" '
+    f': : "r"({_LOCAL.format("to")}), "l"(from) : "memory")', (Given("", 16, reads=False, writes=True), Given("", 16)), 1, "copy")
+COMMIT = instruction("COMMIT_COPIES", '#define COMMIT_COPIES() asm volatile("cp.async.commit_group;" : : : "memory")', (), 1,
+                     "commit")
+WAIT = instruction("WAIT_COPIES", '#define WAIT_COPIES(n) asm volatile("cp.async.wait_group %0;" : : "n"(n) : "memory")',
+                   (Given("int"),), 1, "wait")
+CLEAR = {type_: instruction(
+    f"CLEAR16_{type_.upper()}", f"#define CLEAR16_{type_.upper()}(to) (*(__local {type_}{count} *)(to) = ({type_}{count})(0))",
+    (Given(type_, count, reads=False, writes=True),), 1, "value", lambda given: [[np.zeros(16, np.uint8)]])
+    for type_, count in (("uint", 4), ("float", 4), ("double", 2))}
+
+
+def _packed(dtype: str, pack: Callable[[Any, Any], int]) -> Instruction:
+    name = f"PACK_{dtype.upper()}"
+    text = (f'#define {name}(to, low, high) do {{ uint packed_bits; asm("cvt.rn.{dtype}x2.f32 %0, %1, %2;" : "=r"(packed_bits) '
+            ': "f"(high), "f"(low)); *(to) = packed_bits; } while (0)')
+    return instruction(name, text, (Given("uint", 1, reads=False, writes=True), Given("float"), Given("float")), 1, "value",
+                       lambda given: [[np.array([pack(*given[0])], np.uint32)]])
+
+
+def _pack_halves(low: Any, high: Any) -> int:
+    with np.errstate(over="ignore"):
+        return int(np.array([low, high], np.float32).astype(np.float16).view(np.uint32)[0])
+
+
+def _pack_brains(low: Any, high: Any) -> int:
+    bits = np.array([low, high], np.float32).view(np.uint32).astype(np.uint64)
+    even = bits >> np.uint64(16) & np.uint64(1)
+    near = np.where(np.isnan(np.array([low, high], np.float32)), np.uint64(0x7FC0), (bits + np.uint64(0x7FFF) + even) >> np.uint64(16))
+    return int(near[0]) | int(near[1]) << 16
+
+
+PACK = {"float16": _packed("f16", _pack_halves), "bfloat16": _packed("bf16", _pack_brains)}
+
+PTX = "cl_nv_device_attribute_query"      # where PTX is taken
+_RESULT32 = Layout(4, "float", _result)
+_RESULT64 = Layout(4, "double", _result)
+
+
+def _entry(name: str, k: int, of: DType, into: DType, spelled: str, forms: tuple[Layout, Layout], c: Layout,
+           unpack: Callable[[Any], Sequence[Any]], precision: str = "", seen: str = "") -> MatrixInstruction:
+    a, b = forms
+    as_given = a.type == "uint" or of == np.float64
+    operands = [_each(n, x.registers, "d" if of == np.float64 else "r") if as_given else _bits(n, x.registers)
+                for n, x in (("a", a), ("b", b))]
+    text = _mma(name, f"m16n8k{k}", spelled, "d" if into == np.float64 else "f", *operands)
+    given = (Given(c.type, c.registers, writes=True), Given(a.type, a.registers), Given(b.type, b.registers))
+    meaning = _multiplied(16, 8, k, (a, b, c), unpack, into)
+    return MatrixInstruction(name, 16, 8, k, of, into, a, b, c, instruction(name, text, given, WARP, "value", meaning), PTX, precision,
+                             seen)
+
+
+_BRAIN: DType | None = getattr(dtypes, "bfloat16", None)
+_BRAINS = () if _BRAIN is None else (
+    _entry("MMA_BF16", 16, _BRAIN, float32, "f32.bf16.bf16.f32", _layouts(_pairs, "uint"), _RESULT32, brains_of),)
+TABLE = {entry.name: entry for entry in (
+    *_BRAINS,
+    _entry("MMA_F16", 16, float16, float32, "f32.f16.f16.f32", _layouts(_pairs, "uint"), _RESULT32, halves_of, seen="NVIDIA H100"),
+    _entry("MMA_TF32", 8, float32, float32, "f32.tf32.tf32.f32", _layouts(_single, "float"), _RESULT32, cut_to_tf32, "high", "NVIDIA H100"),
+    _entry("MMA_F64", 8, float64, float64, "f64.f64.f64.f64", _layouts(_single, "double"), _RESULT64, lambda x: [x], seen="NVIDIA H100"),
+)}
+
+
+def candidates(target: Target, extensions: Iterable[str]) -> tuple[str, ...]:
+    """The names of those that a device with these extensions may have."""
+    there = [x.name for x in TABLE.values() if x.needs in extensions and (target.fp64 or x.of != float64)]
+    return tuple(there) if target.local_memory else ()
+
+
+def instruction_for(target: Target, a: DType, b: DType, into: DType) -> MatrixInstruction | None:
+    """What the target multiplies matrices of these dtypes with, and adds to one of `into`; None if it has nothing for that."""
+    allowed = {"": True, "high": target.float32_precision != "highest", "medium": target.float32_precision == "medium"}
+    return next((x for name in target.matrix if (x := TABLE[name]).of == a == b and x.into == into and allowed[x.precision]), None)
