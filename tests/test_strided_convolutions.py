@@ -1,7 +1,7 @@
 """The gradient by the image of a convolution with strides, and the transposed convolution: one kernel for all phases of the stride.
 
 Kernels for CPUs are run without a driver (tests/kernels.py) and compared with numpy's rules: value, gradient and second derivative. Those
-for GPUs are tested in tests/test_gpu_shapes.py, the generators by themselves in tests/test_gemm_conv_text.py.
+for GPUs are tested in tests/test_gpu_shapes.py, the generators by themselves in tests/test_conv_text.py.
 """
 
 from __future__ import annotations

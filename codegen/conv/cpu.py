@@ -13,13 +13,13 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from tracegrad.codegen.conv.epilogue import DType
 from tracegrad.codegen.conv.layout import Planes, Units, fill, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Array, Axis, Store, Taps, Weights, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, inside, kept, pieces, plus, register_tile, swizzle
-from tracegrad.codegen.matmul.problem import DType
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Plain, Target
 

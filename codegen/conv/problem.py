@@ -6,9 +6,9 @@ from collections.abc import Hashable
 from math import gcd
 from typing import Protocol
 
+from tracegrad.codegen.conv.epilogue import DType, Epilogue
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, plus
-from tracegrad.codegen.matmul.problem import DType, Epilogue
 from tracegrad.plan import Plain, Target
 
 Pair = tuple[int, int]

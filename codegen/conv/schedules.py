@@ -17,11 +17,11 @@ from dataclasses import replace
 import numpy as np
 
 from tracegrad.codegen.conv import cpu
+from tracegrad.codegen.conv.epilogue import DType
 from tracegrad.codegen.conv.problem import Array, Store, Taps, Weights, Window
 from tracegrad.codegen.conv.weight_grad import conv2d_weight_grad
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import Emit, Term, plus
-from tracegrad.codegen.matmul.problem import DType
 from tracegrad.plan import Target
 
 __all__ = ["Array", "Store", "Window", "conv2d", "conv2d_input_grad", "conv2d_weight_grad"]

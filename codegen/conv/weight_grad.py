@@ -12,13 +12,13 @@ from collections.abc import Hashable
 import numpy as np
 
 from tracegrad.codegen.conv.cpu import tap
+from tracegrad.codegen.conv.epilogue import DType
 from tracegrad.codegen.conv.layout import Planes, Units, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, add_lanes, ceil_div, ctype, inside, kept, pieces, plus, swizzle, write
-from tracegrad.codegen.matmul.problem import DType
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Plain, Target
 

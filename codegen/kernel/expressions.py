@@ -457,12 +457,13 @@ class Vector(_Of):
 
 
 class Lanes(_Of):
-    """Some lanes of a vector: `which` is "lo", "hi", "even", "odd" or the number of one."""
+    """Some lanes of a vector: `which` is "lo", "hi", "even", "odd", the number of one, or a range of numbers: 2, 4 or 8 of them."""
 
     __slots__ = ("which",)
 
-    def __init__(self, x: Expression, which: str | int) -> None:
-        super().__init__((x,), x.dtype, x.lanes // 2 if isinstance(which, str) else 1, x.mask if isinstance(which, str) else 0)
+    def __init__(self, x: Expression, which: str | int | range) -> None:
+        lanes = 1 if isinstance(which, int) else len(which) if isinstance(which, range) else x.lanes // 2
+        super().__init__((x,), x.dtype, lanes, x.mask if lanes > 1 else 0)
         self.which = which
 
     @property

@@ -6,7 +6,7 @@ this lowering, such as packed GEMM panels; or `FAULTS`), a `RuntimeScalar` or a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from tracegrad.codegen.kernel import render
 from tracegrad.codegen.kernel.expressions import types_of
 from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, with_numbers, without_comment
-from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement, statements_in
 from tracegrad.codegen.kernel.types import size_of
 from tracegrad.plan import Function, Plain
 
@@ -226,20 +226,11 @@ class Kernel:
         made.__dict__["form"] = with_numbers(self.form, iter(numbers))
         return made
 
-    def statements(self) -> Iterator[Statement]:
-        todo = [self.body]
-        while todo:
-            for item in todo.pop().items:
-                if isinstance(item, Block):
-                    todo.append(item)
-                else:
-                    yield item
-
     @cached_property
     def _by_class(self) -> dict[type[Statement], list[Any]]:
         """The statements of each kind."""
         found: dict[type[Statement], list[Any]] = {}
-        for s in self.statements():
+        for s in statements_in(self.body):
             found.setdefault(type(s), []).append(s)
         return found
 

@@ -2,7 +2,7 @@
 
 Users' variables keep their names in kernels, so a name that means something there has to be known: words of OpenCL C and what all kernels
 call themselves (`means_something`), the loops of work-items that own parts (`SERIAL`), what is built on them and attention (the sets below
-it), and products and convolutions (`is_reserved`).
+it), and convolutions (`is_reserved`).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ ATTENTION_ON_GPU = frozenset("""
 """.split())  # noqa: SIM905 - as above
 
 
-# -------------------------------------------------------------------------------------------------- products and convolutions
+# -------------------------------------------------------------------------------------------------- convolutions
 
 _SHARED = (
     r"[abcijkr]|[abc]\d+|pa|pb|pg|px|wk|kx|ky|at|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
@@ -133,8 +133,7 @@ _SHARED = (
     r"|(first_|last_)?(row|column|channel|unit)_tile"
 )
 _VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]|[ft][xy]|[ik][xy]0|tap|count")
-_VARIABLES_ON_CPU = re.compile(_SHARED)                    # a product's leave the rest to users
-_PARAMETERS = frozenset(("packed_a", "packed_b", "partial", "weights", "rows"))
+_PARAMETERS = frozenset(("partial", "weights", "rows"))
 
 
 @memoize(4096)
@@ -143,17 +142,6 @@ def is_variable(name: str) -> bool:
     return _VARIABLES.fullmatch(name) is not None
 
 
-@memoize(4096)
-def is_variable_of_product(name: str) -> bool:
-    """Whether a product's kernel on a CPU may."""
-    return _VARIABLES_ON_CPU.fullmatch(name) is not None
-
-
 def is_reserved(name: str) -> bool:
     """Whether a kernel of a product or a convolution uses `name` itself: nothing of an operand or epilogue may be called so."""
     return name in _PARAMETERS or is_variable(name)
-
-
-def is_reserved_by_product(name: str) -> bool:
-    """Whether a product's kernel on a CPU does."""
-    return name in _PARAMETERS or is_variable_of_product(name)

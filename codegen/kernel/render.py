@@ -210,7 +210,7 @@ class Printer:
             stop = self.operand(block.stop.value)
             fits = f"{var} + {step} <= {stop}" if block.whole else f"{var} < {stop}"
             more = f"{var} += {step}" if step > 1 else f"{var}++"
-            above = "#pragma unroll\n" * block.unrolled
+            above = f"#pragma unroll{f' {block.unrolled}' if block.unrolled > 1 else ''}\n" if block.unrolled else ""
             return f"{above}for ({block.type} {var} = {self.top(block.start.value)}; {fits}; {more}) {{"
         if isinstance(block, If):
             return f"{'else ' * block.otherwise}{f'if ({self.top(block.condition)}) ' if block.condition is not None else ''}{{"
@@ -341,7 +341,10 @@ def _vector(p: Printer, x: Vector) -> tuple[str, int]:
 
 
 def _lanes(p: Printer, x: Lanes) -> tuple[str, int]:
-    return f"{p.atom(x.parts[0])}.{x.which if isinstance(x.which, str) else 's' + LANES[x.which]}", _ATOM
+    which = x.which
+    if not isinstance(which, str):
+        which = "s" + (LANES[which] if isinstance(which, int) else LANES[which.start:which.stop])
+    return f"{p.atom(x.parts[0])}.{which}", _ATOM
 
 
 def _zip(p: Printer, x: Zip) -> tuple[str, int]:

@@ -6,7 +6,7 @@ of `expressions`; what it declares, reads and writes are objects. Only `Raw` is 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from copy import copy
 from typing import Any
 
@@ -37,7 +37,7 @@ from tracegrad.ir import Node
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If",
     "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Statement", "Store",
-    "Symbol", "Update", "bound", "clipped", "clipped_at", "product",
+    "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
 ]
 
 
@@ -253,12 +253,15 @@ class Block:
 
 
 class Loop(Block):
-    """`for (var = start; var < stop; var += step)`; whole: only as long as a whole step fits; unrolled: the compiler is asked to."""
+    """`for (var = start; var < stop; var += step)`; whole: only as long as a whole step fits.
+
+    unrolled: the compiler is asked to write it out, by so many steps if it is a number above 1.
+    """
 
     __slots__ = ("start", "step", "stop", "type", "unrolled", "var", "whole")
 
     def __init__(self, var: Var, type_: str, start: Bound, stop: Bound, step: int = 1, whole: bool = False,
-                 known: tuple[Any, ...] = (), unrolled: bool = False) -> None:
+                 known: tuple[Any, ...] = (), unrolled: int = 0) -> None:
         super().__init__("", (start.value, stop.value), (var,), known)
         self.var, self.type, self.start, self.stop, self.step, self.whole = var, type_, start, stop, step, whole
         self.unrolled = unrolled
@@ -285,3 +288,16 @@ class If(Block):
     def __init__(self, condition: Expression | None, known: tuple[Any, ...] = (), otherwise: bool = False) -> None:
         super().__init__("", () if condition is None else (condition,), (), known)
         self.condition, self.otherwise = condition, otherwise
+
+
+def statements_in(block: Block) -> Iterator[Statement]:
+    """All statements of a block, of those in it, and of the heads of loops (`Repeat`), in order."""
+    if isinstance(block, Repeat) and block.first is not None:
+        yield block.first
+    for item in block.items:
+        if isinstance(item, Block):
+            yield from statements_in(item)
+        else:
+            yield item
+    if isinstance(block, Repeat) and block.more is not None:
+        yield block.more

@@ -123,26 +123,6 @@ def add_lanes(emit: Emit, dtype: np.dtype[Any], width: int, total: str, values: 
     emit(f"{ctype(dtype, len(values))} {total} = {' + '.join(vector_of(dtype, lane) for lane in by_lane)};")
 
 
-def transposed(emit: Emit, dtype: np.dtype[Any], rows: Sequence[str]) -> list[str]:
-    """Emits the transpose of a square of vectors, as many as each has lanes (a power of two); returns the names of its rows.
-
-    A stage puts the even lanes of neighbouring rows into one of the first half, and the odd ones into one of the second: of row and lane
-    number, the lowest bits trade places.
-    """
-    vector, half = ctype(dtype, len(rows)), len(rows) // 2
-    values = [f"c0_{row}" for row in range(len(rows))]
-    for name, value in zip(values, rows, strict=True):
-        emit(f"const {vector} {name} = {value};")
-    for stage in range(1, len(rows).bit_length()):
-        made = [""] * len(rows)
-        for row in range(half):
-            a, b = values[2 * row:2 * row + 2]
-            made[row], made[row + half] = f"c{stage}_{row}", f"c{stage}_{row + half}"
-            emit(f"const {vector} {made[row]} = ({vector})({a}.even, {b}.even), {made[row + half]} = ({vector})({a}.odd, {b}.odd);")
-        values = made
-    return values
-
-
 def plus(*terms: tuple[Term | Index, int] | Term | Index) -> Term:
     """A readable C sum: pairs (index, stride) as a product; zeros and ones vanish."""
     out = ""

@@ -11,7 +11,7 @@ conditions around say of it holds until it changes. `kernel.run` checks all of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zip,
     nodes,
 )
-from tracegrad.codegen.kernel.index import Index, Var, constant
+from tracegrad.codegen.kernel.index import Atom, Index, Var, constant
 from tracegrad.codegen.kernel.ir import FAULTS, Foreign, Kernel
 from tracegrad.codegen.kernel.markup import plain
 from tracegrad.codegen.kernel.render import PLAIN
@@ -65,6 +65,7 @@ from tracegrad.codegen.kernel.statements import (
     Statement,
     Store,
     Update,
+    statements_in,
 )
 from tracegrad.codegen.kernel.types import size_of
 from tracegrad.codegen.kernel.vectors import computed_in, ctype
@@ -94,6 +95,7 @@ class _Check:
         self.touched: dict[Buffer, list[Form | None]] = {}
         self.stops: dict[Var | None, Index] = {}
         self.limits: dict[Var | None, int] = {}              # a bound's that is the less of its meaning and of this
+        self.early: dict[Var | None, int] = {}               # by how much that may be less than its meaning
         self.step_of: dict[Var, Var] = {}
         self.known: list[tuple[Any, ...]] = []               # what holds in the open blocks
         self.never = False
@@ -130,7 +132,7 @@ class _Check:
         scope, ranges, known = set(self.scope), dict(self.ranges), len(self.known)
         repeats = isinstance(block, (Loop, Repeat))
         if repeats:
-            inside = list(_inside(block))
+            inside = list(statements_in(block))
             for statement in inside:
                 self.changed(statement)
             if any(isinstance(s, Barrier) for s in inside):  # what differs in one turn differs in those before it, too
@@ -326,6 +328,7 @@ class _Check:
             self.meaning[var] = bound.high, 1, 1
             if bound.limit is not None:
                 self.limits[var] = bound.limit
+                self.early[var] = max(0, self.interval(bound.high, tuple(self.known))[1] - bound.limit)
         if self.ranges[var][0] < var.lo or self.ranges[var][1] > var.hi:
             raise self.fail(f"{var} is taken to be in {var.lo}..{var.hi}, and is in {self.ranges[var][0]}..{self.ranges[var][1]}")
 
@@ -586,6 +589,11 @@ class _Check:
                 if not end.terms:
                     rest_most = min(rest_most, abs(c) * (end.constant - 1 - rest.constant))
             form.constant += c * inner.constant + min(0, c * (lanes - 1))
+            early = self.earlier(atom) if any(part.var in self.items for part, _ in inner.terms) else 0
+            if early:                                        # where an item's tile begins that must not go beyond the end
+                form.constant -= c * early
+                terms.append(Term(abs(c), early, None))
+                rest_most += abs(c) * early
             for part, k in inner.terms:
                 first, last = self.interval(Index(((part, 1),), 0), (*access.guards, *self.known))
                 if part.var in self.items:
@@ -599,6 +607,14 @@ class _Check:
         if access.each > 1:
             form.sums.append(([Term(1, access.each - 1, None)], access.each - 1, [], access.each - 1))
         return form
+
+    def earlier(self, atom: Atom) -> int:
+        """By how much a variable may be less than it is taken to mean: 0 where a test tells. (A loop that begins early is empty.)"""
+        var = atom.var
+        if var is None or not self.early.get(var, 0):
+            return 0
+        less = var.index - self.meaning[var][0]
+        return 0 if any(g[0] == "range" and g[1] == less and g[2:] == (0, 1) for g in self.known) else self.early[var]
 
     def holds(self, x: Index | None, low: int, high: int, guards: tuple[tuple[Any, ...], ...]) -> bool:
         """Whether x is in low..high where the guards hold."""
@@ -701,7 +717,9 @@ class Form:
         return first, first + sum(min(most, min(rest, below(terms)) + below(shared)) for terms, rest, shared, most in self.sums)
 
     def twice(self, step: int) -> bool:
-        return sum(t.step == step for t in self.terms) > 1
+        """Whether a work-item's number and something else both go in steps of so many."""
+        found = [t.number is not None for t in self.terms if t.step == step]
+        return len(found) > 1 and any(found)
 
 
 def _overlapping(reaches: Sequence[tuple[Range, Form]]) -> list[list[Form]]:
@@ -730,17 +748,6 @@ def facts(x: Expression, holds: bool = True) -> list[tuple[Any, ...]]:
     if sign not in _FACTS or not isinstance(a, At) or not isinstance(b, At):
         return []
     return [("range", a.index - b.index, *_FACTS[sign])]
-
-
-def _inside(block: Block) -> Iterator[Statement]:
-    """The statements of a block, and of those in it."""
-    for item in block.items:
-        if isinstance(item, Block):
-            yield from _inside(item)
-        else:
-            yield item
-    if isinstance(block, Repeat):
-        yield from (s for s in (block.first, block.more) if s is not None)
 
 
 def _changes(s: Statement) -> Any:

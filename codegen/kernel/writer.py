@@ -43,6 +43,7 @@ from tracegrad.codegen.kernel.statements import (
     Symbol,
     Update,
     bound,
+    statements_in,
 )
 from tracegrad.dtypes import DType, int32, int64
 from tracegrad.ir import Node
@@ -58,15 +59,6 @@ def rounding(x: Expression) -> Expression | None:
     if isinstance(x, Held) and isinstance(x.x, Op) and any(key.startswith(f"{TO_HALF}:") for key in x.x.spelling.helpers):
         return x.x.parts[0]
     return None
-
-
-def statements(block: Block) -> Iterator[Statement]:
-    """All statements in a block, and in those inside."""
-    for item in block.items:
-        if isinstance(item, Block):
-            yield from statements(item)
-        else:
-            yield item
 
 
 class Writer:
@@ -125,6 +117,17 @@ class Writer:
         self.used &= names | {p.name for p in self.params.values()}
         self._counts.clear()
 
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """`with`: names of what is declared in blocks that are opened in it are free again at its end. (What is declared in the open
+        blocks keeps its name: among it is what does not change in the inner ones, and stands in front of them.)
+        """
+        before = set(self.used)
+        yield
+        items = [s for block in self.blocks for s in block.items]
+        kept = {s.symbol.name for s in items if isinstance(s, Declare)} | {s.array.name for s in items if isinstance(s, Allocate)}
+        self.rewind(before | kept)
+
     def base(self, node: Node) -> str:
         """What to call `node`'s value: as the user did, else after its operation."""
         return self.namer(node) or node.attrs.get("label", "") or ("in" if node.fn.family == "leaf" else node.fn.name)
@@ -163,7 +166,10 @@ class Writer:
             self.blocks[-1].items.append(statement)
         else:
             items = self.blocks[depth].items
-            items.insert(len(items) - 1, statement)
+            at = len(items) - 1
+            while isinstance(inner := items[at], If) and inner.otherwise:     # a branch goes with those in front of it
+                at -= 1
+            items.insert(at, statement)
 
     def declare(self, base: str, value: Expression, node: Node | None = None, depth: int | None = None,
                 only_if: Expression | None = None) -> Local:
@@ -201,7 +207,7 @@ class Writer:
 
     def round_once(self) -> None:
         """Take the rounding to float16 off values that nothing reads but stores of halves, which round."""
-        found = list(statements(self.blocks[0]))
+        found = list(statements_in(self.blocks[0]))
         rounded = {s.symbol: s for s in found if isinstance(s, Declare) and isinstance(s.symbol, Local) and rounding(s.value)}
         if not rounded:
             return
@@ -330,8 +336,8 @@ class Writer:
         self.blocks.pop().memo = {}
 
     def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, known: tuple[Any, ...] = (),
-             unrolled: bool = False) -> Any:
-        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known: see Block. unrolled: asked to be."""
+             unrolled: int = 0) -> Any:
+        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known, unrolled: see Block, Loop."""
         return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known, unrolled))
 
     def branch(self, condition: Expression, known: tuple[Any, ...] = (), otherwise: bool = False) -> Any:

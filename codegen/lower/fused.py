@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import numpy as np
+from math import prod
 
 from tracegrad.codegen.kernel.elements import Storage
-from tracegrad.codegen.kernel.expressions import Expression, Load
+from tracegrad.codegen.kernel.expressions import Expression, Held, Lanes, Load, Local
 from tracegrad.codegen.kernel.guards import Reads, branches
-from tracegrad.codegen.kernel.index import Index, Var, constant, ravel
+from tracegrad.codegen.kernel.index import Index, Var, bounded, constant, ravel
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access
+from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile import gpu, matrix
 from tracegrad.codegen.tile.program import Element, Place, Program
+from tracegrad.dtypes import float16
 from tracegrad.ir import Node
 from tracegrad.plan import Plain
 
@@ -70,21 +71,36 @@ class Fused:
             flat, tests = where(self, at)
 
             def write(value: Expression) -> None:
-                stored = self.group.stored
-                if isinstance(value, Load):
-                    value = Load(value.access, node.dtype)
-                if stored != [node]:
-                    half = node.dtype == np.float16
-                    if half:                                 # what is made of it is made of what would be stored
-                        value = self.ev.rounded(value)
-                    if half or isinstance(value, Load):
-                        value = self.writer.declare(self.writer.base(node), value, node)
-                self.ev.given = lambda x, _: value if x is node else None
-                self.context.store(self.ev, self.group, stored, flat)
+                if value.lanes == 1:
+                    self.store(node, flat, value)
+                    return
+                lane = next(iter(at[-1].opened().vars))
+                if flat.opened().stride_of(lane, value.lanes) == 1:
+                    self.ev.lane, self.ev.width = lane, value.lanes
+                    self.store(node, flat, value)
+                    self.ev.lane, self.ev.width = None, 1
+                    return
+                if not isinstance(value, Local):
+                    value = self.writer.declare(self.writer.base(node), value, node)
+                for n in range(value.lanes):
+                    self.store(node, where(self, (*at[:-1], bounded(at[-1].opened() + n, 0, at[-1].hi + 1)))[0], Lanes(value, n))
 
             return Element(tuple(tests), write=write)
 
         return find
+
+    def store(self, node: Node, flat: Index, value: Expression) -> None:
+        """Every stored sink of the group at element `flat` of `node`, whose value is known."""
+        stored = self.group.stored
+        value = Load(value.access, node.dtype, value.lanes) if isinstance(value, Load) else value
+        if stored != [node]:
+            if node.dtype == float16:                        # what is made of it is made of what would be stored
+                value = self.ev.rounded(value)
+            if not isinstance(value, Local):
+                value = self.writer.declare(self.writer.base(node), value, node)
+        known = value if value.dtype == node.dtype else Held(value, node.dtype)
+        self.ev.given = lambda x, _: known if x is node else None
+        self.context.store(self.ev, self.group, stored, flat)
 
     def scratch(self, temp: Temp, name: str, access: str, shape: Sequence[int]) -> Place:
         """Elements of a buffer between two kernels, an array of `shape`."""
@@ -92,14 +108,28 @@ class Fused:
 
         def find(*at: Index) -> Element:
             place = Access(buffer, ravel(at, shape))
-            return Element((), lambda: Load(place, temp.dtype), lambda value: self.writer.store(place, value))
+
+            def write(value: Expression) -> None:
+                self.writer.store(Access(buffer, place.at, each=value.lanes), value)
+
+            return Element((), lambda: Load(place, temp.dtype), write, place)
 
         return find
 
-    def kernel(self, program: Program, entry: str, comment: str, flops: int, moved: int, note: str) -> Kernel:
-        """The kernel of `program`, whose loads and stores are this one's."""
-        (gpu if program.by is None else matrix).written(self.writer, program)
-        made = self.context.finish(self.group, self.writer, program.launched, program.local, program.cooperates, entry)
+    def kernel(
+        self, program: Program, entry: str, comment: str, flops: int, moved: int, note: str,
+        written: Callable[[Writer, Program], None] | None = None,
+    ) -> Kernel:
+        """The kernel of `program`, whose loads and stores are this one's. written: how it becomes statements, if not on a GPU."""
+        (written or (gpu if program.by is None else matrix).written)(self.writer, program)
+        required = program.cooperates or prod(program.local) == 1
+        return self.finish(program.launched, program.local, required, entry, comment, flops, moved, note)
+
+    def finish(
+        self, launched: tuple[int, ...], local: tuple[int, ...], required: bool, entry: str, comment: str, flops: int, moved: int, note: str
+    ) -> Kernel:
+        """The kernel of what was written."""
+        made = self.context.finish(self.group, self.writer, launched, local, required, entry)
         made.comment, made.flops, made.bytes, made.note = comment, flops, moved, note
         return made
 

@@ -1,232 +1,373 @@
-"""The CPU kernels of matrix products: register tiles over a block of C, with one of two inner loops. Start at `tiles`."""
+"""CPU kernels of matrix products, as tile programs: C[b,i,j] = sum over k of A[b,i,k] * B[b,k,j], any shape and dtype. Start at `kernels`.
+
+The schedule is one of
+
+- tiles: 6 rows x 2 vectors of accumulators, B read as vectors, A as broadcast scalars, each straight from its buffer or packed
+  into panels (fused loads, unsuitable strides, or large matrices); of a product that a core's second cache does not hold k is cut in
+  blocks, between which a work-item keeps the accumulators of its tiles in a buffer;
+- dots: 3 rows x 4 columns of accumulators, both read as vectors along k (A times B-transposed: linear layers), summed at the end;
+- either of them with k split over work-items into partial results that a second kernel adds up, in a fixed order.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from tracegrad.codegen.kernel.expressions import Buffer, Expression, Lanes, Load, Local
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.markup import item
-from tracegrad.codegen.kernel.names import is_variable_of_product
-from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import (
-    Term,
-    add_lanes,
-    ceil_div,
-    ctype,
-    index_type,
-    inside,
-    kept,
-    load,
-    pieces,
-    plus,
-    swizzle,
-    vector_of,
-    write,
-)
-from tracegrad.codegen.matmul.problem import DType, Product, View
+from tracegrad.codegen.kernel.statements import Access, Declare, clipped_at
+from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, index_type, lanes, register_tile
+from tracegrad.codegen.lower.fused import Fused
+from tracegrad.codegen.matmul.gpu import Product
+from tracegrad.codegen.tile import cpu as tile
+from tracegrad.codegen.tile import program
+from tracegrad.codegen.tile.program import Add, Axis, Digit, Dot, Element, Fold, Held, Loop, Place, Program, Step, Store, Tile, Zeros
+from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Plain
 
-
-class Inner(Protocol):
-    """The inner loop over k of one tile, and the vectors it leaves."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def columns(self) -> int: ...
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """The lanes of its vectors."""
-
-    def loop(self, emit: Text, index: str, a: View, b: View, k0: Term, k1: Term) -> None:
-        """Emits the loop from k0 to k1, with `pa` and `pb` at the tile's first elements."""
-
-    def results(self, row: int, skip: int) -> list[tuple[int, str, int]]:
-        """(column, value, width) of what `row` of the tile stores if its first `skip` columns are not stored."""
+ALONE = (1, 1, 1)                             # a work-group is one item
 
 
-class Broadcast(Plain):
-    """A scalar of each row times each vector of columns. Its accumulators may lie in memory between blocks of k: `where`, if not ""."""
+class Lines(Plain):
+    """An operand as lines (rows of A, columns of B) along k.
 
-    dtype: DType
-    width: int
-    rows: int
-    columns: int
-
-    @property
-    def title(self) -> str:
-        return f"{self.rows}x{self.columns} register tiles"
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return (self.width,)
-
-    @property
-    def offsets(self) -> list[int]:
-        return [min(start, self.columns - self.width) for start in range(0, self.columns, self.width)]
-
-    @property
-    def size(self) -> int:
-        return len(self.accumulators) * self.width
-
-    @property
-    def accumulators(self) -> list[str]:
-        return [f"c{r}_{v}" for r in range(self.rows) for v in range(len(self.offsets))]
-
-    def loop(self, emit: Text, index: str, a: View, b: View, k0: Term, k1: Term, where: str = "") -> None:
-        vector = ctype(self.dtype, self.width)
-        many = len(self.offsets) > 1
-        for r in range(self.rows):
-            emit(f"{vector} " + ", ".join(f"c{r}_{v} = 0" for v in range(len(self.offsets))) + ";")
-        if where:
-            emit(f"if ({k0} > 0) {{")
-            for number, c in enumerate(self.accumulators):
-                emit(f"{c} = {load(self.dtype, self.width, plus(where, number * self.width))};")
-            emit("}")
-        emit("#pragma unroll 4")
-        emit(f"for ({index} k = {k0}; k < {k1}; k++) {{")
-        for v, offset in enumerate(self.offsets):
-            emit(f"const {vector} b{v} = {load(self.dtype, self.width, plus('pb', offset))};")
-        for r in range(self.rows):
-            scalar = f"pa[{r * a.step}]"
-            if many:
-                emit(f"const {vector} a{r} = {scalar};")
-            for v in range(len(self.offsets)):
-                emit(f"c{r}_{v} += {f'a{r}' if many else scalar} * b{v};")
-        emit(f"pa += {a.along};")
-        emit(f"pb += {b.along};")
-        emit("}")
-
-    def keep(self, emit: Text, where: Term) -> None:
-        for number, c in enumerate(self.accumulators):
-            write(emit, self.dtype, self.width, plus(where, number * self.width), c)
-
-    def results(self, row: int, skip: int) -> list[tuple[int, str, int]]:
-        out, done = [], skip
-        for v, offset in enumerate(self.offsets):
-            for lane, width in pieces(max(0, done - offset), self.width):
-                out.append((offset + lane, swizzle(f"c{row}_{v}", lane, width, self.width), width))
-            done = max(done, offset + self.width)
-        return out
-
-
-class Dot(Plain):
-    """Vectors of rows times vectors of columns along k; then the lanes of each accumulator are added up."""
-
-    dtype: DType
-    width: int
-    rows: int
-    columns: int
-
-    @property
-    def title(self) -> str:
-        return f"{self.rows}x{self.columns} dot products at a time, {self.width} of k a step"
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return (self.width, *(width for _, width in pieces(0, self.columns)))
-
-    def loop(self, emit: Text, index: str, a: View, b: View, k0: Term, k1: Term) -> None:
-        vector, width, groups = ctype(self.dtype, self.width), self.width, pieces(0, self.columns)
-        for r in range(self.rows):
-            emit(f"{vector} " + ", ".join(f"c{r}_{j} = 0" for j in range(self.columns)) + ";")
-        emit(f"{index} k = {k0};")
-        emit(f"for (; k + {width} <= {k1}; k += {width}) {{")
-        for j in range(self.columns):
-            emit(f"const {vector} b{j} = {load(self.dtype, width, plus('pb', j * b.step))};")
-        for r in range(self.rows):
-            emit(f"const {vector} a{r} = {load(self.dtype, width, plus('pa', r * a.step))};")
-            for j in range(self.columns):
-                emit(f"c{r}_{j} += a{r} * b{j};")
-        emit(f"pa += {width};")
-        emit(f"pb += {width};")
-        emit("}")
-        for r in range(self.rows):
-            for first, count in groups:
-                add_lanes(emit, self.dtype, width, f"s{r}_{first}", [f"c{r}_{j}" for j in range(first, first + count)])
-        if k0 == 0 and isinstance(k1, int) and k1 % width == 0:
-            return
-        emit(f"for (; k < {k1}; k++) {{")
-        for r in range(self.rows):
-            for first, count in groups:
-                row = vector_of(self.dtype, [f"pb[{j * b.step}]" for j in range(first, first + count)])
-                emit(f"s{r}_{first} += pa[{r * a.step}] * {row};")
-        emit("pa++;")
-        emit("pb++;")
-        emit("}")
-
-    def results(self, row: int, skip: int) -> list[tuple[int, str, int]]:
-        out = []
-        for first, count in pieces(0, self.columns):
-            for lane, width in pieces(max(0, skip - first), count):
-                out.append((first + lane, swizzle(f"s{row}_{first}", lane, width, count), width))
-        return out
-
-
-def tiles(p: Product, parts: int, a: View, b: View, inner: Inner, depth: int = 0) -> Kernel:
-    """The kernel that runs `inner` over all tiles: one work-item does a block of tiles (of one part of k).
-
-    The tile at an edge starts early, so it overlaps its neighbour: it stores only what the neighbour does not.
-    depth: of the blocks that k is cut into, if it is; between them accumulators are in a buffer.
+    source: its elements at (batch, line, k), or of panels at (batch, panel, place in it, k). strides: of batch, line and k, if it is a
+    buffer of the compute dtype. batched: whether it depends on the batch (it is then packed once); steady: whether it is the same in all
+    iterations of a loop, so that it is packed once for all of them.
     """
-    rows, columns = inner.rows, inner.columns
-    down, across = ceil_div(p.m, rows), ceil_div(p.n, columns)
-    high, wide = _deep_block(p, rows, columns, depth) if depth else _block(p, parts, rows, columns)
-    params, index = merge(a.params, b.params, p.store.params), p.index
-    if depth:
-        assert isinstance(inner, Broadcast)
-        sums = Temp(f"{p.name}_sums", p.owner, p.batch * down * across * inner.size, p.dtype)
-        params = merge(params, (sums.buffer("partial", "inout"),))
-        index = "long" if index == "long" else index_type(sums.size)
-    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product in {inner.title}; a work-item does {high}x{wide} of them"
-                f"{f', {depth} of k after {depth}' if depth else ''}.", params, is_variable_of_product,
-                [(p.dtype, width) for width in inner.widths])
-    _open(emit, index, "row_tile", "i", p.m, rows, item(1), high, down, loop=False)
-    _open(emit, index, "column_tile", "j", p.n, columns, item(0), wide, across, loop=False)
-    batch = "b" if p.batch > 1 else 0
+
+    name: str
+    count: int
+    source: Callable[[Fused], Place]
+    strides: tuple[int, int, int] | None
+    batched: bool
+    steady: bool
+    panels: bool = False
+
+    @property
+    def along_k(self) -> bool:
+        return self.strides is not None and self.strides[2] == 1
+
+
+class Problem(Plain):
+    """C as lines of `a` by lines of `b`. swapped: these are B's and A's, so that vectors run down the columns of C."""
+
+    of: Product
+    a: Lines
+    b: Lines
+    swapped: bool = False
+    statements: int = 1                       # that an element of the result takes
+
+    @property
+    def m(self) -> int:
+        return self.a.count
+
+    @property
+    def n(self) -> int:
+        return self.b.count
+
+
+def kernels(p: Product) -> list[Kernel]:
+    """The kernels, in launch order. None if the result is empty."""
+    if p.batch * p.m * p.n == 0:
+        return []
+    if p.k == 0:
+        return [_total(p, 0)]
+    x = Problem(p, _lines(p, "a", p.m), _lines(p, "b", p.n), False, _statements(p))
+    width = lanes(p.dtype, p.target)
+    if x.a.along_k and x.b.along_k and p.k >= 4 * width and _dots_pay(x):
+        return _split(x, _dots)
+    if p.n < width and p.m > p.n:
+        if p.n == 1 and x.a.along_k and p.k >= width:
+            packed, kernel = _pack(x, x.b, 1)
+            return [kernel, *_split(replace(x, b=packed), _dots)]
+        x = replace(x, a=x.b, b=x.a, swapped=True)
+    return _split(x, _tiles)
+
+
+def _index(p: Product, *more: int) -> str:
+    return index_type(*(p.batch * x * y for x, y in ((p.m, p.k), (p.k, p.n), (p.m, p.n))), *more)
+
+
+def _lines(p: Product, name: str, count: int) -> Lines:
+    """An operand, and what reading its elements shows of it."""
+    given = p.a if name == "a" else p.b
+    f = Fused(p.group, p.context, _index(p))
+    vars = [Var("b", p.batch), Var("line", count), Var("k", p.k)]
+    value = f.ev.value(given.node, given.where(f, [v.index for v in vars])[0])
+    reached = frozenset[Var]().union(*(index.reached() for index in f.ev.indices))
+    found, (buffers, items, indices) = None, (list(f.writer.params.values()), f.writer.blocks[0].items, f.ev.indices)
+    if len(buffers) == len(items) == len(indices) == 1 and isinstance(items[0], Declare) and items[0].symbol is value:
+        found = _strides(indices[0], vars)
+        if not buffers[0].dtype == given.node.dtype == computed_in(given.node.dtype):
+            found = None
+
+    def source(f: Fused) -> Place:
+        if found is None:
+            return f.operand(given.node, given.where)
+        old, strides = buffers[0], found
+        assert isinstance(old, Buffer)
+        buffer = f.writer.buffer(old.ref, old.name, old.dtype, old.access)
+
+        def place(*at: Index) -> Element:
+            access = Access(buffer, sum((x * stride for x, stride in zip(at, strides, strict=True)), ZERO))
+            return Element((), lambda: Load(access, buffer.dtype), access=access)
+
+        return place
+
+    return Lines(name, count, source, found, p.batch > 1 and vars[0] in reached, p.context.steady(given.node))
+
+
+def _strides(x: Index, vars: Sequence[Var]) -> tuple[int, int, int] | None:
+    """By how much x grows with each of the variables, if these are all that there is to it."""
+    found = [x.stride(v) if v.hi > v.lo else 0 for v in vars]
+    b, line, k = (stride or 0 for stride in found)
+    return (b, line, k) if None not in found and x == sum((v.index * s for v, s in zip(vars, (b, line, k), strict=True)), ZERO) else None
+
+
+def _statements(p: Product) -> int:
+    """How many it takes to store an element of the result, with all that is computed of it."""
+    f = Fused(p.group, p.context, _index(p))
+    found = f.result(p.result, p.where)(*[Var(name, n).index for name, n in (("b", p.batch), ("i", p.m), ("j", p.n))])
+    assert found.write is not None
+    found.write(Local("c", p.dtype))
+    return f.writer.statements
+
+
+def _dots_pay(x: Problem) -> bool:
+    """Whether dot products beat packing B (measured): few rows or columns, or k long enough to repay the final sums.
+
+    What is packed once for all iterations of a loop is packed for nothing.
+    """
+    p, width = x.of, lanes(x.of.dtype, x.of.target)
+    if x.b.steady and x.n >= width:
+        return False
+    if x.m <= 16 or x.n <= 2 * width:
+        return True
+    return p.k * x.n * p.dtype.itemsize <= p.target.l2_bytes and (p.k >= 256 or (p.flops >= 1 << 22 and p.k >= 128))
+
+
+# ---- k in parts --------------------------------------------------------------------------------------------------------------
+
+
+def _split(x: Problem, schedule: Callable[[Problem, int], list[Kernel]]) -> list[Kernel]:
+    """Runs `schedule`; with k split into partial results where k is so long that all tiles together read their operands from memory again
+    and again, or where there would be too few work-items for the cores.
+    """
+    p = x.of
+    parts, found = _parts_in_cache(x), None
+    if parts == 1:
+        found = schedule(x, 1)
+        items, full = math.prod(found[-1].global_size), 2 * p.target.cores
+        if 2 * items < full and p.flops >= tuning().split_flops:
+            parts = max(1, min(ceil_div(full, items), p.k // tuning().split_k))
+    parts = ceil_div(p.k, _length(p, parts))                  # none of them is empty
+    if parts == 1:
+        return found or schedule(x, 1)
+    return [*schedule(replace(x, statements=1), parts), _total(p, parts)]
+
+
+def _parts_in_cache(x: Problem) -> int:
+    """Into how many parts to cut k, so that what one reads of A and B is in a core's second cache while all of its tiles are made; 1: none.
+
+    Of a weight's gradient, 32 x 192 of 32,768 rows, 128 tiles each read a few elements of every row: 0.25 of the time without. A vector
+    times 20,000 rows of 1,000, where a tile reads a piece of every row: 0.4. Not where few tiles read what lies along k, nor where partial
+    results would be more than the operands.
+    """
+    p, size = x.of, x.of.dtype.itemsize
+    k = max(tuning().split_k, p.target.l2_bytes // (2 * (x.m + x.n) * size) // 16 * 16)
+    across = any(not lines.along_k and lines.strides is not None and lines.count * size > 256 for lines in (x.a, x.b))
+    pays = across or 6 * (x.m + x.n) <= x.m * x.n
+    return ceil_div(p.k, k) if pays and p.k >= 4 * k and x.m * x.n <= k * (x.m + x.n) else 1
+
+
+def _length(p: Product, parts: int) -> int:
+    """Of a part of k."""
+    return ceil_div(ceil_div(p.k, parts), 16) * 16
+
+
+def _partial(p: Product, parts: int) -> Temp:
+    return Temp(f"{p.name}_partial", p.result, parts * p.batch * p.m * p.n, p.dtype)
+
+
+def _total(p: Product, parts: int) -> Kernel:
+    """The kernel that adds the partial results in order and runs the epilogue; with no parts it stores zeros."""
+    width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1))
+    f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n))
+    batch, rows = Axis("b", p.batch, (Digit(Held.GLOBAL, p.batch, 1),)), Axis("i", p.m, (Digit(Held.GLOBAL, p.m),))
+    columns = Axis("j", p.n, (Digit(Held.TILE, ceil_div(p.n, width)), Digit(Held.REGISTER, width)), width)
+    part, c = Axis("part", parts), Tile("c", (batch, rows, columns), p.dtype)
+    steps: list[Step] = [Zeros(c)]
+    if parts:
+        value = Tile("value", (part, batch, rows, columns), p.dtype)
+        source = f.scratch(_partial(p, parts), "partial", "const", (parts, p.batch, p.m, p.n))
+        steps.append(Loop(part, (program.Load(value, source), Add(c, value))))
+    steps.append(Store(c, f.result(p.result, p.where), _statements(p)))
+    size = (parts + 1) * p.batch * p.m * p.n
+    about = f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros."
+    return f.kernel(Program((batch, rows, columns), ALONE, tuple(steps)), f"{p.name}_total" if parts else p.name, about, size,
+                    size * p.dtype.itemsize, f"adds up {parts} parts of k", tile.written)
+
+
+# ---- packing -----------------------------------------------------------------------------------------------------------------
+
+
+def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
+    """The operand copied into panels of `panel` lines, each k-major (line within the panel fastest), and the kernel that does it."""
+    p = x.of
+    batch, count = p.batch if lines.batched else 1, ceil_div(lines.count, panel)
+    temp = Temp(f"{p.name}_packed_{lines.name}", p.result, batch * count * panel * p.k, p.dtype)
+    block = _block_to_transpose(p, lines, panel)
+    chunk = max(ceil_div(tuning().pack_items, panel), ceil_div(p.k, ceil_div(4 * p.target.cores, count * batch)))
+    chunk = ceil_div(chunk, block) * block
+    name, shape = f"packed_{lines.name}", (batch, count, p.k, panel)
+    f = Fused(p.group, p.context, _index(p, temp.size))
+    w, source, to = f.writer, lines.source(f), f.scratch(temp, name, "out", shape)
+    number = w.item(w.own("panel"), count, 0).index if count > 1 else ZERO
+    b = w.item(w.own("b"), batch, 2).index if batch > 1 else ZERO
+    first, last = ZERO, Index((), p.k)
+    if p.k > chunk:
+        first = w.indexed("k0", w.item(w.own("chunk"), ceil_div(p.k, chunk), 1).index * chunk)
+        last = w.bounding(w.own("k1"), p.k, clipped_at(first + chunk, p.k, p.k % chunk > 0)).index
+        w.bind(next(iter(last.vars)))
+    tile.pack(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
+    what = f"{'rows' if lines.name == 'a' else 'columns'} of {lines.name.upper()}"
+    how = f"k-major, {block}x{block} transposed at a time" if block > 1 else "k-major"
+    about, note, moved = f"Packs the {what} in panels of {panel} ({how}).", f"packs {lines.name} for {p.name}", 2 * temp.size
+    kernel = f.finish((count, ceil_div(p.k, chunk), batch), ALONE, True, f"{p.name}_pack_{lines.name}", about, 0,
+                      moved * p.dtype.itemsize, note)
+
+    def packed(f: Fused) -> Place:
+        found = f.scratch(temp, name, "const", shape)
+
+        def place(*at: Index) -> Element:
+            b, number, line, k = at
+            return found(b if lines.batched else ZERO, number, k, line)
+
+        return place
+
+    return replace(lines, source=packed, strides=(0, p.k, 1), panels=True), kernel
+
+
+def _block_to_transpose(p: Product, lines: Lines, panel: int) -> int:
+    """How many elements of how many lines packing reads at a time, to transpose them in registers; 1 where lines do not lie along k.
+
+    Element by element, lines that are a power of two apart share a few lines of the cache, and each read misses it: four times as long.
+    """
+    if not lines.along_k or lines.strides is None or lines.strides[1] == 1:
+        return 1
+    most = min(lanes(p.dtype, p.target), p.target.registers // 2, panel, lines.count, p.k)
+    return 1 << (most.bit_length() - 1) if most >= 4 else 1
+
+
+# ---- the schedules -----------------------------------------------------------------------------------------------------------
+
+
+def _tiles(x: Problem, parts: int) -> list[Kernel]:
+    """Register tiles of rows x vectors, after packing what cannot be read in place or is large."""
+    p, a, b = x.of, x.a, x.b
+    width = min(lanes(p.dtype, p.target), 1 << (x.n.bit_length() - 1))
+    rows, vectors = register_tile(x.m, ceil_div(x.n, width), p.target)
+    columns = min(vectors * width, x.n)
+    k = ceil_div(p.k, parts)
+    large = k * x.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and x.m >= 10 * rows
+    depth = _depth(p, rows, columns) if large and parts == 1 else 0
+    huge = not depth and k * x.m * p.dtype.itemsize > 16 * p.target.l2_bytes
+    packed = []
+    if a.strides is None or (large and (huge or a.strides[2] != 1)):
+        a, kernel = _pack(x, a, rows)
+        packed.append(kernel)
+    if b.strides is None or large or (b.strides[1] != 1 and width > 1) or (b.steady and x.n > columns):
+        b, kernel = _pack(x, b, columns)
+        packed.append(kernel)
+    high, wide = _deep_block(x, rows, columns, depth) if depth else _block(x, parts, rows, columns)
+    return [*packed, _product(replace(x, a=a, b=b), parts, (rows, columns), (high, wide), width, 1, depth)]
+
+
+def _depth(p: Product, rows: int, columns: int) -> int:
+    """Of the blocks that k of a large product is cut into, so that a panel of B is in a core's first cache.
+
+    0 where k is one block: the second cache holds a panel of A and one of B. (Then it is, measured, as fast without the sums in between.)
+    """
+    if (rows + columns) * p.k * p.dtype.itemsize <= p.target.l2_bytes:
+        return 0
+    depth = max(tuning().panel_bytes // (columns * p.dtype.itemsize), 1)
+    return ceil_div(ceil_div(p.k, ceil_div(p.k, depth)), 8) * 8 if p.k > depth else 0      # the loop over k is unrolled
+
+
+def _dots(x: Problem, parts: int) -> list[Kernel]:
+    """Dot products of rows and columns that both lie along k in memory."""
+    p, columns = x.of, min(4, x.n)
+    most = min(x.m, 8, max(1, (p.target.registers - columns - 1) // columns))
+    rows = ceil_div(x.m, ceil_div(x.m, most))
+    return [_product(x, parts, (rows, columns), _block(x, parts, rows, columns), 1, lanes(p.dtype, p.target), 0)]
+
+
+def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, int], width: int, along: int, depth: int) -> Kernel:
+    """The kernel of tiles of `size`, of which a work-item does a block (of one part of k), in vectors of `width` columns or `along` k."""
+    p, (rows, columns), (high, wide) = x.of, size, block
+    down, across = ceil_div(x.m, rows), ceil_div(x.n, columns)
+    stored = rows * ceil_div(columns, width) * width
+    batch, part = Axis("b", p.batch, (Digit(Held.GLOBAL, p.batch, 2),)), Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),))
+    i = Axis("j" if x.swapped else "i", x.m, _digits(down, high, rows, 1))
+    j = Axis("i" if x.swapped else "j", x.n, _digits(across, wide, columns, 0), width)
+    k = Axis("k", p.k, (), along)
+    sums = Temp(f"{p.name}_sums", p.result, p.batch * down * across * stored, p.dtype)
+    f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n, *([sums.size] if depth else [])))
+    a, b, c = Tile("a", (batch, i, k), p.dtype), Tile("b", (batch, j, k), p.dtype), Tile("c", (part, batch, i, j), p.dtype)
+    read = [program.Load(given, lines.source(f), panels=axis if lines.panels else None)
+            for given, lines, axis in ((a, x.a, i), (b, x.b, j))]
+    kept = _alone(f.scratch(sums, "sums", "inout", (p.batch, down, across, stored))) if depth else None
     if parts > 1:
-        step = ceil_div(ceil_div(p.k, parts), 16) * 16
-        emit(f"const {index} part = {item(2)}" + (f" % {parts};" if p.batch > 1 else ";"))
-        emit.part(index, "k0", "k1", step, p.k)
-    if p.batch > 1:
-        emit(f"const {index} b = {item(2)}" + (f" / {parts};" if parts > 1 else ";"))
-    k0, k1 = ("k0", "k1") if parts > 1 or depth else (0, p.k)
-    if depth:
-        emit(f"for ({index} k0 = 0; k0 < {p.k}; k0 += {depth}) {{")
-        emit(f"const {index} k1 = {inside(f'k0 + {depth}', p.k, p.k % depth == 0, index)};")
-    loops = _open(emit, index, "column_tile", "j", p.n, columns, "", wide, across, loop=True)
-    loops += _open(emit, index, "row_tile", "i", p.m, rows, "", high, down, loop=True)
-    row_tile, column_tile = "row_tile" if down > 1 else 0, "column_tile" if across > 1 else 0
-    emit(f"__global const {ctype(p.dtype)} *pa = {plus(a.base(batch, row_tile, 'i'), (k0, a.along))};")
-    emit(f"__global const {ctype(p.dtype)} *pb = {plus(b.base(batch, column_tile, 'j'), (k0, b.along))};")
-    if depth:
-        assert isinstance(inner, Broadcast)
-        tile = plus((batch, down * across), (row_tile, across), column_tile)
-        emit(f"__global {ctype(p.dtype)} *sum = {plus('partial', (tile, inner.size))};")
-        inner.loop(emit, index, a, b, k0, k1, "sum")
-        emit(f"if (k1 < {p.k}) {{")
-        inner.keep(emit, "sum")
-        emit("} else {")
+        partial = f.scratch(_partial(p, parts), "partial", "out", (parts, p.batch, p.m, p.n))
+        sink = _by_columns(partial) if x.swapped else partial
     else:
-        inner.loop(emit, index, a, b, k0, k1)
-    _store(emit, p, inner, batch)
-    for _ in range(loops + 2 * (depth > 0)):
-        emit("}")
-    size = (ceil_div(across, wide), ceil_div(down, high), p.batch * parts)
-    return emit.kernel(size, (1, 1, 1), p.flops, p.bytes, inner.title)
+        where = (lambda f, at: p.where(f, (at[0], at[2], at[1]))) if x.swapped else p.where
+        sink = _alone(f.result(p.result, where))
+    loop = Loop(k, (*read, Dot(c, a, b)), part if parts > 1 else None, _length(p, parts), unrolled=along == 1, depth=depth, kept=kept)
+    fold = [Fold(c, k)] if along > 1 else []
+    steps: tuple[Step, ...] = (Zeros(c), loop, *fold, Store(c, sink, x.statements * (width if x.swapped else 1)))
+    title = f"{rows}x{columns} register tiles" if along == 1 else f"{rows}x{columns} dot products at a time, {along} of k a step"
+    deep = f", {depth} of k after {depth}" if depth else ""
+    about = f"{x.m}x{x.n}x{p.k} product in {title}; a work-item does {high}x{wide} of them{deep}."
+    return f.kernel(Program((batch, part, j, i, k), ALONE, steps), p.name, about, p.flops, p.bytes, title, tile.written)
 
 
-def _deep_block(p: Product, rows: int, columns: int, depth: int) -> tuple[int, int]:
+def _alone(place: Place) -> Place:
+    """The same, of elements that the part of k has nothing to do with."""
+    return lambda *at: place(*at[1:])
+
+
+def _by_columns(partial: Place) -> Place:
+    """Partial results, given as (part, batch, j, i): the lanes of a vector are elements of a column."""
+    def find(*at: Index) -> Element:
+        part, b, j, i = at
+
+        def write(value: Expression) -> None:
+            for n in range(value.lanes):
+                found = partial(part, b, i + n, j)
+                assert found.write is not None
+                found.write(value if value.lanes == 1 else Lanes(value, n))
+
+        return Element((), write=write)
+
+    return find
+
+
+def _digits(count: int, several: int, size: int, dim: int) -> tuple[Digit, ...]:
+    """Of the work-item, of the tile that it does, of the register."""
+    return Digit(Held.GLOBAL, ceil_div(count, several), dim), Digit(Held.TILE, several), Digit(Held.REGISTER, size)
+
+
+def _deep_block(x: Problem, rows: int, columns: int, depth: int) -> tuple[int, int]:
     """How many tiles down and across one work-item does of a product whose k is in blocks: what a core's second cache holds.
 
     These are a block of A, one of B, and the accumulators; every core has several such, so that they end together.
     """
-    down, across = ceil_div(p.m, rows), ceil_div(p.n, columns)
+    p, down, across = x.of, ceil_div(x.m, rows), ceil_div(x.n, columns)
     high = wide = 1
     while True:
         tall = (high * rows <= wide * columns and high < down) or wide >= across
@@ -238,30 +379,9 @@ def _deep_block(p: Product, rows: int, columns: int, depth: int) -> tuple[int, i
         high, wide = grown
 
 
-def _open(emit: Text, index: str, tile: str, first: str, lines: int, panel: int, gid: str, block: int, count: int, loop: bool) -> int:
-    """Emits, for one direction, the range of tiles of this work-item (loop=False) or the loop over it; returns the loops opened."""
-    if count == 1:
-        if loop:
-            emit(f"const {index} {first} = 0;")
-        return 0
-    if not loop:
-        if block == 1:
-            emit(f"const {index} {tile} = {gid};")
-        elif block < count:
-            emit(f"const {index} first_{tile} = {gid} * {block};")
-            emit(f"const {index} last_{tile} = {inside(f'first_{tile} + {block}', count, count % block == 0, index)};")
-        return 0
-    if block > 1:
-        start, stop = (f"first_{tile}", f"last_{tile}") if block < count else (0, count)
-        emit(f"for ({index} {tile} = {start}; {tile} < {stop}; {tile}++) {{")
-    start = f"{tile} * {panel}" if panel > 1 else tile
-    emit(f"const {index} {first} = {inside(start, lines - panel, lines % panel == 0, index)};")
-    return int(block > 1)
-
-
-def _block(p: Product, parts: int, rows: int, columns: int) -> tuple[int, int]:
+def _block(x: Problem, parts: int, rows: int, columns: int) -> tuple[int, int]:
     """How many tiles down and across one work-item does: enough work to pay for its start, few enough to feed the cores."""
-    down, across = ceil_div(p.m, rows), ceil_div(p.n, columns)
+    p, down, across = x.of, ceil_div(x.m, rows), ceil_div(x.n, columns)
     high = wide = 1
     while True:
         items = ceil_div(down, high) * ceil_div(across, wide) * p.batch * parts
@@ -275,47 +395,3 @@ def _block(p: Product, parts: int, rows: int, columns: int) -> tuple[int, int]:
         if (items <= p.target.cores and work > 1 << 13) or work > 1 << 21:
             return high, wide
         high, wide = grown
-
-
-def _store(emit: Text, p: Product, inner: Inner, batch: Term) -> None:
-    """Emits the stores of a tile: rows and columns that the neighbours of an early-starting tile store are left out of it."""
-    rows_over = -p.m % inner.rows
-    if rows_over:
-        emit(f"if (i == row_tile * {inner.rows}) {{")
-        _store_rows(emit, p, inner, batch, 0, rows_over)
-        emit("}")
-    _store_rows(emit, p, inner, batch, rows_over, inner.rows)
-
-
-def _store_rows(emit: Text, p: Product, inner: Inner, batch: Term, first: int, stop: int) -> None:
-    def columns(skip: int) -> None:
-        found = [inner.results(r, skip) for r in range(first, stop)]
-        _, value, width = found[0][0]
-        if stop == first + 1 or not p.store.long(len(found) * len(found[0]), batch, "i", "j", value=value, width=width):
-            for r, row in enumerate(found, first):
-                for column, value, width in row:
-                    p.store.write(emit, batch, plus("i", r), plus("j", column), value, width)
-            return
-        size, at = sum(width for *_, width in found[0]), 0
-        emit("{")
-        emit.array(ctype(p.dtype), "sums", (stop - first) * size)
-        for row in found:
-            for _, value, width in row:
-                emit(f"{kept(p.dtype, width, plus('sums', at))} = {value};")
-                at += width
-        at = -first * size
-        with emit.counting("r", stop, first) as line:
-            for column, _, width in found[0]:
-                p.store.write(emit, batch, plus("i", line), plus("j", column), kept(p.dtype, width, plus("sums", (line, size), at)), width)
-                at += width
-        emit("}")
-
-    over = -p.n % inner.columns
-    if over == 0:
-        columns(0)
-        return
-    emit(f"if (j == column_tile * {inner.columns}) {{")
-    columns(0)
-    emit("} else {")
-    columns(over)
-    emit("}")

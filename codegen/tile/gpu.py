@@ -84,14 +84,6 @@ class Items:
 
     # -- names, indices
 
-    @contextmanager
-    def names(self) -> Iterator[None]:
-        """The names of what is declared in blocks that are opened in it are free again at its end. (What does not change in these stands
-        in front of them.)"""
-        before = set(self.w.used)
-        yield
-        self.w.rewind(before | {s.symbol.name for block in self.w.blocks for s in block.items if isinstance(s, Declare)})
-
     def index(self, axis: Axis, registers: Registers) -> Index:
         """The index along an axis, of these registers."""
         return self.fixed[axis] if axis in self.fixed else self.start(axis) + self.within(axis, registers)
@@ -136,7 +128,7 @@ class Items:
     def spread(self, axes: Sequence[Axis], unrolled: bool = True) -> Iterator[dict[tuple[Axis, int], Index]]:
         """Loops over the registers along these axes. Asked to be unrolled: what is indexed by a number that is known is in a register."""
         found: dict[tuple[Axis, int], Index] = {}
-        with self.names(), ExitStack() as inside:
+        with self.w.scope(), ExitStack() as inside:
             for axis in axes:
                 for n, digit in enumerate(axis.digits):
                     if digit.held is Held.REGISTER and digit.count > 1:
@@ -245,7 +237,7 @@ class Items:
         """Items read what they need where they need it."""
         w, axis = self.w, loop.axis
         loads = [s for s in loop.body if isinstance(s, Load)]
-        with self.names():
+        with self.w.scope():
             first, last, _ = self.part(loop, 1)
             around = [a for a in self.fixed if any(a in s.tile.axes for s in loads)]
             tests = self.outside(around, [self.fixed[a] for a in around], {})
@@ -301,11 +293,11 @@ class Items:
         following = bounded(step.index + 1, 0, count)        # where there are more
         more = Infix("<", w.at(step.index + 1), w.at(last))
         with w.loop(step, first, last):
-            with self.names(), w.branch(more):
+            with self.w.scope(), w.branch(more):
                 for load in loads:
                     self.fetch(load, loop, following, limits, fetched[load.tile])
             self.block(loop, step.index)
-            with self.names(), w.branch(more):
+            with self.w.scope(), w.branch(more):
                 for load in loads:
                     self.put(load, axis, following, fetched[load.tile])
             w.barrier()
@@ -331,7 +323,7 @@ class Items:
         """
         line, items = self.line(load.tile, axis).block, prod(self.program.local)
         total = line * axis.block
-        with self.names(), ExitStack() as inside:
+        with self.w.scope(), ExitStack() as inside:
             at = Var(self.w.own("at"), ceil_div(total, items))
             inside.enter_context(self.w.loop(at, 0, at.hi + 1, unrolled=True) if at.hi else self.w.block(Block("{")))
             unit = self.w.indexed("unit", at.index * items + self.unit)

@@ -169,7 +169,7 @@ class MatrixItems(Items):
         kept = {x.load.tile: self.kept(x) for x in self.operands if x.load.copied is None}
         for ahead in range(stages - 1):                      # a group of copies for each, be it empty: they are counted
             if ahead < count:
-                with self.names(), self.where(first + ahead, last, ahead > 0):
+                with self.w.scope(), self.where(first + ahead, last, ahead > 0):
                     at = bounded(first + ahead, 0, count)
                     for x in self.operands:
                         self.fetch_block(x, loop, at, limits, kept)
@@ -183,11 +183,11 @@ class MatrixItems(Items):
         step = Var(w.own("step"), count)
         after, more = step.index + (stages - 1), count > stages - 1
         ahead_at = bounded(after, 0, count)
-        with w.loop(step, first, last), self.names():
+        with w.loop(step, first, last), self.w.scope():
             if not loop.ahead:
                 self.arrived(stages)
             if more:
-                with self.names(), self.where(after, last):
+                with self.w.scope(), self.where(after, last):
                     for x in self.operands:
                         self.fetch_block(x, loop, ahead_at, limits, kept)
             w.add(Instruct(COMMIT))
@@ -197,7 +197,7 @@ class MatrixItems(Items):
                 elif k < deep - 1:
                     self.read(fragments, step.index, k + 1)
                 if k == deep - 1 and more and kept:
-                    with self.names(), self.where(after, last):
+                    with self.w.scope(), self.where(after, last):
                         for x in self.operands:
                             self.put_block(x, ahead_at, loop, kept)
                 if loop.ahead and k == deep - 1 and count > 1:
@@ -262,7 +262,7 @@ class MatrixItems(Items):
         """An item's share of a block: copied, or to registers."""
         w, load, axis = self.w, x.load, loop.axis
         number = Var(w.own("part"), x.rows * x.chunks // prod(self.program.local))
-        with self.names(), self.counted(number):
+        with self.w.scope(), self.counted(number):
             row, chunk = self.shared(x, number.index)
             along = chunk * self.each
             k, line = (row, along) if load.across else (along, row)
@@ -309,7 +309,7 @@ class MatrixItems(Items):
             return
         array, dtype = kept[x.load.tile], self.dot.into.dtype
         number = Var(w.own("part"), x.rows * x.chunks // prod(self.program.local))
-        with self.names(), self.counted(number):
+        with self.w.scope(), self.counted(number):
             row, chunk = self.shared(x, number.index)
             to = w.indexed("to", self.place_of(x, step, row, chunk))
             for word in range(self.words):
@@ -343,7 +343,7 @@ class MatrixItems(Items):
         assert isinstance(into, Array)
         (_, a, of_a), (_, b, of_b) = fragments
         i, j = Var(w.own("tile"), self.tiles(self.rows)), Var(w.own("tile"), self.tiles(self.columns))
-        with self.names(), self.counted(i), self.counted(j):
+        with self.w.scope(), self.counted(i), self.counted(j):
             c = (i.index * self.tiles(self.columns) + j.index) * by.c.registers
             places = (into, c, by.c), (a, i.index * by.a.registers + which * of_a, by.a), (b, j.index * by.b.registers + which * of_b, by.b)
             w.add(Instruct(by.multiply, tuple([Access(array, at, each=x.registers) for array, at, x in places])))
@@ -372,7 +372,7 @@ class MatrixItems(Items):
         matrix, row = lane // 8, lane % 8
         line, more = (matrix % 2 * 8, matrix // 2) if x.of_a else (matrix // 2 * 8, matrix % 2)
         number = Var(w.own("tile"), count // 4)
-        with self.names(), self.counted(number):
+        with self.w.scope(), self.counted(number):
             at = self.first_line(x) + number.index * 16 + line
             if x.load.across:
                 place = self.place_of(x, step, more * each + row + k, at // each)
@@ -405,14 +405,14 @@ class MatrixItems(Items):
 
         if x.load.across:
             second, chunk = Var(w.own("second"), 2), Var(w.own("chunk"), count // (2 * each))
-            with self.names(), self.counted(second), self.counted(chunk):
+            with self.w.scope(), self.counted(second), self.counted(chunk):
                 row = own + second.index * 4 if self.by.of.itemsize == 4 else own * 2 + second.index
                 vector = read(self.place_of(x, step, row + k, self.first_line(x) // each + chunk.index * 8 + group))
                 for element in range(each):
                     put(vector, element, chunk.index * each + element, second.index)
             return
         line = Var(w.own("line"), count // 2)
-        with self.names(), self.counted(line):
+        with self.w.scope(), self.counted(line):
             vector = read(self.place_of(x, step, self.first_line(x) + line.index * 8 + group, own + k // each))
             for element in range(each):
                 put(vector, element, line.index, constant(element))
@@ -436,7 +436,7 @@ class MatrixItems(Items):
         into = self.registers[tile]
         assert isinstance(into, Array)
         part = Var(w.own("part"), rows.digits[cut].count)
-        with self.names(), self.counted(part):
+        with self.w.scope(), self.counted(part):
             w.barrier()
             inner = Axis(rows.name, rows.size, rows.digits[cut + 1:])
             with self.spread((inner, columns)) as found:
@@ -464,7 +464,7 @@ class MatrixItems(Items):
         w, tile, rows, columns = self.w, store.tile, self.rows, self.columns
         groups, lane = self.program.local[1], self.lane
         warp, line, column = Var(w.own("warp"), warps), Var(w.own("line"), high // groups), Var(w.own("at"), columns.block // WARP)
-        with self.names(), ExitStack() as inside:
+        with self.w.scope(), ExitStack() as inside:
             for var in (warp, line, column):
                 inside.enter_context(w.loop(var, 0, var.hi + 1, unrolled=var is column) if var.hi else w.block(Block("{")))
             own = line.index * groups + self.of_group

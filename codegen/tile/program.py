@@ -1,9 +1,9 @@
 """Tile programs: what a kernel does with blocks of values, before anything is said in statements. Start at `Program`.
 
 A tile is a block of values along axes of the problem. Its layout is that of its axes: the digits of an index are the numbers of a
-work-group, of an item in it, and of a register, so an element belongs to one item, which holds it in a register. A lowering (`gpu`)
-makes the statements. What a tile is loaded from and stored to are callbacks, which get the index along each axis: index maps (windows of
-an image), fused producers and epilogues are theirs.
+work-group, of an item in it, and of a register, so an element belongs to one item, which holds it in a register. A lowering (`gpu`,
+`cpu`) makes the statements. What a tile is loaded from and stored to are callbacks, which get the index along each axis: index maps
+(windows of an image), fused producers and epilogues are theirs.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Held(Enum):
     ITEM = "local"                # an item of its group
     GLOBAL = "global"             # an item of all: of items that have nothing to do with each other
     REGISTER = "register"         # a register, or an iteration of a loop
+    TILE = "tile"                 # a tile of registers, of the several that an item does one after the other (on CPUs)
 
 
 class Digit(Plain):
@@ -40,12 +41,13 @@ class Digit(Plain):
 class Axis(Plain):
     """The indices 0..size-1 along one dimension of the problem. digits: where each is, the largest first; they may go beyond `size`.
 
-    name: what kernels call the index.
+    name: what kernels call the index. lanes: so many registers side by side are a vector (on CPUs).
     """
 
     name: str
     size: int
     digits: tuple[Digit, ...] = ()
+    lanes: int = 1
 
     @property
     def covered(self) -> int:
@@ -73,12 +75,14 @@ class Tile(Plain):
 
 class Element(Plain):
     """One element of what a tile is loaded from, or stored to. tests: what has to hold for it to be there; elsewhere 0 is loaded, and
-    nothing is stored. read: its value, by statements where it is called; write: stores a value.
+    nothing is stored. read: its value, by statements where it is called; write: stores a value, or the lanes of a vector, along the last
+    index. access: where it lies, if that is all there is to reading it.
     """
 
     tests: tuple[Expression, ...]
     read: Callable[[], Expression] | None = None
     write: Callable[[Expression], None] | None = None
+    access: Access | None = None
 
 
 class Place(Protocol):
@@ -98,12 +102,14 @@ class Load(Plain):
 
     copied: where 16 bytes of it are that lie side by side, from an element on whose index there is a multiple of their number; None if they
     do not lie so.
+    panels: of this axis, which is in tiles, the source is given two indices: the number of the tile, and the place in it.
     """
 
     tile: Tile
     source: Place
     across: bool = False
     copied: Callable[..., Access] | None = None
+    panels: Axis | None = None
 
 
 class Dot(Plain):
@@ -128,7 +134,8 @@ class Loop(Plain):
 
     count: declares what there is to know of the indices along `of` before the loop; how many of the axis there are, if not always all.
     unrolled: the compiler is asked to write it out. stages: how many blocks of staged tiles there is room for; ahead: what is multiplied
-    next is read from there before this is.
+    next is read from there before this is. depth: tiles of registers are done for so many of the axis, then for the next
+    (on CPUs): what they have added up is kept between, in a buffer.
     """
 
     axis: Axis
@@ -140,6 +147,8 @@ class Loop(Plain):
     unrolled: bool = False
     stages: int = 2
     ahead: bool = False
+    depth: int = 0
+    kept: Place | None = None
 
 
 class Fold(Plain):
@@ -150,10 +159,14 @@ class Fold(Plain):
 
 
 class Store(Plain):
-    """The tile is written, by the items that have it."""
+    """The tile is written, by the items that have it. statements: how many each element takes, about."""
 
     tile: Tile
     sink: Place
+    statements: int = 1
+
+
+Step = Zeros | Loop | Fold | Store
 
 
 class Program(Plain):
@@ -161,7 +174,7 @@ class Program(Plain):
 
     axes: tuple[Axis, ...]
     local: tuple[int, ...]
-    steps: tuple[Zeros | Loop | Fold | Store, ...]
+    steps: tuple[Step, ...]
 
     @property
     def cooperates(self) -> bool:
