@@ -6,7 +6,7 @@ this lowering, such as packed GEMM panels; or `FAULTS`), a `RuntimeScalar` or a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -226,11 +226,14 @@ class Kernel:
         made.__dict__["form"] = with_numbers(self.form, iter(numbers))
         return made
 
+    def statements(self) -> Iterator[Statement]:
+        return statements_in(self.body)
+
     @cached_property
     def _by_class(self) -> dict[type[Statement], list[Any]]:
         """The statements of each kind."""
         found: dict[type[Statement], list[Any]] = {}
-        for s in statements_in(self.body):
+        for s in self.statements():
             found.setdefault(type(s), []).append(s)
         return found
 
