@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DeviceError, OutOfMemoryError
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import Suspicions, verify
@@ -283,7 +284,7 @@ class _Mapping:
 
 def _laid_out(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
     """An array in another shape; complex numbers as pairs of real ones, or these as complex ones, if `dtype` says so."""
-    if array.dtype != dtype and "c" in (array.dtype.kind, np.dtype(dtype).kind):
+    if array.dtype != dtype and "c" in (dtype_kind(array.dtype), dtype_kind(np.dtype(dtype))):
         array = array.reshape(-1).view(dtype)
     return array.reshape(shape)
 

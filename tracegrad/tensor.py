@@ -25,6 +25,7 @@ from tracegrad.cache import listed
 from tracegrad.canonical import resolve
 from tracegrad.compile import PART, Device, find_device, is_view, part, read, realize, upload, without_history
 from tracegrad.config import config
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, bind, cast, const, data, detached, iota, scalar
 from tracegrad.ir import Aval, Folded, Node, Size, own_nodes, user_location
@@ -877,7 +878,7 @@ class Tensor(Operators):
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
             array = np.asarray(value)
-            if array.dtype.kind not in "biufc":
+            if dtype_kind(array.dtype) not in "biufc":
                 raise DTypeError(f"setitem: cannot assign {type(value).__name__}; give a tensor, a number, or lists or arrays of numbers")
             value = from_array(array, self._device)
         if isinstance(value, Tensor) and value._device is not self._device and (not value.ndim or indexing.is_basic(key)):

@@ -22,10 +22,10 @@ def halves(graph: Graph) -> Graph:
         if not _in_steps(node):
             return node if operands == node.operands else rebind(node, operands)
         with at(node.loc):
-            return cast(rebind(node, tuple([cast(o, dtypes.float32) for o in operands])), dtypes.float16)
+            return cast(rebind(node, tuple([cast(o, dtypes.float32) for o in operands])), node.dtype)
 
     return graph.rebuilt(replace)
 
 
 def _in_steps(node: Node) -> bool:
-    return node.dtype == dtypes.float16 and node.fn.in_steps
+    return dtypes.is_half(node.dtype) and node.fn.in_steps

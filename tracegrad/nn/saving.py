@@ -18,6 +18,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors import numpy as files
 
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, printable
 from tracegrad.ir import Size
 from tracegrad.nn import torch_files
@@ -155,7 +156,7 @@ def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]], kno
                     arrays[number] = arrays[number].reshape(*value.shape, 1).view(np.float64)
                     known[id(value)]["complex"] = True
             else:
-                if value.dtype.kind not in "fiubc":
+                if dtype_kind(value.dtype) not in "fiubc":
                     raise ArgumentError(f"save: {path} is a numpy {kind.__name__} of {value.dtype}, which cannot be saved")
                 known[id(value)] = {"array" if isinstance(value, np.ndarray) else "scalar": number}
                 arrays[number] = np.array(value, order="C")

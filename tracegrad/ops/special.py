@@ -18,6 +18,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.cache import memoize
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, call, common_dtype, const, refuse_complex
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, entered, method, public
@@ -152,8 +153,8 @@ class Nextafter(Elementwise):
     name, nin, kinds = "nextafter", 2, "f"
 
     def aval(self, *operands):
-        if any(o.dtype == dtypes.float16 for o in operands):
-            raise DTypeError("nextafter: takes float32 and float64, got float16; cast first")
+        if halves := [o.dtype for o in operands if dtypes.is_half(o.dtype)]:
+            raise DTypeError(f"nextafter: takes float32 and float64, got {halves[0]}; cast first")
         return super().aval(*operands)
 
     numpy = staticmethod(np.nextafter)
@@ -704,7 +705,7 @@ _special()(xlogy)
 
 
 def _as_float(x: Array) -> Array:
-    return x if x.dtype.kind == "f" else x * 1.0
+    return x if dtype_kind(x.dtype) == "f" else x * 1.0
 
 
 @public("sinc")
