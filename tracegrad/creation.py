@@ -13,6 +13,7 @@ import numpy as np
 from tracegrad import dtypes, methods, random_state
 from tracegrad.at_once import Remembered
 from tracegrad.compile import find_device, obstacle
+from tracegrad.dlpack import imported
 from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import (
     ArgumentError,
@@ -292,6 +293,10 @@ def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, An
         return _imported(call, data, copy, ArgumentError)
     try:
         return np.asarray(data, copy=False) if copy is False else _exactly(data, np.asarray(data))
+    except TypeError:                                       # torch gives numpy no bfloat16
+        if not hasattr(data, "__dlpack__"):
+            raise
+        return _imported(call, data, copy, ArgumentError)
     except ValueError as error:
         if copy is False:
             raise ArgumentError(f"{call}: copy=False, but a {type(data).__name__} has no array's memory to share; leave copy out") from None
@@ -328,7 +333,7 @@ def _own_dtypes(data: Any) -> list[dtypes.DType]:
 def _imported(call: str, x: Any, copy: bool | None, refusal: type[TracegradError]) -> np.ndarray[Any, Any]:
     """What x exports through DLPack, as a numpy array."""
     try:
-        return np.from_dlpack(x, copy=False if copy is False else None)
+        return imported(x, copy=False if copy is False else None)
     except (BufferError, RuntimeError) as error:
         raise refusal(f"{call}: no array could be had of the {type(x).__name__}: {error}; bring it to the CPU, or copy it") from error
 

@@ -80,9 +80,15 @@ def dtype_kind(dtype: DType) -> str:
     return "f" if kind == "V" and dtype == bfloat16 else kind
 
 
+def spelled(dtype: DType) -> str:
+    """A text of which np.dtype makes the dtype again."""
+    return dtype.name if dtype.kind == "V" else dtype.str
+
+
 def finfo(dtype: DType) -> Any:
     """numpy's finfo; of bfloat16, too."""
-    return ml_dtypes.finfo(dtype) if dtype == bfloat16 else np.finfo(dtype)
+    limits: Any = ml_dtypes.finfo if dtype == bfloat16 else np.finfo
+    return limits(dtype)
 
 
 def is_half(dtype: DType) -> bool:

@@ -201,7 +201,7 @@ def _once(order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence
             last[o] = i
     for t in ends:
         last[t] = -1
-    bfloat = any([node.aval.dtype is bfloat16 for node in order]) or any([array.dtype is bfloat16 for array in inputs])
+    bfloat = any(node.aval.dtype is bfloat16 for node in order) or any(array.dtype is bfloat16 for array in inputs)
     node = None
     try:
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):

@@ -148,7 +148,8 @@ class Primitive:
         not know where its NaN is sorted to.)
         """
         if self.moves or not (dtype == dtypes.bfloat16 or dtypes.bfloat16 in given) or not in_registry(self):
-            return self.numpy_with(**attrs)
+            plain: Callable[..., Any] = self.numpy_with(**attrs)
+            return plain
         wide = self.numpy_with(**{k: dtypes.float32 if isinstance(v, np.dtype) and v == dtypes.bfloat16 else v for k, v in attrs.items()})
 
         def rule(*operands: Any) -> Any:
