@@ -85,7 +85,7 @@ class Buffer:
         if not self.device.in_host_memory or self.nbytes == 0:
             out = self.download(shape, dtype)
         else:
-            out = _of_dtype(np.asarray(View(self, self.contents(shape, dtype))), dtype)
+            return shown(self, self.contents(shape, dtype))
         out.flags.writeable = False
         return out
 
@@ -305,6 +305,13 @@ class View:
     def __init__(self, buffer: Any, mapped: np.ndarray[Any, Any]) -> None:
         self.mapped, self.buffer = mapped, buffer
         self.__array_interface__ = mapped.__array_interface__
+
+
+def shown(buffer: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A read-only array of the memory that a buffer has as `array`."""
+    out = np.asarray(View(buffer, array))
+    out.flags.writeable = False
+    return _of_dtype(out, array.dtype)
 
 
 def empty(device: Device, nbytes: int) -> Buffer:

@@ -66,9 +66,7 @@ class HostValue:
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         verify(self)
-        out = np.asarray(buffers.View(self, np.asarray(self.array, dtype).reshape(shape)))
-        out.flags.writeable = False
-        return out
+        return buffers.shown(self, np.asarray(self.array, dtype).reshape(shape))
 
     def copy(self) -> HostValue:
         out = HostValue(self.device, np.array(self.array))

@@ -23,7 +23,7 @@ from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, call, common_dtype, const, refuse_complex
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, entered, method, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.complex_numbers import real
 from tracegrad.ops.elementwise import Analytic, Float, erfc_of
 from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, next_to_zero, polynomial
@@ -735,6 +735,8 @@ def spherical_bessel_j0(input: Array) -> Array:
 
 
 @public("logit")
+@on_nodes
+@rounded_once
 def logit(input: Array, eps: float | None = None) -> Array:
     """log(x / (1 - x)); NaN outside [0, 1]. eps: x is limited to [eps, 1 - eps] first."""
     refuse_complex("logit", input)
