@@ -304,7 +304,12 @@ def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, An
 
 
 def _exactly(data: Any, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`found`, or if numpy made floats of integers beyond int64, since there are others among them, the integers as objects."""
+    """`found`, or if numpy made floats of integers beyond int64, since there are others among them, the integers as objects.
+
+    And numbers where it found no dtype for them, since there are bfloat16s among them.
+    """
+    if found.dtype == object and isinstance(data, (list, tuple)) and dtypes.bfloat16 in _own_dtypes(data):
+        return found.astype(np.float64)
     if isinstance(data, (list, tuple)) and dtype_kind(found.dtype) == "f" and found.size and float(np.abs(found).max()) >= 2**63:
         exact = np.array(data, object)
         return exact if all(isinstance(v, int) for v in exact.flat) else found
