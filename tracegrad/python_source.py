@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.dtypes import dtype_kind
 from tracegrad.canonical import resolve
 from tracegrad.compile import executable_graph
+from tracegrad.dtypes import dtype_kind
 from tracegrad.function import Elementwise, Shared, broadcast_shapes
 from tracegrad.ir import Graph, Location, Node
 from tracegrad.operators import FUNCTIONAL, PUBLIC, SPECIAL

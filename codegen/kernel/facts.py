@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from tracegrad.dtypes import dtype_kind
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, ravel, unravel
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import CompilerBug
 from tracegrad.intervals import interval
 from tracegrad.ir import Node

@@ -136,7 +136,7 @@ def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 _read_all: Any = deserialize
 _FORMATS = {"BF16": bfloat16, "BOOL": bool_} | {
-    f"{d.kind.upper()}{8 * d.itemsize}": d for d in SUPPORTED if d.kind in "fiuc"}      # F32, I64, U8, C64, ...
+    f"{d.kind.upper()}{8 * d.itemsize}": d for d in SUPPORTED if d not in (bfloat16, bool_)}      # F32, I64, U8, C64, ...
 
 
 def _short(error: BaseException) -> str:

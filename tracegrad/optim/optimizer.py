@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracegrad.dtypes import dtype_kind
 from tracegrad.canonical import resolve
 from tracegrad.compile import read
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError, TracegradError
 from tracegrad.modes import enable_grad, no_grad, state
 from tracegrad.nn.hooks import RemovableHandle
