@@ -5,20 +5,18 @@ A bfloat16 is the upper half of a float's bits. So a load is a shift, and a stor
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
+from tracegrad.codegen.kernel.vectors import WIDTHS
 from tracegrad.plan import Target
-
-_NAME = re.compile(r"v(load|store)(a?)_bfloat(\d*)")
 
 
 def bfloats(names: Collection[str], target: Target) -> list[str]:
     """The type `bfloat`, and those of the functions `vload_bfloat8`, `vstorea_bfloat4`, ... that are in use: as OpenCL's for halves."""
-    found = sorted(match.groups() for name in names if (match := _NAME.fullmatch(name)))
-    lines = ["typedef ushort bfloat;"] if found else []
-    for lanes in sorted({lanes for _, _, lanes in found}, key=lambda lanes: int(lanes or 1)):
-        hows = [(how, aligned) for how, aligned, own in found if own == lanes]
+    lines = []
+    for lanes in ("", *map(str, WIDTHS)):
+        hows = [(how, aligned) for how in ("load", "store") for aligned in ("", "a") if f"v{how}{aligned}_bfloat{lanes}" in names]
+        lines += ["typedef ushort bfloat;"] * (bool(hows) and not lines)
         anywhere = bool(lanes) and target.clang_builtins and any(not aligned for _, aligned in hows)
         lines += [f"typedef ushort{lanes} __attribute__((aligned(2))) bfloat{lanes}_u;"] * anywhere
         lines += [_CONVERSIONS[how](lanes, target.clang_builtins) for how in sorted({how for how, _ in hows})]
@@ -39,7 +37,7 @@ def bfloats(names: Collection[str], target: Target) -> list[str]:
 
 
 def _of_bfloat(lanes: str, clang: bool) -> str:
-    bits = _converted("x", f"uint{lanes}", clang)
+    bits = _converted("x", "uint", lanes, clang)
     return f"{_FUNCTION} float{lanes} tg_of_bfloat(ushort{lanes} x) {{ return as_float{lanes}({bits} << 16); }}"
 
 
@@ -50,14 +48,14 @@ def _bfloat(lanes: str, clang: bool) -> str:
   {uint} bits = as_{uint}(x);
   {uint} near = bits + (0x7fffu + ((bits >> 16) & 1u));
   near = (bits & 0x7fffffffu) > 0x7f800000u ? (bits & 0x80000000u) | 0x7fc00000u : near;
-  return {_converted("near >> 16", f"ushort{lanes}", clang)};
+  return {_converted("near >> 16", "ushort", lanes, clang)};
 }}"""
 
 
-def _converted(x: str, type_: str, clang: bool) -> str:
-    if not type_[-1].isdigit():
+def _converted(x: str, type_: str, lanes: str, clang: bool) -> str:
+    if not lanes:
         return f"({type_})({x})"
-    return f"__builtin_convertvector({x}, {type_})" if clang else f"convert_{type_}({x})"
+    return f"__builtin_convertvector({x}, {type_}{lanes})" if clang else f"convert_{type_}{lanes}({x})"
 
 
 _FUNCTION = "static inline __attribute__((overloadable, always_inline))"
