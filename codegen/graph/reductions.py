@@ -24,7 +24,7 @@ import numpy as np
 from tracegrad.codegen.graph.components import Components
 from tracegrad.codegen.graph.rewrite import at
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import dtype_kind, float32, float64
+from tracegrad.dtypes import float32, float64
 from tracegrad.function import REGISTRY, Primitive, bind, cast
 from tracegrad.ir import Aval, Graph, Node
 from tracegrad.plan import Target

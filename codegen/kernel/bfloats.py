@@ -13,7 +13,7 @@ from tracegrad.plan import Target
 
 def bfloats(names: Collection[str], target: Target) -> list[str]:
     """The type `bfloat`, and those of the functions `vload_bfloat8`, `vstorea_bfloat4`, ... that are in use: as OpenCL's for halves."""
-    lines = []
+    lines: list[str] = []
     for lanes in ("", *map(str, WIDTHS)):
         hows = [(how, aligned) for how in ("load", "store") for aligned in ("", "a") if f"v{how}{aligned}_bfloat{lanes}" in names]
         lines += ["typedef ushort bfloat;"] * (bool(hows) and not lines)
