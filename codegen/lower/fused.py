@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.expressions import Expression, Load
 from tracegrad.codegen.kernel.guards import Reads, branches
@@ -16,6 +14,7 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile import gpu, matrix
 from tracegrad.codegen.tile.program import Element, Place, Program
+from tracegrad.dtypes import is_half
 from tracegrad.ir import Node
 from tracegrad.plan import Plain
 
@@ -74,9 +73,9 @@ class Fused:
                 if isinstance(value, Load):
                     value = Load(value.access, node.dtype)
                 if stored != [node]:
-                    half = node.dtype == np.float16
+                    half = is_half(node.dtype)
                     if half:                                 # what is made of it is made of what would be stored
-                        value = self.ev.rounded(value)
+                        value = self.ev.rounded(value, node.dtype)
                     if half or isinstance(value, Load):
                         value = self.writer.declare(self.writer.base(node), value, node)
                 self.ev.given = lambda x, _: value if x is node else None
