@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DeviceError, OutOfMemoryError
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import Suspicions, verify
@@ -66,7 +67,7 @@ class Buffer:
         if out.size:
             device = self.device
             with device.lock:
-                cl.enqueue_copy(device.use(device.host_queue), out, self.mem, is_blocking=True)
+                cl.enqueue_copy(device.use(device.host_queue), bits(out), self.mem, is_blocking=True)
         return out
 
     def handle(self) -> Buffer | None:
@@ -84,7 +85,7 @@ class Buffer:
         if not self.device.in_host_memory or self.nbytes == 0:
             out = self.download(shape, dtype)
         else:
-            out = np.asarray(View(self, self.contents(shape, dtype)))
+            return shown(self, self.contents(shape, dtype))
         out.flags.writeable = False
         return out
 
@@ -96,7 +97,7 @@ class Buffer:
         with device.lock:
             queue = device.use(device.host_queue)
             mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
-        return np.asarray(_Mapping(self, mapped))
+        return _of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
 
     def copy(self) -> Buffer:
         """A Buffer of its own with the contents, copied on the device. Raises OutOfMemoryError."""
@@ -122,7 +123,7 @@ class Buffer:
                     mem = self.mem                           # which may be waited for
                     device.last = device.ring.write(queue, mem, array)
                 else:
-                    cl.enqueue_copy(queue, self.mem, array, is_blocking=True)
+                    cl.enqueue_copy(queue, self.mem, bits(array), is_blocking=True)
 
 
 @contextlib.contextmanager
@@ -283,9 +284,19 @@ class _Mapping:
 
 def _laid_out(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
     """An array in another shape; complex numbers as pairs of real ones, or these as complex ones, if `dtype` says so."""
-    if array.dtype != dtype and "c" in (array.dtype.kind, np.dtype(dtype).kind):
+    if array.dtype != dtype and "c" in (dtype_kind(array.dtype), dtype_kind(np.dtype(dtype))):
         array = array.reshape(-1).view(dtype)
     return array.reshape(shape)
+
+
+def bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array as others take it: bfloat16, for which numpy has no buffers, as integers."""
+    return array.view(np.uint16) if array.dtype.kind == "V" else array
+
+
+def _of_dtype(array: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
+    """An array that was made by numpy's interface, which does not tell of bfloat16."""
+    return array if array.dtype == dtype else array.view(dtype)
 
 
 class View:
@@ -294,6 +305,13 @@ class View:
     def __init__(self, buffer: Any, mapped: np.ndarray[Any, Any]) -> None:
         self.mapped, self.buffer = mapped, buffer
         self.__array_interface__ = mapped.__array_interface__
+
+
+def shown(buffer: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A read-only array of the memory that a buffer has as `array`."""
+    out = np.asarray(View(buffer, array))
+    out.flags.writeable = False
+    return _of_dtype(out, array.dtype)
 
 
 def empty(device: Device, nbytes: int) -> Buffer:
@@ -320,7 +338,7 @@ def upload(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     array = np.ascontiguousarray(array)
     if 0 < array.nbytes <= SMALL_UPLOAD and device.kind == "cpu":
         try:
-            return Buffer(device, cl.Buffer(device.context, _RW | cl.mem_flags.COPY_HOST_PTR, hostbuf=array), array.nbytes)
+            return Buffer(device, cl.Buffer(device.context, _RW | cl.mem_flags.COPY_HOST_PTR, hostbuf=bits(array)), array.nbytes)
         except cl.Error:
             make_room(device)
     if array.nbytes >= APART and device.uploads is not None and device.ring is not None:
@@ -369,7 +387,7 @@ def wrap(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     """
     if not array.nbytes:
         return empty(device, 0)
-    return _Wrapped(device, cl.Buffer(device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, hostbuf=array), array)
+    return _Wrapped(device, cl.Buffer(device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, hostbuf=bits(array)), array)
 
 
 def obstacle(device: Device, array: np.ndarray[Any, Any]) -> str:

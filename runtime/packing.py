@@ -22,7 +22,8 @@ LENGTH = 30_000                            # and characters of their texts (more
 ARGUMENTS = 40
 ARRAYS = 1 << 18                           # and bytes of arrays, as many as one kernel has at most where it copies what it reads of
 _POINTER = "__global void *"
-_SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "half": 2, "int": 4, "uint": 4, "float": 4, "long": 8, "ulong": 8, "double": 8}
+_SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "half": 2, "bfloat": 2,
+          "int": 4, "uint": 4, "float": 4, "long": 8, "ulong": 8, "double": 8}
 
 
 class Part(Plain):

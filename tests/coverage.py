@@ -23,7 +23,7 @@ from tracegrad.operators import FUNCTIONAL, PUBLIC, SPECIAL
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 NAMES = (Path(__file__).parent / "op_db.txt").read_text().split()
-DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64", "complex64")
+DTYPES = ("bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64")
 FAILURES = (tg.TracegradError, TypeError, ValueError, RuntimeError, NotImplementedError, IndexError, AttributeError)
 RANDOM = {
     "bernoulli",
@@ -268,7 +268,7 @@ for _stem in (
     SAMPLES[_stem] = SAMPLES[f"shifted_{_stem}"] = lambda f, x: f(x(4, 4), 3)
 REASONS = [  # (names, why they are missing)
     (r"chalf", "a complex number of two float16: NumPy has none"),
-    (r"bfloat16|torch\._scaled_mm", "OpenCL has no such dtype (bfloat16, float8)"),
+    (r"torch\._scaled_mm", "there is no such dtype (float8)"),
     (r"sparse|to_sparse", "no sparse tensors"),
     (r"torch\.ops\.aten\._(flash|efficient)_attention_forward", "kernels of CUDA only, with layouts and random states of their own; "
      "`nn.functional.scaled_dot_product_attention` is the function"),
@@ -427,7 +427,7 @@ def dtype_words(row: Row) -> str:
     if row.dtypes == list(DTYPES):
         return "all"
     parts = []
-    groups = {"bool": ("bool",), "integers": ("uint8", "int32", "int64"), "floats": ("float16", "float32", "float64"),
+    groups = {"bool": ("bool",), "integers": ("uint8", "int32", "int64"), "floats": ("float16", "bfloat16", "float32", "float64"),
               "complex": ("complex64",)}
     for word, members in groups.items():
         held = [m for m in members if m in row.dtypes]
@@ -445,10 +445,10 @@ def text() -> str:
         "# Coverage",
         "",
         f"Of the {len(NAMES)} names of torch's operator database (2.15), {count} are here. This page is written by `make coverage-table`,",
-        "which calls every function with small arguments on the interpreter (dtypes: which of bool, uint8, int32, int64, float16, float32,",
-        "float64, complex64 its arrays may have, ints being promoted where torch does; derivative: reverse mode; forward: `jvp`;",
-        "vmap: over all arrays; traced: in `@trace`). A dash: no float results, or not probed. A dtype that a device lacks is an",
-        "UnsupportedError there.",
+        "which calls every function with small arguments on the interpreter (dtypes: which of bool, uint8, int32, int64, float16,",
+        "bfloat16, float32, float64, complex64 its arrays may have, ints being promoted where torch does;",
+        "derivative: reverse mode; forward: `jvp`; vmap: over all arrays; traced: in `@trace`). A dash: no float results, or not",
+        "probed. A dtype that a device lacks is an UnsupportedError there.",
         "",
         "## Functions",
         "",

@@ -1,4 +1,4 @@
-"""Random programs of float16 as Python text, of operations that have one right result. Start at `half_program`.
+"""Random programs of float16 or bfloat16 as Python text, of operations that have one right result. Start at `half_program`.
 
 Products, sums, quotients and roots of halves in float32, rounded to a half, are the exact result rounded. So a program of these, and of
 whatever looks at their results (comparisons, roundings, conversions), gives the same bits in whatever kernels it is computed.
@@ -34,11 +34,13 @@ MOVES = [
     "(({a} * {b}).amax(0) == {a} * {b}).half()", "{a}.cummax(-1)[0]",
 ]
 LAST = ["{a} == {b}", "{a} > {b}", "tg.isfinite({a})", "{a}.isfinite().all()", "({a} <= 1).any(-1)", "{a}.argmax(-1)", "{a}.isinf()"]
-SPECIAL = np.array([0.0, -0.0, 1.0, 1 + 2.0**-10, 2.0**-12, 2.0**-11, 3 * 2.0**-12, 2048.0, 2049.0, 5000.0, 65504.0, -65504.0, 255.9,
-                    2.0**-24, 3e-7, 6.1e-5, 2.0**-14, np.inf, -np.inf, np.nan, 0.1, 0.3333], np.float16)
+SPECIAL = {tg.float16: np.array([0.0, -0.0, 1.0, 1 + 2.0**-10, 2.0**-12, 2.0**-11, 3 * 2.0**-12, 2048.0, 2049.0, 5000.0, 65504.0, -65504.0,
+                                 255.9, 2.0**-24, 3e-7, 6.1e-5, 2.0**-14, np.inf, -np.inf, np.nan, 0.1, 0.3333], np.float16),
+           tg.bfloat16: np.array([0.0, -0.0, 1.0, 1 + 2.0**-7, 2.0**-9, 2.0**-8, 3 * 2.0**-9, 256.0, 257.0, 1e20, 3.39e38, -3.39e38, 127.8,
+                                  2.0**-126, 1e-38, 1.5e-19, 2.0**-63, np.inf, -np.inf, np.nan, 0.1, 0.3333], tg.bfloat16)}
 
 
-def half_program(rng: Random, quotients: bool = True, lines: int = 9) -> tuple[str, Callable[..., Any], list[Any]]:
+def half_program(rng: Random, dtype: Any = tg.float16, quotients: bool = True, lines: int = 9) -> tuple[str, Callable[..., Any], list[Any]]:
     """(its text, the function, its arguments as arrays). quotients: division and roots, too, which drivers may not compute exactly."""
     pool = [*ARITHMETIC * 2, *(QUOTIENTS if quotients else []), *LOOKS, *MOVES]
     names, body = ["x", "y"], []
@@ -49,6 +51,7 @@ def half_program(rng: Random, quotients: bool = True, lines: int = 9) -> tuple[s
     results = [rng.choice(names) for _ in range(3)] + [names[-1]]
     looks = [rng.choice(LAST).format(a=rng.choice(names), b=rng.choice(names)) for _ in range(3)]
     text = "\n".join(["def program(x, y, c):", *body, f"    return {', '.join([*results, *looks])}"]) + "\n"
+    text = text.replace(".half()", ".bfloat16()") if dtype == tg.bfloat16 else text
     filename = f"<half program {hash(text):x}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     world: dict[str, Any] = {"tg": tg, "F": F}
@@ -56,6 +59,6 @@ def half_program(rng: Random, quotients: bool = True, lines: int = 9) -> tuple[s
     draw = np.random.default_rng(rng.randrange(1 << 30))
     arrays = []
     for shape in ((ROWS, COLUMNS), (ROWS, COLUMNS), (COLUMNS,)):
-        values = (draw.standard_normal(shape) * 10.0 ** draw.uniform(-3, 3, shape)).astype(np.float16)
-        arrays.append(np.where(draw.random(shape) < 0.4, draw.choice(SPECIAL, shape), values))
+        values = (draw.standard_normal(shape) * 10.0 ** draw.uniform(-3, 3, shape)).astype(dtype)
+        arrays.append(np.where(draw.random(shape) < 0.4, draw.choice(SPECIAL[dtype], shape), values))
     return text, world["program"], arrays

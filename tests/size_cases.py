@@ -21,6 +21,7 @@ import tracegrad as tg
 from tests.random_programs import fit
 from tests.test_registry import OPS
 from tracegrad.compile import NUMPY
+from tracegrad.dtypes import dtype_kind
 from tracegrad.function import Elementwise
 from tracegrad.nn import functional as F
 
@@ -56,7 +57,8 @@ FUNCTIONS = [
     "tg.clamp(x, y - 1, y + 1)", "x.lerp(y, 0.3)", "x.isinf()", "x.isfinite()", "tg.logical_and(x, y > 0)", "tg.logical_or(x > 0, y > 0)",
     "tg.logical_xor(x > 0, y > 0)", "tg.logical_not(x)", "x.detach() * y", "x.to(tg.int32)", "x.to(tg.float64) * 0.5",
     "tg.div(x, p, rounding_mode='floor')", "tg.add(x, y, alpha=0.3)", "tg.sub(x, y, alpha=0.3)", "x.double().float()",
-    "tg.where(m, x, y)", "tg.round(x, decimals=1)", "p ** x", "p ** 2.5", "x ** 3", "x.half().float()", "x % 0.7", "x // 0.7",
+    "tg.where(m, x, y)", "tg.round(x, decimals=1)", "p ** x", "p ** 2.5", "x ** 3", "x.half().float()", "x.bfloat16().float()",
+    "x % 0.7", "x // 0.7",
     "(x * 30).to(tg.int32) // 7 % 5", "(x * 30).long() << 2 & 12 | 1", "~(x * 30).int() ^ 3 >> 1",
     *[f"tg.bitwise_{name}((x * 30).int(), (y * 30).int())" for name in ("and", "or", "xor")], "tg.bitwise_not(x > 0)",
     *[f"tg.bitwise_{name}_shift((x * 30).int(), (y + 2).int())" for name in ("left", "right")], "(x * 30).to(tg.uint8)", "x * 2.5 + r",
@@ -257,7 +259,7 @@ class Case:
             "u": rng.uniform(-1, 1, own),
         }
         text = " ".join([self.text, *(BEFORE[name][1] for name, *_ in self.steps()), "x0 u"])
-        return {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in every.items() if re.search(rf"\b{k}\b", text)}
+        return {k: v.astype(np.float32) if dtype_kind(v.dtype) == "f" else v for k, v in every.items() if re.search(rf"\b{k}\b", text)}
 
     def results(self, **given: Any) -> list[Any]:
         """Value, gradient, and the derivative of the gradient in direction u; only what exists."""
@@ -299,7 +301,7 @@ def code(text: str) -> Any:
 
 
 def typed(arrays: dict[str, Any], dtype: str) -> dict[str, Any]:
-    return {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in arrays.items()}
+    return {k: v.astype(dtype) if dtype_kind(v.dtype) == "f" else v for k, v in arrays.items()}
 
 
 def compute(cases: Sequence[Case], dtype: str, device: Any, trace: bool = True) -> list[list[Any]]:
@@ -331,7 +333,7 @@ def compute(cases: Sequence[Case], dtype: str, device: Any, trace: bool = True) 
 
 
 WHAT = ("value", "gradient", "second derivative")
-EPS = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def wrong(found: Any, wanted: Any, single: Any, double: Any, least: str = "float64") -> str:
@@ -341,7 +343,7 @@ def wrong(found: Any, wanted: Any, single: Any, double: Any, least: str = "float
     """
     if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
         return f"{found.dtype}{list(found.shape)} instead of {wanted.dtype}{list(wanted.shape)}"
-    if wanted.dtype.kind != "f":
+    if dtype_kind(wanted.dtype) != "f":
         count = int(np.sum(found != wanted))
         return f"{count} of {wanted.size} differ" if count else ""
     finite = np.isfinite(wanted)
@@ -382,7 +384,8 @@ def disagreements(cases: Sequence[Case], devices: Iterable[Any], dtypes: Sequenc
                     out += parts or [f"all of {len(cases)} cases together, {dtype}: {type(error).__name__}: {str(error)[:600]}"]
                 continue
             for k, case in enumerate(cases):
-                least = "float16" if "half()" in case.text else "float32" if "float()" in case.text else "float64"
+                written = {"bfloat16()": "bfloat16", "half()": "float16", "float()": "float32"}
+                least = next((dtype for word, dtype in written.items() if word in case.text), "float64")
                 for what, f, w, s, d in zip(WHAT, found[k], wanted[dtype][k], wanted["float32"][k], wanted["float64"][k], strict=False):
                     problem = wrong(f, w, s, d, least)
                     if problem:

@@ -21,6 +21,7 @@ import tracegrad as tg
 from tests import standalone
 from tests.random_programs import FLOATS, Program, programs
 from tracegrad import compile as tg_compile
+from tracegrad.dtypes import dtype_kind
 from tracegrad.interpret import interpret
 from tracegrad.runtime.device import Device
 
@@ -88,10 +89,11 @@ def called(program: Program, fn: Any, which: int, device: Any) -> list[Any]:
 def agree(found: Any, wanted: Any, program: Program, what: str) -> None:
     for k, (f, w) in enumerate(zip(found, wanted, strict=True)):
         assert (f.shape, f.dtype) == (w.shape, w.dtype), f"{what}: result {k} of\n{program!r}"
-        if w.dtype.kind != "f":
+        if dtype_kind(w.dtype) != "f":
             np.testing.assert_array_equal(f, w, err_msg=f"{what}: result {k} of\n{program!r}")
         else:
-            tolerance = max(TOLERANCE[str(a.dtype)] for a in (*program.arrays(0), w) if a.dtype.kind == "f") * (1 + len(program.lines))
+            floats = [a for a in (*program.arrays(0), w) if dtype_kind(a.dtype) == "f"]
+            tolerance = max(TOLERANCE[str(a.dtype)] for a in floats) * (1 + len(program.lines))
             scale = np.max(np.abs(w), initial=1.0)
             np.testing.assert_allclose(f, w, rtol=0, atol=tolerance * scale, err_msg=f"{what}: result {k} of\n{program!r}")
 
@@ -215,7 +217,7 @@ def losses(program: Program) -> Any:
 
 
 def floats(program: Program) -> list[int]:
-    return [i for i, a in enumerate(program.arrays(0)) if a.dtype.kind == "f"]
+    return [i for i, a in enumerate(program.arrays(0)) if dtype_kind(a.dtype) == "f"]
 
 
 def backward(program: Program, which: int, device: Any, wrap: Any = lambda f: f) -> list[Any]:

@@ -1,4 +1,4 @@
-"""float16 means one thing: what an operation returns is rounded before anything looks at it, in kernels as by numpy."""
+"""float16 and bfloat16 mean one thing: what an operation returns is rounded before anything reads it, in kernels as by numpy."""
 
 from __future__ import annotations
 
@@ -12,19 +12,27 @@ from tests.half_programs import half_program
 from tests.kernels import TARGETS, Checked, random_target, random_tuning
 from tests.marks import one_of
 from tests.test_matrix import on  # noqa: F401  (a fixture: the default device by its own schedule, and by that of GPUs)
+from tests.values import plain
+from tracegrad.dtypes import finfo
 from tracegrad.nn import functional as F
 
 SIZES = [1, 8, 1003]
 HALF = np.float16
+BOTH = pytest.mark.parametrize("dtype", [np.float16, tg.bfloat16.type], ids=["float16", "bfloat16"])
 
 
-def half(n, value):
-    return tg.full((n,), value, dtype=tg.float16)
+def half(n, value, dtype=tg.float16):
+    return tg.full((n,), value, dtype=dtype)
 
 
+def equal(found, wanted):
+    np.testing.assert_array_equal(plain(found), plain(np.asarray(wanted)))
+
+
+@BOTH
 @pytest.mark.parametrize("n", SIZES)
-def test_a_result_is_what_is_compared(device, run, n):
-    z, same = run(lambda x, e: (lambda z: (z, z == x))(x + e))(half(n, 1.0), half(n, 2.0**-12))
+def test_a_result_is_what_is_compared(device, run, n, dtype):
+    z, same = run(lambda x, e: (lambda z: (z, z == x))(x + e))(half(n, 1.0, dtype), half(n, 2.0**-12, dtype))
     assert (z.numpy() == 1).all()
     assert same.numpy().all()
 
@@ -88,9 +96,10 @@ def test_subnormal_results_are_rounded(device, run):
     np.testing.assert_array_equal(back.numpy(), wanted * HALF(2.0**10))
 
 
-def test_what_is_stored_and_used_is_one_value(device, run):
+@BOTH
+def test_what_is_stored_and_used_is_one_value(device, run, dtype):
     """A result, also one that a second kernel computes anew, and what is made of it."""
-    x = np.random.default_rng(0).standard_normal((70, 130)).astype(HALF)
+    x = np.random.default_rng(0).standard_normal((70, 130)).astype(dtype)
 
     def fn(x):
         y = x * 1.7 + 0.3
@@ -99,65 +108,68 @@ def test_what_is_stored_and_used_is_one_value(device, run):
 
     y, rest, top, hits, first = (t.numpy() for t in run(fn)(tg.tensor(x)))
     with tg.no_grad():
-        wanted = (x * np.float32(1.7)).astype(HALF) + HALF(0.3)
-    np.testing.assert_array_equal(y, wanted)
-    np.testing.assert_array_equal(rest, y - x)
-    np.testing.assert_array_equal(top, (y * y).max(-1, keepdims=True))
-    np.testing.assert_array_equal(hits, (y * y == top).sum(-1))
-    np.testing.assert_array_equal(first, (y * y)[0])
+        wanted = (x * np.float32(1.7)).astype(dtype) + dtype(0.3)
+    equal(y, wanted)
+    equal(rest, y - x)
+    equal(top, (y * y).max(-1, keepdims=True))
+    equal(hits, (y * y == top).sum(-1))
+    equal(first, (y * y)[0])
 
 
+@BOTH
 @pytest.mark.parametrize("steps", [3, 40])
-def test_what_a_loop_carries_is_rounded(device, run, steps):
+def test_what_a_loop_carries_is_rounded(device, run, steps, dtype):
     def turn(c, row):
         z = c * 1.001 + row
         return z, (z, z == c)
 
-    rows = np.full((steps, 33), 2.0**-10, HALF)
-    start = np.linspace(1, 3, 33).astype(HALF)
+    rows = np.full((steps, 33), 2.0**-10, dtype)
+    start = np.linspace(1, 3, 33).astype(dtype)
     last, (each, same) = run(lambda c, rows: tg.scan(turn, c, rows))(tg.tensor(start), tg.tensor(rows))
     c = start
     for k in range(steps):
-        z = (c * np.float32(1.001)).astype(HALF) + rows[k]
-        np.testing.assert_array_equal(each.numpy()[k], z)
-        np.testing.assert_array_equal(same.numpy()[k], z == c)
+        z = (c * np.float32(1.001)).astype(dtype) + rows[k]
+        equal(each.numpy()[k], z)
+        equal(same.numpy()[k], z == c)
         c = z
-    np.testing.assert_array_equal(last.numpy(), c)
+    equal(last.numpy(), c)
 
 
-def test_products_are_rounded_before_what_follows(device, run):
+@BOTH
+def test_products_are_rounded_before_what_follows(device, run, dtype):
     """In the kernel of the product, and where another reads it."""
     rng = np.random.default_rng(0)
-    a, b = (rng.integers(-40, 40, shape).astype(HALF) for shape in ((33, 65), (65, 70)))
-    bias = rng.standard_normal(70).astype(HALF)
+    a, b = (rng.integers(-20, 20, shape).astype(dtype) for shape in ((33, 65), (65, 70)))
+    bias = rng.standard_normal(70).astype(dtype)
 
     def fn(a, b, bias):
         y = a @ b
         return y + bias, (y + bias) == y, F.linear(a, b.T, bias), (a * 1.1) @ b, tg.isfinite(y * 40).sum()
 
     added, same, linear, fused, finite = (t.numpy() for t in run(fn)(tg.tensor(a), tg.tensor(b), tg.tensor(bias)))
-    y = (a.astype(np.float32) @ b.astype(np.float32)).astype(HALF)
-    np.testing.assert_array_equal(added, y + bias)
-    np.testing.assert_array_equal(same, y + bias == y)
-    np.testing.assert_array_equal(linear, y + bias)
-    scaled = (a * np.float32(1.1)).astype(HALF).astype(np.float32)
-    np.testing.assert_allclose(fused, scaled @ b.astype(np.float32), rtol=2**-10, atol=2.0)
+    y = (a.astype(np.float32) @ b.astype(np.float32)).astype(dtype)
+    equal(added, y + bias)
+    equal(same, y + bias == y)
+    equal(linear, y + bias)
+    scaled = (a * np.float32(1.1)).astype(dtype).astype(np.float32)
+    np.testing.assert_allclose(plain(fused), scaled @ b.astype(np.float32), rtol=eps(dtype), atol=2048 * eps(dtype))
     with np.errstate(over="ignore"):
-        assert finite == np.isfinite(y * HALF(40)).sum()
+        assert finite == np.isfinite(y * dtype(40)).sum()
 
 
-def test_convolutions_are_rounded_before_what_follows(device, run):
+@BOTH
+def test_convolutions_are_rounded_before_what_follows(device, run, dtype):
     rng = np.random.default_rng(0)
-    x, w = rng.integers(-9, 9, (2, 3, 12, 17)).astype(HALF), rng.integers(-9, 9, (4, 3, 3, 3)).astype(HALF)
+    x, w = rng.integers(-9, 9, (2, 3, 12, 17)).astype(dtype), rng.integers(-9, 9, (4, 3, 3, 3)).astype(dtype)
 
     def fn(x, w):
         y = F.conv2d(x, w, padding=1)
         return y, y + 0.3 == y, F.relu(y * 300)
 
     y, same, large = (t.numpy() for t in run(fn)(tg.tensor(x), tg.tensor(w)))
-    np.testing.assert_array_equal(same, y + HALF(0.3) == y)
+    equal(same, y + dtype(0.3) == y)
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(large, np.maximum(y * HALF(300), 0))
+        equal(large, np.maximum(y * dtype(300), 0))
 
 
 # ----------------------------------------------------------------------------------------------------- one operation, rounded once
@@ -188,44 +200,51 @@ ONCE = {
 }
 
 
-def once(run, functions):
+def eps(dtype):
+    return float(finfo(np.dtype(dtype)).eps)
+
+
+def once(run, functions, dtype):
     """One rounding of each: within the last place of what float32 gives (which may lie between two halves)."""
-    x = (np.random.default_rng(1).standard_normal((20, 66)) * 8).astype(HALF)
+    x = (np.random.default_rng(1).standard_normal((20, 66)) * 8).astype(dtype)
 
     def all_of(x):
         return {name: fn(x) for name, fn in functions.items()}
 
     found, wide = run(all_of)(tg.tensor(x)), run(all_of)(tg.tensor(x.astype(np.float32)))
     for name in functions:
-        assert found[name].dtype == tg.float16
+        assert found[name].dtype == dtype
         with np.errstate(over="ignore"):
-            np.testing.assert_allclose(found[name].numpy(), wide[name].numpy().astype(HALF), rtol=2.0**-10, atol=2.0**-24, err_msg=name)
+            wanted = plain(wide[name].numpy().astype(dtype))
+        np.testing.assert_allclose(plain(found[name].numpy()), wanted, rtol=eps(dtype), atol=2.0**-24, err_msg=name)
 
 
-def test_an_operation_is_computed_in_float32_and_rounded_once(device, run):
-    once(run, ONCE)
+@BOTH
+def test_an_operation_is_computed_in_float32_and_rounded_once(device, run, dtype):
+    once(run, ONCE, dtype)
 
 
-@one_of(7, "name", ONCE, 6)
-def test_a_kernel_of_one_operation_rounds_once(kernels, name):
-    once(tg.trace, {name: ONCE[name]})
+@one_of(7, ("name", "dtype"), [(name, dtype) for name in ONCE for dtype in (tg.float16, tg.bfloat16)], 6)
+def test_a_kernel_of_one_operation_rounds_once(kernels, name, dtype):
+    once(tg.trace, {name: ONCE[name]}, dtype)
 
 
-def test_gradients_of_operations_are_rounded_once(device, run):
+@BOTH
+def test_gradients_of_operations_are_rounded_once(device, run, dtype):
     """1 - tanh(x)**2, where tanh(x) is rounded to 1, is 0; where it is next to it, it has 10 digits."""
-    x = np.linspace(-4, 4, 300).astype(HALF)
+    x = np.linspace(-4, 4, 300).astype(dtype)
     for fn, slope in ((tg.tanh, lambda y: 1 - y * y), (tg.sigmoid, lambda y: y * (1 - y)), (tg.sqrt, lambda y: 0.5 / y)):
-        at = np.abs(x) + HALF(0.1) if fn is tg.sqrt else x
+        at = np.abs(x) + dtype(0.1) if fn is tg.sqrt else x
         y, g = run(lambda x, fn=fn: (fn(x), tg.autograd.grad(fn(x).sum(), x)[0]))(tg.tensor(at).requires_grad_())
-        wanted = slope(y.detach().numpy().astype(np.float32)).astype(HALF)
-        np.testing.assert_allclose(g.numpy(), wanted, rtol=2.0**-10, atol=2.0**-24)
+        wanted = slope(y.detach().numpy().astype(np.float32)).astype(dtype)
+        np.testing.assert_allclose(plain(g.numpy()), plain(wanted), rtol=eps(dtype), atol=2.0**-24)
 
 
 # --------------------------------------------------------------------------------------------------------------- random programs
 
 
-def check(seed, targets, tuning=None, lines=9):
-    text, program, arrays = half_program(Random(seed), lines=lines)
+def check(seed, dtype, targets, tuning=None, lines=9):
+    text, program, arrays = half_program(Random(seed), dtype, lines=lines)
     before = tg.set_device("numpy")
     try:
         with np.errstate(all="ignore"), Checked(targets, tuning=tuning, slack=0.0) as checked:
@@ -238,40 +257,44 @@ def check(seed, targets, tuning=None, lines=9):
         tg.set_device(before)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_kernels_of_random_programs_give_the_bits_of_numpy(seed, default_device):
-    check(seed, TARGETS)
+@BOTH
+@pytest.mark.parametrize("seed", range(4))
+def test_kernels_of_random_programs_give_the_bits_of_numpy(seed, default_device, dtype):
+    check(seed, np.dtype(dtype), TARGETS)
 
 
 @pytest.mark.long
-def test_kernels_of_many_random_programs_give_the_bits_of_numpy(default_device):
-    for seed in range(1000, 1300):
+@BOTH
+def test_kernels_of_many_random_programs_give_the_bits_of_numpy(default_device, dtype):
+    for seed in range(1000, 1200):
         rng = Random(seed)
-        check(seed, {"any": random_target(rng)}, random_tuning(rng), rng.choice([4, 9, 20]))
+        check(seed, np.dtype(dtype), {"any": random_target(rng)}, random_tuning(rng), rng.choice([4, 9, 20]))
 
 
-def both(seed, device):
+def both(seed, device, dtype):
     """A program by the device's kernels, and by numpy untraced."""
-    text, program, arrays = half_program(Random(seed), quotients=False)
+    text, program, arrays = half_program(Random(seed), dtype, quotients=False)
     results = []
     for where, run in ((device, tg.trace), ("numpy", lambda fn: fn)):
         tg.set_device(where)
         with np.errstate(all="ignore"):
             results.append([np.asarray(t.numpy()) for t in run(program)(*map(tg.tensor, arrays))])
     for found, wanted in zip(*results, strict=True):
-        np.testing.assert_array_equal(found, wanted, err_msg=text)
+        np.testing.assert_array_equal(plain(found), plain(wanted), err_msg=text)
 
 
-@pytest.mark.parametrize("seed", range(20, 23))
-def test_random_programs_on_the_device(seed, default_device):
-    both(seed, default_device)
+@BOTH
+@pytest.mark.parametrize("seed", range(20, 22))
+def test_random_programs_on_the_device(seed, default_device, dtype):
+    both(seed, default_device, np.dtype(dtype))
 
 
 @pytest.mark.long
 @pytest.mark.matrix
-@pytest.mark.parametrize("seed", range(40, 60))
-def test_random_programs_on_every_schedule(seed, on, default_device):  # noqa: F811
-    both(seed, on)
+@BOTH
+@pytest.mark.parametrize("seed", range(40, 52))
+def test_random_programs_on_every_schedule(seed, on, default_device, dtype):  # noqa: F811
+    both(seed, on, np.dtype(dtype))
 
 
 @pytest.fixture

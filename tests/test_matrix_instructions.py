@@ -30,7 +30,7 @@ from tracegrad.plan import Target
 GPU = Target("gpu", 16, 16, 4, 1024, 48 << 10, plain_math=False, clang_builtins=False, matrix=tuple(TABLE), float32_precision="high")
 SMALL = Tuning(split_k=8, split_flops=1, thin=1, matrix_blocks=(
     (2, ((1, 1), (1, 4), 32, 3, False)), (4, ((1, 1), (2, 4), 16, 3, True)), (8, ((1, 2), (1, 2), 16, 2, False))))
-LIMIT = {"float16": 1e-3, "float32": 2e-3, "float64": 1e-14}
+LIMIT = {"float16": 1e-3, "bfloat16": 1e-2, "float32": 2e-3, "float64": 1e-14}
 RNG = np.random.default_rng(0)
 pytestmark = pytest.mark.usefixtures("on_numpy")
 
@@ -109,7 +109,7 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
 SHAPES = [(1, 16, 16, 16), (1, 40, 48, 64), (1, 19, 33, 70), (2, 33, 24, 18), (3, 17, 64, 40)]
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, tg.bfloat16.type, np.float32, np.float64])
 @pytest.mark.parametrize("way", WAYS)
 def test_products_of_every_layout(dtype: Any, way: str) -> None:
     for batch, m, n, k in SHAPES[1:4:2] if way == "nn" else SHAPES[3:4]:
@@ -134,7 +134,7 @@ def test_products_of_every_shape(dtype: Any, blocks: Any) -> None:
         near(ran(WAYS[way], *given, tuning=own), a.astype(np.float64) @ b.astype(np.float64), dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, tg.bfloat16.type, np.float32, np.float64])
 def test_what_is_fused_with_them(dtype: Any) -> None:
     """Producers, bias, activation; what an epilogue reads is what would be stored."""
     a, b, c = numbers(20, 24, dtype=dtype), numbers(24, 24, dtype=dtype), numbers(24, dtype=dtype)

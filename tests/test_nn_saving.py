@@ -31,7 +31,7 @@ def test_nested_state():
         "epoch": 3, 7: "seven", (1, "a"): None, "big": 2**70, "losses": [0.1, math.inf, -0.0, 1.0], "pair": (True, b"\x00\xff"),
         "names": {"a", "b"}, "ordered": OrderedDict([("z", 1), ("a", 2)]), "shared": [shared, shared], "complex": 1.5 - 2j,
         "array": np.arange(6, dtype=np.int16).reshape(2, 3), "scalar": np.float32(0.1), "empty": [tg.zeros(0, 3), {}, [], ()],
-        "kinds": [tg.tensor([1, 2], dtype=d) for d in (tg.int8, tg.int64, tg.uint8, tg.bool_, tg.float64, tg.float16)],
+        "kinds": [tg.tensor([1, 2], dtype=d) for d in (tg.int8, tg.int64, tg.uint8, tg.bool_, tg.float64, tg.float16, tg.bfloat16)],
         "parameter": nn.Parameter(tg.ones(2)), "leaf": tg.ones(3, requires_grad=True), "number": tg.tensor(2.5),
     }
     back = again(state)
@@ -207,7 +207,7 @@ def test_checkpoints_of_torch():
     (Global("torch.nn.modules.linear", "Linear"), r"torch\.nn\.modules\.linear\.Linear"),
     (Global("torch._utils", "_rebuild_device_tensor_from_numpy", ()), "_rebuild_device_tensor"),
     (Global("numpy.core.multiarray", "scalar"), r"numpy\.core\.multiarray\.scalar"), (Global("posix", "system", ("true",)), "posix"),
-    (tensor("BFloat16Storage", "0", 4, 0, (4,), (1,)), r"BFloat16Storage.*no such dtype.*x\.float\(\)"),
+    (tensor("QInt8Storage", "0", 4, 0, (4,), (1,)), r"QInt8Storage.*no such dtype.*x\.float\(\)"),
     (tensor("FloatStorage", "0", 13, 2, (3, 4), (4, 1)), "beyond its storage"),
     (tensor("FloatStorage", "0", 99, 0, (3,), (1,)), "damaged"),
     (tensor("FloatStorage", "0", 13, -1, (3,), (1,)), "beyond its storage"),
@@ -238,6 +238,13 @@ def test_what_torch_itself_writes(tmp_path):
     mine.load_state_dict(found["opt"])
     np.testing.assert_array_equal(mine.state[ours[0].weight]["exp_avg"].numpy(), opt.state[model[0].weight]["exp_avg"].numpy())
     assert found["half"].dtype == tg.float16
+    weights = torch.randn(7, 5).bfloat16()
+    torch.save({"w": weights, "t": weights.T, "dtype": torch.bfloat16}, tmp_path / "b.pt")
+    found = tg.load(tmp_path / "b.pt", map_location=tg.device())
+    assert found["dtype"] == found["w"].dtype == tg.bfloat16
+    words = weights.view(torch.int16).numpy()
+    np.testing.assert_array_equal(found["w"].numpy().view(np.int16), words)
+    np.testing.assert_array_equal(found["t"].numpy().view(np.int16), words.T)
     torch.save(model, tmp_path / "whole.pt")
     with pytest.raises(ArgumentError, match="Sequential, which is not loaded"):
         tg.load(tmp_path / "whole.pt")

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from tests.test_registry import EDGES, OPS, accepts, cases, operands
+from tests.values import plain
 from tracegrad.codegen.passes import compile_graph
+from tracegrad.dtypes import dtype_kind, finfo, is_half
 from tracegrad.errors import NoDriverError
 from tracegrad.function import Elementwise, bind, placeholder
 from tracegrad.interpret import interpret
@@ -31,7 +33,7 @@ def on() -> Any:
 
 
 def dtypes_of(on: Any) -> list[Any]:
-    names = ["bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32", "complex64"]
+    names = ["bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "complex64"]
     names += ["float64", "complex128"] * on.target.fp64
     return [np.dtype(name) for name in names]
 
@@ -89,12 +91,14 @@ def view(x: Node) -> Node:
 def agree(found: Any, expected: Any, label: str, sums: bool) -> None:
     """Equal, or for floats within a few units in the last place: of the largest result if they are sums, whose terms may cancel."""
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), label
-    if expected.dtype.kind not in "fc":
+    if dtype_kind(expected.dtype) not in "fc":
         np.testing.assert_array_equal(found, expected, err_msg=label)
         return
-    tolerance = {"float16": 2e-3, "float32": 4e-6, "float64": 1e-13, "complex64": 4e-6, "complex128": 1e-13}[expected.dtype.name]
+    tolerance = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 4e-6, "float64": 1e-13, "complex64": 4e-6,
+                 "complex128": 1e-13}[expected.dtype.name]
     scale = np.max(np.abs(expected).astype(np.float64), initial=0, where=np.isfinite(expected)) if sums else 0
-    least = float(np.finfo(expected.dtype).tiny) * 4            # devices may flush denormal numbers
+    least = float(finfo(expected.dtype).tiny) * 4               # devices may flush denormal numbers
+    found, expected = plain(found), plain(expected)
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=max(least, tolerance * scale), err_msg=label)
 
 
@@ -125,7 +129,7 @@ def test_edge_values(op: Any, on: Any) -> None:
     """Infinities, NaN, -0.0, huge and small numbers, in vectors and in the scalar rest; the ends of the integers' ranges."""
     batch = Batch()
     for dtype in dtypes_of(on):
-        if not accepts(op, dtype) or dtype.kind in "bc" or dtype == np.float16:        # complex ones: tests/test_complex.py
+        if not accepts(op, dtype) or dtype.kind in "bc" or is_half(dtype):             # complex ones: tests/test_complex.py
             continue
         if dtype.kind == "f":
             values = np.array([*EDGES, *np.random.default_rng(0).uniform(*op.domain, 10)], dtype)

@@ -16,7 +16,7 @@ import tracegrad as tg
 from tracegrad import nn
 
 pytestmark = pytest.mark.usefixtures("on_numpy")
-NAMES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128"]
+NAMES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
 
 
 # ------------------------------------------------------------------------------------------------------------- generators
@@ -125,6 +125,8 @@ def test_limits_of_dtypes() -> None:
         assert found.dtype == name
         assert found.resolution == {16: 1e-3, 32: 1e-6, 64: 1e-15}[bits]
         assert type(found.eps) is float
+    brain = tg.finfo(tg.bfloat16)
+    assert (brain.bits, brain.eps, brain.max, brain.tiny, brain.resolution) == (16, 2.0**-7, (2 - 2.0**-7) * 2.0**127, 2.0**-126, 1e-2)
     assert tg.finfo().dtype == tg.float32 == tg.finfo(tg.complex64).dtype
     assert (tg.iinfo(tg.int8).min, tg.iinfo(tg.int8).max, tg.iinfo(tg.uint8).max, tg.iinfo(tg.int64).bits) == (-128, 127, 255, 64)
     assert repr(tg.iinfo(tg.int8)) == "iinfo(min=-128, max=127, dtype=int8)"
@@ -546,7 +548,8 @@ def test_numbers_of_numpy_in_lists_keep_their_dtypes() -> None:
     for data, dtype in (([third], "float64"), ([[2.0], [third]], "float64"), ((1, third), "float64"), ([np.float16(1)], "float16"),
                         ([np.float16(1), 2.0], "float32"), ([np.float32(1), 2], "float32"), ([np.float32(1), third], "float64"),
                         ([np.complex64(1), 2.0], "complex64"), ([np.complex128(1), 1.0], "complex128"), ([1.0, np.int64(3)], "float32"),
-                        ([True, third], "float64"), ([np.float16(1), np.int64(7)], "float16"), ([[np.ones(2)], [np.ones(2)]], "float64"),
+                        ([True, third], "float64"), ([tg.bfloat16.type(1)], "bfloat16"), ([tg.bfloat16.type(1), np.float16(1)], "float32"),
+                        ([np.float16(1), np.int64(7)], "float16"), ([[np.ones(2)], [np.ones(2)]], "float64"),
                         ([tg.ones((), dtype=tg.float64), 2.0], "float64"), ([1.0, 2.0], "float32"), ([np.int32(1), 2.0], "float32")):
         assert (str(tg.tensor(data).dtype), str(tg.as_tensor(data).dtype)) == (dtype, dtype), data
     assert tg.tensor([third])[0].item() == third

@@ -28,7 +28,7 @@ REASONS = [(re.compile(spaces), re.compile(names), why) for spaces, names, why i
     (".*", r".*([qQ]uant|quint|qint|QInt|QUInt).*|q_.*|qscheme|per_(channel|tensor).*|int_repr|fbgemm.*|choose_qparams.*|fake_.*"
            r"|fused_moving_avg.*|scaled_.*|grouped_mm|ScalingType|SwizzleType",
      "no quantized numbers"),
-    (".*", r"bfloat16|BFloat16\w*|chalf|b?complex32|float[48]_.*|bits?(\d.*)?|u?int[1-7]|legacy_contiguous_format",
+    (".*", r"chalf|b?complex32|float[48]_.*|bits?(\d.*)?|u?int[1-7]|legacy_contiguous_format",
      "OpenCL or NumPy has no such dtype"),
     (".*", r"cuda|ipu|xpu|mtia|cudnn_.*|miopen_.*|is_vulkan_available|Stream|Event|StreamObjType|DeviceObjType|AcceleratorError"
            r"|get_device_module|record_stream|pin_memory|enforce_grad_layout_policy|DeviceType|profiler_allow.*",

@@ -18,11 +18,13 @@ import numpy as np
 import tracegrad as tg
 from tests.functions import square
 from tests.random_programs import ORDINARY, WORLD, Program, exact, fit
+from tracegrad.dtypes import dtype_kind, is_half
 from tracegrad.nn import functional as F
 
 LARGEST, BOUND = 4000, 1e3                  # elements of a value, and how large they are at most
-NOISE = {"float16": 2.0**-10, "float32": 2.0**-21, "float64": 2.0**-50, "complex64": 2.0**-21, "complex128": 2.0**-50}
-LIMIT = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-12, "complex64": 2e-6, "complex128": 1e-12}     # by which that may change a 1
+NOISE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-50, "complex64": 2.0**-21, "complex128": 2.0**-50}
+LIMIT = {                                   # by which that may change a 1
+    "float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-12, "complex64": 2e-6, "complex128": 1e-12}
 MODES = ("constant", "replicate", "reflect", "circular")
 
 
@@ -31,7 +33,7 @@ MODES = ("constant", "replicate", "reflect", "circular")
 
 def N(value: Any, number: int) -> Any:
     """The value, a few units of the last place away; a view stays one, what is exactly zero stays so."""
-    if value._base is not None or value.dtype.kind not in "fc":
+    if value._base is not None or dtype_kind(value.dtype) not in "fc":
         return value
     rng = np.random.default_rng(number)
     factor = 1 + NOISE[str(value.dtype)] * rng.choice([-1.0, 1.0], value.shape)
@@ -188,7 +190,8 @@ REDUCED = [
     "x.prod(d) * 0.0625", "x.amax((d, D)) if d != D else x.amax(d)", "x.amin(d, keepdim=True)", "(x - 5.0).amax(d)", "(x + 5.0).amin(d)",
     "(x - 5.0).max(d)[1]", "x.var(d, correction=0)", "x.std((d, D), correction=0, keepdim=True) if d != D else x", "x.norm(dim=d)",
     "x.count_nonzero(d)", "(x > 0).any(d)", "(x > -1).all(d)", "B.sum(d)", "x.logsumexp((d, D)) if d != D else x.logsumexp(d)", "x.sum()",
-    "x.amax()", "x.nansum(d)", "x.half().sum(d)", "x.aminmax(dim=d)[0]", "(x * Y).sum(d, keepdim=True) * x", "x.roll(1, d).sum(D)",
+    "x.amax()", "x.nansum(d)", "x.half().sum(d)", "x.bfloat16().sum(d)",
+    "x.aminmax(dim=d)[0]", "(x * Y).sum(d, keepdim=True) * x", "x.roll(1, d).sum(D)",
     "F.pad(x, (h, J)).sum(d)", "F.pad(x, (J, h), value=-6.0).amax(d)",
 ]
 BROADCAST = [
@@ -252,7 +255,7 @@ WHOLE = [           # integers, truths and conversions
     "q.to(tg.int32) * 65537", "q.to(tg.int64) << 20", "q.float() * 0.125", "q.double() * 0.5", "(q % 16).half() * 0.25",
     "q.clamp(-3, 3) * 0.5", "q.to(tg.uint8) >> 2", "q.to(tg.int8) << 3", "F.pad(q, (J, h), value=3)", "tg.maximum(q, G)", "b & (q > 1)",
     "b ^ True", "~b", "b.cumsum(-1)", "b.sum(-1)", "b.any(-1)", "b.roll(1, -1) | b", "b.int() * 3 - 1", "b.float() * 0.5", "x.int()",
-    "(x * 4).long()", "(x.abs() * 16).to(tg.uint8)", "x.half() * 0.5", "x.double() - 1.0", "x.float() + 0.5", "x > Y",
+    "(x * 4).long()", "(x.abs() * 16).to(tg.uint8)", "x.half() * 0.5", "x.bfloat16() * 0.5", "x.double() - 1.0", "x.float() + 0.5", "x > Y",
     "x.to(tg.float32) == Y", "F.one_hot(fit(u, (S,)) % 4, 4)", "x * fit(q % 5, x.shape)", "q / 4", "q * 0.5", "B * x", "x + B",
     "q.index_add(d, fit(u, (n,)) % n, G)", "q.gather(d, fit(u, q.shape) % n)", "q.bincount(minlength=3) if 0 else q", "tg.cat([q, G], d)",
     "q.cummax(d)[0]", "q.unique_consecutive() if 0 else q", "q.diff(dim=d)", "tg.bitwise_right_shift(q, G.abs() % 7)",
@@ -353,8 +356,9 @@ class Drawing:
         if rng.random() < 0.5 and not rows:
             b = rng.randint(1, 300)
         draws = np.random.default_rng(rng.randrange(1 << 30))
-        pairs = [("float32", "float32"), ("float64", "float64"), ("float64", "float64"), ("float32", "float64"), ("float16", "float32")]
-        first, second = rng.choice(pairs if not rows else [pairs[0], pairs[0], pairs[1], pairs[4]])
+        pairs = [("float32", "float32"), ("float64", "float64"), ("float64", "float64"), ("float32", "float64"), ("float16", "float32"),
+                 ("bfloat16", "float32")]
+        first, second = rng.choice(pairs if not rows else [pairs[0], pairs[0], pairs[1], *pairs[4:]])
         whole = rng.choice(["int64", "int32", "int32", "uint8", "int8", "int16"])
         self.inputs: dict[str, Any] = {}
         for i in range(rng.randint(1, 3)):
@@ -389,7 +393,8 @@ class Drawing:
 
     def names(self, kinds: str, rank: int = 0) -> list[str]:
         world = self.worlds[0]
-        return [n for n in world if re.fullmatch(r"[akv]\d+", n) and world[n].dtype.kind in kinds and world[n].ndim >= rank and n != "k0"]
+        named = [n for n in world if re.fullmatch(r"[akv]\d+", n) and n != "k0"]
+        return [n for n in named if dtype_kind(world[n].dtype) in kinds and world[n].ndim >= rank]
 
     def is_input(self, name: str) -> bool:
         found = self.worlds[0][name]
@@ -457,7 +462,8 @@ class Drawing:
     def limit(self, expression: str) -> float:
         """What a value may change by: the coarsest dtype that it may be computed of decides."""
         names = re.findall(r"\b[akv]\d+\b", expression)
-        own = max((LIMIT["float16"] * (".half()" in expression), LIMIT["float32"] * ("float32" in expression or ".float()" in expression)))
+        own = max((LIMIT["float16"] * (".half()" in expression), LIMIT["bfloat16"] * (".bfloat16()" in expression),
+                   LIMIT["float32"] * ("float32" in expression or ".float()" in expression)))
         self.coarse = max(self.coarse, own, *(LIMIT.get(str(self.worlds[0][n].dtype), 0.0) for n in names if n in self.worlds[0]), 0.0)
         return self.coarse
 
@@ -525,7 +531,7 @@ class Drawing:
 
 
 def exact_(value: Any) -> bool:
-    if value.dtype == np.float16:
+    if is_half(value.dtype):
         return exact(value) and bool(np.all(np.abs(value) < 32))
     return value.dtype.kind != "c" and exact(value)
 
@@ -534,7 +540,7 @@ def ordinary(value: Any) -> bool:
     if value.numel() > LARGEST or value.ndim > 5:
         return False
     array = value.numpy()
-    return array.dtype.kind not in "fc" or bool(np.all(np.abs(array) < BOUND))
+    return dtype_kind(array.dtype) not in "fc" or bool(np.all(np.abs(array) < BOUND))
 
 
 def alike(value: Any, noisy: Any, tolerance: float) -> bool:
@@ -544,7 +550,7 @@ def alike(value: Any, noisy: Any, tolerance: float) -> bool:
     a, b = value.numpy(), noisy.numpy()
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    if a.dtype.kind not in "fc":
+    if dtype_kind(a.dtype) not in "fc":
         return bool(np.array_equal(a, b))
     scale = max(1.0, float(np.max(np.abs(a), initial=0)))
     wide = a.astype("complex128") - b.astype("complex128")
@@ -649,6 +655,6 @@ def looping(number: int, most: int = 4) -> tuple[Loop, Loop]:
     drawing.draw(most, in_place=rng.random() < 0.3)
     program, noisy = finished(drawing)
     turns = tuple(rng.choice([range(1, 5), [1] * 3 + [2] * 2, [1, 2] * 2, [rng.randint(0, 6) for _ in range(5)]]))
-    outputs = [n for n in program.outputs if drawing.worlds[0][n].dtype.kind in "biuf"] or ["a0"]
+    outputs = [n for n in program.outputs if dtype_kind(drawing.worlds[0][n].dtype) in "biuf"] or ["a0"]
     own = (program.inputs, outputs, program.in_place_on_inputs, program.looks, turns)
     return Loop(program.lines, *own), Loop(noisy.lines, *own, noisy=True)

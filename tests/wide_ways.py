@@ -18,6 +18,7 @@ import numpy as np
 import tracegrad as tg
 from tests.random_programs import FLOATS, Program
 from tests.test_fuzz import backward, floats, functional, losses
+from tests.values import plain as exactly
 from tests.wide_programs import (
     ATTENTION,
     CONVOLUTIONS,
@@ -35,6 +36,7 @@ from tests.wide_programs import (
     sliding,
 )
 from tracegrad import eager, function
+from tracegrad.dtypes import dtype_kind
 from tracegrad.ops import arguments
 
 Way = tuple[str, Callable[[], None]]
@@ -52,6 +54,8 @@ def coarsest(program: Program) -> float:
     """The limit of the coarsest dtype that a program may compute in."""
     text = program.text()
     dtypes = {str(a.dtype) for a in program.arrays(0)}
+    if "bfloat16" in dtypes or ".bfloat16()" in text:
+        return LIMIT["bfloat16"]
     if "float16" in dtypes or ".half()" in text:
         return LIMIT["float16"]
     single = {"float32", "complex64"} & dtypes or re.search(r"float32|\.float\(\)|\bk[12]\b", text)       # of integers come float32
@@ -63,7 +67,7 @@ def steady(found: list[Any], off: list[Any], program: Program, slack: float = 1.
     for f, o in zip(found, off, strict=True):
         if f.shape != o.shape or f.dtype != o.dtype:
             raise Sensitive
-        if f.dtype.kind in "fc":
+        if dtype_kind(f.dtype) in "fc":
             if not np.all(np.isfinite(f)) or not np.all(np.isfinite(o)) or np.max(np.abs(f), initial=0) > 1e4:
                 raise Sensitive
             if np.max(np.abs(f.astype("complex128") - o), initial=0) > allowed(f, coarsest(program), slack):
@@ -75,8 +79,9 @@ def steady(found: list[Any], off: list[Any], program: Program, slack: float = 1.
 def same(found: list[Any], wanted: list[Any], program: Program, what: str, slack: float = 1.0) -> None:
     for k, (f, w) in enumerate(zip(found, wanted, strict=True)):
         assert (f.shape, f.dtype) == (w.shape, w.dtype), f"{what}: result {k} is {f.dtype}{f.shape}, not {w.dtype}{w.shape}"
-        if w.dtype.kind in "fc":
-            np.testing.assert_allclose(f, w, rtol=0, atol=allowed(w, coarsest(program), 10 * slack), err_msg=f"{what}: result {k}")
+        if dtype_kind(w.dtype) in "fc":
+            most = allowed(w, coarsest(program), 10 * slack)
+            np.testing.assert_allclose(exactly(f), exactly(w), rtol=0, atol=most, err_msg=f"{what}: result {k}")
         else:
             np.testing.assert_array_equal(f, w, err_msg=f"{what}: result {k}")
 

@@ -49,6 +49,7 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.config import config
     from tracegrad.custom import Context, Function, autograd_function
     from tracegrad.dtypes import (
+        bfloat16,
         bool_,
         complex64,
         complex128,

@@ -1,6 +1,6 @@
 """torch.amp's names, for programs that ask for mixed precision where there is CUDA: they run as with torch where there is none.
 
-Products of float16 are computed in float32 anyway; `model.half()` and `x.to(dtype)` choose what is stored.
+Products of float16 and bfloat16 are computed in float32 anyway; `model.half()`, `model.bfloat16()` and `x.to(dtype)` choose what is stored.
 """
 
 from __future__ import annotations

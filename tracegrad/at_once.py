@@ -44,6 +44,7 @@ class Call(NamedTuple):
     fn: Any
     attrs: dict[str, Any]
     aval: Aval
+    given: tuple[Any, ...]                  # the dtypes of its operands
     loc: str = ""
 
 
@@ -209,7 +210,7 @@ def _constant(node: Node, depth: int = 0) -> Any:
     if any(o is None for o in operands) or (not operands and node.fn.family not in ("leaf", "index")):
         return None
     with quiet():
-        return np.asarray(node.fn.numpy(*operands, **node.attrs), node.dtype)
+        return np.asarray(node.fn.computed(operands, node.attrs, node.dtype), node.dtype)
 
 
 def prepare(template: Template, nodes: Sequence[Node]) -> Any:
@@ -223,6 +224,6 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
         if (needs_grad and not template.looked) or not in_registry(fn) or fn.family not in FAMILIES or aval.weak:
             return False
         total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
-        order.append((k, Call(fn, attrs, aval), places))
+        order.append((k, Call(fn, attrs, aval, tuple([avals[p].dtype for p in places])), places))
     known = all(_constant(n) is not None for n in template.constants) and all(k >= template.made for k in template.ends())
     return Prepared(template, order, made) if order and total <= LIMIT and known else False

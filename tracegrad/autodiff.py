@@ -17,7 +17,7 @@ from typing import Any
 
 from tracegrad.cache import listed
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import float16, float32
+from tracegrad.dtypes import float32, is_half
 from tracegrad.errors import AutogradError
 from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, bind, by_parts, cast, const, in_registry, placeholder, unique
 from tracegrad.ir import Node, located, on_behalf_of, topological
@@ -160,13 +160,13 @@ def pull_back(node: Node, ct: Any, wanted: Sequence[bool]) -> tuple[Any, ...]:
 
 
 def by_rule(node: Node, ct: Any) -> tuple[Any, ...]:
-    """What a node's rule makes of a cotangent. Of float16 it is computed in float32 and rounded once, as torch's kernels do it."""
+    """What a node's rule makes of a cotangent. Of 16 bits it is computed in float32 and rounded once, as torch's kernels do it."""
     fn = node.fn
-    if node.dtype != float16 or not isinstance(fn, Elementwise) or not in_registry(fn) or fn.exact or not fn.saves or fn is _MUL:
+    if not is_half(node.dtype) or not isinstance(fn, Elementwise) or not in_registry(fn) or fn.exact or not fn.saves or fn is _MUL:
         return fn.vjp(ct, node, *node.operands, **node.attrs)
-    ct, y, *operands = (cast(x, float32) if x.dtype == float16 else x for x in (ct, node, *node.operands))
+    ct, y, *operands = (cast(x, float32) if is_half(x.dtype) else x for x in (ct, node, *node.operands))
     found = fn.vjp(ct, y, *operands, **node.attrs)
-    return tuple([cast(x, float16) if isinstance(x, Node) and x.dtype == float32 else x for x in found])
+    return tuple([cast(x, node.dtype) if isinstance(x, Node) and x.dtype == float32 else x for x in found])
 
 
 def conj(x: Node) -> Node:

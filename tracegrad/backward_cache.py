@@ -24,6 +24,7 @@ from tracegrad.cache import Cache
 from tracegrad.canonical import Key, contribution, fixed
 from tracegrad.compile import Device
 from tracegrad.config import config
+from tracegrad.dtypes import dtype_kind
 from tracegrad.function import REGISTRY, CustomCall, data, saves
 from tracegrad.ir import Folded, Location, Node, derivative_of, forget_operands
 from tracegrad.modes import state
@@ -234,7 +235,7 @@ class _Walk:
                     parts.append(fn)
                 else:
                     parts += contribution(node)
-                    if fn is _CONST and node.aval.dtype.kind == "f":
+                    if fn is _CONST and dtype_kind(node.aval.dtype) == "f":
                         self.floats.append((len(parts) - 1, number[node]))
                 parts += place
         return True

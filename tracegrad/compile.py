@@ -25,6 +25,7 @@ from tracegrad.cache import Cache
 from tracegrad.call_cache import look
 from tracegrad.canonical import Canonical, canonical, fixed, is_number, resolve
 from tracegrad.config import config
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import AutogradError, LinAlgError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, numpy_time, placeholder
 from tracegrad.interpret import interpret
@@ -65,9 +66,7 @@ class HostValue:
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         verify(self)
-        out = np.asarray(buffers.View(self, np.asarray(self.array, dtype).reshape(shape)))
-        out.flags.writeable = False
-        return out
+        return buffers.shown(self, np.asarray(self.array, dtype).reshape(shape))
 
     def copy(self) -> HostValue:
         out = HostValue(self.device, np.array(self.array))
@@ -661,7 +660,7 @@ def _program(work: Work, seen: eager.Structure) -> Program:
 
 
 def _weak(constant: Node) -> Any:
-    widest = {"i": "int64", "u": "int64", "c": "complex128"}.get(constant.dtype.kind, "float64")
+    widest = {"i": "int64", "u": "int64", "c": "complex128"}.get(dtype_kind(constant.dtype), "float64")
     return type(constant.aval)((), np.dtype(widest), True)
 
 

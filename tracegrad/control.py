@@ -21,6 +21,7 @@ import optree
 from tracegrad import dtypes, random_state
 from tracegrad.autodiff import dense, stand_in, substituted, that_matter, variable, vjp
 from tracegrad.batching import batch
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, different_devices, iota, placeholder
 from tracegrad.ir import Aval, Node, own_nodes, topological
@@ -115,7 +116,7 @@ def choose(pred: Node, yes: NodeFn, no: NodeFn, operands: Sequence[Node]) -> lis
             choice = Choice(_only(yes, group), _only(no, group), places, detached, len(group))
             call = bind(choice, (*(raw[k] for k in group), pred, *(operands[i] for i in places)), {})
             for i, k in enumerate(group):
-                if raw[k].dtype.kind in "fc":
+                if dtype_kind(raw[k].dtype) in "fc":
                     out[k] = bind(_OUTPUT, (call,), {"index": i, "aval": raw[k].aval})
     return out
 

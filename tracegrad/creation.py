@@ -13,6 +13,8 @@ import numpy as np
 from tracegrad import dtypes, methods, random_state
 from tracegrad.at_once import Remembered
 from tracegrad.compile import find_device, obstacle
+from tracegrad.dlpack import imported
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -291,6 +293,10 @@ def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, An
         return _imported(call, data, copy, ArgumentError)
     try:
         return np.asarray(data, copy=False) if copy is False else _exactly(data, np.asarray(data))
+    except TypeError:                                       # torch gives numpy no bfloat16
+        if not hasattr(data, "__dlpack__"):
+            raise
+        return _imported(call, data, copy, ArgumentError)
     except ValueError as error:
         if copy is False:
             raise ArgumentError(f"{call}: copy=False, but a {type(data).__name__} has no array's memory to share; leave copy out") from None
@@ -298,8 +304,13 @@ def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, An
 
 
 def _exactly(data: Any, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`found`, or if numpy made floats of integers beyond int64, since there are others among them, the integers as objects."""
-    if isinstance(data, (list, tuple)) and found.dtype.kind == "f" and found.size and float(np.abs(found).max()) >= 2**63:
+    """`found`, or if numpy made floats of integers beyond int64, since there are others among them, the integers as objects.
+
+    And numbers where it found no dtype for them, since there are bfloat16s among them.
+    """
+    if found.dtype == object and isinstance(data, (list, tuple)) and dtypes.bfloat16 in _own_dtypes(data):
+        return found.astype(np.float64)
+    if isinstance(data, (list, tuple)) and dtype_kind(found.dtype) == "f" and found.size and float(np.abs(found).max()) >= 2**63:
         exact = np.array(data, object)
         return exact if all(isinstance(v, int) for v in exact.flat) else found
     return found
@@ -327,7 +338,7 @@ def _own_dtypes(data: Any) -> list[dtypes.DType]:
 def _imported(call: str, x: Any, copy: bool | None, refusal: type[TracegradError]) -> np.ndarray[Any, Any]:
     """What x exports through DLPack, as a numpy array."""
     try:
-        return np.from_dlpack(x, copy=False if copy is False else None)
+        return imported(x, copy=False if copy is False else None)
     except (BufferError, RuntimeError) as error:
         raise refusal(f"{call}: no array could be had of the {type(x).__name__}: {error}; bring it to the CPU, or copy it") from error
 
@@ -349,13 +360,13 @@ def _entered(
         )
     if array.dtype.kind == "O" and array.size and all(isinstance(v, int) for v in array.flat):
         dtype = dtypes.int64 if dtype is None else dtype                            # integers that are too large for some dtype
-    elif array.dtype.kind not in "biufc":
+    elif dtype_kind(array.dtype) not in "biufc":
         raise DTypeError(f"{call}: cannot make a tensor of {type(given).__name__} ({array.dtype}); give numbers, bools, or arrays of them")
     numbers = isinstance(given, (list, tuple)) and not any(isinstance(x, np.ndarray) for x in given)
     numbers = numbers or (isinstance(given, (bool, int, float, complex)) and not isinstance(given, np.generic))
-    if dtype is None and array.dtype.kind in "fc" and (numbers or isinstance(given, (list, tuple))):
+    if dtype is None and dtype_kind(array.dtype) in "fc" and (numbers or isinstance(given, (list, tuple))):
         dtype = dtypes.default_of(array.dtype)
-        own = [d for d in _own_dtypes(given) if d.kind in "fc"] if isinstance(given, (list, tuple)) else []
+        own = [d for d in _own_dtypes(given) if dtype_kind(d) in "fc"] if isinstance(given, (list, tuple)) else []
         if own:
             dtype = functools.reduce(dtypes.promote, own)
     wanted = array.dtype if dtype is None else dtypes.as_dtype(dtype)
@@ -524,7 +535,7 @@ def linspace(
         parts = (linspace(x, y, steps, dtype=real, device=device) for x, y in ((a.real, b.real), (a.imag, b.imag)))
         z = PUBLIC["complex"](*parts)
         return new_tensor(z._node(), z.device, requires_grad)
-    if found.kind != "f":
+    if dtype_kind(found) != "f":
         low, high = (int(scalar("linspace", int(v), found).attrs["value"]) for v in (start, end))
         return from_array(np.trunc(np.linspace(low, high, steps)).astype(found), device)
     i = cast(iota((steps,), 0, dtypes.int64), found)
@@ -582,7 +593,7 @@ def logspace(
     """
     start, end, base = _number("logspace", start, True), _number("logspace", end, True), _number("logspace", base)
     found = _of_ends("logspace", start, end, dtype)
-    if found.kind in "fc":
+    if dtype_kind(found) in "fc":
         exponents = linspace(start, end, steps, dtype=found, device=device)
         return new_tensor((float(base) ** exponents)._node(), exponents.device, requires_grad)
     if found.kind == "b":
@@ -758,7 +769,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     n, k = input.shape[-1], integer("multinomial", "num_samples", num_samples)
     if k < 1 or (k > n and not replacement):
         raise ArgumentError(f"multinomial: num_samples must be from 1 to {n} (any number with replacement), got {k}")
-    p = input.detach().to(dtype=dtypes.float32) if input.dtype == dtypes.float16 else input.detach()
+    p = input.detach().to(dtype=dtypes.float32) if dtypes.is_half(input.dtype) else input.detach()
     valid = ((p >= 0) & (p < float("inf"))).all(-1, True) & ((p > 0).sum(-1, True) >= (1 if replacement else k))
     if replacement:
         total = p.cumsum(-1)
@@ -800,7 +811,7 @@ Tensor.normal_ = fill_randomly("normal_", _normal)  # type: ignore[attr-defined]
 def _exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     _positive("exponential_", "lambd", lambd)
     u = rand(x.shape, dtype=_inner("exponential_", x), device=x.device)
-    least = np.finfo(u.dtype).eps.item() / 2                    # never 0, as in torch: logarithms are taken of these
+    least = float(dtypes.finfo(u.dtype).eps) / 2                    # never 0, as in torch: logarithms are taken of these
     return where(u == 0.0, least, -(-u).log1p()) * (1.0 / lambd)  # type: ignore[no-any-return]
 
 
@@ -824,7 +835,7 @@ def _log_normal(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
 
 def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tensor:
     if high is None:                                            # random_(to), or up to what the dtype holds exactly
-        digits = np.finfo(x.dtype).nmant + 1 if dtypes.is_float(x.dtype) else 1
+        digits = dtypes.finfo(x.dtype).nmant + 1 if dtypes.is_float(x.dtype) else 1
         most = min(np.iinfo(x.dtype).max, 2**63 - 2) + 1 if dtypes.is_int(x.dtype) else 2**digits
         high = most if low is None else low
         low = 0
@@ -837,10 +848,10 @@ def _positive(call: str, what: str, value: float) -> None:
 
 
 def _inner(call: str, x: Tensor) -> Any:
-    """The dtype that a distribution is computed in: float32 for float16."""
+    """The dtype that a distribution is computed in: float32 for those of 16 bits."""
     if not dtypes.is_float(x.dtype):
         raise DTypeError(f"{call}: makes floats, not {x.dtype}")
-    return dtypes.float32 if x.dtype == dtypes.float16 else x.dtype
+    return dtypes.float32 if dtypes.is_half(x.dtype) else x.dtype
 
 
 Tensor.bernoulli_ = fill_randomly("bernoulli_", lambda x, p=0.5: _bernoulli("bernoulli_", x, p))  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ from tracegrad.autodiff import zeros_like
 from tracegrad.batching import batch
 from tracegrad.cache import memoize
 from tracegrad.compile import Device
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError
 from tracegrad.function import REGISTRY, CustomCall, bind, cast, placeholder
 from tracegrad.ir import Aval, Node, topological
@@ -510,7 +511,7 @@ class UserCall(CustomCall):
         given: list[Tensor | None] = []
         for _, is_tensor in self.arguments:
             node, tangent, device = next(pairs) if is_tensor else (None, None, None)
-            if node is None or (tangent is None and not (self.ctx._materialize and node.dtype.kind in "fc")):
+            if node is None or (tangent is None and not (self.ctx._materialize and dtype_kind(node.dtype) in "fc")):
                 given.append(None)
             else:
                 given.append(self._tensor(zeros_like(node) if tangent is None else tangent, device))

@@ -1,6 +1,7 @@
 """The dtypes, their promotion, and their OpenCL names.
 
-tracegrad uses numpy's dtype objects: `tg.float32` is `np.dtype("float32")`. Promotion is torch's: a tensor of a higher
+tracegrad uses numpy's dtype objects: `tg.float32` is `np.dtype("float32")`. numpy has no bfloat16: that one is `ml_dtypes`'. To numpy it is
+of kind "V", so ask for the kind of a dtype by `dtype_kind`. Promotion is torch's: a tensor of a higher
 category (bool < integer < float < complex) wins, then the wider. 0-d tensors only raise the category beside tensors with dimensions; Python
 and numpy scalars are weak: they only raise it, too, and then to the default of that category. A complex number of some precision
 beside a float of a higher one has the higher one.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tracegrad.errors import DTypeError
@@ -17,23 +19,25 @@ from tracegrad.errors import DTypeError
 DType = np.dtype[Any]
 
 float16, float32, float64 = np.dtype("float16"), np.dtype("float32"), np.dtype("float64")
+bfloat16: DType = np.dtype(ml_dtypes.bfloat16)
 int8, int16, int32, int64 = np.dtype("int8"), np.dtype("int16"), np.dtype("int32"), np.dtype("int64")
 uint8, uint16, uint32, uint64 = np.dtype("uint8"), np.dtype("uint16"), np.dtype("uint32"), np.dtype("uint64")
 bool_ = np.dtype("bool")
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
-# dtype -> (OpenCL type held in registers, OpenCL type in memory). A bool is a char in memory and an int in registers.
+# dtype -> OpenCL type in memory. In registers a bool is an int, what is in HALVES a float. (OpenCL has no bfloat: see kernel/bfloats.py)
 OPENCL: dict[DType, str] = {
-    float16: "half", float32: "float", float64: "double", int8: "char", int16: "short", int32: "int", int64: "long",
+    float16: "half", bfloat16: "bfloat", float32: "float", float64: "double", int8: "char", int16: "short", int32: "int", int64: "long",
     uint8: "uchar", uint16: "ushort", uint32: "uint", uint64: "ulong", bool_: "uchar",
 }
+HALVES = (float16, bfloat16)                # 16 bits in memory, computed in float32, and rounded
 COMPLEX: dict[DType, DType] = {complex64: float32, complex128: float64}          # and the dtype of their parts
 SUPPORTED = (*OPENCL, *COMPLEX)
 _ALIASES: dict[str, DType] = {"float": float32, "double": float64, "half": float16, "long": int64, "int": int32, "bool": bool_,
                               "cfloat": complex64, "cdouble": complex128}
 OLDER: dict[str, DType] = {                # as torch's older types of tensors are called: FloatTensor, ...
     "Half": float16, "Float": float32, "Double": float64, "Bool": bool_, "Byte": uint8, "Char": int8, "Short": int16, "Int": int32,
-    "Long": int64,
+    "Long": int64, "BFloat16": bfloat16,
 }
 _default_float = [float32]
 
@@ -70,8 +74,30 @@ def set_default_dtype(d: Any) -> None:
     _default_float[0] = found
 
 
+def dtype_kind(dtype: DType) -> str:
+    """One letter: "b" bool, "i" and "u" integers, "f" floats (bfloat16, too, which numpy does not know), "c" complex numbers."""
+    kind = dtype.kind
+    return "f" if kind == "V" and dtype == bfloat16 else kind
+
+
+def spelled(dtype: DType) -> str:
+    """A text of which np.dtype makes the dtype again."""
+    return dtype.name if dtype.kind == "V" else dtype.str
+
+
+def finfo(dtype: DType) -> Any:
+    """numpy's finfo; of bfloat16, too."""
+    limits: Any = ml_dtypes.finfo if dtype == bfloat16 else np.finfo
+    return limits(dtype)
+
+
+def is_half(dtype: DType) -> bool:
+    """Whether this is a float of 16 bits."""
+    return dtype.itemsize == 2 and dtype_kind(dtype) == "f"
+
+
 def is_float(dtype: DType) -> bool:
-    return dtype.kind == "f"
+    return dtype_kind(dtype) == "f"
 
 
 def is_int(dtype: DType) -> bool:
@@ -84,7 +110,7 @@ def is_complex(dtype: DType) -> bool:
 
 def differentiable(dtype: DType) -> bool:
     """Whether numbers of this dtype have derivatives: floats and complex numbers."""
-    return dtype.kind in "fc"
+    return dtype_kind(dtype) in "fc"
 
 
 def real_of(dtype: DType) -> DType:
@@ -93,20 +119,20 @@ def real_of(dtype: DType) -> DType:
 
 
 def complex_of(dtype: DType) -> DType:
-    """The complex dtype whose parts are of the float dtype `dtype` (of float16 and of other kinds: complex64, or the default's)."""
+    """The complex dtype whose parts are of the float dtype `dtype` (of halves and of other kinds: complex64, or the default's)."""
     if dtype.kind == "c":
         return dtype
-    return complex128 if (dtype if dtype.kind == "f" else get_default_dtype()) == float64 else complex64
+    return complex128 if (dtype if dtype_kind(dtype) == "f" else get_default_dtype()) == float64 else complex64
 
 
 def default_of(dtype: DType) -> DType:
     """What a Python number of `dtype` becomes as a tensor: the default float dtype, its complex one, or `dtype` itself."""
-    return get_default_dtype() if dtype.kind == "f" else complex_of(get_default_dtype()) if dtype.kind == "c" else dtype
+    return get_default_dtype() if dtype_kind(dtype) == "f" else complex_of(get_default_dtype()) if dtype.kind == "c" else dtype
 
 
 def category(dtype: DType) -> int:
     """0 bool, 1 integer, 2 float, 3 complex."""
-    return {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}[dtype.kind]
+    return {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}[dtype_kind(dtype)]
 
 
 def promote(a: DType, b: DType) -> DType:
@@ -114,8 +140,8 @@ def promote(a: DType, b: DType) -> DType:
     if a == b:
         return a
     ca, cb = category(a), category(b)
-    if min(ca, cb) >= 2:
-        return np.promote_types(a, b)
+    if min(ca, cb) >= 2:                                    # beside any other dtype, both of 16 bits give the same: neither holds the other
+        return float32 if a in HALVES and b in HALVES else np.promote_types(*(float16 if d == bfloat16 else d for d in (a, b)))
     if ca != cb:
         return a if ca > cb else b
     return np.promote_types(a, b) if {a, b} & {uint64} == set() else uint64

@@ -25,6 +25,7 @@ from tracegrad.blas import quiet
 from tracegrad.cache import Cache
 from tracegrad.canonical import Numbers
 from tracegrad.config import config
+from tracegrad.dtypes import bfloat16, is_half
 from tracegrad.errors import LinAlgError
 from tracegrad.function import in_registry, numpy_time
 from tracegrad.ir import Node
@@ -37,7 +38,7 @@ from tracegrad.runtime.program import counts as kernels
 # Estimates in nanoseconds, measured with numpy 2.4 and PoCL 3 on one core of a server (AMD EPYC). They need not be exact: where both ways
 # take about as long, either is right.
 NODE = 2_500.0                  # numpy's and the interpreter's for one operation on few elements (measured: 2 to 3.5 us)
-HALF = 8.0                      # how much longer numpy takes for float16, which it converts element by element
+HALF = 8.0                      # how much longer numpy takes for floats of 16 bits, which are converted
 BUILD = 60e6                    # to compile a program and run it once: for each,
 BUILD_NODE = 4e6                # and for each operation (1: 0.1 s; 90, an MLP's step: 0.2 to 0.5; 850, a transformer's: 3 to 4)
 
@@ -136,7 +137,7 @@ def _estimate(order: Iterable[Node], device: Any) -> _Estimate:
         if not in_registry(fn):
             raise _AtOnce(f"{fn.name} is a kernel or function of the user's" if fn.family != "loop" else "a loop has errors to report")
         work = numpy_time(node)
-        estimate += NODE + (work * HALF if node.dtype == np.float16 else work)
+        estimate += NODE + (work * HALF if is_half(node.dtype) else work)
         count, calls = count + 1, calls + 1
     return _Estimate(estimate, count, calls, turns)
 
@@ -200,12 +201,14 @@ def _once(order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence
             last[o] = i
     for t in ends:
         last[t] = -1
+    bfloat = any(node.aval.dtype is bfloat16 for node in order) or any(array.dtype is bfloat16 for array in inputs)
     node = None
     try:
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):
             fn: Any = node.fn
-            made = fn.numpy(*[values[o] for o in operands], **node.attrs)
+            given = [values[o] for o in operands]
             dtype = node.aval.dtype
+            made = fn.computed(given, node.attrs, dtype) if bfloat else fn.numpy(*given, **node.attrs)
             values[i] = made if type(made) is np.ndarray and made.dtype is dtype else np.asarray(made, dtype)
             if fn.reports:
                 notes += fn.excess(values[operands[0]], node)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracegrad import dtypes, ops
 from tracegrad.creation import arange
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.operators import FOURIER, fourier
 from tracegrad.ops.arguments import integer
@@ -20,7 +21,7 @@ def _frequencies(name: str, n: int, d: float, dtype: Any, device: Any, requires_
     if n < 1:
         raise ArgumentError(f"{name}: n must be positive, got {n}")
     found = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
-    if found.kind not in "fc":
+    if dtype_kind(found) not in "fc":
         raise DTypeError(f"{name}: makes floats, not {found}")
     k = arange(n // 2 + 1 if half else n, device=device)
     k = k if half else where(k < (n + 1) // 2, k, k - n)

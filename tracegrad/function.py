@@ -9,7 +9,7 @@ of the scalars, and gives back what it was given (Tensors if any operand is one)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +19,7 @@ from tracegrad import dtypes
 from tracegrad.cache import Cache
 from tracegrad.call_cache import calls, describe, executors, learn
 from tracegrad.canonical import number_of, without_number
-from tracegrad.dtypes import DType
+from tracegrad.dtypes import DType, dtype_kind
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.intervals import Interval
 from tracegrad.ir import INTERN, Aval, Entry, Location, Node, enter
@@ -79,8 +79,8 @@ class Primitive:
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
     picks: ClassVar[bool] = False           # its elements are elements of its operands, and compared with them: see `to_keep`
     read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
-    exact: ClassVar[bool] = False           # of numbers of a dtype it makes such, so that a float16 computed as a float need not be rounded
-    in_steps: ClassVar[bool] = False        # kernels make it of several operations, which of float16 are computed in float32
+    exact: ClassVar[bool] = False           # of numbers of a dtype it makes such: of 16 bits, computed as floats, they need not be rounded
+    in_steps: ClassVar[bool] = False        # kernels make it of several operations, which of 16 bits are computed in float32
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     number: ClassVar[bool] = False          # a number, with its bits as an attribute: an operand of structures (canonical.py)
     boundary: ClassVar[bool] = False        # a program sees through it, which only differentiation cares about, or ends there (a transfer)
@@ -96,7 +96,8 @@ class Primitive:
     # Of elementwise ops:
     flops: ClassVar[int] = 1                # what one element costs, for the schedule: an addition is 1
     wraps: ClassVar[bool] = False           # a signed result may overflow, undefined in C: it is computed as unsigned (of reductions, too)
-    single: ClassVar[bool] = False          # of float16 and a number, or what has no dimensions: computed in float32, as in torch
+    moves: ClassVar[bool] = False           # its elements are elements of its operands, bit for bit: numpy need not know their dtype
+    single: ClassVar[bool] = False          # of 16 bits and a number, or what has no dimensions: computed in float32, as in torch
     mixes: ClassVar[bool] = False           # `opencl` is right for a vector beside a scalar, too (operators are, builtins are not)
     logic: Any = None                       # logic(self, *operands): what it is for bools, in bitwise operations; None: itself
     # Of complex operands: whether `vjp` multiplies by the complex derivative. autodiff conjugates it then, as torch's convention wants;
@@ -139,6 +140,27 @@ class Primitive:
     def numpy_with(self, **attrs: Any) -> Any:
         """`numpy` for these attributes, to be called many times: what it does with them can be done once."""
         return partial(self.numpy, **attrs) if attrs else self.numpy
+
+    def rule(self, attrs: dict[str, Any], dtype: DType, given: Iterable[DType]) -> Callable[..., Any]:
+        """`numpy_with`, for operands of the dtypes `given` and a result of `dtype`.
+
+        bfloat16 is computed in float32 and rounded once, as kernels do it. (ml_dtypes rounds after each addition of a sum, and numpy does
+        not know where its NaN is sorted to.)
+        """
+        if self.moves or not (dtype == dtypes.bfloat16 or dtypes.bfloat16 in given) or not in_registry(self):
+            plain: Callable[..., Any] = self.numpy_with(**attrs)
+            return plain
+        wide = self.numpy_with(**{k: dtypes.float32 if isinstance(v, np.dtype) and v == dtypes.bfloat16 else v for k, v in attrs.items()})
+
+        def rule(*operands: Any) -> Any:
+            made = wide(*[o.astype(np.float32) if o.dtype == dtypes.bfloat16 else o for o in map(np.asarray, operands)])
+            return np.asarray(made, dtype) if dtype == dtypes.bfloat16 else made
+
+        return rule
+
+    def computed(self, operands: Sequence[Any], attrs: dict[str, Any], dtype: DType) -> Any:
+        """The result, of `dtype`, by numpy: from arrays."""
+        return self.rule(attrs, dtype, [o.dtype for o in operands if isinstance(o, (np.ndarray, np.generic))])(*operands)
 
     def vjp(self, ct: Node, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         """Cotangents of the operands (None: no dependence), from the cotangent `ct` of the result `y`; symbolic."""
@@ -227,7 +249,7 @@ def to_keep(found: Iterable[Node]) -> list[Node]:
         return x not in kept and bool(x.operands) and x.fn.name != "variable"
 
     for node in found:
-        if not (node.fn.picks and any(o.dtype.kind == "f" and anew(o) for o in node.operands)):
+        if not (node.fn.picks and any(dtype_kind(o.dtype) == "f" and anew(o) for o in node.operands)):
             kept[node] = None
     return list(kept)
 
@@ -274,15 +296,15 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
             wrapper = a
             plain[i] = a._operand()
     operands = fn.prepare(plain)
-    rounded = fn.single and operands[0].aval.dtype is dtypes.float16 and any(map(_lost_in_half, plain))
+    rounded = fn.single and dtypes.is_half(half := operands[0].aval.dtype) and any(_lost(a, half) for a in plain)
     if rounded:
-        operands = fn.prepare([cast(a, dtypes.float32) if isinstance(a, Node) and a.dtype == dtypes.float16 else a for a in plain])
+        operands = fn.prepare([cast(a, dtypes.float32) if isinstance(a, Node) and a.dtype == half else a for a in plain])
     if wrapper is None:
         if plain and not any(isinstance(a, Node) for a in plain):
             given = ", ".join(type(a).__name__ for a in plain)
             raise DTypeError(f"{fn.name}: expected a Tensor, got {given}; use tg.tensor(...) for arrays, lists and numbers")
         made = bind(fn, operands, attrs)
-        return cast(made, dtypes.float16) if rounded else made
+        return cast(made, half) if rounded else made
     for o in operands:
         if o.needs_grad and fn.differentiable:
             # A user's tensor gets a node of its own, so that a hook on it sees its gradient and no other's; passes share it later.
@@ -291,27 +313,27 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     else:
         node = bind(fn, operands, attrs)
     if rounded:
-        node = cast(node, dtypes.float16)
+        node = cast(node, half)
     if known is not None:
         learn(memo, known[0], known[1], node)
         if loose is not None and node.fn is fn and memo[loose] is None:
             x, = known[1]
             numbers = [o for o in operands if o.fn is _CONST and o.aval is Aval((), x.aval.dtype)]
-            if numbers and x in operands and x.dtype.kind == "f" and x.dtype != dtypes.float16:     # (which may round it: `_lost_in_half`)
+            if numbers and x in operands and dtypes.is_float(x.dtype) and not dtypes.is_half(x.dtype):     # (which may round it: `_lost`)
                 twin = Node(fn, operands, dict(attrs), node.aval, node.needs_grad)         # what tells of which template a node is
                 learn(memo, loose, [x, *numbers], twin)
     return wrapper._wrap(node)
 
 
-def _lost_in_half(a: Any) -> bool:
-    """Whether an operand of a float16 result may be changed by float16: a number that it rounds, what has another dtype.
+def _lost(a: Any, half: DType) -> bool:
+    """Whether an operand of a result of 16 bits may be changed by its dtype: a number that it rounds, what has another dtype.
 
     (Then it has no dimensions, or the result had its dtype; integers with dimensions are converted first, as in torch.)
     """
     if isinstance(a, Node):
-        return not a.shape and a.dtype != dtypes.float16
+        return not a.shape and a.dtype != half
     with np.errstate(over="ignore"):
-        return bool(float(np.float16(a)) != a)
+        return bool(float(half.type(a)) != a)
 
 
 def different_devices(name: str, a: Any, b: Any) -> DeviceError:
@@ -438,7 +460,7 @@ class CustomCall(Bundle):
 class Output(Primitive):
     """Result number `index` of a Bundle node."""
 
-    name, family, boundary = "output", "output", True
+    name, family, boundary, moves = "output", "output", True, True
 
     def aval(self, bundle: Aval, *, index: int, aval: Aval) -> Aval:
         return aval
@@ -659,7 +681,7 @@ class Elementwise(Primitive):
                 shape = broadcast_shapes(self.name, [o.shape for o in operands])
                 break
         dtype = operands[-1].dtype
-        if dtype.kind not in self.kinds:
+        if dtype_kind(dtype) not in self.kinds:
             raise not_taken(self.name, dtype)
         weak = operands[0].weak and all(o.weak for o in operands) and self.result != "bool"
         if self.result == "bool":
@@ -720,11 +742,11 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
     """
     if len(args) == 2:                      # what nearly all calls are
         a, b = args
-        if isinstance(a, Node) and not a.aval.weak and (not to_float or a.aval.dtype.kind in "fc"):
+        if isinstance(a, Node) and not a.aval.weak and (not to_float or dtype_kind(a.aval.dtype) in "fc"):
             if isinstance(b, Node):
                 if a.aval.dtype is b.aval.dtype and not b.aval.weak:
                     return [a, b]
-            elif a.aval.dtype.kind == "f" and type(b) in _REAL_SCALARS:
+            elif dtype_kind(a.aval.dtype) == "f" and type(b) in _REAL_SCALARS:
                 return [a, scalar(name, b, a.aval.dtype)]
     args = [a.item() if isinstance(a, np.generic) else a for a in args]
     dtype: DType | None = None
@@ -736,7 +758,7 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
             else:
                 of_scalars = a.aval.dtype if of_scalars is None else dtypes.promote(of_scalars, a.aval.dtype)
     if of_scalars is not None and (dtype is None or dtypes.category(of_scalars) > dtypes.category(dtype)):
-        dtype = dtypes.complex_of(dtype) if dtype is not None and dtype.kind == "f" else of_scalars
+        dtype = dtypes.complex_of(dtype) if dtype is not None and dtype_kind(dtype) == "f" else of_scalars
     weak = dtype is None
     if dtype is None:
         dtype = dtypes.bool_
@@ -749,7 +771,7 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
                     dtype = dtypes.promote_scalar(dtype, a.dtype.type(0).item())
             elif isinstance(a, _PYTHON_SCALARS):
                 dtype = dtypes.promote_scalar(dtype, a)
-    if to_float and dtype.kind not in "fc":
+    if to_float and dtype_kind(dtype) not in "fc":
         dtype = dtypes.float64 if weak else dtypes.get_default_dtype()
     out = []
     for a in args:
@@ -783,7 +805,7 @@ class Cast(Primitive):
         return lambda x: (x if whole or x.dtype.kind != "c" else x.real).astype(dtype)
 
     def vjp(self, ct: Node, y: Node, x: Node, *, dtype: DType, weak: bool) -> tuple[Any, ...]:
-        return (cast(ct, x.dtype) if x.dtype.kind in "fc" and dtype.kind in "fc" else None,)
+        return (cast(ct, x.dtype) if dtype_kind(x.dtype) in "fc" and dtype_kind(dtype) in "fc" else None,)
 
     def pair(self, x: Any, *, dtype: DType, weak: bool) -> Any:
         real = dtypes.real_of(dtype)
@@ -825,7 +847,7 @@ class Movement(Primitive):
     Give `aval`, `numpy`, `vjp` and `locate`, from which the code generator gets index arithmetic.
     """
 
-    family, saves, linear = "movement", False, True
+    family, saves, linear, moves = "movement", False, True, True
     pair = by_parts
     required: ClassVar[tuple[str, ...]] = ("aval", "numpy", "locate")
     fill: Any = None                        # the attribute that holds the value where no operand is hit (pad)

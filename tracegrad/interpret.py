@@ -52,5 +52,5 @@ def evaluate(node: Node, operands: Sequence[Any]) -> Any:
     """One node's value from its operands' values (of a bundle: its results)."""
     if node.fn.name == "data":
         return np.asarray(getattr(node.value, "array", node.value))         # a tensor made in the program holds a compile.HostValue
-    result = node.fn.numpy(*operands, **node.attrs)
+    result = node.fn.computed(operands, node.attrs, node.dtype)
     return result if isinstance(node.fn, Bundle) else np.asarray(result, dtype=node.dtype)

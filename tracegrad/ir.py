@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, over
 import optree
 
 from tracegrad.cache import Cache, listed
-from tracegrad.dtypes import DType
+from tracegrad.dtypes import DType, dtype_kind
 from tracegrad.errors import INTERNAL, LinAlgError, OutOfMemoryError, TraceError, printable
 from tracegrad.modes import state
 from tracegrad.operators import Operators
@@ -275,7 +275,7 @@ class Node(Operators):
     def __init__(self, fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
         self.fn, self.operands, self.attrs, self.aval = fn, operands, attrs, aval
         self.loc = user_location()
-        self.needs_grad = needs_grad and aval.dtype.kind in "fc"
+        self.needs_grad = needs_grad and dtype_kind(aval.dtype) in "fc"
         self.value = None
         self.constant = fn.constant
         for o in operands:
@@ -296,6 +296,11 @@ class Node(Operators):
     @property
     def dtype(self) -> DType:
         return self.aval.dtype
+
+    @property
+    def given(self) -> tuple[DType, ...]:
+        """The dtypes of the operands."""
+        return tuple([o.aval.dtype for o in self.operands])
 
     @property
     def name(self) -> str:

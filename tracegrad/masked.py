@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import broadcast_shapes
 from tracegrad.operators import LINALG, PUBLIC
@@ -37,11 +38,11 @@ def _filled(name: str, input: Tensor, mask: Tensor | None, identity: Any) -> Any
 
 
 def _least(dtype: Any) -> Any:
-    return -inf if dtype.kind in "fc" else False if dtype.kind == "b" else int(np.iinfo(dtype).min)
+    return -inf if dtype_kind(dtype) in "fc" else False if dtype.kind == "b" else int(np.iinfo(dtype).min)
 
 
 def _most(dtype: Any) -> Any:
-    return inf if dtype.kind in "fc" else True if dtype.kind == "b" else int(np.iinfo(dtype).max)
+    return inf if dtype_kind(dtype) in "fc" else True if dtype.kind == "b" else int(np.iinfo(dtype).max)
 
 
 def _dims(input: Tensor, dim: Dims) -> tuple[int, ...]:
@@ -98,14 +99,14 @@ def mean(input: Tensor, dim: Dims = None, *, keepdim: bool = False, dtype: Any =
     """The means over dim of what counts; NaN where nothing does."""
     _checked("mean", input, mask)
     found = input.dtype if dtype is None else dtypes.as_dtype(dtype)
-    if found.kind not in "fc":
+    if dtype_kind(found) not in "fc":
         raise DTypeError(f"masked.mean: takes a float or complex tensor, or a float dtype=, got {found}")
     return sum(input, dim, keepdim=keepdim, dtype=found, mask=mask) / _count(input, mask, _dims(input, dim), keepdim)
 
 
 def median(input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Any:
     """The lower of the middle elements along dim of what counts (and is no NaN); NaN where nothing does."""
-    if input.dtype.kind != "f" and dtype is None:
+    if dtype_kind(input.dtype) != "f" and dtype is None:
         raise DTypeError(f"masked.median: takes a float tensor, or a float dtype=, got {input.dtype}")
     x: Any = input if dtype is None else input.to(dtype=dtype)
     plain = x if mask is None else _filled("median", x, mask, nan)
@@ -115,7 +116,7 @@ def median(input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Any = 
 def logsumexp(input: Tensor, dim: Dims = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Any:
     """The logarithms of sums of exponentials over dim; -inf where nothing counts."""
     x: Any = input
-    if dtype is not None or input.dtype.kind not in "fc":
+    if dtype is not None or dtype_kind(input.dtype) not in "fc":
         x = input.to(dtype=dtypes.get_default_dtype() if dtype is None else dtype)
     return _filled("logsumexp", x, mask, -inf).logsumexp(_dims(input, dim), keepdim)
 
@@ -141,7 +142,8 @@ def _spread(name: str, input: Tensor, dim: Dims, unbiased: bool | None, correcti
         raise ArgumentError(f"masked.{name}: give unbiased or correction, not both")
     _checked(name, input, mask)
     less = correction if correction is not None else 1.0 if unbiased is None or unbiased else 0.0
-    x: Any = input if input.dtype.kind in "fc" and dtype is None else input.to(dtype=dtypes.get_default_dtype() if dtype is None else dtype)
+    keeps = dtype is None and dtype_kind(input.dtype) in "fc"
+    x: Any = input if keeps else input.to(dtype=dtypes.get_default_dtype() if dtype is None else dtype)
     dims = _dims(input, dim)
     centred = _filled(name, x - mean(x, dim, keepdim=True, mask=mask), mask, 0)
     count = _count(input, mask, dims, keepdim).to(dtype=dtypes.real_of(x.dtype))

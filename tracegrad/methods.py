@@ -184,6 +184,7 @@ def install() -> None:
         "float": "float32",
         "double": "float64",
         "half": "float16",
+        "bfloat16": "bfloat16",
         "char": "int8",
         "short": "int16",
         "int": "int32",

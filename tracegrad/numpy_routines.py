@@ -100,7 +100,7 @@ class Routine:
                 continue
             fn: Any = node.fn
             if not operands:
-                self.fixed.append((i, np.asarray(fn.numpy(**node.attrs), node.aval.dtype)))
+                self.fixed.append((i, np.asarray(fn.computed((), node.attrs, node.aval.dtype), node.aval.dtype)))
                 keep.add(i)
                 continue
             dead = tuple(o for o in dict.fromkeys(operands) if last[o] == i and o not in keep)
@@ -115,7 +115,7 @@ class Routine:
                 rule = itemgetter(used.index(node.attrs["index"]))
                 steps.append(Step(rule, (at,), 1, i, node.aval.dtype, dead + (at,) * (i == results[-1]), False))
                 continue
-            call: Any = put_together[i][1] if i in put_together else fn.numpy_with(**node.attrs)
+            call: Any = put_together[i][1] if i in put_together else fn.rule(node.attrs, node.aval.dtype, node.given)
             steps.append(Step(call, operands, len(operands), i, node.aval.dtype, dead, fn.reports, fn, node.attrs))
         self.steps = steps
 

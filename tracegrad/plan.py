@@ -220,7 +220,7 @@ class HostArithmetic(Plain):
         operands = [np.asarray(next(supply)).astype(d) if c is None else np.asarray(c)
                     for c, d in zip(self.constants, self.dtypes, strict=True)]
         with np.errstate(all="ignore"):
-            return np.asarray(self.fn.numpy(*operands, **dict(self.attrs))).astype(self.dtype)[()]
+            return np.asarray(self.fn.computed(operands, dict(self.attrs), self.dtype)).astype(self.dtype)[()]
 
 
 class Known(Plain):

@@ -26,6 +26,7 @@ import numpy as np
 from tracegrad import plan as plans
 from tracegrad.canonical import canonical
 from tracegrad.config import config
+from tracegrad.dtypes import spelled
 from tracegrad.function import REGISTRY, Primitive, in_registry
 from tracegrad.ir import Aval, Graph, Location, Size
 from tracegrad.plan import Plan, Target
@@ -127,7 +128,7 @@ class _Described:
         if kind is Aval or isinstance(value, np.dtype):
             return repr(value)
         if isinstance(value, np.generic):
-            return value.dtype.str, value.tobytes()
+            return spelled(value.dtype), value.tobytes()
         if isinstance(value, Graph):
             return self.graph(value)
         if isinstance(value, Primitive):
@@ -142,7 +143,7 @@ def _contents(value: Any) -> Any:
     array = getattr(value, "array", value)
     if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.hasobject:
         raise Unkept("a constant is no numpy array")
-    return array.dtype.str, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return spelled(array.dtype), array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 # --------------------------------------------------------------------------------------------------------------- the file
@@ -198,12 +199,12 @@ def _encoded(value: Any, arrays: list[bytes], given: Mapping[Primitive, int]) ->
     if kind is bytes:
         return {"bytes": value.hex()}
     if isinstance(value, np.dtype):
-        return {"dtype": value.str}
+        return {"dtype": spelled(value)}
     if kind is Aval:
-        return {"aval": [list(value.shape), value.dtype.str, value.weak]}
+        return {"aval": [list(value.shape), spelled(value.dtype), value.weak]}
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
         arrays.append(np.ascontiguousarray(value).tobytes())
-        return {"array": [isinstance(value, np.generic), value.dtype.str, list(value.shape), sum(map(len, arrays[:-1]))]}
+        return {"array": [isinstance(value, np.generic), spelled(value.dtype), list(value.shape), sum(map(len, arrays[:-1]))]}
     if isinstance(value, Primitive):
         if value in given:
             return {"given": given[value]}

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.cache import memoize
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import printable
 from tracegrad.ir import Aval, Graph, Location, Node
 
@@ -207,5 +208,5 @@ def to_dot(graph: Graph) -> str:
 def aval_text(aval: Aval) -> str:
     """Shape and dtype for people: `float32[64, 10]`, `float` for a run-time Python number."""
     if aval.weak:
-        return {"f": "float", "i": "int", "b": "bool", "c": "complex"}.get(aval.dtype.kind, str(aval.dtype))
+        return {"f": "float", "i": "int", "b": "bool", "c": "complex"}.get(dtype_kind(aval.dtype), str(aval.dtype))
     return f"{aval.dtype}[{', '.join(map(str, aval.shape))}]"

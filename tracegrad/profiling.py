@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError
 from tracegrad.plan import HostStep, Launch, Plan
 from tracegrad.report import bytes_text, flops_text, lines_text
@@ -161,7 +162,7 @@ def _hosts(plan: Plan) -> list[HostStep]:
 def _row(launch: Launch, plan: Plan, count: int, seconds: float, most: Limits) -> KernelTime:
     """flops and bytes of a launch in a loop are those of one turn."""
     moved, computed = launch.bytes * count, launch.flops * count
-    floats = [plan.slots[a].dtype.itemsize for a in launch.args if isinstance(a, int) and plan.slots[a].dtype.kind == "f"]
+    floats = [plan.slots[a].dtype.itemsize for a in launch.args if isinstance(a, int) and dtype_kind(plan.slots[a].dtype) == "f"]
     shares = {"memory": moved / most.bandwidth, "arithmetic": computed / most.flops(max(floats, default=4))}
     limit = max(shares, key=shares.__getitem__)
     return KernelTime(launch.entry, count, seconds, moved, computed, shares[limit] / seconds, limit, _lines(launch, plan))

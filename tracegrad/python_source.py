@@ -17,6 +17,7 @@ import numpy as np
 
 from tracegrad.canonical import resolve
 from tracegrad.compile import executable_graph
+from tracegrad.dtypes import dtype_kind
 from tracegrad.function import Elementwise, Shared, broadcast_shapes
 from tracegrad.ir import Graph, Location, Node
 from tracegrad.operators import FUNCTIONAL, PUBLIC, SPECIAL
@@ -168,7 +169,7 @@ class _Writer:
         if name in _WRITTEN and (written := _WRITTEN[name](node, args)) is not None:
             return str(written)
         if name in ("sum", "prod", "amax", "amin"):
-            dtype = f"dtype={_dtype(node.dtype)}" if name in ("sum", "prod") and node.dtype.kind not in "fc" else ""
+            dtype = f"dtype={_dtype(node.dtype)}" if name in ("sum", "prod") and dtype_kind(node.dtype) not in "fc" else ""
             dims = "" if node.shape == () and name != "cumsum" else _dims(node)
             return f"{a}.{name}({', '.join(filter(None, (dims, dtype)))})"
         if name in ("running_max", "running_min"):
@@ -388,7 +389,7 @@ def _keepdim(node: Node) -> Node | None:
     if node.fn.name != "reshape":
         return None
     inner = node.operands[0]
-    if inner.fn.name not in ("sum", "amax", "amin", "prod") or inner.dtype.kind != "f":
+    if inner.fn.name not in ("sum", "amax", "amin", "prod") or dtype_kind(inner.dtype) != "f":
         return None
     shape = inner.operands[0].shape
     return inner if node.shape == tuple(1 if i in inner.attrs["dim"] else n for i, n in enumerate(shape)) else None
@@ -408,7 +409,7 @@ def _literal(node: Node) -> str:
     value = node.attrs["value"]
     if node.dtype.kind == "c":
         return _complex(value.item())
-    if node.dtype.kind != "f":
+    if dtype_kind(node.dtype) != "f":
         return repr(value.item())
     if not np.isfinite(value):
         return f'float("{value.item()}")'

@@ -551,7 +551,7 @@ def _of_views(stage: Stage, tape: Tape, known: Any, args: Sequence[Any], kwargs:
         at, aval = ~0, base._n.aval
         for fn, attrs in view.steps:
             aval = fn.aval(aval, **attrs)
-            stage.calls.append((Call(fn, attrs, aval), (at,)))
+            stage.calls.append((Call(fn, attrs, aval, (aval.dtype,)), (at,)))
             at = len(stage.calls) - 1
         stage.ends.append(at)
         stage.results.append(_Result(view.aval, view.attrs, view.steps, view.reshaped))

@@ -25,6 +25,8 @@ from tracegrad.cache import listed
 from tracegrad.canonical import resolve
 from tracegrad.compile import PART, Device, find_device, is_view, part, read, realize, upload, without_history
 from tracegrad.config import config
+from tracegrad.dlpack import exported
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, bind, cast, const, data, detached, iota, scalar
 from tracegrad.ir import Aval, Folded, Node, Size, own_nodes, user_location
@@ -687,7 +689,7 @@ class Tensor(Operators):
             why = f"{self._device.name} has memory of its own" if flagged else "the consumer knows no flag for read-only memory"
             raise DLPackError(f"__dlpack__: copy=False, but the tensor cannot be shared: {why}; leave copy out to allow a copy")
         values = self._value("__dlpack__()", shared=flagged and self._device.in_host_memory)
-        return values.__dlpack__(max_version=max_version, copy=copy) if flagged else values.__dlpack__()
+        return exported(values, max_version=max_version, copy=copy) if flagged else exported(values)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -877,7 +879,7 @@ class Tensor(Operators):
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
             array = np.asarray(value)
-            if array.dtype.kind not in "biufc":
+            if dtype_kind(array.dtype) not in "biufc":
                 raise DTypeError(f"setitem: cannot assign {type(value).__name__}; give a tensor, a number, or lists or arrays of numbers")
             value = from_array(array, self._device)
         if isinstance(value, Tensor) and value._device is not self._device and (not value.ndim or indexing.is_basic(key)):
@@ -958,6 +960,7 @@ def _text(values: np.ndarray[Any, Any]) -> str:
     options = dict(PRINTING)
     powers, digits = options.pop("sci_mode"), options["precision"]
     formatter: Any = {"float_kind": lambda v: f"{v:.{digits}e}"} if powers else None
+    values = values.astype(np.float32) if values.dtype == dtypes.bfloat16 else values
     return np.array2string(values, separator=", ", prefix="Tensor(", max_line_width=options.pop("linewidth"),
                            suppress_small=True if powers is False else None, formatter=formatter, **options)
 

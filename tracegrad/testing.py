@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import autograd
+from tracegrad import autograd, dtypes
 from tracegrad.creation import randn, tensor
 from tracegrad.dtypes import complex128, differentiable, float64
 from tracegrad.errors import AutogradError, DTypeError
@@ -173,6 +173,7 @@ def assert_close(actual: Any, expected: Any, *, rtol: float | None = None, atol:
     b = expected.detach().numpy() if isinstance(expected, Tensor) else np.asarray(expected)
     if a.shape != b.shape or a.dtype != b.dtype:
         raise AssertionError(f"assert_close: {a.dtype}{list(a.shape)} against {b.dtype}{list(b.shape)}")
-    defaults = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5),
+    defaults = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5),
                 "complex128": (1e-7, 1e-7), "complex64": (1.3e-6, 1e-5)}.get(str(a.dtype), (0.0, 0.0))
+    a, b = (x.astype(np.float32) if x.dtype == dtypes.bfloat16 else x for x in (a, b))
     np.testing.assert_allclose(a, b, rtol=defaults[0] if rtol is None else rtol, atol=defaults[1] if atol is None else atol)

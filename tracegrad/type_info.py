@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DTypeError
 from tracegrad.tensor import Tensor
 
@@ -24,10 +25,10 @@ class finfo:
 
     def __init__(self, type: Any = None) -> None:
         found = dtypes.get_default_dtype() if type is None else dtypes.as_dtype(type)
-        if found.kind not in "fc":
+        if dtype_kind(found) not in "fc":
             raise DTypeError(f"finfo: takes a float or complex dtype, got {found}; use tg.iinfo")
         self.dtype = dtypes.real_of(found)
-        known = np.finfo(self.dtype)
+        known = dtypes.finfo(self.dtype)
         self.bits = int(known.bits)
         self.eps, self.max, self.min, self.tiny = (float(v) for v in (known.eps, known.max, known.min, known.tiny))
         self.smallest_normal, self.resolution = self.tiny, 10.0**-int(known.precision)
@@ -76,7 +77,7 @@ def result_type(tensor1: Any, tensor2: Any) -> Any:
     strong, weak = (a, b) if ranked > other else (b, a)
     if dtypes.category(weak) <= dtypes.category(strong):
         return strong
-    return dtypes.complex_of(strong) if weak.kind == "c" and strong.kind == "f" else weak
+    return dtypes.complex_of(strong) if weak.kind == "c" and dtype_kind(strong) == "f" else weak
 
 
 def _weight(operand: Any) -> tuple[Any, int]:

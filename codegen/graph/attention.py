@@ -15,7 +15,7 @@ from typing import Any
 from tracegrad.codegen.graph.reductions import rebind, view
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import float16, float32
+from tracegrad.dtypes import float32, is_half
 from tracegrad.function import REGISTRY, Primitive, bind, cast
 from tracegrad.ir import Aval, Graph, Node, topological
 from tracegrad.ops.fused_attention import composed, composed_gradient, too_little
@@ -144,7 +144,7 @@ def attention(graph: Graph, target: Target) -> Graph:
             g, given = _split(node, rest)
             attrs = _described(node)
             if _obstacle(node, target) is not None:
-                q, k, v, *rest = (cast(x, float32) if x.dtype == float16 else x for x in operands)       # one operation, rounded once
+                q, k, v, *rest = (cast(x, float32) if is_half(x.dtype) else x for x in operands)       # one operation, rounded once
                 g, given = _split(node, rest)
                 made = composed_gradient(q, k, v, g[0], given, node.attrs["index"], **attrs) if g else composed(q, k, v, given, **attrs)
                 return cast(made, node.dtype)

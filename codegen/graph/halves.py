@@ -1,4 +1,4 @@
-"""What is computed of halves in several steps, and rounded once: sums, products, powers. Start at `halves`.
+"""What is computed of halves in several steps, and rounded once: sums, products, powers, scatters that add. Start at `halves`.
 
 A kernel rounds the result of every operation on halves (`Evaluator.rounded`). What becomes several operations (a long row its partial sums,
 a power its products) is an operation of float32 here, whose result is cast.
@@ -22,10 +22,10 @@ def halves(graph: Graph) -> Graph:
         if not _in_steps(node):
             return node if operands == node.operands else rebind(node, operands)
         with at(node.loc):
-            return cast(rebind(node, tuple([cast(o, dtypes.float32) for o in operands])), dtypes.float16)
+            return cast(rebind(node, tuple([cast(o, dtypes.float32) if dtypes.is_half(o.dtype) else o for o in operands])), node.dtype)
 
     return graph.rebuilt(replace)
 
 
 def _in_steps(node: Node) -> bool:
-    return node.dtype == dtypes.float16 and node.fn.in_steps
+    return dtypes.is_half(node.dtype) and node.fn.in_steps

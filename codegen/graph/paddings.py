@@ -15,6 +15,7 @@ import numpy as np
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.graph.simplify import broadcast, constant_of, exactly
 from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import dtype_kind
 from tracegrad.function import bind, const
 from tracegrad.ir import Graph, Node
 
@@ -33,7 +34,7 @@ def paddings(graph: Graph) -> Graph:
             continue
         operands = tuple([new[o] for o in node.operands])
         with at(node.loc):
-            summed = node.fn.name == "add" and node.dtype.kind in "fiu" and node.dtype.itemsize > 2 and not node.aval.weak
+            summed = node.fn.name == "add" and dtype_kind(node.dtype) in "fiu" and node.dtype.itemsize > 2 and not node.aval.weak
             found = _together(node, added, new) if summed and node not in added else None
             new[node] = found if found is not None else node if operands == node.operands else bind(node.fn, operands, node.attrs)
     return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
@@ -93,7 +94,7 @@ def _together(root: Node, added: set[Node], new: dict[Node, Node]) -> Node | Non
             out.append(op("expand", const(0, root.dtype), shape=(*root.shape[:dim], high - low, *root.shape[dim + 1:])))
             continue
         x = found[root][low]
-        out.append(op("add", x, const(0.0, root.dtype)) if root.dtype.kind == "f" and covered[low] < len(terms) else x)
+        out.append(op("add", x, const(0.0, root.dtype)) if dtype_kind(root.dtype) == "f" and covered[low] < len(terms) else x)
     most = tuning().put_together                         # of them are one kernel's: those of a loop's gradient are alike
     while len(out) > most:
         out = [op("concat", *some, dim=dim) if len(some := out[i:i + most]) > 1 else out[i] for i in range(0, len(out), most)]

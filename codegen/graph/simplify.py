@@ -15,6 +15,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.dtypes import dtype_kind, is_float, is_half, is_int
 from tracegrad.errors import CompilerBug, ShapeError
 from tracegrad.function import bind, broadcast_shapes, cast, const
 from tracegrad.ir import Graph, Node
@@ -102,7 +103,7 @@ def scalar_source(x: Node) -> Node | None:
 
 def exactly(value: Any, number: float) -> bool:
     """Whether a constant is this number, the sign of zero included."""
-    return value is not None and bool(value == number) and (number != 0 or value.dtype.kind != "f" or not np.signbit(value))
+    return value is not None and bool(value == number) and (number != 0 or dtype_kind(value.dtype) != "f" or not np.signbit(value))
 
 
 # --------------------------------------------------------------------------------------------------------------- elementwise
@@ -154,7 +155,7 @@ def fold(node: Node) -> Node | None:
     if node.aval.weak or node.fn.reports or not node.fn.foldable:
         return None
     with np.errstate(all="ignore"):
-        value = node.fn.numpy(*[np.asarray(o.attrs["value"]) for o in node.operands], **node.attrs)
+        value = node.fn.computed([np.asarray(o.attrs["value"]) for o in node.operands], node.attrs, node.dtype)
     return const(np.asarray(value).astype(node.dtype)[()], node.dtype)
 
 
@@ -175,16 +176,16 @@ def add_zero(node: Node) -> Node | None:
     a, b = node.operands
     for x, other in ((a, b), (b, a)):
         c = constant_of(other)
-        if c is not None and c == 0 and (node.dtype.kind in "iu" or (node.dtype.kind == "f" and np.signbit(c))) and not node.aval.weak:
+        if c is not None and c == 0 and (is_int(node.dtype) or (is_float(node.dtype) and np.signbit(c))) and not node.aval.weak:
             return broadcast(x, node)
     return None
 
 
 def add_negative(node: Node) -> Node | None:
     a, b = node.operands
-    if b.fn.name == "neg" and node.dtype.kind == "f":
+    if b.fn.name == "neg" and dtype_kind(node.dtype) == "f":
         return op("sub", a, b.operands[0])
-    if a.fn.name == "neg" and node.dtype.kind == "f":
+    if a.fn.name == "neg" and dtype_kind(node.dtype) == "f":
         return op("sub", b, a.operands[0])
     return None
 
@@ -193,7 +194,7 @@ def sub_zero(node: Node) -> Node | None:
     a, b = node.operands
     if exactly(constant_of(b), 0) and not node.aval.weak:
         return broadcast(a, node)
-    if b.fn.name == "neg" and node.dtype.kind == "f":
+    if b.fn.name == "neg" and dtype_kind(node.dtype) == "f":
         return op("add", a, b.operands[0])
     return None
 
@@ -206,7 +207,7 @@ def mul_one(node: Node) -> Node | None:
         c = constant_of(other)
         if exactly(c, 1):
             return broadcast(x, node)
-        if exactly(c, -1) and node.dtype.kind in "if":
+        if exactly(c, -1) and dtype_kind(node.dtype) in "if":
             return broadcast(op("neg", x), node)
     return None
 
@@ -219,7 +220,7 @@ def div_constant(node: Node) -> Node | None:
     if c == 1:
         return broadcast(a, node)
     mantissa, exponent = np.frexp(c)
-    if abs(mantissa) == 0.5 and abs(int(exponent)) < 100 and node.dtype != dtypes.float16:      # a power of two: exact
+    if abs(mantissa) == 0.5 and abs(int(exponent)) < 100 and not is_half(node.dtype):      # a power of two: exact
         return op("mul", a, broadcast(const(1 / c, node.dtype), b))
     return None
 
@@ -244,7 +245,7 @@ def power_constant(node: Node) -> Node | None:
     if c == 4:
         square = op("mul", x, x)
         return op("mul", square, square)
-    if node.dtype.kind != "f":
+    if dtype_kind(node.dtype) != "f":
         return None
     if c == 0:
         return filled(1, node)

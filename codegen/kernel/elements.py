@@ -31,7 +31,7 @@ from tracegrad.codegen.kernel.guards import Guard, Guards
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.lanes import Vectors, is_name
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.dtypes import int32, uint8
+from tracegrad.dtypes import int32, is_half, uint8
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
 from tracegrad.plan import Plain
@@ -137,7 +137,7 @@ class Elements(Vectors):
         stride = flat.stride_of(self.lane, width) if self.lane is not None and self.vector_vars.isdisjoint(flat.vars) else None
         access = Access(pointer, where, width, self.lane, holds)
         memory = uint8 if dtype.kind == "b" else dtype
-        half = dtype == np.float16
+        half = is_half(dtype)
         if uniform and stride == 2 and not written and dtype.kind != "b" and not half and _in_groups(flat, 2, pointer.size):
             return self.let(base, self.part_of_pairs(node, pointer, flat, condition), None, depth, test)
         if uniform and stride in (3, 4) and w.target.kind == "cpu" and not written and not half and _in_groups(flat, stride, pointer.size):
@@ -220,7 +220,7 @@ class Elements(Vectors):
         else:
             value = self.vector(value)
         stride = flat.opened().stride_of(self.lane, width) if self.lane is not None else 1
-        if stride is None or (stride != 1 and dtype == np.float16):
+        if stride is None or (stride != 1 and is_half(dtype)):
             raise CompilerBug(f"codegen: a vector of {node!r}, computed at {node.loc}, is written to {flat}, not at even distances")
         if stride != 1 and not is_name(value):
             value = self.let(w.base(node), value, node)

@@ -46,9 +46,9 @@ from tracegrad.codegen.kernel.spelling import spelling
 from tracegrad.codegen.kernel.statements import Parts
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.vectors import computed_in
-from tracegrad.codegen.kernel.writer import TO_HALF, Writer
+from tracegrad.codegen.kernel.writer import ROUNDING, Writer
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import DType, float32, float64, int32, int64, uint32
+from tracegrad.dtypes import DType, dtype_kind, float32, float64, int32, int64, is_half, uint32
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
 from tracegrad.plan import Fault
@@ -159,8 +159,8 @@ class Evaluator(Elements):
         if node.fn.reports:
             self.report(node, known[0], guards)
         value = self.computed(node, known)
-        if node.dtype == np.float16 and not (node.fn.exact or node.fn.name == "cast"):
-            value = self.rounded(value)
+        if is_half(node.dtype) and not (node.fn.exact or node.fn.name == "cast"):
+            value = self.rounded(value, node.dtype)
         if value is not known[0]:
             value = self.let(self.name(node), value, node)
         self.put(node, flat, value, guards)
@@ -172,8 +172,8 @@ class Evaluator(Elements):
         name, dtype = fn.name, node.operands[-1].dtype
         lanes = max(v.lanes for v in values)
         if name == "cast":
-            if node.dtype == np.float16 and not np.can_cast(dtype, np.float16):
-                return self.rounded(self.cast(values[0], float32))
+            if is_half(node.dtype) and not np.can_cast(dtype, node.dtype):
+                return self.rounded(self.cast(values[0], float32), node.dtype)
             return self.cast(values[0], node.dtype)
         wraps = bool(MAY_WRAP(node))
         spell = fn.opencl
@@ -212,9 +212,9 @@ class Evaluator(Elements):
         values = [Cast(v, wide) if alone else Bits(v, wide) for v, alone in zip(values, single, strict=True)]
         return Bits(self.op(spell, values, dtype, wide, node.attrs), dtype)
 
-    def rounded(self, x: Expression) -> Expression:
-        """A float32 as a float16. Registers hold halves as floats, so each result is rounded where it is computed, as if it were stored."""
-        return Held(self.op(_to_half, [x], float32, float32, {}), np.dtype(np.float16))
+    def rounded(self, x: Expression, dtype: DType) -> Expression:
+        """A float32 as a float16 or bfloat16. Registers hold these as floats, so each result is rounded where it is made, as if stored."""
+        return Held(self.op(_ROUND[dtype], [x], float32, float32, {}), dtype)
 
     def op(self, spell: Callable[..., str], values: list[Expression], of: DType, dtype: DType, attrs: dict[str, Any], mask: int = 0
            ) -> Expression:
@@ -228,7 +228,7 @@ class Evaluator(Elements):
         return Op(found, tuple(values), dtype, lanes, mask)
 
     def cast(self, x: Expression, dtype: DType) -> Expression:
-        narrow = x.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 4          # through int: -1.0 is 255, as in numpy
+        narrow = dtype_kind(x.dtype) == "f" and dtype.kind in "iu" and dtype.itemsize < 4          # through int: -1.0 is 255, as in numpy
         if x.lanes == 1:
             if dtype.kind == "b":
                 return Held(x, dtype) if x.dtype.kind == "b" else Infix("!=", x, whole(0))
@@ -475,8 +475,7 @@ class Evaluator(Elements):
         return as_(self.op(fn.combine, [as_(a, wide), as_(b, wide)], r.dtype, wide, {}, mask), r.dtype)
 
 
-def _to_half(x: str) -> str:
-    return f"{TO_HALF}({x})"
+_ROUND: dict[DType, Callable[..., str]] = {dtype: (f"{name}({{}})").format for dtype, name in ROUNDING.items()}
 
 
 def _exp_nonpositive(x: str) -> str:

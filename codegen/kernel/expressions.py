@@ -15,7 +15,7 @@ from tracegrad import plan
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.markup import marked, marked_in
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.dtypes import OPENCL, DType, bool_, int32, int64
+from tracegrad.dtypes import OPENCL, DType, bool_, int32, int64, is_half
 from tracegrad.plan import Plain
 
 # ------------------------------------------------------------------------------------------------------------------- memory
@@ -310,7 +310,7 @@ class Load(Expression):
     @property
     def macro(self) -> str:
         """The function that reads a vector of what does not lie together."""
-        if self.lanes == 1 or self.dtype == np.float16 or not isinstance(self.access.memory, Buffer):
+        if self.lanes == 1 or is_half(self.dtype) or not isinstance(self.access.memory, Buffer):
             return ""
         if self.places is not None:
             return f"GATHER{self.lanes}{'_IF' * (self.only is not None)}"

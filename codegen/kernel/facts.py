@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, ravel, unravel
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import CompilerBug
 from tracegrad.intervals import interval
 from tracegrad.ir import Node
@@ -111,10 +112,10 @@ def largest(node: Node, steps: int = 8) -> float:
     node, _ = origin(node, ZERO)
     name, operands = node.fn.name, node.operands
     if name == "const":
-        return abs(float(node.attrs["value"])) if node.dtype.kind in "fiu" else math.inf
+        return abs(float(node.attrs["value"])) if dtype_kind(node.dtype) in "fiu" else math.inf
     if node.dtype.kind == "u" and name == "bitwise_right_shift" and operands[1].fn.name == "const":
         return 2.0 ** (8 * node.dtype.itemsize - int(operands[1].attrs["value"]))
-    if steps and node.dtype.kind == "f" and name in ("cast", "mul"):
+    if steps and dtype_kind(node.dtype) == "f" and name in ("cast", "mul"):
         each = [largest(x, steps - 1) for x in operands]
         return math.inf if 0.0 in each else math.prod(each)
     return math.inf
@@ -143,7 +144,7 @@ def is_zero(node: Node) -> bool:
 def picked(reduction: Node, row: Index, col: Index) -> tuple[tuple[Node, Index], tuple[Node, Index]] | None:
     """A sum over rows of `where(position == label, x, 0)` has one term: (x, its index in column `col`), (label, its index). Else None."""
     rows, cols = reduction.operands[0].shape[0], reduction.operands[0].shape[-1]
-    if reduction.fn.name != "sum" or reduction.operands[0].shape != (rows, cols) or reduction.dtype.kind != "f":
+    if reduction.fn.name != "sum" or reduction.operands[0].shape != (rows, cols) or dtype_kind(reduction.dtype) != "f":
         return None
     where, flat = origin(reduction.operands[0], row * cols + col)
     if where.fn.name != "where" or not is_zero(where.operands[2]):

@@ -68,7 +68,7 @@ from tracegrad.codegen.kernel.statements import (
     Update,
 )
 from tracegrad.codegen.kernel.vectors import LANES, ctype
-from tracegrad.dtypes import OPENCL, DType, int64, uint32, uint64
+from tracegrad.dtypes import OPENCL, DType, float16, int64, is_half, uint32, uint64
 from tracegrad.ir import Node
 from tracegrad.plan import required
 
@@ -105,6 +105,13 @@ def literal(value: Any, dtype: DType) -> tuple[str, int]:
     if "." not in text and "e" not in text:
         text += ".0"
     return text if dtype == np.float64 else text + "f", _OPEN if text[0] == "-" else _ATOM
+
+
+def moved(how: str, access: Access, lanes: int = 1) -> str:
+    """The function that loads or stores elements of 16 bits as floats: OpenCL's for halves, and one like it of ours."""
+    width = str(lanes) if lanes > 1 else ""
+    name = f"v{how}{'a' * (access.aligned and lanes > 1)}_{OPENCL[access.memory.dtype]}{width}"
+    return name if access.memory.dtype == float16 else used(name)
 
 
 class Printer:
@@ -188,13 +195,13 @@ class Printer:
         memory, lanes = access.memory, access.lanes * access.each
         if stride != 1:
             return f"{used(f'STORE_STRIDED{lanes}')}({self.address(access)}, {stride}, {value});"
-        half = isinstance(memory, Buffer) and memory.dtype == np.float16
+        half = isinstance(memory, Buffer) and is_half(memory.dtype)
         if lanes == 1:
             if half:
-                return f"vstore_half({value}, {self.place(access)}, {self.name(memory)});"
+                return f"{moved('store', access)}({value}, {self.place(access)}, {self.name(memory)});"
             return f"{self.element(access)} = {value};"
         if half:
-            return f"vstore{'a' * access.aligned}_half{lanes}({value}, 0, {self.address(access)});"
+            return f"{moved('store', access, lanes)}({value}, 0, {self.address(access)});"
         if isinstance(memory, Buffer):
             return f"{used('STORE_ALIGNED' if access.aligned else 'STORE', ctype(memory.dtype, lanes))}, {self.address(access)}, {value});"
         return f"{used('KEPT', f'{memory.type}{lanes}')}, {self.address(access)}) = {value};"
@@ -272,10 +279,10 @@ def _steps(p: Printer, x: Steps) -> tuple[str, int]:
 
 def _load(p: Printer, x: Load) -> tuple[str, int]:
     access, memory, lanes = x.access, x.access.memory, x.lanes
-    half = isinstance(memory, Buffer) and memory.dtype == np.float16
+    half = isinstance(memory, Buffer) and is_half(memory.dtype)
     if lanes == 1:
         if half and p.place(access):
-            return f"vload_half({p.place(access)}, {p.name(memory)})", _ATOM
+            return f"{moved('load', access)}({p.place(access)}, {p.name(memory)})", _ATOM
         return p.element(access), _ATOM
     if isinstance(memory, Buffer):
         type_ = ctype(memory.dtype, lanes)
@@ -285,12 +292,12 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
     if x.places is not None:
         places, only = p.atom(x.places), "" if x.only is None else p.atom(x.only)
         if half:
-            each = [f"vload_half({places}.s{LANES[i]}, {p.name(memory)})" for i in range(lanes)]
+            each = [f"{moved('load', access)}({places}.s{LANES[i]}, {p.name(memory)})" for i in range(lanes)]
             each = [f"({only}.s{LANES[i]} ? {e} : 0)" if only else e for i, e in enumerate(each)]
             return f"({x.type})({', '.join(each)})", _ATOM
         return f"{used(x.macro, type_)}, {p.name(memory)}, {places}{only and f', {only}'})", _ATOM
     if half:
-        return f"vload{'a' * access.aligned}_half{lanes}(0, {p.address(access)})", _ATOM
+        return f"{moved('load', access, lanes)}(0, {p.address(access)})", _ATOM
     if x.macro:
         return f"{used(x.macro, type_)}, {p.address(access)}, {x.stride})", _ATOM
     return f"{used('LOAD_ALIGNED' if access.aligned else 'LOAD', type_)}, {p.address(access)})", _ATOM

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.markup import used
-from tracegrad.dtypes import OPENCL
+from tracegrad.dtypes import OPENCL, float32, is_half
 from tracegrad.plan import Target
 
 Emit = Callable[[str], None]
@@ -34,10 +34,10 @@ def ctype(dtype: np.dtype[Any], width: int = 1) -> str:
 
 
 def computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of arithmetic on values of `dtype`. Halves are storage: on every device they are computed as float, as torch's CPU
-    kernels do it, because drivers' and our math functions have no good half versions.
+    """The dtype of arithmetic on values of `dtype`. Floats of 16 bits are storage: on every device they are computed as float, as torch's
+    CPU kernels do it, because drivers' and our math functions have no good half versions.
     """
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
+    return float32 if is_half(dtype) else dtype
 
 
 def lanes(dtype: np.dtype[Any], target: Target) -> int:
@@ -56,7 +56,8 @@ def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
     for name, type_ in uses:
         if name in ACCESS:
             using.setdefault(type_, set()).add(name)
-    sizes = {scalar: dtype.itemsize for dtype, scalar in OPENCL.items() if dtype != np.float16 and (dtype != np.float64 or target.fp64)}
+    sizes = {scalar: dtype.itemsize for dtype, scalar in OPENCL.items()
+             if not is_half(dtype) and (dtype != np.float64 or target.fp64)}
     for scalar, size in sorted(sizes.items()):
         for width in WIDTHS:
             own = using.get(v := f"{scalar}{width}")

@@ -45,18 +45,19 @@ from tracegrad.codegen.kernel.statements import (
     bound,
     statements_in,
 )
-from tracegrad.dtypes import DType, int32, int64
+from tracegrad.dtypes import DType, bfloat16, float16, int32, int64
 from tracegrad.ir import Node
 from tracegrad.plan import Target
 
 Namer = Callable[[Node], str]
 
-TO_HALF = "tg_to_half"                                     # the library's function that rounds
+ROUNDING: dict[DType, str] = {float16: "tg_to_half", bfloat16: "tg_to_bfloat"}      # the library's functions that round
 
 
 def rounding(x: Expression) -> Expression | None:
-    """What is rounded to a float16, if `x` does that."""
-    if isinstance(x, Held) and isinstance(x.x, Op) and any(key.startswith(f"{TO_HALF}:") for key in x.x.spelling.helpers):
+    """What is rounded to a dtype of 16 bits, if `x` does that."""
+    name = ROUNDING.get(x.dtype)
+    if name and isinstance(x, Held) and isinstance(x.x, Op) and any(key.startswith(f"{name}:") for key in x.x.spelling.helpers):
         return x.x.parts[0]
     return None
 
@@ -206,23 +207,24 @@ class Writer:
                 todo += [item for item in block.items if isinstance(item, Block)]
 
     def round_once(self) -> None:
-        """Take the rounding to float16 off values that nothing reads but stores of halves, which round."""
+        """Take the rounding to 16 bits off values that nothing reads but stores, which round."""
         found = list(statements_in(self.blocks[0]))
         rounded = {s.symbol: s for s in found if isinstance(s, Declare) and isinstance(s.symbol, Local) and rounding(s.value)}
         if not rounded:
             return
-        stored = Counter(s.value for s in found if isinstance(s, Store) and s.value in rounded and isinstance(s.access.memory, Buffer))
+        stored = Counter(s.value for s in found if isinstance(s, Store) and s.value in rounded and isinstance(s.access.memory, Buffer)
+                         and s.access.memory.dtype == s.value.dtype)
         texts = [text for text, _ in lines(self.blocks[0], False)]
         count = Counter(name for text in texts for name in names_in(text))
-        left = sum(text.count(f"{TO_HALF}(") for text in texts)
+        left = {dtype: sum(text.count(f"{name}(") for text in texts) for dtype, name in ROUNDING.items()}
         for symbol, statement in rounded.items():
             if stored[symbol] and count[symbol.name] == stored[symbol] + 1:
                 exact = rounding(statement.value)
                 assert exact is not None
                 statement.value = Held(exact, statement.value.dtype)
-                left -= 1
-        if not left:
-            self.helpers -= {key for key in self.helpers if key.startswith(f"{TO_HALF}:")}
+                left[statement.value.dtype] -= 1
+        unused = [f"{name}:" for dtype, name in ROUNDING.items() if not left[dtype]]
+        self.helpers -= {key for key in self.helpers if key.startswith(tuple(unused))}
 
     def bounding(self, name: str, size: int, value: BoundLike) -> Var:
         """An index variable, in 0..size, that bounds a loop."""

@@ -23,7 +23,7 @@ from tracegrad.codegen.lower.rows_cpu import vector_width
 from tracegrad.codegen.lower.serial import KernelBuilder, parts, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import int64
+from tracegrad.dtypes import dtype_kind, int64
 
 
 @lowering("arg_reduction")
@@ -127,7 +127,7 @@ def _search_lanes(
         a, b = (w.declare(name, Lanes(x, "lo"), node) for name, x in (("best", a), ("at", b)))
         either, both = _words(a)
         equal: Expression = Infix("==", other, a)
-        if a.dtype.kind == "f":
+        if dtype_kind(a.dtype) == "f":
             equal = Infix(either, equal, Infix(both, Infix("!=", other, other), Infix("!=", a, a)))
         better = w.declare("better", Infix(either, _better(o, other, a), Infix(both, equal, Infix("<", found, b))), node)
         a = w.declare("best", Select(better, other, a), node)
@@ -139,7 +139,7 @@ def _search_lanes(
 def _better(o: KernelBuilder, x: Expression, best: Local) -> Expression:
     fn: Any = o.node.fn
     better: Expression = Infix(fn.better, x, best)
-    if x.dtype.kind == "f":
+    if dtype_kind(x.dtype) == "f":
         either, both = _words(x)
         better = Infix(either, better, Infix(both, Infix("!=", x, x), Infix("==", best, best)))
     return better

@@ -17,7 +17,7 @@ from tracegrad.codegen.lower.serial import view
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import int64
+from tracegrad.dtypes import dtype_kind, int64
 
 
 def searches(group: Group, context: Context) -> list[Kernel] | None:
@@ -43,7 +43,7 @@ def better(node: Any, a: Expression, b: Expression) -> Expression:
     """Whether value a beats value b."""
     plain = Infix(node.fn.better, a, b)
     nan = Infix("&&", Infix("!=", a, a), Infix("==", b, b))
-    return Infix("||", plain, nan) if node.operands[0].dtype.kind == "f" else plain
+    return Infix("||", plain, nan) if dtype_kind(node.operands[0].dtype) == "f" else plain
 
 
 def _search(group: Group, context: Context, size: int, length: int, source: Temp | None, winners: Temp | None) -> Kernel:

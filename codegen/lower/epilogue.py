@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Expression, Verbatim, types_of
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant, ravel
@@ -24,6 +22,7 @@ from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.dtypes import is_half
 from tracegrad.ir import Node
 from tracegrad.plan import Plain
 
@@ -88,9 +87,9 @@ class Operands:
             names = set(self.used)
             known: Expression = Verbatim(value, result.dtype, width)
             if stored != [result]:
-                if result.dtype == np.float16:                   # what is made of it is made of what would be stored
-                    known = call.ev.rounded(known)
-                if isinstance(value, Compound) or result.dtype == np.float16:
+                if is_half(result.dtype):                        # what is made of it is made of what would be stored
+                    known = call.ev.rounded(known, result.dtype)
+                if isinstance(value, Compound) or is_half(result.dtype):
                     known = call.writer.declare(call.writer.base(result), known, result)
             call.ev.given = lambda node, _: known if node is result else None
             flat = ravel([*(call.position(i, n) for i, n in zip(at[:-1], shape, strict=False)), last], shape)

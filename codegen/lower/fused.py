@@ -16,7 +16,7 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile import gpu, matrix
 from tracegrad.codegen.tile.program import Element, Place, Program
-from tracegrad.dtypes import float16
+from tracegrad.dtypes import is_half
 from tracegrad.ir import Node
 from tracegrad.plan import Plain
 
@@ -94,8 +94,8 @@ class Fused:
         stored = self.group.stored
         value = Load(value.access, node.dtype, value.lanes) if isinstance(value, Load) else value
         if stored != [node]:
-            if node.dtype == float16:                        # what is made of it is made of what would be stored
-                value = self.ev.rounded(value)
+            if is_half(node.dtype):                          # what is made of it is made of what would be stored
+                value = self.ev.rounded(value, node.dtype)
             if not isinstance(value, Local):
                 value = self.writer.declare(self.writer.base(node), value, node)
         known = value if value.dtype == node.dtype else Held(value, node.dtype)

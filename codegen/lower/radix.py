@@ -33,7 +33,7 @@ from tracegrad.codegen.kernel.vectors import ceil_div
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.dtypes import int32
+from tracegrad.dtypes import dtype_kind, int32
 from tracegrad.ir import Node
 from tracegrad.plan import Plain
 
@@ -67,7 +67,7 @@ def in_order(x: Node, descending: bool) -> Keys:
     def key(o: WorkGroup, at: Index) -> Expression:
         w = o.writer
         value: Expression = o.value(x, at)
-        if held.kind == "f":
+        if dtype_kind(held) == "f":
             bits = w.let("bits", Bits(Select(Infix("==", value, 0), Literal(0, held), value), unsigned), o.node)      # of -0.0, too
             found: Expression = Select(Infix(">=", bits, top), Prefix("~", bits), Infix("|", bits, top))
             found = Select(Infix("!=", value, value), all_, found)

@@ -15,8 +15,6 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Cast, Expression, Infix, Lanes, Literal, Load, Select, Splat, whole
 from tracegrad.codegen.kernel.facts import picked
@@ -45,6 +43,7 @@ from tracegrad.codegen.lower.sums import ColumnSums, LongSum, adds, each_block, 
 from tracegrad.codegen.schedule.access_maps import IDENTITY
 from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows, cost, is_reduction, small_reduction
 from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import dtype_kind, is_half
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
 from tracegrad.plan import Plain
@@ -116,7 +115,7 @@ def reads(group: Group, context: Context, flat: Index) -> Reads:
 
 def vector_width(group: Group, context: Context) -> int:
     """Lanes: a register of the widest float in the group."""
-    floats = [n.dtype.itemsize for n in (*group.reads, *group.sinks) if n.dtype.kind == "f"]
+    floats = [n.dtype.itemsize for n in (*group.reads, *group.sinks) if dtype_kind(n.dtype) == "f"]
     return max(1, min(16, context.target.simd_bytes // max(4, max(floats, default=4))))
 
 
@@ -133,7 +132,7 @@ def shape_of(group: Group, context: Context) -> Shape:
     at = Var("at", group.size)
     points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
     few = points and points[0] < tuning().few_columns and group.statements * points[0] <= tuning().max_statements
-    if few and not any(s.dtype == np.float16 for s in group.sinks):
+    if few and not any(is_half(s.dtype) for s in group.sinks):
         return _side_by_side_rows(group, context, points[0], 1)
     shape = _written_out(_row_by_row(group, context, points), group, context, points)
     if shape.parts > 1 or group.size < 8 * tuning().item or _plain(group):          # little enough for a cache, or read as it lies
@@ -195,7 +194,7 @@ def _side_by_side_rows(group: Group, context: Context, n: int, inner: int) -> Sh
     """The loops where `n` elements, `inner` apart, share reductions: all of them are computed at once."""
     cores, width = context.target.cores, vector_width(group, context)
     share, rows = _share(group.size, cores), group.size // (n * inner)
-    plain = not any(s.fn.family == "pair" or s.dtype == np.float16 for s in group.sinks)
+    plain = not any(s.fn.family == "pair" or is_half(s.dtype) for s in group.sinks)
     if plain and n * inner <= tuning().unrolled and rows >= width > 1:
         block = -(-max(1, share // (n * inner)) // width) * width
         return Shape(rows, (1,), width, min(block, rows), None, parts=n * inner, abreast=True)
@@ -433,7 +432,7 @@ class RowKernel:
                 if node in seen or node in kept or node.aval.size != self.group.size or self.ev.storage(node) or is_reduction(node):
                     continue
                 seen.add(node)
-                if cost(node) >= tuning().costly and node.dtype.kind == "f":
+                if cost(node) >= tuning().costly and dtype_kind(node.dtype) == "f":
                     if first.setdefault(node, number) < number:
                         kept[node] = first[node]
                         continue

@@ -25,7 +25,7 @@ from tracegrad.codegen.lower.serial import scratch
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import int64
+from tracegrad.dtypes import dtype_kind, int64
 from tracegrad.ir import Node
 
 
@@ -66,7 +66,7 @@ def _nothing(o: WorkGroup) -> Expression:
     """What changes nothing that it is put together with, not even -0.0."""
     fn: Any = o.node.fn
     if fn.name == "scatter_add":
-        return Literal(-0.0 if o.node.dtype.kind == "f" else 0, o.node.dtype)
+        return Literal(-0.0 if dtype_kind(o.node.dtype) == "f" else 0, o.node.dtype)
     return Literal(fn.identity(o.node.dtype), o.node.dtype)
 
 

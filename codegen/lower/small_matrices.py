@@ -31,7 +31,7 @@ from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.codegen.schedule.grouping import Group, strip
-from tracegrad.dtypes import float64, int32
+from tracegrad.dtypes import dtype_kind, float64, int32
 from tracegrad.ir import Node
 from tracegrad.plan import MatrixCheck
 
@@ -61,7 +61,7 @@ class Matrices(KernelBuilder):
         self.batch = prod(self.node.operands[0].shape[:-2])
         target, dtype = context.target, self.node.operands[0].dtype
         cpu = target.kind == "cpu"
-        wide = cpu and target.fp64 and dtype.kind == "f" and not self.name.endswith("lu_factor")
+        wide = cpu and target.fp64 and dtype_kind(dtype) == "f" and not self.name.endswith("lu_factor")
         self.dtype = float64 if wide else dtype
         self.lanes = 1
         while cpu and self.lanes < min(16, target.simd_bytes // self.dtype.itemsize) and 2 * self.lanes <= self.batch:

@@ -20,7 +20,7 @@ from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import DType, float32, float64
+from tracegrad.dtypes import DType, dtype_kind, float32, float64
 from tracegrad.ir import Node
 from tracegrad.plan import Target
 
@@ -28,7 +28,7 @@ from tracegrad.plan import Target
 def adds(r: Node) -> bool:
     """Whether a reduction or a scan rounds: sums of floats do, integers wrap, extrema pick."""
     fn: Any = r.attrs.get("op", r.fn)
-    return bool(fn.linear) and r.dtype.kind == "f"
+    return bool(fn.linear) and dtype_kind(r.dtype) == "f"
 
 
 _FEW = 4             # blocks whose sums are added up as they are: equal ones are so without rounding

@@ -20,6 +20,7 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import dtype_kind
 from tracegrad.ir import Node
 
 
@@ -107,7 +108,7 @@ class WorkGroup(KernelBuilder):
 
 def precedes(node: Node, a: Expression, b: Expression) -> Expression:
     """Whether key a must stand before key b, where `node` sorts or selects."""
-    descending, is_float = node.attrs["descending"], node.operands[0].dtype.kind == "f"
+    descending, is_float = node.attrs["descending"], dtype_kind(node.operands[0].dtype) == "f"
     plain = Infix(">" if descending else "<", a, b)
     nan, other = (a, b) if descending else (b, a)
     return Infix("||", plain, Infix("&&", Infix("!=", nan, nan), Infix("==", other, other))) if is_float else plain

@@ -78,6 +78,13 @@ TG T tg_to_half(T x) {                          // the float16 next to x: as sto
     vstore$MOVE_HALVES(x, 0, (__private half *)&bits);
     return vload$MOVE_HALVES(0, (__private half *)&bits);
 }""",
+    "tg_to_bfloat": """
+TG T tg_to_bfloat(T x) {                        // the bfloat16 next to x, ties to even: the upper half of its bits
+    U bits = as_U(x);
+    U near = bits + ((U)(0x7fff) + ((bits >> 16) & (U)(1)));
+    near = (bits & (U)(0x7fffffff)) > (U)(0x7f800000) ? (bits & (U)(0x80000000)) | (U)(0x7fc00000) : near;
+    return as_T(near & (U)(0xffff0000));
+}""",
     # fmod stays a builtin everywhere: it is exact only as a loop over the exponents' difference. Vectors of more than four doubles are
     # cut up: with eight, PoCL 3.0's for AVX-512 gives wrong lanes, with sixteen it does not come back.
     "tg_fmod": "TG T tg_fmod(T x, T y) { return $quads(fmod, x, y); }",

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tracegrad.codegen.kernel.bfloats import bfloats
 from tracegrad.codegen.kernel.instructions import INSTRUCTIONS
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
@@ -89,7 +90,7 @@ _IMPOSSIBLE = "#define IMPOSSIBLE(info, first, step, fault) if (info) atomic_max
 def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[str]:
     """The functions that kernels use to read and write vectors, and to report, with their types."""
     names = {name for name, _ in uses}
-    lines = prelude(uses, context.target)
+    lines = prelude(uses, context.target) + bfloats(names, context.target)
     if "KEPT" in names:
         known = {type_ for name, type_ in uses if name in ACCESS} if context.target.clang_builtins else set()
         for type_ in sorted(type_ for name, type_ in uses if name == "KEPT" and type_ not in known):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tracegrad import creation, dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DTypeError
 from tracegrad.operators import PUBLIC
 from tracegrad.tensor import Tensor
@@ -58,4 +59,4 @@ def accumulated(x: Array, dtype: Any) -> Any:
     """The dtype of sums and products: as asked, else that of x, but int64 and uint64 for integers."""
     if dtype is not None:
         return dtypes.as_dtype(dtype)
-    return {"b": dtypes.int64, "i": dtypes.int64, "u": dtypes.uint64}.get(x.dtype.kind, x.dtype)
+    return {"b": dtypes.int64, "i": dtypes.int64, "u": dtypes.uint64}.get(dtype_kind(x.dtype), x.dtype)

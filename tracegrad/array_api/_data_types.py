@@ -10,6 +10,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.array_api._common import SCALARS, Array
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.tensor import Tensor
 
@@ -62,9 +63,9 @@ def can_cast(from_: Any, to: Any, /) -> bool:
 def finfo(type: Any, /) -> FloatInfo:
     """The limits of a float dtype, or of the parts of a complex one; `type` may be an array. Raises DTypeError for others."""
     found = _dtype("finfo", type)
-    if found.kind not in "fc":
+    if dtype_kind(found) not in "fc":
         raise DTypeError(f"finfo: takes float and complex dtypes, got {found}; use iinfo for integers")
-    info = np.finfo(found)
+    info = dtypes.finfo(found)
     return FloatInfo(int(info.bits), float(info.eps), float(info.max), float(info.min), float(info.smallest_normal), np.dtype(info.dtype))
 
 
@@ -87,7 +88,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     if isinstance(kind, str):
         if kind not in _KINDS:
             raise ArgumentError(f"isdtype: kind must be a dtype or one of {', '.join(map(repr, _KINDS))}, got {kind!r}")
-        return dtypes.as_dtype(dtype).kind in _KINDS[kind]
+        return dtype_kind(dtypes.as_dtype(dtype)) in _KINDS[kind]
     return bool(dtypes.as_dtype(dtype) == dtypes.as_dtype(kind))
 
 

@@ -34,7 +34,7 @@ class Info:
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
         """The standard's dtypes of a kind (as in isdtype; None: all) that the device has, by name."""
         has_double = find_device(device).fp64
-        names = {"bool": dtypes.bool_} | {str(d): d for d in dtypes.SUPPORTED if d not in (dtypes.bool_, dtypes.float16)}
+        names = {"bool": dtypes.bool_} | {str(d): d for d in dtypes.SUPPORTED if d not in (dtypes.bool_, *dtypes.HALVES)}
         return {name: d for name, d in names.items() if (kind is None or isdtype(d, kind)) and (has_double or name not in _DOUBLE)}
 
 

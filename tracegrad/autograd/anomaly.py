@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.compile import find_device
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import AutogradError
 from tracegrad.function import CustomCall
 from tracegrad.ir import Node, topological
@@ -30,7 +31,7 @@ class Check:
         if not self.nan or state.trace is not None or state.examples:
             return
         for i, g in enumerate(gradients):
-            if isinstance(g, Node) and g.dtype.kind in "fc":
+            if isinstance(g, Node) and dtype_kind(g.dtype) in "fc":
                 starts = [n for n in topological([g], lambda n: n.value is not None) if n.value is not None or n.fn.name == "placeholder"]
                 if any(n.value is None for n in starts):
                     continue

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tracegrad.modes import no_grad, state
 from tracegrad.nn.hooks import RemovableHandle, around_backward
@@ -379,6 +380,10 @@ class Module:
         """All float parameters and buffers as float16; returns self."""
         return self.to("float16")
 
+    def bfloat16(self: M) -> M:
+        """All float parameters and buffers as bfloat16; returns self."""
+        return self.to("bfloat16")
+
     def type(self: M, dst_type: Any) -> M:
         """All float parameters and buffers as dst_type; returns self."""
         return self.to(dtype=dst_type)
@@ -526,7 +531,7 @@ def _in_place_of(target: Tensor, source: Tensor) -> Tensor:
 def _move(tensor: Tensor, args: Any, kwargs: Any) -> None:
     """Tensor.to, in place."""
     moved = tensor.detach().to(*args, **kwargs)
-    if moved.dtype != tensor.dtype and not (tensor.dtype.kind == moved.dtype.kind and tensor.dtype.kind in "fc"):
+    if moved.dtype != tensor.dtype and not (dtype_kind(tensor.dtype) == dtype_kind(moved.dtype) and dtype_kind(tensor.dtype) in "fc"):
         moved = tensor.detach().to(device=moved.device)
     if moved.dtype == tensor.dtype and moved.device is tensor.device:
         return

@@ -15,9 +15,10 @@ from os import PathLike
 from typing import IO, Any
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, deserialize
 from safetensors import numpy as files
 
+from tracegrad.dtypes import SUPPORTED, bfloat16, bool_, dtype_kind
 from tracegrad.errors import ArgumentError, printable
 from tracegrad.ir import Size
 from tracegrad.nn import torch_files
@@ -114,7 +115,7 @@ def _read(file: IO[bytes], name: str, device: Any) -> Any:
         raise ArgumentError(f"load: {name} is a pickle (torch's format before version 1.6, or another program's), which could run code; in "
                             "torch, load it and torch.save it again, which writes an archive")
     try:
-        arrays = files.load(data)
+        arrays = _arrays(data)
         structure = json.loads(data[8:8 + size]).get("__metadata__", {}).get(_KEY)
     except _DAMAGE as error:
         raise ArgumentError(f"load: {name} is neither a file of tg.save nor a safetensors file nor a checkpoint of torch.save: "
@@ -126,6 +127,16 @@ def _read(file: IO[bytes], name: str, device: Any) -> Any:
     except _DAMAGE as error:
         raise ArgumentError(f"load: {name} is damaged: its structure is {type(error).__name__}: {_short(error)}; write it again with "
                             "tg.save") from error
+
+
+def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of a safetensors file. (As safetensors' own function, which lacks bfloat16.)"""
+    return {name: np.frombuffer(found["data"], _FORMATS[found["dtype"]]).reshape(found["shape"]) for name, found in _read_all(data)}
+
+
+_read_all: Any = deserialize
+_FORMATS = {"BF16": bfloat16, "BOOL": bool_} | {
+    f"{d.kind.upper()}{8 * d.itemsize}": d for d in SUPPORTED if d not in (bfloat16, bool_)}      # F32, I64, U8, C64, ...
 
 
 def _short(error: BaseException) -> str:
@@ -155,7 +166,7 @@ def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]], kno
                     arrays[number] = arrays[number].reshape(*value.shape, 1).view(np.float64)
                     known[id(value)]["complex"] = True
             else:
-                if value.dtype.kind not in "fiubc":
+                if dtype_kind(value.dtype) not in "fiubc":
                     raise ArgumentError(f"save: {path} is a numpy {kind.__name__} of {value.dtype}, which cannot be saved")
                 known[id(value)] = {"array" if isinstance(value, np.ndarray) else "scalar": number}
                 arrays[number] = np.array(value, order="C")

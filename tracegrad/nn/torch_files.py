@@ -23,11 +23,11 @@ from tracegrad.nn.parameter import Parameter
 from tracegrad.nn.pickles import PickleError, Reader, check_size
 from tracegrad.tensor import Tensor, from_array
 
-_DTYPES = {"float64": "f8", "float32": "f4", "float16": "f2", "int64": "i8", "int32": "i4", "int16": "i2", "int8": "i1", "uint8": "u1",
-           "uint64": "u8", "uint32": "u4", "uint16": "u2", "bool": "?", "complex64": "c8", "complex128": "c16"}
-_STORAGES = {"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "LongStorage": "int64", "IntStorage": "int32",
-             "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool",
-             "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128"}
+_DTYPES = {"float64": "f8", "float32": "f4", "float16": "f2", "bfloat16": "u2", "int64": "i8", "int32": "i4", "int16": "i2", "int8": "i1",
+           "uint8": "u1", "uint64": "u8", "uint32": "u4", "uint16": "u2", "bool": "?", "complex64": "c8", "complex128": "c16"}
+_STORAGES = {"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+             "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
+             "BoolStorage": "bool", "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128"}
 _MORE, _TIMES = 16 << 20, 16                 # bytes, and times the size of the file: what all tensors may take
 _DIMS = 64                                   # what NumPy has at most
 
@@ -42,12 +42,12 @@ class _Kind:
 
 
 class _Storage:
-    """A storage as a type sees it."""
+    """A storage as a type sees it. elements: of `dtype`, in the file's order of bytes, which numpy has of bfloat16's bits only."""
 
-    __slots__ = ("elements",)
+    __slots__ = ("dtype", "elements")
 
-    def __init__(self, elements: np.ndarray[Any, Any]) -> None:
-        self.elements = elements
+    def __init__(self, elements: np.ndarray[Any, Any], dtype: str) -> None:
+        self.elements, self.dtype = elements, np.dtype(dtype)
 
 
 def read(file: IO[bytes], name: str, device: Any) -> Any:
@@ -134,11 +134,11 @@ class _Contents:
         if (module, name) == ("torch.storage", "UntypedStorage"):
             return _Kind("uint8")
         if module == "torch" and name in _DTYPES:
-            return np.dtype(_DTYPES[name])
+            return np.dtype(name)
         if module == "torch._utils" and name in self._calls and name.startswith("_rebuild"):
             return self._calls[name]
         hint = "; save what it holds as tensors, numbers, strings and containers of them (a state_dict)"
-        if module == "torch" and (name.endswith("Storage") or name in ("bfloat16", "complex32")):
+        if module == "torch" and (name.endswith("Storage") or name == "complex32"):
             hint = "; tracegrad has no such dtype: convert the tensors before saving, for instance with x.float()"
         raise PickleError(f"holds {_short(module)}.{_short(name)}, which is not loaded: only plain data is, as anything else could "
                           f"run code{hint}")
@@ -162,7 +162,7 @@ class _Contents:
         if type(count) is not int or not 0 <= count * dtype.itemsize <= found.size:
             raise PickleError(f"has a storage {_short(key)} of {found.size} bytes, where {_number(count)} elements of {dtype} are said to "
                               "be; the file is damaged: get it again")
-        return _Storage(found[:count * dtype.itemsize].view(dtype))
+        return _Storage(found[:count * dtype.itemsize].view(dtype), kind.dtype)
 
     def _tensor(self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any = False, *_: Any) -> Tensor:
         if type(storage) is not _Storage or type(size) is not tuple or type(stride) is not tuple or len(size) != len(stride) or any(
@@ -186,7 +186,7 @@ class _Contents:
             array = np.zeros(size, elements.dtype)
         else:
             array = np.lib.stride_tricks.as_strided(elements[offset:], size, [s * elements.itemsize for s in stride])
-        tensor = from_array(np.array(array, dtype=array.dtype.newbyteorder("=")), self._device)
+        tensor = from_array(np.array(array, array.dtype.newbyteorder("=")).view(storage.dtype), self._device)
         return tensor.requires_grad_() if requires_grad else tensor
 
     def _typed(self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, dtype: Any, *_: Any) -> Tensor:
@@ -194,8 +194,8 @@ class _Contents:
         if type(storage) is not _Storage or not isinstance(dtype, np.dtype):
             raise PickleError("rebuilds a tensor of something else than a storage and a dtype; the file is damaged")
         whole = storage.elements.view(np.uint8)
-        elements = whole[:whole.size // dtype.itemsize * dtype.itemsize].view(dtype.newbyteorder(self._order))
-        return self._tensor(_Storage(elements), offset, size, stride, requires_grad)
+        elements = whole[:whole.size // dtype.itemsize * dtype.itemsize].view(self._order + _DTYPES[dtype.name])
+        return self._tensor(_Storage(elements, dtype.name), offset, size, stride, requires_grad)
 
     def _parameter(self, data: Any, requires_grad: Any = True, *_: Any) -> Parameter:
         if not isinstance(data, Tensor) or type(requires_grad) is not bool:

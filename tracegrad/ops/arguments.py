@@ -15,7 +15,7 @@ from operator import index
 from typing import Any, TypeVar
 
 from tracegrad.call_cache import calls, describe, executors, learn
-from tracegrad.dtypes import DType, float16, float32
+from tracegrad.dtypes import DType, dtype_kind, float32, is_half
 from tracegrad.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -114,7 +114,7 @@ def on_nodes(fn: F) -> F:
 
 
 def rounded_once(fn: F) -> F:
-    """Decorator: what `fn` is made of is computed in float32 where its operands are float16, and only its results are rounded, as torch's
+    """Decorator: what `fn` is made of is computed in float32 where its operands have 16 bits, and only its results are rounded, as torch's
     kernels do it. (Not where the call names a dtype, nor where other operands make the results float32 anyway.)
     """
     place = _parameters(fn)[0].get("dtype")
@@ -122,13 +122,14 @@ def rounded_once(fn: F) -> F:
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
         given = list(_arrays((*args, *kwargs.values())))
-        if not any(a.dtype == float16 for a in given):
+        half = next((a.dtype for a in given if is_half(a.dtype)), None)
+        if half is None:
             return fn(*args, **kwargs)
         named = kwargs.get("dtype", args[place] if place is not None and place < len(args) else None)
-        if named is not None or not _half(given):
+        if named is not None or not _same(given, half):
             return fn(*args, **kwargs)
-        return _in_dtype(fn(*[_in_dtype(a, float16, float32) for a in args],
-                            **{k: _in_dtype(v, float16, float32) for k, v in kwargs.items()}), float32, float16)
+        return _in_dtype(fn(*[_in_dtype(a, half, float32) for a in args],
+                            **{k: _in_dtype(v, half, float32) for k, v in kwargs.items()}), float32, half)
 
     return entry  # type: ignore[return-value]
 
@@ -142,10 +143,10 @@ def _arrays(args: Any) -> Iterator[Node]:
             yield from _arrays(a)
 
 
-def _half(given: Sequence[Node]) -> bool:
-    """Whether what is made of these, some of them float16, is float16: other floats are numbers beside what has dimensions."""
-    most = max(a.ndim for a in given if a.dtype == float16)
-    return all(a.dtype == float16 or a.dtype.kind not in "fc" or a.aval.weak or a.ndim == 0 < most for a in given)
+def _same(given: Sequence[Node], half: DType) -> bool:
+    """Whether what is made of these, some of them of the dtype `half`, has it: other floats are numbers beside what has dimensions."""
+    most = max(a.ndim for a in given if a.dtype == half)
+    return all(a.dtype == half or dtype_kind(a.dtype) not in "fc" or a.aval.weak or a.ndim == 0 < most for a in given)
 
 
 def _in_dtype(x: Any, old: DType, new: DType) -> Any:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import pi
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.function import cast, common_dtype, const, holds, refuse_complex, scalar
 from tracegrad.ir import Node
@@ -66,7 +65,7 @@ def fmin(input: Array, other: Array) -> Array:
 def _first_if(name: str, better: Any, input: Any, other: Any) -> Any:
     """input where it is as good, or other is NaN; else other."""
     a, b = common_dtype([input, other], name=name)
-    return where(better(a, b) | ne(b, b) if b.dtype.kind == "f" else better(a, b), a, b)
+    return where(better(a, b) | ne(b, b) if dtype_kind(b.dtype) == "f" else better(a, b), a, b)
 
 
 @public("clamp_min")
@@ -110,7 +109,7 @@ def isclose(input: Array, other: Array, rtol: float = 1e-05, atol: float = 1e-08
         close = close | (ne(input, input) & ne(other, other))
     if holds(rtol == 0) and holds(atol == 0):
         return close
-    if input.dtype.kind not in "fc":
+    if dtype_kind(input.dtype) not in "fc":
         input, other = (cast(x, dtypes.float64 if x.dtype.itemsize > 2 else dtypes.float32) for x in (input, other))
     difference = abs_(input - other)
     return close | (isfinite(difference) & le(difference, abs_(other) * rtol + atol))
@@ -151,7 +150,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 def isposinf(input: Array) -> Array:
     """Whether x is +inf."""
     refuse_complex("isposinf", input)
-    return eq(input, _INF) if input.dtype.kind == "f" else ne(input, input)
+    return eq(input, _INF) if dtype_kind(input.dtype) == "f" else ne(input, input)
 
 
 @public("isneginf")
@@ -159,14 +158,14 @@ def isposinf(input: Array) -> Array:
 def isneginf(input: Array) -> Array:
     """Whether x is -inf."""
     refuse_complex("isneginf", input)
-    return eq(input, -_INF) if input.dtype.kind == "f" else ne(input, input)
+    return eq(input, -_INF) if dtype_kind(input.dtype) == "f" else ne(input, input)
 
 
 @public("signbit")
 @on_nodes
 def signbit(input: Array) -> Array:
     """Whether the sign bit is set: of negative numbers and of -0.0."""
-    if input.dtype.kind != "f":
+    if dtype_kind(input.dtype) != "f":
         return lt(input, 0)
     return lt(copysign(const(1, input.dtype), detach(input)), 0.0)
 
@@ -186,14 +185,14 @@ class MantissaExponent(NamedTuple):
 def frexp(input: Array) -> Any:
     """(mantissa, exponent): input = mantissa * 2**exponent, 0.5 <= |mantissa| < 1, exponent int32. 0, inf and NaN keep exponent 0."""
     refuse_complex("frexp", input)
-    if input.dtype.kind != "f":
+    if dtype_kind(input.dtype) != "f":
         raise DTypeError(f"frexp: takes a float tensor, got {input.dtype}; use x.float()")
     x = detach(input)
-    if x.dtype == dtypes.float16:
+    if dtypes.is_half(x.dtype):
         x = cast(x, dtypes.float32)
     regular = isfinite(x) & ne(x, 0.0)
     size = where(regular, abs_(x), 1.0)
-    denormal = lt(size, float(np.finfo(x.dtype).tiny))
+    denormal = lt(size, float(dtypes.finfo(x.dtype).tiny))
     size = where(denormal, size * 2.0**64, size)
     exponent = floor(log2(size)) + 1.0                              # one off at most, next to powers of two
     mantissa = _halved(size, exponent)
@@ -220,10 +219,10 @@ def _halved(size: Any, exponent: Node) -> Any:
 @on_nodes
 def ldexp(input: Array, other: Array) -> Array:
     """input * 2**other; of integers `other`, also where 2**other itself is infinite or 0 in input's dtype."""
-    if not isinstance(other, Node) or not isinstance(input, Node) or other.dtype.kind not in "iu" or input.dtype.kind != "f":
+    if not isinstance(other, Node) or not isinstance(input, Node) or other.dtype.kind not in "iu" or dtype_kind(input.dtype) != "f":
         return input * power(2.0, other)
-    counted = dtypes.float32 if input.dtype == dtypes.float16 else input.dtype
-    most = 3.0 * (np.finfo(counted).maxexp - 1)                     # more than from the least number to the largest
+    counted = dtypes.float32 if dtypes.is_half(input.dtype) else input.dtype
+    most = 3.0 * (dtypes.finfo(counted).maxexp - 1)                     # more than from the least number to the largest
     exponent = minimum(maximum(cast(other, counted), -most), most)
     third = floor(exponent * (1 / 3))
     half = floor((exponent - third) * 0.5)
@@ -236,7 +235,7 @@ def ldexp(input: Array, other: Array) -> Array:
 def frac(input: Array) -> Array:
     """x - trunc(x): the part behind the point, with x's sign."""
     refuse_complex("frac", input)
-    if input.dtype.kind != "f":
+    if dtype_kind(input.dtype) != "f":
         raise DTypeError(f"frac: takes a float tensor, got {input.dtype}; integers have no fraction")
     return input - trunc(input)
 
@@ -250,9 +249,9 @@ def nan_to_num(input: Array, nan: Any = None, posinf: Any = None, neginf: Any = 
     """
     if input.dtype.kind == "c":
         return complex_(nan_to_num(real(input), nan, posinf, neginf), nan_to_num(imag(input), nan, posinf, neginf))
-    if input.dtype.kind != "f":
+    if dtype_kind(input.dtype) != "f":
         return input
-    most = np.finfo(input.dtype).max.item()
+    most = float(dtypes.finfo(input.dtype).max)
     x = where(ne(input, input), scalar("nan_to_num", 0.0 if nan is None else nan, input.dtype), input)
     x = where(eq(input, _INF), scalar("nan_to_num", most if posinf is None else posinf, input.dtype), x)
     return where(eq(input, -_INF), scalar("nan_to_num", -most if neginf is None else neginf, input.dtype), x)
@@ -322,7 +321,7 @@ def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1) -
 @rounded_once
 def addcdiv(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1) -> Array:
     """input + value * tensor1 / tensor2. Integers are refused, as in torch: use addcmul, or cast."""
-    if all(x.dtype.kind not in "fc" for x in (tensor1, tensor2)):
+    if all(dtype_kind(x.dtype) not in "fc" for x in (tensor1, tensor2)):
         raise DTypeError(f"addcdiv: a quotient of {tensor1.dtype} and {tensor2.dtype} is not defined, as in torch; cast to float")
     input, tensor1, tensor2 = common_dtype([input, tensor1, tensor2], name="addcdiv")
     quotient = div(tensor1, tensor2)

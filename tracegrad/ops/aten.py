@@ -12,6 +12,7 @@ from math import floor, prod
 from typing import Any
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.function import cast, const, iota
 from tracegrad.operators import FUNCTIONAL, PUBLIC, public
@@ -48,7 +49,7 @@ def _softmax_backward_data(grad_output: Array, output: Array, dim: int, input_dt
 def _safe_softmax(input: Array, dim: int, dtype: Any = None) -> Array:
     """softmax along dim, and 0 where all along it are -inf (there softmax is NaN)."""
     x = input if dtype is None else cast(input, dtypes.as_dtype(dtype))
-    x = x if x.dtype.kind == "f" else cast(x, dtypes.get_default_dtype())
+    x = x if dtype_kind(x.dtype) == "f" else cast(x, dtypes.get_default_dtype())
     nothing = all_(eq(x, float("-inf")), one_dim("_safe_softmax", dim, x.ndim), True)
     zero = const(0, x.dtype)
     return where(nothing, zero, softmax(where(nothing, zero, x), dim))
@@ -108,7 +109,7 @@ def _upsample_bilinear2d_aa(input: Array, output_size: Any, align_corners: bool,
     scales_h, scales_w: by what the images are taken to be scaled, whatever output_size says; scales_h may be given fourth.
     """
     name = "_upsample_bilinear2d_aa"
-    if input.ndim != 4 or input.dtype.kind != "f" or 0 in input.shape[1:]:
+    if input.ndim != 4 or dtype_kind(input.dtype) != "f" or 0 in input.shape[1:]:
         raise ShapeError(f"{name}: takes floats (N, C, H, W), got {input.aval}")
     if scales_h is None and isinstance(scale_factors, (int, float)):
         scale_factors, scales_h = None, scale_factors

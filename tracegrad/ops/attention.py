@@ -7,6 +7,7 @@ from math import sqrt as root
 from typing import Any
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, bind, broadcast_shapes, cast, const, iota
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators, functional
@@ -38,7 +39,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
                          "they are (*, L, E), (*, S, E) and (*, S, V)")
     if is_causal and attn_mask is not None:
         raise ArgumentError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
-    if any(x.dtype.kind != "f" for x in (query, key, value)) or (attn_mask is not None and attn_mask.dtype.kind not in "fb"):
+    if any(dtype_kind(x.dtype) != "f" for x in (query, key, value)) or (attn_mask is not None and dtype_kind(attn_mask.dtype) not in "fb"):
         given = ", ".join(str(x.dtype) for x in (query, key, value, attn_mask) if x is not None)
         raise DTypeError(f"scaled_dot_product_attention: takes float tensors, and a mask of floats or bools (mask.bool()), got {given}")
     if not 0.0 <= dropout_p <= 1.0:
@@ -109,7 +110,7 @@ def _heads_mask(name: str, n: int, heads: int, length: int, size: int, attn_mask
         if padding.shape != (n, size):
             raise ShapeError(f"{name}: key_padding_mask must be {(n, size)}, got {key_padding_mask.shape}")
         masks.append(padding.reshape(n, 1, 1, size))
-    if any(m.dtype.kind not in "fb" for m in masks):
+    if any(dtype_kind(m.dtype) not in "fb" for m in masks):
         raise DTypeError(f"{name}: masks hold bools or floats, got {', '.join(str(m.dtype) for m in masks)}")
     if all(m.dtype == dtypes.bool_ for m in masks):
         allowed = [~m for m in masks]

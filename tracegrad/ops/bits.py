@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, Shared, bind
 from tracegrad.ir import Aval
@@ -42,7 +43,7 @@ class Xor(Shared):
     def avals(self, *operands, **attrs): return (Aval(operands[0].shape[:-1], dtypes.uint64),)
 
     def results(self, x):
-        wide = x.astype(np.float64).view(np.uint64) if x.dtype.kind == "f" else x.astype(np.uint64)
+        wide = x.astype(np.float64).view(np.uint64) if dtype_kind(x.dtype) == "f" else x.astype(np.uint64)
         return [np.bitwise_xor.reduce(wide, axis=-1)]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.function import REGISTRY, Movement, Pair, bind, call, cast, const
 from tracegrad.ir import Aval
@@ -199,7 +200,7 @@ def angle(input: Array) -> Array:
     """The angle of a complex number, in (-pi, pi]; of a real one pi where it is negative, else 0 (its derivative is 0), and NaN for NaN."""
     if is_complex_(input):
         return atan2(imag(input), real(input))
-    x = detach(input if input.dtype.kind == "f" else cast(input, dtypes.get_default_dtype()))
+    x = detach(input if dtype_kind(input.dtype) == "f" else cast(input, dtypes.get_default_dtype()))
     return where(ne(x, x), x, where(lt(x, 0), const(pi, x.dtype), const(0, x.dtype)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.function import REGISTRY, Primitive, bilinear, bind
 from tracegrad.ir import Aval, Node
@@ -26,7 +27,7 @@ class Matmul(Primitive):
         if len(a.shape) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
             raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit: "
                              "the last of the first must equal the last but one of the second")
-        if a.dtype != b.dtype or a.dtype.kind not in "iufc":
+        if a.dtype != b.dtype or dtype_kind(a.dtype) not in "iufc":
             raise DTypeError(f"matmul: takes two tensors of one number dtype, got {a.dtype} and {b.dtype}; cast one of them")
         return Aval((*a.shape[:-1], b.shape[-1]), a.dtype)
 
@@ -36,7 +37,7 @@ class Matmul(Primitive):
         return np.dot(a, b) if a.ndim == 2 else np.matmul(a, b)               # the same, begun in three quarters of the time
 
     def work(self, y, a, b):                  # BLAS: 0.02 ns a flop (0.5 for integers, which it does not take)
-        return a.size + b.size + {"f": 0.02, "c": 0.08}.get(y.dtype.kind, 0.5) * 2 * y.size * a.shape[-1]
+        return a.size + b.size + {"f": 0.02, "c": 0.08}.get(dtype_kind(y.dtype), 0.5) * 2 * y.size * a.shape[-1]
 
     def vjp(self, ct, y, a, b):
         return matmul(ct, swap_last(b)) if a.needs_grad else None, matmul(swap_last(a), ct) if b.needs_grad else None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, Primitive, bilinear, bind, common_dtype
 from tracegrad.ir import Aval, Node
@@ -53,7 +54,7 @@ class Conv(Primitive):
     def check(self, a: Aval, b: Aval) -> None:
         if len(a.shape) != 4 or len(b.shape) != 4:
             raise ShapeError(f"{self.name}: takes 4-d operands, got {a.shape} and {b.shape}")
-        if a.dtype != b.dtype or a.dtype.kind not in "fc":
+        if a.dtype != b.dtype or dtype_kind(a.dtype) not in "fc":
             raise DTypeError(f"{self.name}: takes two float tensors of one dtype, got {a.dtype} and {b.dtype}")
 
     def numpy(self, a, b, **attrs):
@@ -197,14 +198,14 @@ def _integer_input_grad(g: Node, w: Node, *, size: tuple[int, ...], stride: Pair
 
 def conv(x: Node, w: Node, **attrs: Any) -> Node:
     """The convolution of a node with a weight."""
-    if x.dtype.kind not in "fc":
+    if dtype_kind(x.dtype) not in "fc":
         return _integer_conv(x, w, **attrs)  # type: ignore[no-any-return]
     return bind(REGISTRY["conv2d"], (x, w), attrs)
 
 
 def input_grad(g: Node, w: Node, *, size: tuple[int, ...], **attrs: Any) -> Node:
     """The adjoint of `conv` in its input."""
-    if g.dtype.kind not in "fc":
+    if dtype_kind(g.dtype) not in "fc":
         return _integer_input_grad(g, w, size=tuple(size), **attrs)  # type: ignore[no-any-return]
     return bind(REGISTRY["conv2d_input_grad"], (g, w), {**attrs, "size": tuple(size)})
 

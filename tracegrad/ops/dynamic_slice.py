@@ -60,7 +60,7 @@ class _Placed(Primitive):
 
 class SliceAt(_Placed):
     """The part of x that has the shape `size`."""
-    name = "slice_at"
+    name, moves = "slice_at", True
     cases = [(((5, 6), np.array(2)), dict(start=(0, 1), size=(2, 3), step=(1, 2), dims=(0,))),
              (((4,), np.array(3)), dict(start=(0,), size=(1,), step=(1,), dims=(0,))),
              (((5, 3, 7), np.array(1), np.array(2)), dict(start=(0, 0, 0), size=(2, 3, 2), step=(2, 1, 3), dims=(0, 2)))]
@@ -80,7 +80,7 @@ class SliceAt(_Placed):
 
 class PadAt(_Placed):
     """Zeros of the shape `shape`, but x where `slice_at` would read it."""
-    name = "pad_at"
+    name, moves = "pad_at", True
     cases = [(((2, 3), np.array(2)), dict(start=(0, 1), shape=(5, 6), step=(1, 2), dims=(0,))),
              (((1,), np.array(3)), dict(start=(0,), shape=(4,), step=(1,), dims=(0,))),
              (((2, 3, 2), np.array(1), np.array(2)), dict(start=(0, 0, 0), shape=(5, 3, 7), step=(2, 1, 3), dims=(0, 2)))]

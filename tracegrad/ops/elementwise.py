@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DTypeError
 from tracegrad.function import REGISTRY, Elementwise, Pair, by_parts, call, cast, common_dtype, saving_nothing
 from tracegrad.ir import Aval, Node
@@ -20,7 +21,7 @@ from tracegrad.ops.movement import expand
 class Identity(Elementwise):
     """Base of ops that hand their operand through."""
 
-    saves, kinds, exact, pair = False, "biufc", True, by_parts
+    saves, kinds, exact, moves, pair = False, "biufc", True, True, by_parts
 
     def numpy(self, x: Any, **attrs: Any) -> Any: return x
     def opencl(self, x: str, **attrs: Any) -> str: return x
@@ -156,7 +157,7 @@ class Pow(Elementwise):
 
     def numpy(self, a, b):
         if b.dtype.kind != "i":
-            few = None if b.shape or b.dtype.kind != "f" or a.dtype == np.float16 else _FEW.get(float(b))
+            few = None if b.shape or dtype_kind(b.dtype) != "f" or a.dtype == np.float16 else _FEW.get(float(b))
             return np.power(a, b) if few is None else few(a)         # as kernels do, in a tenth of the time
         limit = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0)).astype(a.dtype)    # of 1 / a^-b, as in torch; numpy refuses
         return np.where(b < 0, limit, np.power(a, np.maximum(b, 0)))
@@ -165,7 +166,7 @@ class Pow(Elementwise):
         if not b.needs_grad:                                                    # no 0 * inf where b is 0,
             exponent = b if b.fn is REGISTRY["const"] and b.attrs["value"] != 0 else where(eq(b, 0.0), 1.0, b)
         else:                                                                   # and a is not large enough: b's derivative is 1 / a
-            large = gt(REGISTRY["abs"](a), float(np.finfo(a.dtype).tiny))
+            large = gt(REGISTRY["abs"](a), float(dtypes.finfo(a.dtype).tiny))
             exponent = where(bitwise_and(eq(b, 0.0), bitwise_not(large)), 1.0, b)
         size = real(b) if b.dtype.kind == "c" else b
         flat = where(eq(a, 0.0), ge(size, 0.0), False)                           # 0 to any power >= 0; log of a negative a is NaN
@@ -278,8 +279,8 @@ class Complex(Elementwise):
 
     def aval(self, *operands):
         real = super().aval(*operands)
-        if real.dtype == dtypes.float16:
-            raise DTypeError("complex: takes float32 and float64 tensors, got float16; cast first, for example x.float()")
+        if dtypes.is_half(real.dtype):
+            raise DTypeError(f"complex: takes float32 and float64 tensors, got {real.dtype}; cast first, for example x.float()")
         return Aval(real.shape, dtypes.complex_of(real.dtype), real.weak)
 
     def numpy(self, a, b):
@@ -424,7 +425,7 @@ class ShiftRight(Elementwise):
 
 class Where(Elementwise):
     """a where the bool condition holds, else b."""
-    name, nin, kinds, exact, pair = "where", 3, "biufc", True, by_parts
+    name, nin, kinds, exact, moves, pair = "where", 3, "biufc", True, True, by_parts
 
     def prepare(self, args):
         condition, *rest = args
@@ -434,7 +435,7 @@ class Where(Elementwise):
                 raise DTypeError(f"where: the condition must be bool, got {condition.dtype}; use condition != 0")
             condition = call(ne, (condition, 0), {})
         a, b = common_dtype(rest, name="where")
-        if a.aval.weak and not condition.aval.weak and a.dtype.kind in "fc":        # two Python numbers
+        if a.aval.weak and not condition.aval.weak and dtype_kind(a.dtype) in "fc":        # two Python numbers
             a, b = (cast(x, dtypes.default_of(a.dtype)) for x in (a, b))
         return (condition, a, b)
 
@@ -602,7 +603,7 @@ class Rsqrt(Analytic):
     def numpy(self, x):
         if x.dtype == np.float16:                            # rounded once
             return np.reciprocal(np.sqrt(x.astype(np.float32))).astype(x.dtype)
-        return np.reciprocal(np.sqrt(x)) if x.dtype.kind == "f" else (1 / np.sqrt(x)).astype(x.dtype, copy=False)
+        return np.reciprocal(np.sqrt(x)) if dtype_kind(x.dtype) == "f" else (1 / np.sqrt(x)).astype(x.dtype, copy=False)
 
     def vjp(self, ct, y, x): return (ct * y * y * y * -0.5,)
     def opencl(self, x): return f"rsqrt({x})"

@@ -18,6 +18,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.cache import memoize
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, Shared, bind, cast, const, iota
 from tracegrad.ir import Aval, Node
@@ -45,7 +46,7 @@ class Transform(Shared):
     takes: ClassVar[str] = "c"
 
     def aval(self, x: Aval, **attrs: Any) -> Aval:
-        if x.dtype.kind != self.takes or x.dtype == dtypes.float16:
+        if dtype_kind(x.dtype) != self.takes or dtypes.is_half(x.dtype):
             raise DTypeError(f"{self.name}: takes {'complex' if self.takes == 'c' else 'float32 and float64'} tensors, got {x.dtype}")
         return super().aval(x, **attrs)
 
@@ -210,9 +211,9 @@ def _operand(name: str, x: Any, real: bool) -> Node:
     """x as complex numbers (real: as floats), integers and bools as the default float dtype."""
     if real and x.dtype.kind == "c":
         raise DTypeError(f"{name}: takes real tensors, got {x.dtype}; use x.real, or the transform of complex numbers")
-    if x.dtype == dtypes.float16:
-        raise DTypeError(f"{name}: does not take float16; cast first, for example x.float()")
-    if x.dtype.kind not in "fc":
+    if dtypes.is_half(x.dtype):
+        raise DTypeError(f"{name}: does not take {x.dtype}; cast first, for example x.float()")
+    if dtype_kind(x.dtype) not in "fc":
         x = cast(x, dtypes.get_default_dtype())
     return x if real else cast(x, dtypes.complex_of(x.dtype))
 
@@ -307,7 +308,7 @@ _DOC = """{what}
     {size}
     norm: by what it is scaled: "backward" (the default; the inverse by 1/n), "ortho" (both by 1/sqrt(n)) or "forward" (the other by 1/n).
     Returns {result}.
-    Raises ArgumentError for a size below 1, an unknown norm or a dim named twice, DTypeError for float16.
+    Raises ArgumentError for a size below 1, an unknown norm or a dim named twice, DTypeError for floats of 16 bits.
 
     >>> tg.fft.{name}(tg.ones({example}))
     """

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.function import REGISTRY, Primitive, Shared, bind, common_dtype, const, iota, refuse_complex
 from tracegrad.ir import Aval, Node
@@ -36,7 +37,7 @@ CASES = [
 
 def _floats(name: str, args: Any, count: int) -> tuple[Node, ...]:
     found = tuple(common_dtype(args[:count], name=name))
-    if found[0].dtype.kind != "f":
+    if dtype_kind(found[0].dtype) != "f":
         raise DTypeError(f"{name}: takes floats, got {found[0].dtype}; cast first, for example x.float()")
     return (*found, *args[count:])
 

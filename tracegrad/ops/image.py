@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import cast, const, iota, refuse_complex
 from tracegrad.ir import Node
@@ -52,7 +53,7 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
     refuse_complex("interpolate", input)
     if antialias and mode not in ("bilinear", "bicubic"):
         raise ArgumentError(f"interpolate: antialias is for the modes 'bilinear' and 'bicubic', not {mode!r}")
-    if input.dtype.kind != "f" and not mode.startswith("nearest"):
+    if dtype_kind(input.dtype) != "f" and not mode.startswith("nearest"):
         raise DTypeError(f"interpolate: mode {mode!r} takes a float tensor, got {input.dtype}; use x.float()")
     if (size is None) == (scale_factor is None):
         raise ArgumentError("interpolate: give size or scale_factor, and not both")
@@ -147,7 +148,7 @@ def _nearest(x: Node, d: int, out: int, scale: float | None, shift: float) -> An
 def _places(x: Node, d: int, out: int, scale: float | None, align_corners: bool, cubic: bool) -> Any:
     """Where the samples lie in the input, in the dtype of the arithmetic."""
     n = x.shape[d]
-    i = cast(iota((out,), 0), dtypes.float32 if x.dtype == dtypes.float16 else x.dtype)
+    i = cast(iota((out,), 0), dtypes.float32 if dtypes.is_half(x.dtype) else x.dtype)
     if align_corners:
         return i * ((n - 1) / (out - 1) if out > 1 else 0.0)
     at = (i + 0.5) * (n / out if scale is None else 1.0 / scale) - 0.5
@@ -225,7 +226,7 @@ def affine_grid(theta: Array, size: Any, align_corners: bool | None = None) -> A
     Returns (N, H, W, 2), x before y in [-1, 1], or (N, D, H, W, 3): the `grid` of grid_sample.
     """
     n = len(size) - 2
-    if n not in (2, 3) or theta.shape != (size[0], n, n + 1) or theta.dtype.kind != "f":
+    if n not in (2, 3) or theta.shape != (size[0], n, n + 1) or dtype_kind(theta.dtype) != "f":
         raise ShapeError(f"affine_grid: takes theta (N, 2, 3) for size (N, C, H, W), or (N, 3, 4) for (N, C, D, H, W), got "
                          f"{theta.aval} and {tuple(size)}")
     spatial = tuple(size[2:])
@@ -253,7 +254,7 @@ def grid_sample(input: Array, grid: Array, mode: str = "bilinear", padding_mode:
     if n not in (2, 3) or grid.ndim != n + 2 or grid.shape[-1] != n or grid.shape[0] != input.shape[0]:
         raise ShapeError(f"grid_sample: takes (N, C, H, W) with a grid (N, H', W', 2), or (N, C, D, H, W) with (N, D', H', W', 3), got "
                          f"{input.shape} and {grid.shape}")
-    if input.dtype != grid.dtype or input.dtype.kind != "f":
+    if input.dtype != grid.dtype or dtype_kind(input.dtype) != "f":
         raise DTypeError(f"grid_sample: takes two float tensors of one dtype, got {input.dtype} and {grid.dtype}")
     if mode not in ("bilinear", "nearest", "bicubic"):
         raise ArgumentError(f"grid_sample: mode must be 'bilinear', 'nearest' or 'bicubic', got {mode!r}")

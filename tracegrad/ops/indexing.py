@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
 from tracegrad.function import REGISTRY, Primitive, bind, broadcast_shapes, by_parts, cast, common_dtype, const, iota, scalar
 from tracegrad.ir import Aval, Node
@@ -52,7 +53,7 @@ def _check_source(name: str, base: Aval, index: Aval, src: Aval) -> None:
 
 class Take(Primitive):
     """x (N, *rest) at index (*I, integers): (*I, *rest). Indices are clamped to [0, N)."""
-    name, family, expensive, picks, pair = "take", "gather", True, True, by_parts
+    name, family, expensive, picks, moves, pair = "take", "gather", True, True, True, by_parts
     cases = [(((5,), np.array([4, 0, 0])), {}), (((3, 2), np.array([[2, 1], [1, 1]])), {}), (((3, 2), np.array(1)), {}),
              (((0, 2), np.zeros((0,), np.int64)), {})]
 
@@ -92,7 +93,12 @@ class Scatter(Primitive):
 
 class ScatterAdd(Scatter):
     """base with src added to the rows that index names; in index order, so deterministic."""
-    name, joins = "scatter_add", True
+    name, joins, in_steps = "scatter_add", True, True
+
+    def numpy(self, base, index, src):
+        if base.dtype != np.float16:
+            return super().numpy(base, index, src)
+        return super().numpy(base.astype(np.float32), index, src.astype(np.float32)).astype(np.float16)       # 3000 ones would be 2048
 
     def put(self, out, rows, values):
         width = prod(out.shape[1:])
@@ -107,7 +113,7 @@ class ScatterAdd(Scatter):
 
 class ScatterSet(Scatter):
     """base with the rows that index names replaced by src; of equal indices the last wins."""
-    name, picks = "scatter_set", True
+    name, picks, moves = "scatter_set", True, True
 
     def put(self, out, rows, values): out[rows] = values        # numpy assigns in order, too
 
@@ -314,7 +320,7 @@ def masked_fill(input: Array, mask: Array, value: Any) -> Array:
         raise DTypeError(f"masked_fill: the mask must be bool, got {mask.dtype}; use mask.bool()")
     if isinstance(value, Node) and value.ndim:
         raise ShapeError(f"masked_fill: value must be a number or a 0-d tensor, got shape {value.shape}; use tg.where(mask, value, input)")
-    if isinstance(value, Node) and value.dtype.kind == "c" != input.dtype.kind:
+    if isinstance(value, Node) and dtype_kind(value.dtype) == "c" != dtype_kind(input.dtype):
         raise DTypeError(f"masked_fill: a value of {value.dtype} does not fit {input.dtype}; cast the tensor first, as x.to(tg.complex64)")
     broadcast_shapes("masked_fill", [input.shape, mask.shape])
     return where(mask, cast(value, input.dtype) if isinstance(value, Node) else scalar("masked_fill", value, input.dtype), input)
@@ -572,7 +578,7 @@ def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> 
     if isinstance(values, list) and any(isinstance(v, Operators) for v in values):
         raise DTypeError(f"{name}: a list that holds tensors is no index; make one tensor of it with tg.stack")
     array = np.asarray(values)
-    if array.size == 0 and array.dtype.kind == "f":
+    if array.size == 0 and dtype_kind(array.dtype) == "f":
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise DTypeError(f"{name}: an index must hold integers or bools, got {array.dtype}")

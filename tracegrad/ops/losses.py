@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import nan
 from typing import Any
 
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, bind, cast, const, fails, holds, iota, refuse_complex
 from tracegrad.ir import Node
@@ -124,7 +125,7 @@ def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_inde
     x, axis = _class_scores("cross_entropy", input)
     shifted = x - bind(REGISTRY["detach"], (reduce("amax", x, (axis,), True),), {})
     partition = log(total(exp(shifted), (axis,)))
-    if target.dtype.kind == "f":
+    if dtype_kind(target.dtype) == "f":
         if target.shape != input.shape:
             raise ShapeError(f"cross_entropy: class probabilities {target.shape} must have the shape {input.shape} of the input")
         if ignore_index >= 0:
@@ -159,7 +160,7 @@ def nll_loss(input: Array, target: Array, weight: Array = None, ignore_index: in
 
 def _class_scores(name: str, x: Node) -> tuple[Node, int]:
     refuse_complex(name, x)
-    if x.dtype.kind != "f":
+    if dtype_kind(x.dtype) != "f":
         raise DTypeError(f"{name}: takes a float input, got {x.dtype}; use x.float()")
     if not x.ndim:
         raise ShapeError(f"{name}: input must be (C), (N, C) or (N, C, d1, ...), got a 0-d tensor")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import broadcast_shapes, cast, common_dtype, const
 from tracegrad.ir import Node
@@ -222,7 +223,7 @@ def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
             batch = a.shape[:-2]
             if value.ndim > len(batch) or any(m not in (1, n) for m, n in zip(reversed(value.shape), reversed(batch), strict=False)):
                 raise ShapeError(f"{name}: {argument} {value.shape} does not broadcast to the batch of {a.shape}, {batch}")
-            if value.dtype.kind != "f":
+            if dtype_kind(value.dtype) != "f":
                 raise DTypeError(f"{name}: {argument} must be a number or a float tensor, got {value.aval}")
             value = cast(value, dtypes.real_of(a.dtype))
         elif value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):

@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import const
 from tracegrad.operators import linalg
@@ -25,7 +26,7 @@ Array = Any      # a Node or a Tensor
 
 def _float(name: str, x: Any, dtype: Any) -> Any:
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
-    if (wanted or x.dtype).kind not in "fc":
+    if dtype_kind(wanted or x.dtype) not in "fc":
         raise DTypeError(f"{name}: takes a float tensor, got {wanted or x.dtype}; use x.float() or dtype=tg.float32")
     return x if wanted is None else as_asked(x, wanted)
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.function import REGISTRY, Primitive, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Aval, Node
@@ -102,7 +103,7 @@ class MaxPoolGradient(Primitive):
 
     def aval(self, ct, places, **attrs):
         refuse_complex(self.name, ct)
-        if ct.dtype.kind != "f":
+        if dtype_kind(ct.dtype) != "f":
             raise DTypeError(f"{self.name}: takes a cotangent of floats, got {ct.dtype}")
         if ct.shape != places.shape or ct.shape[1:] != attrs["size"] or places.dtype.kind != "i":
             raise ShapeError(f"{self.name}: takes planes of {attrs['size']} and as many places (integers), got {ct} and {places}")

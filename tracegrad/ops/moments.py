@@ -6,6 +6,7 @@ import operator
 from typing import Any, NamedTuple
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import cast, const, holds, refuse_complex
 from tracegrad.ir import Node
@@ -52,7 +53,7 @@ def nanmean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any 
     """The mean over dim of the elements that are no NaN; NaN if there are none."""
     refuse_complex("nanmean", input)
     x = input if dtype is None else cast(input, dtypes.as_dtype(dtype))
-    if x.dtype.kind != "f":
+    if dtype_kind(x.dtype) != "f":
         raise DTypeError(f"nanmean: takes a float tensor, got {x.dtype}; use x.float()")
     return nansum(x, dim, keepdim) / cast(sum_(eq(x, x), dim, keepdim), x.dtype)
 
@@ -74,7 +75,7 @@ def cov(input: Array, *, correction: int = 1, fweights: Array = None, aweights: 
     for what, w, kinds in (("fweights", fweights, "iu"), ("aweights", aweights, "f")):
         if w is None:
             continue
-        if w.ndim > 1 or w.aval.size != n or w.dtype.kind not in kinds:
+        if w.ndim > 1 or w.aval.size != n or dtype_kind(w.dtype) not in kinds:
             raise ShapeError(f"cov: {what} {w.aval} must hold {n} {'integers' if kinds == 'iu' else 'floats'}, one for each observation")
         part = mv.reshape(cast(w, dtypes.real_of(x.dtype)), (n,))
         weight = part if weight is None else weight * part

@@ -8,6 +8,7 @@ from math import pi
 from typing import Any
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import broadcast_shapes, cast, const, holds, iota, refuse_complex
 from tracegrad.ir import Node
@@ -178,7 +179,7 @@ def multilabel_soft_margin_loss(input: Array, target: Array, weight: Array = Non
 
 def _class_rows(name: str, input: Node, target: Node, of_classes: bool) -> tuple[Node, Node]:
     """Scores (N, C) and targets (N) or (N, C), from those or one row of them."""
-    if input.ndim > 2 or input.dtype.kind != "f":
+    if input.ndim > 2 or dtype_kind(input.dtype) != "f":
         raise ShapeError(f"{name}: takes float scores (N, C) or (C), got {input.aval}")
     if target.dtype.kind not in "iu":
         raise DTypeError(f"{name}: target must hold class numbers (int64), got {target.dtype}; use target.long()")
@@ -283,7 +284,7 @@ def _ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_lengt
 
     one before the last, and the lengths.
     """
-    if log_probs.ndim not in (2, 3) or log_probs.dtype.kind != "f":
+    if log_probs.ndim not in (2, 3) or dtype_kind(log_probs.dtype) != "f":
         raise ShapeError(f"ctc_loss: log_probs must be floats (T, N, C) or (T, C), got {log_probs.aval}")
     alone = log_probs.ndim == 2
     x = unsqueeze(log_probs, 1) if alone else log_probs

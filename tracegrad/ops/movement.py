@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ShapeError
 from tracegrad.function import REGISTRY, Movement, Shape, bind
 from tracegrad.ir import Aval, Node
@@ -262,7 +263,7 @@ def pad(x: Node, low: Shape, high: Shape, interior: Shape | None = None, value: 
         return x
     exact = x.dtype.type(value)
     for part, mirror in ((exact.real, "neg"), (exact.imag, "conj")):
-        if x.dtype.kind in "fc" and part == 0 and np.signbit(part):     # -0.0 equals 0.0: nodes that differ in it alone would be one
+        if dtype_kind(x.dtype) in "fc" and part == 0 and np.signbit(part):     # -0.0 equals 0.0: nodes that differ in it alone would be one
             fn = REGISTRY[mirror]
             return bind(fn, (pad(bind(fn, (x,), {}), low, high, interior, fn.numpy(exact)),), {})
     attrs = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior), "value": exact.item()}

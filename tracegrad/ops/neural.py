@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import broadcast_shapes, cast, holds, refuse_complex
 from tracegrad.ir import Node
@@ -27,11 +28,11 @@ Array = Any      # a Node or a Tensor
 
 
 def _wide(name: str, x: Node) -> Node:
-    """x in the dtype that it is normalized in: squares of float16 would overflow at 256, so it is computed as float32."""
+    """x in the dtype that it is normalized in: squares of float16 would overflow at 256, so 16 bits are computed as float32."""
     refuse_complex(name, x)
-    if x.dtype.kind != "f":
+    if dtype_kind(x.dtype) != "f":
         raise DTypeError(f"{name}: takes a float input, got {x.dtype}; use x.float()")
-    return cast(x, dtypes.float32) if x.dtype == dtypes.float16 else x
+    return cast(x, dtypes.float32) if dtypes.is_half(x.dtype) else x
 
 
 def _standardized(x: Node, dims: tuple[int, ...], eps: float) -> Any:
@@ -41,13 +42,13 @@ def _standardized(x: Node, dims: tuple[int, ...], eps: float) -> Any:
 
 
 def _affine(name: str, input: Node, y: Any, weight: Node | None, bias: Node | None, shape: tuple[int, ...], place: tuple[int, ...]) -> Any:
-    """y * weight + bias, which have `shape` and stand along the sizes `place`; float16 again if the input was."""
+    """y * weight + bias, which have `shape` and stand along the sizes `place`; of 16 bits again if the input was."""
     for what, v in (("weight", weight), ("bias", bias)):
         if v is not None and v.shape != shape:
             raise ShapeError(f"{name}: {what} {v.shape} must be {shape} for an input of {input.shape}")
     y = y if weight is None else y * mv.reshape(weight, place)
     y = y if bias is None else y + mv.reshape(bias, place)
-    return cast(y, input.dtype) if input.dtype == dtypes.float16 else y
+    return cast(y, input.dtype) if dtypes.is_half(input.dtype) else y
 
 
 def _trailing(name: str, x: Node, normalized_shape: Any) -> tuple[int, ...]:
@@ -72,7 +73,7 @@ def rms_norm(input: Array, normalized_shape: Any, weight: Array = None, eps: flo
     """x / sqrt(mean(x²) + eps) over the last dimensions, times weight (Zhang & Sennrich 2019). eps: the dtype's epsilon if None."""
     dims = _trailing("rms_norm", input, normalized_shape)
     x = input if input.dtype.kind == "c" else _wide("rms_norm", input)     # (of complex numbers x², not |x|², as in torch)
-    tiny = np.finfo(x.dtype).eps.item() if eps is None else eps
+    tiny = dtypes.finfo(x.dtype).eps if eps is None else eps
     shape = tuple(input.shape[d] for d in dims)
     return _affine("rms_norm", input, x * rsqrt(mean(x * x, dims, True) + tiny), weight, None, shape, shape)
 
@@ -240,7 +241,7 @@ def hardtanh(input: Array, min_val: Any = -1.0, max_val: Any = 1.0) -> Array:
         raise ArgumentError(f"hardtanh: min_val {min_val} is above max_val {max_val}")
     if input.dtype.kind == "b":
         raise DTypeError("hardtanh: does not take bool; cast first, for example x.to(tg.float32)")
-    if input.dtype.kind != "f":
+    if dtype_kind(input.dtype) != "f":
         ends = np.iinfo(input.dtype)
         min_val, max_val = (cast(v, input.dtype) if isinstance(v, Node) else int(min(max(v, ends.min), ends.max))
                             for v in (min_val, max_val))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
 from tracegrad.function import REGISTRY, bind, cast, common_dtype, const, iota, refuse_complex
 from tracegrad.ir import Node
@@ -73,7 +74,7 @@ def cummin(input: Array, dim: int) -> Any:
 def logcumsumexp(input: Array, dim: int) -> Array:
     """log(cumsum(exp(x))) along dim, without overflow."""
     refuse_complex("logcumsumexp", input)               # its imaginary parts would be any of many, 2 pi apart
-    if input.dtype.kind != "f":
+    if dtype_kind(input.dtype) != "f":
         raise DTypeError(f"logcumsumexp: takes a float tensor, got {input.dtype}; use x.float()")
     d = one_dim("logcumsumexp", dim, input.ndim)
     x, step = input, 1
@@ -134,7 +135,7 @@ def nanmedian(input: Array, dim: int | None = None, keepdim: bool = False) -> An
     d = one_dim("nanmedian", 0 if dim is None else dim, x.ndim)
     if not x.ndim:
         return ValuesIndices(x, const(0, dtypes.int64))
-    if not x.shape[d] and dim is None and x.dtype.kind == "f":
+    if not x.shape[d] and dim is None and dtype_kind(x.dtype) == "f":
         return sum_(x) * float("nan")
     if not x.shape[d]:
         raise ArgumentError(f"nanmedian: dimension {d} of {x.shape} is empty: no median")
@@ -275,7 +276,7 @@ def _searched(sequence: Node, values: Node, after: bool) -> Any:
             open_ = lt(low, high)
             passed = before(element, values)
             low, high = where(open_ & passed, middle + 1, low), where(open_ & passed.logical_not(), middle, high)
-    return where(ne(values, values), n, low) if values.dtype.kind == "f" else low
+    return where(ne(values, values), n, low) if dtype_kind(values.dtype) == "f" else low
 
 
 @public("bucketize", method=False)
@@ -332,7 +333,7 @@ _indices = range        # (an argument is called range)
 def histc(input: Array, bins: int = 100, min: float = 0, max: float = 0) -> Array:
     """How many elements lie in each of `bins` equal intervals from min to max (those of input if both are 0), as floats. No derivative."""
     refuse_complex("histc", input)
-    if input.dtype.kind != "f":
+    if dtype_kind(input.dtype) != "f":
         raise DTypeError(f"histc: takes a float tensor, got {input.dtype}; use x.float()")
     if integer("histc", "bins", bins) < 1:
         raise ArgumentError(f"histc: bins must be positive, got {bins}")
@@ -357,7 +358,7 @@ def histogram(input: Array, bins: Any, *, range: Any = None, weight: Array = Non
     density: divided by the total and the widths. No derivative.
     """
     refuse_complex("histogram", input)
-    if input.dtype.kind != "f":
+    if dtype_kind(input.dtype) != "f":
         raise DTypeError(f"histogram: takes a float tensor, got {input.dtype}; use x.float()")
     if weight is not None and weight.shape != input.shape:
         raise ShapeError(f"histogram: weight {weight.shape} must have the shape of the input {input.shape}")
@@ -401,7 +402,7 @@ def histogramdd(input: Array, bins: Any, *, range: Any = None, weight: Array = N
     bins: how many bins, one number or one for each of the D dimensions, of equal width from range[2 d] to range[2 d + 1] (the points'
     extremes if None); or a vector of increasing edges for each. density: divided by the total and the cells' volumes. No derivative.
     """
-    if input.dtype.kind != "f" or input.ndim < 1:
+    if dtype_kind(input.dtype) != "f" or input.ndim < 1:
         raise DTypeError(f"histogramdd: takes a float tensor (*, D), got {input.aval}")
     size = input.shape[-1]
     count = input.aval.size // size if size else 0
@@ -491,7 +492,7 @@ def bincount(input: Array, weights: Array = None, minlength: int = 0) -> Array:
     if weights.shape != values.shape:
         raise ShapeError(f"bincount: weights {weights.shape} must have the shape of the input {values.shape}")
     w = known("bincount", weights, "use tg.zeros(n).index_add(0, input, weights)")
-    return _tensor(input, np.bincount(values, w, minlength).astype(w.dtype if w.dtype.kind == "f" else np.float64))
+    return _tensor(input, np.bincount(values, w, minlength).astype(w.dtype if dtype_kind(w.dtype) == "f" else np.float64))
 
 
 @public("nonzero")

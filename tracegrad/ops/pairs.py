@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.dtypes import finfo
 from tracegrad.function import REGISTRY, Pair, filled
 from tracegrad.ir import Node
 
@@ -31,7 +32,7 @@ _eq, _lt, _gt, _ge, _mul = (_op(n) for n in ("eq", "lt", "gt", "ge", "mul"))
 
 def limits(x: Node) -> Any:
     """numpy's finfo of a node's dtype."""
-    return np.finfo(x.dtype)
+    return finfo(x.dtype)
 
 
 def times_i(z: Pair) -> Pair:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError
 from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, common_dtype, refuse_complex, saving_nothing
 from tracegrad.ir import Node
@@ -107,7 +108,7 @@ def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
 def _sum(name: str, input: Any, other: Any, alpha: Any) -> Any:
     """input and alpha * other, added or subtracted."""
     both = isinstance(input, Operators) and isinstance(other, Operators)
-    if both and input.dtype == other.dtype == dtypes.float16 and not isinstance(alpha, Operators) and alpha != 1:
+    if both and input.dtype == other.dtype and dtypes.is_half(input.dtype) and not isinstance(alpha, Operators) and alpha != 1:
         return _sum_of_halves(name, input, other, alpha)
     return call(REGISTRY[name], (input, scaled(input, other, alpha)), {})
 
@@ -116,7 +117,7 @@ def _sum(name: str, input: Any, other: Any, alpha: Any) -> Any:
 def _sum_of_halves(name: str, input: Array, other: Array, alpha: float) -> Array:
     """Computed in float32 and rounded once, as in torch."""
     a, b = (cast(x, dtypes.float32) for x in (input, other))
-    return cast(call(REGISTRY[name], (a, times(b, alpha)), {}), dtypes.float16)
+    return cast(call(REGISTRY[name], (a, times(b, alpha)), {}), input.dtype)
 
 
 def scaled(input: Any, other: Any, alpha: Any) -> Any:
@@ -155,7 +156,7 @@ def as_scalar_dtype(a: Array) -> Any:
 
 
 def _dtype_kind(a: Array) -> str:
-    return str(as_scalar_dtype(a).kind)
+    return str(dtype_kind(as_scalar_dtype(a)))
 
 
 @public("pow")
@@ -318,7 +319,7 @@ def isinf(input: Array) -> Array:
     """Whether x is +inf or -inf (of a complex number: a part of it)."""
     if input.dtype.kind == "c":
         return isinf(real(input)) | isinf(imag(input))
-    return eq(abs_(input), float("inf")) if input.dtype.kind == "f" else ne(input, input)
+    return eq(abs_(input), float("inf")) if dtype_kind(input.dtype) == "f" else ne(input, input)
 
 
 @public("isfinite")
@@ -326,7 +327,7 @@ def isfinite(input: Array) -> Array:
     """Whether x is neither infinite nor NaN (of a complex number: both parts)."""
     if input.dtype.kind == "c":
         return isfinite(real(input)) & isfinite(imag(input))
-    return lt(abs_(input), float("inf")) if input.dtype.kind == "f" else eq(input, input)
+    return lt(abs_(input), float("inf")) if dtype_kind(input.dtype) == "f" else eq(input, input)
 
 
 def abs_squared(x: Array) -> Array:

@@ -68,7 +68,7 @@ def _polynomial(name: str, doc: str, step: Any, start: Any = lambda x: (0.0, 0.0
     def fn(input: Array, n: Any) -> Array:
         if not isinstance(input, Operators) or not (isinstance(n, Operators) or type(n) is int):
             raise ArgumentError(f"{name}: n must be an integer or a tensor, and input a tensor, got {n!r} and {type(input).__name__}")
-        if input.dtype == dtypes.float16:                           # which does not have all degrees
+        if dtypes.is_half(input.dtype):                             # which does not have all degrees
             return to_dtype(fn(to_dtype(input, dtypes.float32), n), input.dtype)
         if input.dtype.kind == "c":
             return _composed(op, input, n)

@@ -6,6 +6,7 @@ from math import gcd, prod
 from typing import Any
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
@@ -94,9 +95,9 @@ def max_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 
 def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
               divisor_override: int | None) -> Any:
-    if input.dtype.kind != "f" and input.dtype != dtypes.int64:
+    if dtype_kind(input.dtype) != "f" and input.dtype != dtypes.int64:
         raise DTypeError(f"{name}: takes floats or int64, got {input.dtype}; use x.float()")
-    exact = input.dtype.kind != "f"                         # integers are divided as C does, towards 0, as in torch
+    exact = dtype_kind(input.dtype) != "f"                         # integers are divided as C does, towards 0, as in torch
     if divisor_override == 0:
         raise ArgumentError(f"{name}: divisor_override must not be 0")
     p = _Pool(name, n, input, kernel_size, stride, padding, 1, ceil_mode)
@@ -231,7 +232,7 @@ def _average_along(x: Node, d: int, cells: int) -> Any:
 def adaptive_average(name: str, n: int, x: Node, output_size: Any) -> Any:
     """Means over a grid of cells of the last n dimensions."""
     refuse_complex(name, x)
-    if x.dtype.kind != "f":
+    if dtype_kind(x.dtype) != "f":
         raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float()")
     sizes = _cells(name, n, x, output_size)
     y: Any = x
@@ -310,7 +311,7 @@ def _fractional_pool(name: str, n: int) -> None:
            _random_samples: Array = None) -> Any:
         if (output_size is None) == (output_ratio is None):
             raise ArgumentError(f"{name}: give output_size or output_ratio, and not both")
-        if input.ndim not in (n + 1, n + 2) or input.dtype.kind != "f":
+        if input.ndim not in (n + 1, n + 2) or dtype_kind(input.dtype) != "f":
             raise ShapeError(f"{name}: takes floats of {n + 2} dimensions (N, C, spatial) or {n + 1}, got {input.dtype}{list(input.shape)}")
         if output_ratio is not None:
             ratios = tuple(output_ratio) if isinstance(output_ratio, (tuple, list)) else (output_ratio,) * n

@@ -15,7 +15,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.call_cache import calls, learn
 from tracegrad.config import config
-from tracegrad.dtypes import DType
+from tracegrad.dtypes import DType, dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, bind, cast, const, iota
 from tracegrad.ir import Node
@@ -46,17 +46,17 @@ def _halves(x: Any) -> tuple[Node, Node]:
 
 
 def _unit(words: list[Any], dtype: DType, above_zero: bool = False) -> Any:
-    """Random words as multiples of 2**-24 (float32; 2**-53 for float64, 2**-11 for float16) in [0, 1), or in (0, 1]."""
+    """Random words as multiples of 2**-24 (float32; 2**-53 for float64, 2**-11 for float16, 2**-8 for bfloat16) in [0, 1), or in (0, 1]."""
     extra = 1.0 if above_zero else 0.0
     if dtype == dtypes.float64:
         return (cast(words[0] >> 5, dtype) * float(2**26) + cast(words[1] >> 6, dtype) + extra) * 2.0**-53
-    bits = 24 if dtype == dtypes.float32 else 11
+    bits = dtypes.finfo(dtype).nmant + 1
     unit = cast(words[0] >> (32 - bits), dtypes.float32)
     return cast((unit + extra if above_zero else unit) * 2.0**-bits, dtype)
 
 
 def _float(name: str, dtype: DType) -> DType:
-    if dtype.kind != "f":
+    if dtype_kind(dtype) != "f":
         raise DTypeError(f"{name}: makes floats, not {dtype}; use randint for integers")
     return dtype
 
@@ -86,14 +86,14 @@ def _drawn(draw: Callable[..., Node]) -> Callable[..., Node]:
 
 @_drawn
 def uniform(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> Any:
-    """Uniform in [0, 1): 24 random bits (float64: 53, float16: 11)."""
+    """Uniform in [0, 1): 24 random bits (float64: 53, float16: 11, bfloat16: 8)."""
     return _unit(_words(seed, offset, shape, 2 if _float("rand", dtype) == dtypes.float64 else 1), dtype)
 
 
 @_drawn
 def normal(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> Node:
-    """Standard normal, by Box and Muller (1958): sqrt(-2 log u) cos(2 pi v). float16 is computed as float32."""
-    inner = dtypes.float32 if _float("randn", dtype) == dtypes.float16 else dtype
+    """Standard normal, by Box and Muller (1958): sqrt(-2 log u) cos(2 pi v). 16 bits are computed as float32."""
+    inner = dtypes.float32 if dtypes.is_half(_float("randn", dtype)) else dtype
     words = _words(seed, offset, shape, 4 if inner == dtypes.float64 else 2)
     half = len(words) // 2
     radius = sqrt(log(_unit(words[:half], inner, above_zero=True)) * -2.0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.dtypes import DType
+from tracegrad.dtypes import DType, dtype_kind
 from tracegrad.errors import ArgumentError
 from tracegrad.function import REGISTRY, Pair, Primitive, Reduction, bind, by_parts, cast, filled, refuse_complex
 from tracegrad.intervals import Interval
@@ -52,7 +52,7 @@ class Sum(Reduction):
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(1,))), (((3, 0),), dict(dim=(1,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim):
-        if x.dtype.kind in "fc" and not _pairwise(x, dim):
+        if dtype_kind(x.dtype) in "fc" and not _pairwise(x, dim):
             wide = wider(x.dtype)
             return _in_blocks(x, dim) if wide == x.dtype else np.add.reduce(x, axis=dim, dtype=wide).astype(x.dtype, copy=False)
         return np.add.reduce(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)

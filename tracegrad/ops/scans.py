@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.dtypes import DType
+from tracegrad.dtypes import DType, dtype_kind
 from tracegrad.function import REGISTRY, Pair, Primitive, bind, by_parts, common_dtype, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.ops import pairs
@@ -16,10 +16,11 @@ from tracegrad.ops.movement import flip, narrow, pad
 
 def accumulator(dtype: DType) -> DType:
     """What numpy adds up in: 4096 ones in float16 would be 2048."""
-    return dtypes.float32 if dtype == dtypes.float16 else dtype
+    return dtypes.float32 if dtypes.is_half(dtype) else dtype
 
 
-_WIDER: dict[DType, DType] = {dtypes.float16: dtypes.float32, dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
+_WIDER: dict[DType, DType] = {
+    **dict.fromkeys(dtypes.HALVES, dtypes.float32), dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
 
 
 def wider(dtype: DType) -> DType:
@@ -85,14 +86,16 @@ class Largest(_Extreme):
     """How the larger of two is found (NaN if either is), and what is larger than nothing. bools: C's operator for those."""
     bools = "|"
     def combine(self, a: str, b: str) -> str: return f"tg_max({a}, {b})"
-    def identity(self, dtype: DType) -> Any: return dtype.type(-np.inf if dtype.kind == "f" else dtype.kind != "b" and np.iinfo(dtype).min)
+    def identity(self, dtype: DType) -> Any:
+        return dtype.type(-np.inf if dtype_kind(dtype) == "f" else dtype.kind != "b" and np.iinfo(dtype).min)
 
 
 class Smallest(_Extreme):
     """The same for the smaller."""
     bools = "&"
     def combine(self, a: str, b: str) -> str: return f"tg_min({a}, {b})"
-    def identity(self, dtype: DType) -> Any: return dtype.type(np.inf if dtype.kind == "f" else dtype.kind == "b" or np.iinfo(dtype).max)
+    def identity(self, dtype: DType) -> Any:
+        return dtype.type(np.inf if dtype_kind(dtype) == "f" else dtype.kind == "b" or np.iinfo(dtype).max)
 
 
 class RunningMax(Largest, Scan):

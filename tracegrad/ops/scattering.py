@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, broadcast_shapes, cast, const, iota, scalar
 from tracegrad.ir import Node
@@ -73,7 +74,7 @@ def _reduced_at(x: Node, index: Node, src: Node, reduce: str, include_self: bool
         if reduce == "sum":
             return total
         count = hits + 1 if include_self else where(untouched, 1, hits)
-        return total / cast(count, x.dtype) if x.dtype.kind == "f" else div(total, cast(count, x.dtype), rounding_mode="floor")
+        return total / cast(count, x.dtype) if dtype_kind(x.dtype) == "f" else div(total, cast(count, x.dtype), rounding_mode="floor")
     every = mv.concat([cast(iota((n,), 0), index.dtype), index], 0) if include_self else index
     values = mv.concat([x, src], 0) if include_self else src
     if reduce == "prod":
@@ -101,7 +102,7 @@ def _extremes(n: int, index: Node, values: Node, reduce: str) -> Any:
     name = f"scatter_{reduce[1:]}"
     fn: Any = REGISTRY[name]
     best = scatter_rows(name, full_like_shape((n,), fn.identity(values.dtype), values.dtype), index, detach(values))
-    if values.dtype.kind != "f":
+    if dtype_kind(values.dtype) != "f":
         return best
     wins = cast(eq(values, take_rows(best, index)), values.dtype)
     zeros = full_like_shape((n,), 0, values.dtype)
@@ -185,7 +186,7 @@ _SEGMENTS = {"sum": ("sum", 0.0), "mean": ("sum", 0.0), "prod": ("prod", 1.0), "
 @on_nodes
 def _segments(data: Array, reduce: str, lengths: Any, offsets: Any, axis: int, initial: Any) -> Any:
     name = "segment_reduce"
-    if data.dtype.kind != "f":
+    if dtype_kind(data.dtype) != "f":
         raise DTypeError(f"{name}: data must be floats, got {data.dtype}; use data.float()")
     d = one_dim(name, axis, data.ndim)
     given = offsets if lengths is None else lengths

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, IndexOutOfRange, ShapeError
 from tracegrad.function import broadcast_shapes, cast, common_dtype, const, iota, scalar
 from tracegrad.ir import Node
@@ -604,4 +605,4 @@ def full_like_shape(shape: tuple[int, ...], value: Any, dtype: Any) -> Node:
 
 def as_float(x: Node) -> Node:
     """x, cast to the default float dtype if it is neither a float nor complex."""
-    return x if x.dtype.kind in "fc" else cast(x, dtypes.get_default_dtype())
+    return x if dtype_kind(x.dtype) in "fc" else cast(x, dtypes.get_default_dtype())

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError
 from tracegrad.function import REGISTRY, Primitive, bind, const, refuse_complex
 from tracegrad.ir import Aval, Node
@@ -104,7 +105,7 @@ def _median_place(x: Node, d: int, n: int) -> Any:
     """Where the median along d is; where there are NaNs (they are sorted last), the first of them."""
     order = _order(x, d, False)
     middle = mv.narrow(order, d, (n - 1) // 2, 1)
-    if x.dtype.kind != "f":
+    if dtype_kind(x.dtype) != "f":
         return middle
     numbers = sum_(eq(x, x), d, True)
     first = gather(order, d, minimum(numbers, n - 1))
@@ -113,7 +114,7 @@ def _median_place(x: Node, d: int, n: int) -> Any:
 
 def shared(x: Node, value: Any) -> Any:
     """`value` of the vector x; all elements that are equal to it share the gradient, as torch has it for medians of all elements."""
-    if x.dtype.kind != "f" or not x.ndim:
+    if dtype_kind(x.dtype) != "f" or not x.ndim:
         return value
     return where(eq(value, value), amax(where(eq(x, detach(value)), x, -float("inf"))), value)
 
@@ -125,7 +126,7 @@ def median(input: Array, dim: int | None = None, keepdim: bool = False) -> Any:
     x = mv.reshape(input, (input.aval.size,)) if dim is None else input
     d = one_dim("median", 0 if dim is None else dim, x.ndim)
     n = x.shape[d] if x.ndim else 1
-    if not n and dim is None and x.dtype.kind == "f":
+    if not n and dim is None and dtype_kind(x.dtype) == "f":
         return sum_(x) * float("nan")
     if not n:
         raise ArgumentError(f"median: dimension {d} of {x.shape} is empty: no median")

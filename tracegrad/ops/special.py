@@ -18,11 +18,12 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.cache import memoize
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, call, common_dtype, const, refuse_complex
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, entered, method, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.complex_numbers import real
 from tracegrad.ops.elementwise import Analytic, Float, erfc_of
 from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, next_to_zero, polynomial
@@ -152,8 +153,8 @@ class Nextafter(Elementwise):
     name, nin, kinds = "nextafter", 2, "f"
 
     def aval(self, *operands):
-        if any(o.dtype == dtypes.float16 for o in operands):
-            raise DTypeError("nextafter: takes float32 and float64, got float16; cast first")
+        if halves := [o.dtype for o in operands if dtypes.is_half(o.dtype)]:
+            raise DTypeError(f"nextafter: takes float32 and float64, got {halves[0]}; cast first")
         return super().aval(*operands)
 
     numpy = staticmethod(np.nextafter)
@@ -704,7 +705,7 @@ _special()(xlogy)
 
 
 def _as_float(x: Array) -> Array:
-    return x if x.dtype.kind == "f" else x * 1.0
+    return x if dtype_kind(x.dtype) == "f" else x * 1.0
 
 
 @public("sinc")
@@ -734,6 +735,8 @@ def spherical_bessel_j0(input: Array) -> Array:
 
 
 @public("logit")
+@on_nodes
+@rounded_once
 def logit(input: Array, eps: float | None = None) -> Array:
     """log(x / (1 - x)); NaN outside [0, 1]. eps: x is limited to [eps, 1 - eps] first."""
     refuse_complex("logit", input)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import cast
 from tracegrad.ir import Node
@@ -60,7 +61,7 @@ def stft(input: Array, n_fft: int, hop_length: int | None = None, win_length: in
     return_complex: required for real signals, as in torch; False gives real and imaginary parts in a last dimension of 2.
     align_to_window (with center=False): the first frame's window, not its n_fft points, starts at point 0.
     Returns (B, frequencies, frames), or (frequencies, frames).
-    Raises ArgumentError for sizes that do not fit, ShapeError, DTypeError for integers and float16.
+    Raises ArgumentError for sizes that do not fit, ShapeError, DTypeError for integers and floats of 16 bits.
     J. Allen, L. Rabiner, "A unified approach to short-time Fourier analysis and synthesis" (1977).
 
     >>> tg.stft(tg.ones(64), 16, window=tg.hann_window(16), return_complex=True)
@@ -104,7 +105,7 @@ def stft(input: Array, n_fft: int, hop_length: int | None = None, win_length: in
 
 def _no_halves(name: str, *xs: Any) -> None:
     for x in xs:
-        if x is not None and (x.dtype.kind not in "fc" or x.dtype == dtypes.float16):
+        if x is not None and (dtype_kind(x.dtype) not in "fc" or dtypes.is_half(x.dtype)):
             raise DTypeError(f"{name}: takes float32, float64 and complex tensors, got {x.dtype}; cast first, for example x.float()")
 
 

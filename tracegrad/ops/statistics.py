@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.function import REGISTRY, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
@@ -96,7 +95,7 @@ def _accumulated(x: Node, dtype: Any) -> Node:
     """x in the dtype that it is summed in: as asked, else int64 for bools and integers, as in torch."""
     if dtype is not None:
         return as_asked(x, dtype)
-    return cast(x, dtypes.int64) if x.dtype.kind not in "fc" else x
+    return cast(x, dtypes.int64) if dtype_kind(x.dtype) not in "fc" else x
 
 
 def as_asked(x: Node, dtype: Any) -> Node:
@@ -139,7 +138,7 @@ def prod_(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 def mean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The mean over dim, of floats or complex numbers (DTypeError else, as in torch; or give dtype). NaN of nothing."""
     x = input if dtype is None else as_asked(input, dtype)
-    if x.dtype.kind not in "fc":
+    if dtype_kind(x.dtype) not in "fc":
         raise DTypeError(f"mean: takes a float tensor, got {x.dtype}; use x.float().mean() or mean(dtype=tg.float32)")
     dims = some_dims("mean", dim, x.ndim)
     return times(reduce("sum", x, dims, keepdim), _inverse(prod(x.shape[d] for d in dims)))
@@ -291,7 +290,7 @@ def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float | Non
         correction = 1 if unbiased else 0
     elif correction is None:
         correction = 1
-    if x.dtype.kind not in "fc":
+    if dtype_kind(x.dtype) not in "fc":
         raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float()")
     dims = some_dims(name, dim, x.ndim)
     n = prod(x.shape[d] for d in dims)
@@ -383,7 +382,7 @@ def _root(total: Node) -> Any:
 
 def _finite_max(x: Node, dims: tuple[int, ...]) -> Any:
     """The largest, kept as dims of size 1, constant to differentiation; the largest (smallest) number for inf (-inf): no inf - inf."""
-    limit = float(np.finfo(x.dtype).max)
+    limit = float(dtypes.finfo(x.dtype).max)
     return maximum(minimum(_detached_max(x, dims), limit), -limit)
 
 
@@ -439,6 +438,6 @@ def _softmax_operand(name: str, x: Node, dim: int | None, dtype: Any) -> tuple[N
     if dtype is not None:
         x = cast(x, dtypes.as_dtype(dtype))
     refuse_complex(name, x)
-    if x.dtype.kind != "f":
+    if dtype_kind(x.dtype) != "f":
         raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float() or dtype=tg.float32")
     return x, some_dims(name, one_dim(name, dim, x.ndim), x.ndim)

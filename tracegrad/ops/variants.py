@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.function import REGISTRY, bind, cast, const, iota
 from tracegrad.ir import Node
@@ -202,7 +203,7 @@ def is_same_size(input: Array, other: Array) -> bool:
 @public("is_signed")
 def is_signed(input: Array) -> bool:
     """Whether the dtype has negative numbers."""
-    return input.dtype.kind in "if"
+    return dtype_kind(input.dtype) in "if"
 
 
 @public("is_nonzero")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.cache import listed
+from tracegrad.dtypes import dtype_kind
 from tracegrad.function import REGISTRY, bind, cast
 from tracegrad.ir import Node, topological
 from tracegrad.ops import movement as mv
@@ -72,7 +73,7 @@ def _op(x: Node) -> str:
 
 def written_out(node: Node) -> Written | None:
     """The attention whose last product `node` is; None if it is none. Raises `Unlike` if it is a softmax's weights times something else."""
-    if _op(node) != "matmul" or node.dtype.kind != "f":
+    if _op(node) != "matmul" or dtype_kind(node.dtype) != "f":
         return None
     a, b = node.operands
     for x, other, wanted in ((a, b, False), (b, a, True)):
@@ -279,7 +280,8 @@ def _is_scores(x: Node) -> bool:
             return True
         if _op(core) not in ("mul", "div", "where", "add", "sub"):
             return False
-        scores = [o for o in core.operands if o.shape == core.shape and o.dtype.kind == "f" and _op(o) != "const" and number(o) is None]
+        floats = [o for o in core.operands if o.shape == core.shape and dtype_kind(o.dtype) == "f"]
+        scores = [o for o in floats if _op(o) != "const" and number(o) is None]
         if not scores:
             return False
         x = scores[0] if len(scores) == 1 else next((s for s in scores if _is_scores(s)), scores[0])
@@ -293,7 +295,7 @@ def number(x: Node) -> float | None:
         if _op(x) == "cast":
             casts.append(x.dtype)
         x = x.operands[0]
-    if _op(x) != "const" or x.dtype.kind not in "fiub":
+    if _op(x) != "const" or dtype_kind(x.dtype) not in "fiub":
         return None
     value = np.asarray(x.attrs["value"])
     with np.errstate(all="ignore"):
@@ -331,5 +333,5 @@ def _values(x: Node) -> Any:
             found[n] = np.asarray(n.attrs["value"], n.dtype)
         else:
             with np.errstate(all="ignore"):
-                found[n] = np.asarray(n.fn.numpy(*[found[o] for o in n.operands], **n.attrs)).astype(n.dtype, copy=False)
+                found[n] = np.asarray(n.fn.computed([found[o] for o in n.operands], n.attrs, n.dtype)).astype(n.dtype, copy=False)
     return found.get(x)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.dtypes import finfo
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.operators import PUBLIC
 from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, zeros_like
@@ -53,7 +54,7 @@ class Adafactor(Counting):
             g: Any = p.grad
             g = -g if group["maximize"] else g
             share, rate = share.to(dtype=p.dtype), rate.to(dtype=p.dtype)
-            least = float(np.finfo(p.dtype).eps) if group["eps"][0] is None else group["eps"][0]
+            least = float(finfo(p.dtype).eps) if group["eps"][0] is None else group["eps"][0]
             size = (p * p).mean().sqrt().clamp(min=group["eps"][1])
             kept: Any = p * (1.0 - lr * weight_decay) if weight_decay else p
             if p.ndim > 1:

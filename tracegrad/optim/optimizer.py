@@ -18,6 +18,7 @@ import numpy as np
 
 from tracegrad.canonical import resolve
 from tracegrad.compile import read
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError, TracegradError
 from tracegrad.modes import enable_grad, no_grad, state
 from tracegrad.nn.hooks import RemovableHandle
@@ -72,7 +73,7 @@ class ParamGroup(MutableMapping[str, Any]):
             raise TraceError(f"{name}: it was set inside @trace ({state.trace.name}), where only the first call would do it; "
                              "set it (or step the scheduler) outside, the traced step reads it at every call")
         if name == "lr" and isinstance(value, Tensor):
-            if value.numel() != 1 or value.dtype.kind != "f":
+            if value.numel() != 1 or dtype_kind(value.dtype) != "f":
                 raise ArgumentError(f"{name}: must be a number, or a tensor of one float, got {value.dtype}{list(value.shape)}")
             if value >= 0:
                 self.__dict__["_lr"] = value

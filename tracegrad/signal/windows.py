@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.ir import Aval
 from tracegrad.operators import public
@@ -27,7 +28,7 @@ def _window(name: str, M: Any, sym: bool, weights: Callable[[Any, int], Any], dt
     if m < 0:
         raise ArgumentError(f"{name}: M must not be negative, got {m}")
     found = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
-    if found.kind != "f":
+    if dtype_kind(found) != "f":
         raise DTypeError(f"{name}: dtype must be a float dtype, got {found}")
     Aval((m,), dtypes.float64)                               # which refuses what no index reaches
     n = m if sym or m <= 1 else m + 1

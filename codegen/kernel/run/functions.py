@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tracegrad.cache import memoize
+from tracegrad.dtypes import DType, bfloat16, float16
 from tracegrad.function import REGISTRY, Elementwise
 from tracegrad.ops.polynomials import OrthogonalPolynomial
 from tracegrad.philox import philox_block
@@ -31,7 +33,8 @@ def functions() -> dict[str, Callable[..., Any]]:
     found |= {
         "fabs": np.abs, "abs": np.abs, "min": np.minimum, "max": np.maximum, "fmin": np.fmin, "fmax": np.fmax, "sqrt": np.sqrt,
         "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c, "copysign": np.copysign, "rint": np.rint, "log1p": np.log1p,
-        "exp_nonpositive": np.exp, "cos_narrow": np.cos, "tg_to_half": _to_half,
+        "exp_nonpositive": np.exp, "cos_narrow": np.cos,
+        "tg_to_half": partial(_rounded, float16), "tg_to_bfloat": partial(_rounded, bfloat16),
         "tg_remainder_by": _by(np.remainder), "tg_floordiv_by": _by(np.floor_divide),
     }
     for name, exact in (("plus", _two_sum), ("times", _two_product)):
@@ -76,6 +79,6 @@ def _pair(x: Any, rest: Any) -> tuple[Any, Any]:
     return total[()], np.where(some, rest - (total - x), total.dtype.type(0))[()]
 
 
-def _to_half(x: Any) -> Any:
-    with np.errstate(over="ignore"):
-        return np.float32(np.float16(x))
+def _rounded(dtype: DType, x: Any) -> Any:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(x, dtype).astype(np.float32)[()]

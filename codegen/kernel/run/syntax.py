@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.run.memory import KernelFault
+from tracegrad.dtypes import bfloat16
 from tracegrad.plan import Plain
 
-_SCALARS = {
+_SCALARS: dict[str, Any] = {
     "char": np.int8, "uchar": np.uint8, "short": np.int16, "ushort": np.uint16, "int": np.int32, "uint": np.uint32, "long": np.int64,
     "ulong": np.uint64, "float": np.float32, "double": np.float64, "half": np.float16,
+    "bfloat": bfloat16,
 }
-DTYPES = {name: np.dtype(kind) for name, kind in _SCALARS.items()}
+DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(kind) for name, kind in _SCALARS.items()}
 RANK = ("int", "uint", "long", "ulong", "float", "double")
-FLOATS = ("float", "double", "half")
+FLOATS = ("float", "double", "half", "bfloat")
+HALVES = ("half", "bfloat")                # loaded and stored by functions that convert
 MASKS = {1: "char", 2: "short", 4: "int", 8: "long"}
 
 
@@ -53,7 +56,7 @@ _TOKEN = re.compile(r"""\s*(?:
 )""", re.VERBOSE)
 BINARY = [("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%")]
 PRECEDENCE = {operator: depth for depth, operators in enumerate(BINARY) for operator in operators}
-TYPE_NAME = re.compile(r"(char|uchar|short|ushort|int|uint|long|ulong|float|double|half)(2|3|4|8|16)?$")
+TYPE_NAME = re.compile(r"(char|uchar|short|ushort|int|uint|long|ulong|float|double|half|bfloat)(2|3|4|8|16)?$")
 LETTERS = "0123456789abcdef"
 
 

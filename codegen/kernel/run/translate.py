@@ -22,6 +22,7 @@ from tracegrad.codegen.kernel.run.memory import KernelFault
 from tracegrad.codegen.kernel.run.syntax import (
     DTYPES,
     FLOATS,
+    HALVES,
     INT,
     LETTERS,
     MASKS,
@@ -278,8 +279,8 @@ class Translator:
                 if value.type.lanes != int(match[1]) or value.type.kind != pointer.type.kind:
                     raise self.error(f"{text} of a {value.type} to a {pointer.type}")
                 return f"{pointer.code}.put_apart({stride.code}, {value.code})"
-            if match := re.fullmatch(r"vstore(a?)_half(2|4|8|16)?", text):
-                return self.stored_half(int(match[2] or 1), bool(match[1]))
+            if match := re.fullmatch(r"vstore(a?)_(half|bfloat)(2|4|8|16)?", text):
+                return self.stored_half(match[2], int(match[3] or 1), bool(match[1]))
             if text.startswith("IN_RANGE"):
                 return self.reported()
             if text.startswith("IMPOSSIBLE"):
@@ -347,15 +348,15 @@ class Translator:
             raise self.error(f"a {value.type} is stored as a {type_}")
         return f"{pointer.code}{f'.aligned({type_.lanes})' * aligned}.put_vector({self.converted(value, type_)})"
 
-    def stored_half(self, lanes: int, aligned: bool) -> str:
+    def stored_half(self, kind: str, lanes: int, aligned: bool) -> str:
         value, offset, pointer = self.arguments()
-        if pointer.type.kind != "half" or value.type.kind not in ("float", "double") or value.type.lanes != lanes:
-            raise self.error(f"vstore_half of a {value.type} to a {pointer.type}")
+        if pointer.type.kind != kind or value.type.kind not in ("float", "double") or value.type.lanes != lanes:
+            raise self.error(f"vstore_{kind} of a {value.type} to a {pointer.type}")
         self.write(pointer)
         if lanes == 1:
             return f"{pointer.code}.store({offset.code}, {value.code})"
         place = f"{pointer.code}.moved({offset.code} * {lanes}){f'.aligned({lanes})' * aligned}"
-        return f"{place}.put_vector(np.asarray({value.code}, np.float16))"
+        return f"{place}.put_vector(np.asarray({value.code}, D[{kind!r}]))"
 
     def reported(self) -> str:
         """IN_RANGE(x, low, high, ignore, place): the excess of an index, by an atomic maximum, which races do not concern."""
@@ -436,7 +437,7 @@ class Translator:
 
     @staticmethod
     def promoted(kind: str) -> str:
-        return "float" if kind == "half" else kind if kind in RANK else "int"
+        return "float" if kind in HALVES else kind if kind in RANK else "int"
 
     def binary(self, operator: str, a: Term, b: Term) -> Term:
         if a.type.space and operator in "+-" and not b.type.space and b.type.lanes == 1 and b.type.kind not in FLOATS:
@@ -497,7 +498,7 @@ class Translator:
 
     @staticmethod
     def scalar(term: Term, kind: str) -> str:
-        if kind in ("float", "double", "half"):
+        if kind in FLOATS:
             return f"{'f32' if kind != 'double' else 'f64'}({term.code})"
         source = term.type.kind
         wider = source not in FLOATS and (
@@ -603,8 +604,8 @@ class Translator:
             self.write(pointer)
             return f"{pointer.code}.store({index.code}, {value})"
 
-        if type_.kind == "half":
-            raise self.error("an element of a half buffer is loaded without vload_half")
+        if type_.kind in HALVES:
+            raise self.error(f"an element of a {type_.kind} buffer is loaded without vload_{type_.kind}")
         return Term(code, result, assign)
 
     def member(self, term: Term, name: str) -> Term:
@@ -689,11 +690,11 @@ class Translator:
             if a.type != b.type or a.type != Type(type_.kind, type_.lanes // 2):
                 raise self.error(f"a {a.type} and a {b.type} are zipped to a {type_}")
             return Term(f"np.stack([{a.code}, {b.code}], -1).reshape(-1)", type_)
-        if match := re.fullmatch(r"vload(a?)_half(2|4|8|16)?", name):
+        if match := re.fullmatch(r"vload(a?)_(half|bfloat)(2|4|8|16)?", name):
             offset, pointer = self.arguments()
-            if pointer.type.kind != "half":
+            if pointer.type.kind != match[2]:
                 raise self.error(f"{name} at a {pointer.type}")
-            lanes = int(match[2] or 1)
+            lanes = int(match[3] or 1)
             if lanes == 1:
                 return Term(f"f32({pointer.code}.load({offset.code}))", Type("float"))
             place = f"{pointer.code}.moved({offset.code} * {lanes}){f'.aligned({lanes})' * bool(match[1])}"
