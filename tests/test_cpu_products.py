@@ -211,7 +211,7 @@ def test_what_is_rounded_in_the_head_of_a_loop_is_read_there() -> None:
 
 
 def cpu_rounded(w: Writer) -> Any:
-    return Evaluator(w, lambda node: None, {}).rounded(Local("given", float32))
+    return Evaluator(w, lambda node: None, {}).rounded(Local("given", float32), float16)
 
 
 def test_one_walk_finds_the_statements_of_heads_too() -> None:
