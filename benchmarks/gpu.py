@@ -55,6 +55,7 @@ class Peer:
 def torch_peer(kind: str) -> Peer:
     import torch
 
+    torch.backends.cudnn.allow_tf32 = False                  # float32 is float32 in convolutions, too, as it is in the others
     n = namespace("torch")
 
     def compiled(row: Row) -> Callable[..., Any]:
@@ -232,8 +233,8 @@ def difference(ours: Any, theirs: Any, peer: Peer) -> float:
     return worst
 
 
-def report(device: Device, scale: int, runs: int, chosen: str, others: Sequence[Peer]) -> str:
-    """The whole page."""
+def report(device: Device, scale: int, runs: int, chosen: str, others: Sequence[Peer], write: Callable[[str], object]) -> str:
+    """The whole page; it is written after each row, so that a run which is cut off leaves what it measured."""
     found, most, target = device.cl_device, limits(device), device.target
     names = "".join(f" {p.name.split()[0]}, ms |" for p in others)
     lines = [
@@ -260,6 +261,7 @@ def report(device: Device, scale: int, runs: int, chosen: str, others: Sequence[
             cells = [row.name, *[""] * 6, *[""] * len(others), "", f"failed: {str(error).splitlines()[0]}"]
         print("  ".join(cells), flush=True)
         lines.append(f"| {' | '.join(cells)} |")
+        write("\n".join(lines) + "\n")
     lines += ["", "Training steps: a call's time where many follow one another, what of it is not the kernels', and torch's (eager).", "",
               "| step | launches | ms | kernels, ms | rest, ms | torch, ms | ratio |", "|---" * 7 + "|"]
     for name in STEPS:
@@ -271,6 +273,7 @@ def report(device: Device, scale: int, runs: int, chosen: str, others: Sequence[
             cells = [name, "", "", "", "", "", f"failed: {str(error).splitlines()[0]}"]
         print("  ".join(cells), flush=True)
         lines.append(f"| {' | '.join(cells)} |")
+        write("\n".join(lines) + "\n")
     lines += ["", arriving(scale, runs)]
     print(lines[-1])
     return "\n".join(lines) + "\n"
@@ -298,13 +301,11 @@ def main() -> None:
                                 max_work_group=min(256, own.target.max_work_group))
     tg.set_device(device)
     scale = given.scale if given.scale is not None else 6 if device.kind == "gpu" else 0
-    text = report(device, scale, given.runs, given.rows, [] if given.alone else peers(device))
     output = given.output or (RESULTS if device.kind == "gpu" else None)
-    if output is None:
-        print(text)
-    else:
-        output.write_text(text)
-        print(f"written: {output}")
+    write = output.write_text if output else lambda _: None
+    text = report(device, scale, given.runs, given.rows, [] if given.alone else peers(device), write)
+    write(text)
+    print(f"written: {output}" if output else text)
 
 
 if __name__ == "__main__":
