@@ -55,8 +55,8 @@ test-all: check $(VENV)/.installed-test-all
 array-api: $(VENV)/.installed-array-api | $(ARRAY_API_TESTS)
 	cd $(ARRAY_API_TESTS) && ARRAY_API_TESTS_MODULE=tracegrad.array_api ARRAY_API_TESTS_VERSION=2024.12 PYTHONPATH=$(CURDIR) \
 	  $(abspath $(BIN))/python -m pytest array_api_tests -n $(JOBS) -W ignore -p no:cacheprovider --hypothesis-derandomize --disable-deadline \
-	  --max-examples=$(EXAMPLES) --xfails-file=$(CURDIR)/tests/array_api_exceptions.txt $(ARGS)
-	$(BIN)/python -m pytest -m slow tests/test_array_api.py
+	  --max-examples=$(EXAMPLES) --xfails-file=$(CURDIR)/tests/array_api/array_api_exceptions.txt $(ARGS)
+	$(BIN)/python -m pytest -m slow tests/array_api/test_array_api.py
 
 build/array-api-tests:
 	rm -rf $@.new
@@ -89,20 +89,20 @@ bench-first-call: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.first_call $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
 
 coverage-table: $(VENV)/.installed-test
-	$(BIN)/python -m tests.coverage
+	$(BIN)/python -m tests.public.coverage
 
 kernels-diff: $(VENV)/.installed-test
 	rm -rf build/kernels && git worktree prune && git worktree add --quiet --force --detach build/kernels/tree $(or $(REV),HEAD)
-	PYTHONPATH=build/kernels/tree $(BIN)/python tests/corpus.py build/kernels/before
-	PYTHONPATH=. $(BIN)/python tests/corpus.py build/kernels/after
+	PYTHONPATH=build/kernels/tree $(BIN)/python tests/helpers/corpus.py build/kernels/before
+	PYTHONPATH=. $(BIN)/python tests/helpers/corpus.py build/kernels/after
 	git worktree remove --force build/kernels/tree
 	diff -ru build/kernels/before build/kernels/after && echo "no kernel differs" || true
 
 fuzz: $(VENV)/.installed-test
-	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0) $(ARGS)
+	$(BIN)/python -m tests.random_programs.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0) $(ARGS)
 
 mutations: $(VENV)/.installed-test
-	$(BIN)/python -m tests.mutations
+	$(BIN)/python -m tests.helpers.mutations
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache examples/out

@@ -3,7 +3,7 @@
 TREE is a checkout of the other commit, with this tree's `benchmarks/` in it (make puts it there), so that both have all rows. Each
 row runs in a process of either tree, with the same inputs; they take turns, as in `benchmarks.run`. Reported is this tree's time over
 the other's: of the first call with empty caches, of the first call of a second process, and of a call (the median, least and largest
-of the rounds). The last row is lowering: Python's time to compile the corpus of tests/corpus.py, without a driver.
+of the rounds). The last row is lowering: Python's time to compile the corpus of tests/helpers/corpus.py, without a driver.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def lowering(trees: dict[str, Path], rounds: int, folder: Path) -> str:
     for number in range(rounds):
         for name in list(trees)[:: 1 if number % 2 else -1]:
             start = children()
-            subprocess.run([sys.executable, ROOT / "tests" / "corpus.py", folder / name], cwd=trees[name], check=True,
+            subprocess.run([sys.executable, ROOT / "tests" / "helpers" / "corpus.py", folder / name], cwd=trees[name], check=True,
                            env=os.environ | {"PYTHONPATH": str(trees[name])}, capture_output=True)
             taken[name].append(children() - start)
     return line("lowering of the corpus", None, None, [a / b for a, b in zip(taken["this"], taken["other"], strict=True)])

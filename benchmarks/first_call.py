@@ -73,7 +73,7 @@ def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
     spent: dict[str, float] = {}
     plans: list[Any] = []
     if framework_name == "tracegrad" and seconds:
-        import tracegrad.compile  # noqa: F401
+        import tracegrad.execute.compile  # noqa: F401
         from tracegrad.codegen import passes
         from tracegrad.runtime import launch
 

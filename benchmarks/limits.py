@@ -17,9 +17,9 @@ _TERMS = 16
 def demand(traced: Any) -> dict[str, Any]:
     """Bytes, multiply-adds (as flops) and transcendental functions of a call, and the limits, a second each."""
     from tracegrad.codegen.graph.simplify import simplify
-    from tracegrad.compile import executable_graph, find_device
-    from tracegrad.plan import Launch
+    from tracegrad.execute.compile import executable_graph, find_device
     from tracegrad.runtime.limits import limits
+    from tracegrad.support.plan import Launch
 
     plan, device = traced.plan, find_device()
     launches = [(step, times) for step, times in plan.each() if isinstance(step, Launch)]

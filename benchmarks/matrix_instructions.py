@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 import tracegrad as tg
-from tracegrad import matrix_trial
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.tile.instructions import TABLE, candidates
-from tracegrad.codegen.tuning import Tuning, tuned, tuning
+from tracegrad.execute import matrix_trial
+from tracegrad.support.tuning import Tuning, tuned, tuning
 
 Blocks = tuple[tuple[int, int], tuple[int, int], int, int, bool]
 DTYPES: dict[str, tuple[Any, str]] = {"float16": (np.float16, "highest"), "TF32": (np.float32, "high"), "float64": (np.float64, "highest"),

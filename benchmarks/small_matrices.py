@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import tracegrad as tg
-from tracegrad.codegen.tuning import Tuning, tuned
+from tracegrad.support.tuning import Tuning, tuned
 
 try:
     import torch

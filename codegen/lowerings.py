@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from tracegrad.codegen.conv import lower as conv
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.lower import (
-    argreduce,
-    attention,
-    attention_gpu,
-    columns_cpu,
-    host_call,
-    opencl_call,
-    pooling,
-    rows_cpu,
-    rows_gpu,
-    scan,
-    scatter,
-    small_matrices,
-    sort,
-    topk,
-)
+from tracegrad.codegen.lower import attention, attention_gpu, host_call, opencl_call, pooling
 from tracegrad.codegen.lower.context import LOWERINGS, Context, lowering
+from tracegrad.codegen.lower.matrices import small_matrices
+from tracegrad.codegen.lower.rows import columns_cpu, rows_cpu, rows_gpu
+from tracegrad.codegen.lower.search import argreduce, scan, scatter, sort, topk
 from tracegrad.codegen.matmul import lower as matmul
 from tracegrad.codegen.plan import loop_steps
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Rows

@@ -29,11 +29,11 @@ from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
 from tracegrad.config import config
-from tracegrad.ir import Graph, Node
-from tracegrad.modes import without_collection
-from tracegrad.ops.dynamic_slice import in_slices
-from tracegrad.plan import Plan, Target
-from tracegrad.verify import verify
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.verify import verify
+from tracegrad.ops.primitives.dynamic_slice import in_slices
+from tracegrad.support.modes import without_collection
+from tracegrad.support.plan import Plan, Target
 
 Pass = Callable[[Graph, Target], Graph]
 

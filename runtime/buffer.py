@@ -4,10 +4,10 @@ A dropped Buffer's memory goes back to the device's pool at once, even while com
 gets it next enqueues behind those commands (`Device.use` keeps the queues of a device in one sequence).
 
 A Buffer is a handle on its memory. Who wants to write in place takes a `handle` of its own, and lets go of the one it found: if
-that is still there, somebody else sees the memory (see tracing/ownership.py).
+that is still there, somebody else sees the memory (see tensors/ownership.py).
 
 Without a copy, memory leaves as a `view` (read-only; it holds the Buffer, and what anybody else holds is never written in place) and
-enters by `wrap` (such a Buffer is never written at all). What numpy computed (see eager.py) stays a numpy
+enters by `wrap` (such a Buffer is never written at all). What numpy computed (see execute/policy.py) stays a numpy
 array until a kernel needs it: `hold`.
 """
 
@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DeviceError, OutOfMemoryError
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import Suspicions, verify
 from tracegrad.runtime.staging import APART, KEPT, Block, Ring, Uploads
+from tracegrad.support.dtypes import dtype_kind
 
 # Up to here an upload makes a fresh buffer from the array (0.6 us for 4 KB, no queue involved, so nothing is waited for);
 # above, page faults make that 6x slower than a copy into pooled memory (64 MB: 41 ms against 6). Below it, a copy is also preferred to

@@ -22,8 +22,8 @@ import numpy as np
 import pyopencl as cl
 
 from tracegrad.runtime.bare_kernel import bare_kernel
-from tracegrad.runtime.pocl_cpu import name_cpu
-from tracegrad.runtime.pocl_header import GUARD
+from tracegrad.runtime.drivers.pocl_cpu import name_cpu
+from tracegrad.runtime.drivers.pocl_header import GUARD
 
 LEAVES = 10.0                              # seconds without work after which the process ends
 JOB, DONE, FAILED = "programs.json", "done", "failed"

@@ -26,9 +26,9 @@ import numpy as np
 import pyopencl as cl
 
 from tracegrad.config import config
-from tracegrad.plan import Function
 from tracegrad.runtime.build_worker import DONE, JOB, Programs, work
 from tracegrad.runtime.packing import can_be_part, packs
+from tracegrad.support.plan import Function
 
 MOST = 4                                   # processes, this one included: more have less to do than it takes to start them
 OPERATIONS = 100                           # different ones of a program from which on they start, and load the driver, before it is lowered

@@ -19,9 +19,9 @@ import numpy as np
 import pyopencl as cl
 
 from tracegrad.config import config
-from tracegrad.plan import Plain
+from tracegrad.runtime.drivers.pocl_header import GUARD, applies
 from tracegrad.runtime.icd import cache_folder
-from tracegrad.runtime.pocl_header import GUARD, applies
+from tracegrad.support.plan import Plain
 
 
 class Capabilities(Plain):

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tracegrad.errors import TracegradError
-from tracegrad.plan import Check, Line, MatrixCheck
+from tracegrad.support.plan import Check, Line, MatrixCheck
 
 ROWS = 64                # runs of a plan that nobody asked about; the next one waits for them
 

@@ -22,14 +22,14 @@ import numpy as np
 import pyopencl as cl
 from pyopencl import enqueue_nd_range_kernel as enqueue
 
-from tracegrad.cache import listed
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.plan import Fault, HostStep, Launch, Line, Loop, Offset, Plan, Scalar, Slot, Step, Turn
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
 from tracegrad.runtime.program import Kernels, kernels
+from tracegrad.support.cache import listed
+from tracegrad.support.plan import Fault, HostStep, Launch, Line, Loop, Offset, Plan, Scalar, Slot, Step, Turn
 
 Place = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
 Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None, int]       # kernel, global size, local size, number of the launch

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from tracegrad.cache import listed
 from tracegrad.runtime.buffer import empty, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.program import build
+from tracegrad.support.cache import listed
 
 _FLOATS = 16 << 20              # elements of each array: 64 MiB of float32
 _CHAINS = 10                    # sums that do not wait for each other: latency times width of the units that multiply and add

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tracegrad.plan import Function, Plain, required
+from tracegrad.support.plan import Function, Plain, required
 
 _NOTE = r"(?m)^// part (\w+) (\w+) (\d+) ([\d,]*) ([\w ,]*)$"
 MOST = 16                                  # parts of a kernel, at most

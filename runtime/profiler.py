@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from tracegrad.plan import HostStep, Plan
 from tracegrad.runtime.buffer import Buffer, empty
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.launch import Executable
+from tracegrad.support.plan import HostStep, Plan
 
 
 @dataclass(frozen=True)

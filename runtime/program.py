@@ -23,21 +23,21 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from tracegrad.cache import listed
 from tracegrad.config import config
 from tracegrad.errors import BuildError, CompilerBug
-from tracegrad.plan import Function, Plan
 from tracegrad.runtime import build_worker, packing
 from tracegrad.runtime.bare_kernel import bare_kernel
 from tracegrad.runtime.builders import LENGTH, OPERATIONS, START, amount, builders, shares, side_by_side
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
-from tracegrad.runtime.intel_cpu import is_intel, one_item
+from tracegrad.runtime.drivers.intel_cpu import is_intel, one_item
+from tracegrad.runtime.drivers.pocl_conversions import by_halves
+from tracegrad.runtime.drivers.pocl_cpu import PLATFORM, is_pocl
+from tracegrad.runtime.drivers.pocl_halves import any_address
+from tracegrad.runtime.drivers.pocl_header import GUARD, applies, declared
 from tracegrad.runtime.packing import packed, parts_of, taken
-from tracegrad.runtime.pocl_conversions import by_halves
-from tracegrad.runtime.pocl_cpu import PLATFORM, is_pocl
-from tracegrad.runtime.pocl_halves import any_address
-from tracegrad.runtime.pocl_header import GUARD, applies, declared
+from tracegrad.support.cache import listed
+from tracegrad.support.plan import Function, Plan
 
 
 class Built:

@@ -23,8 +23,8 @@ import pyopencl as cl
 
 from tracegrad.config import config
 from tracegrad.errors import DeviceError
-from tracegrad.plan import Plain
 from tracegrad.runtime.icd import cache_folder
+from tracegrad.support.plan import Plain
 
 if TYPE_CHECKING:
     from tracegrad.runtime.device import Device

@@ -9,9 +9,11 @@ import hypothesis
 import pytest
 
 import tracegrad as tg
-from tracegrad import backward_cache, cache, numpy_routines
-from tracegrad.modes import state
-from tracegrad.pending import flush
+from tracegrad.autograd import backward_cache
+from tracegrad.execute.deferred import flush
+from tracegrad.numpy_backend import numpy_program
+from tracegrad.support import cache
+from tracegrad.support.modes import state
 
 tg.config.check = True              # verify graphs after every pass, always in tests
 # Tests on an OpenCL device are about its kernels: numpy must not stand in for them. Those that ask for the fixture `device` are run
@@ -19,7 +21,7 @@ tg.config.check = True              # verify graphs after every pass, always in 
 EAGER = os.environ.get("TRACEGRAD_EAGER") == "1"
 tg.config.eager = EAGER
 tg.config.builders = 1             # tests run side by side already
-numpy_routines.WRITTEN = 3                 # so that tests see written routines without a dozen uses
+numpy_program.WRITTEN = 3                 # so that tests see written routines without a dozen uses
 
 hypothesis.settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None, derandomize=False)     # else it is the default's

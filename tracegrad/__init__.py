@@ -1,54 +1,39 @@
 """tracegrad: source-transforming autograd for any OpenCL device, in PyTorch's idiom.
 
 Write array functions, decorate them with `@trace`, call them. `backward`, `grad`, `jvp` derive programs from programs; the
-generated OpenCL C kernels can be read (`f.kernels()`). Start reading at `tracing/trace.py` and `ir.py`; docs/design.md tells the whole.
+generated OpenCL C kernels can be read (`f.kernels()`). Start reading at `tracing/trace.py` and `graph/ir.py`; docs/design.md tells the
+whole.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tracegrad.modes import uncollected
+from tracegrad.support.modes import uncollected
 
 with uncollected(lasting=True):             # a hundred searches for cycles
-    from tracegrad import (
-        amp,
-        at_once,
-        autograd,
-        backends,
-        call_cache,
-        control,
-        creation,
-        cuda,
-        describing,
-        errors,
-        fft,
-        host,
-        inplace_views,
-        layouts,
-        linalg,
-        methods,
-        opencl_function,
-        random,
-        random_counts,
-        settings,
-        signal,
-        special,
-        tapes,
-        testing,
-        transforms,
-        utils,
-    )
+    from tracegrad import amp, autograd, backends, cuda, errors, fft, linalg, random, signal, special, testing, utils
     from tracegrad.amp import GradScaler, autocast
-    from tracegrad.autograd import backward
+    from tracegrad.autograd import backward, transforms
     from tracegrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
-    from tracegrad.compile import find_device as device
-    from tracegrad.compile import list_devices as devices
-    from tracegrad.compile import set_device
     from tracegrad.config import config
-    from tracegrad.custom import Context, Function, autograd_function
-    from tracegrad.dtypes import (
+    from tracegrad.control_flow import functions
+    from tracegrad.custom import host_call, opencl_function
+    from tracegrad.custom.custom_function import Context, Function, autograd_function
+    from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
+    from tracegrad.execute import eager_executor
+    from tracegrad.execute.compile import find_device as device
+    from tracegrad.execute.compile import list_devices as devices
+    from tracegrad.execute.compile import set_device
+    from tracegrad.execute.deferred import flush, synchronize
+    from tracegrad.graph import cached_subgraphs
+    from tracegrad.graph.ir import Size
+    from tracegrad.graph.operators import PUBLIC
+    from tracegrad.random import sampling
+    from tracegrad.support import layouts
+    from tracegrad.support.dtypes import (
         bfloat16,
         bool_,
         complex64,
@@ -67,9 +52,7 @@ with uncollected(lasting=True):             # a hundred searches for cycles
         uint32,
         uint64,
     )
-    from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
-    from tracegrad.ir import Size
-    from tracegrad.layouts import (
+    from tracegrad.support.layouts import (
         channels_last,
         channels_last_3d,
         contiguous_format,
@@ -78,13 +61,12 @@ with uncollected(lasting=True):             # a hundred searches for cycles
         preserve_format,
         strided,
     )
-    from tracegrad.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
-    from tracegrad.operators import PUBLIC
-    from tracegrad.pending import flush, synchronize
-    from tracegrad.random_state import Generator, default_generator, get_rng_state, initial_seed, manual_seed, set_rng_state
-    from tracegrad.random_state import reseed as seed
-    from tracegrad.scopes import inference_mode, is_inference_mode_enabled
-    from tracegrad.settings import (
+    from tracegrad.support.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+    from tracegrad.support.random_state import Generator, default_generator, get_rng_state, initial_seed, manual_seed, set_rng_state
+    from tracegrad.support.random_state import reseed as seed
+    from tracegrad.tensors import attributes, call_trie, creation, inplace_views, methods, settings
+    from tracegrad.tensors.scopes import inference_mode, is_inference_mode_enabled
+    from tracegrad.tensors.settings import (
         are_deterministic_algorithms_enabled,
         get_default_device,
         get_float32_matmul_precision,
@@ -97,9 +79,9 @@ with uncollected(lasting=True):             # a hundred searches for cycles
         typename,
         use_deterministic_algorithms,
     )
-    from tracegrad.tensor import Tensor, is_tensor
+    from tracegrad.tensors.tensor import Tensor, is_tensor
+    from tracegrad.tensors.type_info import can_cast, dtype, finfo, iinfo, promote_types, result_type
     from tracegrad.tracing.trace import trace
-    from tracegrad.type_info import can_cast, dtype, finfo, iinfo, promote_types, result_type
 
 autograd_backward = backward
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045
@@ -109,17 +91,18 @@ cfloat, cdouble = complex64, complex128
 newaxis = None
 
 methods.export_functions()
-call_cache.executors.register(at_once.prepare, tapes.follow)
+cached_subgraphs.executors.register(eager_executor.prepare, call_trie.follow)
 globals().update(PUBLIC)                # every operation that an op family exports, under its own name
 _BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names that `import *` must not put over Python's
 globals().update(_BUILTINS, short=int16)
 
 
 if TYPE_CHECKING:
-    from tracegrad import array_api, distributions, func, jiterator, masked, nn, optim, profiling, python_source
+    from tracegrad import array_api, distributions, func, jiterator, masked, nn, optim
+    from tracegrad.inspection import profiling, python_source
     from tracegrad.nn.saving import load, save
 # Imported when they are asked for: a seventh of the time that `import tracegrad` would take. No operation and no method is in them.
-_LATER = dict.fromkeys(("array_api", "distributions", "func", "jiterator", "masked", "nn", "optim", "profiling", "python_source"), "")
+_LATER = dict.fromkeys(("array_api", "distributions", "func", "jiterator", "masked", "nn", "optim"), "")
 _LATER |= {"load": "nn.saving", "save": "nn.saving"}
 
 
@@ -134,6 +117,9 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER})
 
 
-_IMPORTED = {"Any", "TYPE_CHECKING", "annotations", "import_module", "PUBLIC", "random", "uncollected", *_BUILTINS}
-__all__ = sorted({name for name in globals() if not name.startswith("_")} - _IMPORTED | {*_LATER})
+_IMPORTED = {"Any", "ModuleType", "TYPE_CHECKING", "annotations", "import_module", "PUBLIC", "random", "uncollected", *_BUILTINS}
+_STAGES = {"autodiff", "codegen", "control_flow", "custom", "execute", "graph", "inspection", "numpy_backend", "runtime", "support",
+           "tensors", "tracing"}            # folders behind the public names
+__all__ = sorted({name for name, value in globals().items() if not name.startswith("_") and name not in _STAGES
+                  and not (isinstance(value, ModuleType) and value.__name__ != f"tracegrad.{name}")} - _IMPORTED | {*_LATER})
 __version__ = "0.1.0"

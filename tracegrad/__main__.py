@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tracegrad import matrix_trial
 from tracegrad.errors import TracegradError
+from tracegrad.execute import matrix_trial
 from tracegrad.runtime import doctor
 
 _COMMANDS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.modes import float32_matmul
+from tracegrad.support.modes import float32_matmul
 
 
 class Backend:

@@ -144,7 +144,7 @@ class CompilerBug(TracegradError, AssertionError):
 
     def __init__(self, message: str) -> None:
         super().__init__(f"{message}. This is a bug of tracegrad: please report it with the program, or with the script that "
-                         "tests/standalone.py writes; with TRACEGRAD_DEVICE=numpy the program runs without generated code")
+                         "tests/helpers/standalone.py writes; with TRACEGRAD_DEVICE=numpy the program runs without generated code")
 
 
 class DeviceError(TracegradError, RuntimeError):

@@ -1,17 +1,19 @@
-"""Discrete Fourier transforms under torch.fft's names. They stand in `ops/fourier.py`; the frequencies, which make tensors, here."""
+"""Discrete Fourier transforms under torch.fft's names. They stand in `ops/fourier/transforms.py`; the frequencies, which make tensors,
+here."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracegrad import dtypes, ops
-from tracegrad.creation import arange
-from tracegrad.dtypes import dtype_kind
+from tracegrad import ops
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.operators import FOURIER, fourier
+from tracegrad.graph.operators import FOURIER, fourier
 from tracegrad.ops.arguments import integer
-from tracegrad.ops.pointwise import where
-from tracegrad.tensor import Tensor, new_tensor
+from tracegrad.ops.arrays.pointwise import where
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.tensors.creation import arange
+from tracegrad.tensors.tensor import Tensor, new_tensor
 
 _FAMILIES = (ops,)                  # imported for what they put into FOURIER
 

@@ -1,4 +1,4 @@
-"""Function transforms under torch.func's names. They stand in `transforms.py`; what is about modules, here."""
+"""Function transforms under torch.func's names. They stand in `autograd/transforms.py`; what is about modules, here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tracegrad.autograd.transforms import grad, hessian, jacfwd, jvp, linearize, value_and_grad, vjp, vmap
+from tracegrad.autograd.transforms import jacobian as jacrev
 from tracegrad.errors import ArgumentError
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.normalization import _BatchNorm
 from tracegrad.nn.utils.stateless import functional_call
-from tracegrad.ops.shaping import stack
-from tracegrad.tensor import Tensor
-from tracegrad.transforms import grad, hessian, jacfwd, jvp, linearize, value_and_grad, vjp, vmap
-from tracegrad.transforms import jacobian as jacrev
+from tracegrad.ops.arrays.shaping import stack
+from tracegrad.tensors.tensor import Tensor
 
 
 def grad_and_value(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:

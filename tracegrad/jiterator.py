@@ -13,12 +13,12 @@ from collections.abc import Callable
 from math import e, inf, log, nan, pi
 from typing import Any
 
-from tracegrad import dtypes
-from tracegrad.dtypes import promote
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.function import broadcast_shapes
-from tracegrad.operators import PUBLIC
-from tracegrad.tensor import Tensor
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.primitive import broadcast_shapes
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import promote
+from tracegrad.tensors.tensor import Tensor
 
 _TOKEN = re.compile(r"""\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFlLuU]*)|(?P<name>(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)
                          |(?P<sign><<=|>>=|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|\+\+|--|[-+*/%<>=!&|^~?:;,(){}\[\].]))""", re.VERBOSE)

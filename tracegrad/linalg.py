@@ -1,4 +1,4 @@
-"""Linear algebra under torch.linalg's names: solve, inv, eigh, svd, ... They stand in `ops/matrices.py` and `ops/matrix_norms.py`."""
+"""Linear algebra under torch.linalg's names: solve, inv, eigh, svd, ... They stand in `ops/linalg/systems.py` and `ops/linalg/norms.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracegrad import ops
 from tracegrad.errors import LinAlgError
-from tracegrad.operators import LINALG
+from tracegrad.graph.operators import LINALG
 
 _FAMILIES = (ops,)                  # imported for what they put into LINALG
 globals().update(LINALG)

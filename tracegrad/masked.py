@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import dtypes
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import broadcast_shapes
-from tracegrad.operators import LINALG, PUBLIC
-from tracegrad.tensor import Tensor
+from tracegrad.graph.operators import LINALG, PUBLIC
+from tracegrad.graph.primitive import broadcast_shapes
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.tensors.tensor import Tensor
 
 Dims = int | tuple[int, ...] | list[int] | None
 

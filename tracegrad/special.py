@@ -1,11 +1,11 @@
-"""Special functions, under torch.special's names: they stand in `ops/special.py`."""
+"""Special functions, under torch.special's names: they stand in `ops/special/functions.py`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from tracegrad import ops
-from tracegrad.operators import SPECIAL
+from tracegrad.graph.operators import SPECIAL
 
 _FAMILIES = (ops,)                  # imported for what they put into SPECIAL
 globals().update(SPECIAL)

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import autograd, dtypes
-from tracegrad.creation import randn, tensor
-from tracegrad.dtypes import complex128, differentiable, float64
+from tracegrad import autograd
 from tracegrad.errors import AutogradError, DTypeError
-from tracegrad.ops.complex_numbers import view_as_complex, view_as_real
-from tracegrad.tensor import Tensor
+from tracegrad.ops.arrays.complex_numbers import view_as_complex, view_as_real
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import complex128, differentiable, float64
+from tracegrad.tensors.creation import randn, tensor
+from tracegrad.tensors.tensor import Tensor
 
 
 class GradcheckError(AutogradError):

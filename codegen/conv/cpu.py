@@ -20,8 +20,8 @@ from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, inside, kept, pieces, plus, register_tile, swizzle
-from tracegrad.codegen.tuning import tuning
-from tracegrad.plan import Plain, Target
+from tracegrad.support.plan import Plain, Target
+from tracegrad.support.tuning import tuning
 
 
 def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: Store, target: Target, owner: Hashable) -> list[Kernel]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.vectors import Term
-from tracegrad.codegen.tuning import tuning
-from tracegrad.plan import Plain
+from tracegrad.support.plan import Plain
+from tracegrad.support.tuning import tuning
 
 DType = np.dtype[Any]
 W = TypeVar("W")

@@ -19,7 +19,7 @@ from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul import gpu
 from tracegrad.codegen.matmul.gpu import Operand, Product
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
 
 Place = tuple[Index, Sequence[Expression]]
 _TAP = ("channel", "ky", "kx")

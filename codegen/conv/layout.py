@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, inside, lanes, load, plus
-from tracegrad.plan import Plain, Target
+from tracegrad.support.plan import Plain, Target
 
 
 class Units(Plain):

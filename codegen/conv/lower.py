@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.lower.context import Context, flops, lowering
 from tracegrad.codegen.lower.epilogue import Operands
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
 
 GENERATORS = {"conv2d": conv2d, "conv2d_input_grad": conv2d_input_grad, "conv2d_weight_grad": conv2d_weight_grad}
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from tracegrad.codegen.conv.epilogue import DType, Epilogue
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, plus
-from tracegrad.plan import Plain, Target
+from tracegrad.support.plan import Plain, Target
 
 Pair = tuple[int, int]
 

@@ -22,7 +22,7 @@ from tracegrad.codegen.conv.problem import Array, Store, Taps, Weights, Window
 from tracegrad.codegen.conv.weight_grad import conv2d_weight_grad
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import Emit, Term, plus
-from tracegrad.plan import Target
+from tracegrad.support.plan import Target
 
 __all__ = ["Array", "Store", "Window", "conv2d", "conv2d_input_grad", "conv2d_weight_grad"]
 

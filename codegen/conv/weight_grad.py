@@ -19,8 +19,8 @@ from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, add_lanes, ceil_div, ctype, inside, kept, pieces, plus, swizzle, write
-from tracegrad.codegen.tuning import tuning
-from tracegrad.plan import Plain, Target
+from tracegrad.support.plan import Plain, Target
+from tracegrad.support.tuning import tuning
 
 
 def conv2d_weight_grad(

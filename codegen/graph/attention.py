@@ -14,13 +14,13 @@ from typing import Any
 
 from tracegrad.codegen.graph.reductions import rebind, view
 from tracegrad.codegen.graph.rewrite import at, op
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import float32, is_half
-from tracegrad.function import REGISTRY, Primitive, bind, cast
-from tracegrad.ir import Aval, Graph, Node, topological
-from tracegrad.ops.fused_attention import composed, composed_gradient, too_little
-from tracegrad.ops.written_attention import Unlike, Written, written_out
-from tracegrad.plan import Plain, Target
+from tracegrad.graph.ir import Aval, Graph, Node, topological
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
+from tracegrad.ops.attention.fused import composed, composed_gradient, too_little
+from tracegrad.ops.attention.pattern import Unlike, Written, written_out
+from tracegrad.support.dtypes import float32, is_half
+from tracegrad.support.plan import Plain, Target
+from tracegrad.support.tuning import tuning
 
 
 class _Flat(Primitive):

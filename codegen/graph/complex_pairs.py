@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import dtypes
-from tracegrad.cache import memoize
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.errors import GraphError
-from tracegrad.function import Pair, Primitive, Shared, bind, const, data, not_taken, placeholder
-from tracegrad.ir import Aval, Graph, Node
-from tracegrad.ops.movement import narrow, reshape
+from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.primitive import Pair, Primitive, Shared, bind, const, data, not_taken, placeholder
+from tracegrad.ops.primitives.movement import narrow, reshape
+from tracegrad.support import dtypes
+from tracegrad.support.cache import memoize
 
 
 def in_pairs(graph: Graph) -> Graph:

@@ -15,10 +15,10 @@ import networkx as nx
 import numpy as np
 
 from tracegrad.codegen.graph.rewrite import op
-from tracegrad.codegen.tuning import tuning
-from tracegrad.function import bind
-from tracegrad.ir import Graph, Node
-from tracegrad.plan import Target
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.primitive import bind
+from tracegrad.support.plan import Target
+from tracegrad.support.tuning import tuning
 
 _ADDED = frozenset(("float32", "float64", "int32", "int64"))          # dtypes whose sums are what `add` gives
 

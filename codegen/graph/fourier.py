@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import dtypes
-from tracegrad.cache import memoize
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.config import config
-from tracegrad.function import REGISTRY, bind, cast, const, data
-from tracegrad.ir import Aval, Graph, Node
-from tracegrad.ops.contraction import matmul
-from tracegrad.ops.movement import concat, flip, inverse, narrow, pad, permute, reshape
-from tracegrad.plan import Target
+from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, data
+from tracegrad.ops.primitives.contraction import matmul
+from tracegrad.ops.primitives.movement import concat, flip, inverse, narrow, pad, permute, reshape
+from tracegrad.support import dtypes
+from tracegrad.support.cache import memoize
+from tracegrad.support.plan import Target
 
 DIRECT = 32                                 # points of a transform that is one product
 _DFT, _REAL_DFT, _HALF_DFT = (REGISTRY[n] for n in ("dft", "real_dft", "half_dft"))

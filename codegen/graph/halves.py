@@ -6,11 +6,11 @@ a power its products) is an operation of float32 here, whose result is cast.
 
 from __future__ import annotations
 
-from tracegrad import dtypes
 from tracegrad.codegen.graph.reductions import rebind
 from tracegrad.codegen.graph.rewrite import at
-from tracegrad.function import cast
-from tracegrad.ir import Graph, Node
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.primitive import cast
+from tracegrad.support import dtypes
 
 
 def halves(graph: Graph) -> Graph:

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.function import REGISTRY, const
-from tracegrad.ir import Node
-from tracegrad.ops import factorizations as lapack
-from tracegrad.ops.complex_numbers import conj, real
-from tracegrad.ops.contraction import matmul
-from tracegrad.ops.elementwise import where
-from tracegrad.ops.factorizations import column, h, row, scalars
-from tracegrad.ops.movement import narrow, reshape
-from tracegrad.ops.pointwise import eq, lt, maximum
-from tracegrad.ops.reduction import products_of_others, total
+from tracegrad.graph.ir import Node
+from tracegrad.graph.primitive import REGISTRY, const
+from tracegrad.ops.arrays.complex_numbers import conj, real
+from tracegrad.ops.arrays.pointwise import eq, lt, maximum
+from tracegrad.ops.linalg import factorizations as lapack
+from tracegrad.ops.linalg.factorizations import column, h, row, scalars
+from tracegrad.ops.primitives.contraction import matmul
+from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.movement import narrow, reshape
+from tracegrad.ops.primitives.reduction import products_of_others, total
 
 Call = Callable[..., Node]                   # of an operation, its operands and its attributes: a result of it, by kernels
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.graph.simplify import broadcast, constant_of, exactly
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import dtype_kind
-from tracegrad.function import bind, const
-from tracegrad.ir import Graph, Node
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.primitive import bind, const
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.tuning import tuning
 
 Parts = dict[int, Node]                 # what is summed up in each stretch, by where that begins; nothing there: 0.0
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tracegrad.codegen.graph.reductions import rebind
 from tracegrad.codegen.graph.rewrite import at
-from tracegrad.codegen.tuning import tuning
-from tracegrad.ir import Graph, Node
-from tracegrad.plan import Target
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.support.plan import Target
+from tracegrad.support.tuning import tuning
 
 
 def pooling(graph: Graph, target: Target) -> Graph:

@@ -23,11 +23,11 @@ import numpy as np
 
 from tracegrad.codegen.graph.components import Components
 from tracegrad.codegen.graph.rewrite import at
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import float32, float64
-from tracegrad.function import REGISTRY, Primitive, bind, cast
-from tracegrad.ir import Aval, Graph, Node
-from tracegrad.plan import Target
+from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
+from tracegrad.support.dtypes import float32, float64
+from tracegrad.support.plan import Target
+from tracegrad.support.tuning import tuning
 
 
 class Partial(Primitive):
@@ -193,7 +193,7 @@ def _columns(fn: Primitive, x: Node, target: Target) -> Node:
     outer, middle, inner = x.shape
     if middle <= tuning().unrolled or not x.aval.size:
         return bind(fn, (x,), {"dim": (1,)})
-    if target.kind == "gpu" and target.local_memory:         # as many work-groups as fill the device (lower/rows_gpu.py)
+    if target.kind == "gpu" and target.local_memory:         # as many work-groups as fill the device (lower/rows/rows_gpu.py)
         across = min(32, 1 << (inner - 1).bit_length())
         most = max(tuning().unrolled, tuning().small_columns // inner)       # then the second kernel has next to nothing to do
         chunks = max(1, min(-(-target.groups(tuning().group) // (outer * -(-inner // across))), middle // tuning().column_chunk, most))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.function import REGISTRY, bind
-from tracegrad.ir import Node, located
+from tracegrad.graph.ir import Node, located
+from tracegrad.graph.primitive import REGISTRY, bind
 
 at = located
 

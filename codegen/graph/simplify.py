@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import dtypes
 from tracegrad.codegen.graph.rewrite import at, op
-from tracegrad.dtypes import dtype_kind, is_float, is_half, is_int
 from tracegrad.errors import CompilerBug, ShapeError
-from tracegrad.function import bind, broadcast_shapes, cast, const
-from tracegrad.ir import Graph, Node
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.primitive import bind, broadcast_shapes, cast, const
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind, is_float, is_half, is_int
 
 ROUNDS = 4
 Rule = Callable[[Node], Node | None]

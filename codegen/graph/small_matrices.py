@@ -1,9 +1,9 @@
 """Factorisations of many small matrices, for kernels: the pass that takes them from the host. Start at `in_kernels`.
 
 Which way an operation goes depends on its shapes and the device alone (`reason`), never on time. What is left is LAPACK's, a host step.
-`lower/small_matrices.py` writes the kernels. Those are of real numbers: complex matrices are computed of their real and imaginary parts
-(`InParts`, lower/complex_matrices.py), with complex arithmetic. (Real systems twice as large, [[x, -y], [y, x]] for each number, take two
-to three times as long.) What is made of decompositions is composed of them: matrix_functions.py.
+`lower/matrices/small_matrices.py` writes the kernels. Those are of real numbers: complex matrices are computed of their real and imaginary
+parts (`InParts`, lower/matrices/complex_matrices.py), with complex arithmetic. (Real systems twice as large, [[x, -y], [y, x]] for each
+number, take two to three times as long.) What is made of decompositions is composed of them: matrix_functions.py.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from tracegrad.cache import memoize
 from tracegrad.codegen.graph.matrix_functions import COMPOSED
 from tracegrad.codegen.graph.rewrite import at, op
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import complex_of, real_of
-from tracegrad.function import REGISTRY, Primitive, Shared, bind
-from tracegrad.ir import Aval, Graph, Node
-from tracegrad.ops import factorizations as lapack
-from tracegrad.plan import MatrixCheck, Target
+from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.primitive import REGISTRY, Primitive, Shared, bind
+from tracegrad.ops.linalg import factorizations as lapack
+from tracegrad.support.cache import memoize
+from tracegrad.support.dtypes import complex_of, real_of
+from tracegrad.support.plan import MatrixCheck, Target
+from tracegrad.support.tuning import tuning
 
 KERNELS = (lapack.SOLVE, lapack.INV, lapack.TRIANGLE, lapack.DET, lapack.SLOGDET, lapack.CHOLESKY, lapack.LU_, lapack.QR_, lapack.INFO,
            lapack.EIGH, lapack.EIG, lapack.SVD_, lapack.MATRIX_EXP, lapack.FRECHET, REGISTRY["geqrf"])

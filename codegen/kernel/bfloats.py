@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tracegrad.codegen.kernel.vectors import WIDTHS
-from tracegrad.plan import Target
+from tracegrad.support.plan import Target
 
 
 def bfloats(names: Collection[str], target: Target) -> list[str]:

@@ -31,10 +31,10 @@ from tracegrad.codegen.kernel.guards import Guard, Guards
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.lanes import Vectors, is_name
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.dtypes import int32, is_half, uint8
 from tracegrad.errors import CompilerBug
-from tracegrad.ir import Node
-from tracegrad.plan import Plain
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import int32, is_half, uint8
+from tracegrad.support.plan import Plain
 
 
 class Storage(Plain):

@@ -47,11 +47,11 @@ from tracegrad.codegen.kernel.statements import Parts
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.kernel.writer import ROUNDING, Writer
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import DType, dtype_kind, float32, float64, int32, int64, is_half, uint32
 from tracegrad.errors import CompilerBug
-from tracegrad.ir import Node
-from tracegrad.plan import Fault
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import DType, dtype_kind, float32, float64, int32, int64, is_half, uint32
+from tracegrad.support.plan import Fault
+from tracegrad.support.tuning import tuning
 
 _MIXES = frozenset((float32, float64, int32, int64))      # scalars of these mix with vectors of the same
 Request = tuple[Node, Index, Guards]

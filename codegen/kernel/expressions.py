@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracegrad import plan
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.markup import marked, marked_in
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.dtypes import OPENCL, DType, bool_, int32, int64, is_half
-from tracegrad.plan import Plain
+from tracegrad.support import plan
+from tracegrad.support.dtypes import OPENCL, DType, bool_, int32, int64, is_half
+from tracegrad.support.plan import Plain
 
 # ------------------------------------------------------------------------------------------------------------------- memory
 

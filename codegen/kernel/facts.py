@@ -16,11 +16,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, ravel, unravel
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import CompilerBug
-from tracegrad.intervals import interval
-from tracegrad.ir import Node
-from tracegrad.ops.ranges import may_wrap
+from tracegrad.graph.intervals import interval
+from tracegrad.graph.ir import Node
+from tracegrad.ops.arrays.index_checks import may_wrap
+from tracegrad.support.dtypes import dtype_kind
 
 NARROW = 8.0               # the angle up to which cosines have a short reduction (mathlib/trig.py)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.facts import operand_index
 from tracegrad.codegen.kernel.index import Index, Var, bounded, constant, ravel, unravel
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
 
 Guard = tuple[Any, ...]                    # ("range", Index, low, high) or ("multiple", Index, k)
 Guards = tuple[Guard, ...]

@@ -13,8 +13,8 @@ from itertools import count
 from math import gcd
 from typing import Union
 
-from tracegrad.cache import memoize
 from tracegrad.codegen.kernel.markup import marked, offset, plain
+from tracegrad.support.cache import memoize
 
 IndexLike = Union["Index", int]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tracegrad.plan import Plain
+from tracegrad.support.plan import Plain
 
 Array = np.ndarray[Any, Any]
 

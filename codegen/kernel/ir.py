@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.expressions import types_of
 from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, with_numbers, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement, statements_in
 from tracegrad.codegen.kernel.types import size_of
-from tracegrad.plan import Function, Plain
+from tracegrad.support.plan import Function, Plain
 
 
 class Temp(Plain):

@@ -6,7 +6,7 @@ from tracegrad.codegen.kernel.expressions import At, Convert, Expression, Infix,
 from tracegrad.codegen.kernel.index import Index, Var
 from tracegrad.codegen.kernel.numbering import Numbering
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.dtypes import int16
+from tracegrad.support.dtypes import int16
 
 
 class Vectors(Numbering):

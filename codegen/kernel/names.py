@@ -11,7 +11,7 @@ import re
 from unicodedata import category, normalize
 from unicodedata import name as unicode_name
 
-from tracegrad.cache import memoize
+from tracegrad.support.cache import memoize
 
 # -------------------------------------------------------------------------------------------------- OpenCL C, and every kernel
 
@@ -89,7 +89,7 @@ SERIAL = frozenset("""
     column_part column_first column_last result_part result_first result_last
 """.split())  # noqa: SIM905 - as above
 
-# Beside these: the kernels of work-groups (lower/workgroup.py), and of small matrices (lower/small_matrices.py).
+# Beside these: the kernels of work-groups (lower/workgroup.py), and of small matrices (lower/matrices/small_matrices.py).
 WORK_GROUPS = frozenset("""
     item best line lane tile bits scratch share turn first stop carry carried total all place e other mine half_size better bit digit count
     counts rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to
@@ -106,7 +106,7 @@ EIGENVALUES = frozenset([*_NUMBERS, *(f"{name}_i" for name in _NUMBERS)]) | froz
 """.split())  # noqa: SIM905 - as above
 
 
-# What rows and transposed reads on GPUs call their own (lower/rows_gpu.py, lower/tiles_gpu.py).
+# What rows and transposed reads on GPUs call their own (lower/rows/rows_gpu.py, lower/rows/tiles_gpu.py).
 ROWS_ON_GPU = frozenset(("line", "lane", "turn", "other", "half_size"))
 TILES_ON_GPU = frozenset(("lane", "turn", "col_tile", "row_tile", "rest"))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.expressions import Expression, Local
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
 
 
 class Numbering:

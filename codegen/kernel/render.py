@@ -68,9 +68,9 @@ from tracegrad.codegen.kernel.statements import (
     Update,
 )
 from tracegrad.codegen.kernel.vectors import LANES, ctype
-from tracegrad.dtypes import OPENCL, DType, float16, int64, is_half, uint32, uint64
-from tracegrad.ir import Node
-from tracegrad.plan import required
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import OPENCL, DType, float16, int64, is_half, uint32, uint64
+from tracegrad.support.plan import required
 
 # How tightly an expression holds together: what is below the level of where it stands is put in parentheses.
 _OPEN, _LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(7)

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.cache import memoize
 from tracegrad.codegen.kernel.expressions import Spelling
 from tracegrad.codegen.mathlib import library as mathlib
-from tracegrad.plan import Target
+from tracegrad.support.cache import memoize
+from tracegrad.support.plan import Target
 
 _MARK = re.compile(r"operand__(\d+)_")
 

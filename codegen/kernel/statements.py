@@ -32,7 +32,7 @@ from tracegrad.codegen.kernel.expressions import (
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
 from tracegrad.codegen.kernel.instructions import Instruction
 from tracegrad.codegen.kernel.markup import marked_in
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
 
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.vectors import computed_in, ctype
-from tracegrad.dtypes import OPENCL, DType, int32
+from tracegrad.support.dtypes import OPENCL, DType, int32
 
 
 def register_type(dtype: DType, width: int = 1, mask: int = 4) -> str:

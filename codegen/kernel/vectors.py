@@ -13,8 +13,8 @@ import numpy as np
 
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.markup import used
-from tracegrad.dtypes import OPENCL, float32, is_half
-from tracegrad.plan import Target
+from tracegrad.support.dtypes import OPENCL, float32, is_half
+from tracegrad.support.plan import Target
 
 Emit = Callable[[str], None]
 class Compound(str):

@@ -45,9 +45,9 @@ from tracegrad.codegen.kernel.statements import (
     bound,
     statements_in,
 )
-from tracegrad.dtypes import DType, bfloat16, float16, int32, int64
-from tracegrad.ir import Node
-from tracegrad.plan import Target
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import DType, bfloat16, float16, int32, int64
+from tracegrad.support.plan import Target
 
 Namer = Callable[[Node], str]
 

@@ -23,9 +23,9 @@ from tracegrad.codegen.kernel.vectors import ceil_div, ctype, lanes, load, piece
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib.library import translate
 from tracegrad.codegen.schedule.grouping import Group, strip
-from tracegrad.codegen.tuning import tuning
-from tracegrad.ir import Node
-from tracegrad.plan import Plain
+from tracegrad.graph.ir import Node
+from tracegrad.support.plan import Plain
+from tracegrad.support.tuning import tuning
 
 
 def lower_on_cpu(group: Group, context: Context) -> list[Kernel]:
@@ -42,7 +42,7 @@ class _Piece(Plain):
 
 
 class Mask(Plain):
-    """A mask operand: bools that keep a score or make it `fill`, or (None) numbers that are added; see ops/fused_attention.py."""
+    """A mask operand: bools that keep a score or make it `fill`, or (None) numbers that are added; see ops/attention/fused.py."""
 
     buffer: Buffer
     fill: float | None

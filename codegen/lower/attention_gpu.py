@@ -26,8 +26,8 @@ from tracegrad.codegen.kernel.vectors import Term, ceil_div, write
 from tracegrad.codegen.lower.attention import Attention
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import CompilerBug
+from tracegrad.support.tuning import tuning
 
 
 def lower_on_gpu(group: Group, context: Context) -> list[Kernel]:

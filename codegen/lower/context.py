@@ -24,9 +24,9 @@ from tracegrad.codegen.lower.user_sources import UserSources
 from tracegrad.codegen.schedule.grouping import Flat, Group, Place, Schedule
 from tracegrad.config import config
 from tracegrad.errors import UnsupportedError
-from tracegrad.function import numpy_time
-from tracegrad.ir import Graph, Node, topological
-from tracegrad.plan import Fault, HostStep, Target
+from tracegrad.graph.ir import Graph, Node, topological
+from tracegrad.graph.primitive import numpy_time
+from tracegrad.support.plan import Fault, HostStep, Target
 
 
 class Context:
@@ -169,7 +169,8 @@ _FORMULA = 100.0                            # ns of numpy's for an element of wh
 
 
 def slow(group: Group, nodes: list[Node]) -> int:
-    """Nanoseconds that a CPU's core takes, about, where that is not flops and bytes (sort.py tells its own). nodes: `computed`."""
+    """Nanoseconds that a CPU's core takes, about, where that is not flops and bytes (lower/search/sort.py tells its own). nodes:
+    `computed`."""
     if group.lowered_by == "selection":
         return 2 * group.anchor.operands[0].aval.size
     if group.lowered_by == "small_matrices":

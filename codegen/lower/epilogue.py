@@ -22,9 +22,9 @@ from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.dtypes import is_half
-from tracegrad.ir import Node
-from tracegrad.plan import Plain
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import is_half
+from tracegrad.support.plan import Plain
 
 Reserved = Callable[[str], bool]
 

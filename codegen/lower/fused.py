@@ -16,9 +16,9 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile import gpu, matrix
 from tracegrad.codegen.tile.program import Element, Place, Program
-from tracegrad.dtypes import is_half
-from tracegrad.ir import Node
-from tracegrad.plan import Plain
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import is_half
+from tracegrad.support.plan import Plain
 
 # An index map: which element of a node is at indices along axes, and what has to hold for it to be there. It may declare variables.
 Map = Callable[["Fused", Sequence[Index]], tuple[Index, Sequence[Expression]]]

@@ -8,8 +8,8 @@ from tracegrad.codegen.graph.small_matrices import reason
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.schedule.grouping import Group, strip
-from tracegrad.ir import Node
-from tracegrad.plan import HostInto, HostOperation, HostStep
+from tracegrad.graph.ir import Node
+from tracegrad.support.plan import HostInto, HostOperation, HostStep
 
 
 def _call(node: Node) -> dict[str, Any]:

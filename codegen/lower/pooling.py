@@ -14,7 +14,7 @@ from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.ops.max_pooling import apart
+from tracegrad.ops.convolution.max_pooling import apart
 
 
 @lowering("pool")

@@ -21,11 +21,11 @@ from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound, clipped
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows_cpu import vector_width
+from tracegrad.codegen.lower.rows.rows_cpu import vector_width
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import DType
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import DType
+from tracegrad.support.tuning import tuning
 
 
 def parts(context: Context) -> int:

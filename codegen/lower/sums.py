@@ -19,10 +19,10 @@ from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import DType, dtype_kind, float32, float64
-from tracegrad.ir import Node
-from tracegrad.plan import Target
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import DType, dtype_kind, float32, float64
+from tracegrad.support.plan import Target
+from tracegrad.support.tuning import tuning
 
 
 def adds(r: Node) -> bool:

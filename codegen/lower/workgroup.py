@@ -19,9 +19,9 @@ from tracegrad.codegen.kernel.statements import Array, Bound, BoundLike, Buffer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import dtype_kind
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.tuning import tuning
 
 
 def room(context: Context, bytes_: int = 0) -> int:

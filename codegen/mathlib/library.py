@@ -21,9 +21,9 @@ import re
 from collections.abc import Callable, Iterable
 from functools import reduce
 
-from tracegrad.cache import memoize
 from tracegrad.codegen.mathlib import explog, integers, pairs, special, tables, trig
-from tracegrad.plan import Target
+from tracegrad.support.cache import memoize
+from tracegrad.support.plan import Target
 
 _PAIRS = {**explog.TEXTS, **trig.TEXTS}
 _OWNER = {

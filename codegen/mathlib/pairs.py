@@ -3,7 +3,7 @@
 A pair (x, x_low) is the sum x + x_low of a number and what its rounding lost: |x_low| <= ulp(x) / 2. A function returns the number and
 leaves the rest in *low. The error-free transformations are Knuth's (sum) and Dekker's (product): T. J. Dekker, "A floating-point
 technique for extending the available precision", Numer. Math. 18, 1971. Sums and products are within 2^-46 or so, exponentials 2^-41.
-`_Pairs` in ops/formula.py writes the calls. The texts are in OpenCL's names, which `mathlib.translate` spells for each target.
+`_Pairs` in ops/primitives/formula.py writes the calls. The texts are in OpenCL's names, which `mathlib.translate` spells for each target.
 """
 
 from __future__ import annotations

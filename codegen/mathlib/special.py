@@ -1,13 +1,14 @@
-"""C templates of the special functions: the text that each Formula of `ops/special.py` writes of itself. Rendered by `library`."""
+"""C templates of the special functions: the text that each Formula of `ops/special/functions.py` writes of itself. Rendered by
+`library`."""
 
 from __future__ import annotations
 
 import re
 
-from tracegrad.cache import memoize
-from tracegrad.function import REGISTRY
-from tracegrad.ops.formula import Formula, pair_text
-from tracegrad.ops.pair_functions import PAIR_FORMULAS
+from tracegrad.graph.primitive import REGISTRY
+from tracegrad.ops.primitives.formula import Formula, pair_text
+from tracegrad.ops.special.double_float import PAIR_FORMULAS
+from tracegrad.support.cache import memoize
 
 _PAIRS = {f"tg_pair_{name}": formula for name, formula in PAIR_FORMULAS.items()}
 _NAME = re.compile(r"tg_(?:d(\d+)_)?(\w+)")             # of a Formula, or of its derivative of some order

@@ -25,8 +25,8 @@ from tracegrad.codegen.matmul.gpu import Product
 from tracegrad.codegen.tile import cpu as tile
 from tracegrad.codegen.tile import program
 from tracegrad.codegen.tile.program import Add, Axis, Digit, Dot, Element, Fold, Held, Loop, Place, Program, Step, Store, Tile, Zeros
-from tracegrad.codegen.tuning import tuning
-from tracegrad.plan import Plain
+from tracegrad.support.plan import Plain
+from tracegrad.support.tuning import tuning
 
 ALONE = (1, 1, 1)                             # a work-group is one item
 

@@ -22,10 +22,10 @@ from tracegrad.codegen.tile.gpu import staged_bytes
 from tracegrad.codegen.tile.instructions import MatrixInstruction, instruction_for
 from tracegrad.codegen.tile.matrix import Blocks, lines
 from tracegrad.codegen.tile.program import Add, Axis, Digit, Dot, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import DType
-from tracegrad.ir import Node
-from tracegrad.plan import Plain, Target
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import DType
+from tracegrad.support.plan import Plain, Target
+from tracegrad.support.tuning import tuning
 
 REGISTERS = 224                                 # 32-bit ones, of 255, that tiles take of a work-item at most
 _COST = {8: 1.0, 4: 1.35, 2: 2.5, 1: 5.0}       # of a multiply-add by the side of the tile: reads of local memory for each

@@ -16,7 +16,7 @@ from tracegrad.codegen.lower.context import Context, flops, lowering, traffic
 from tracegrad.codegen.lower.fused import as_it_lies, lies_across
 from tracegrad.codegen.matmul import cpu, gpu
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
 
 _KERNELS = {"cpu": cpu.kernels, "gpu": gpu.kernels}
 

@@ -17,9 +17,9 @@ from tracegrad.codegen.plan.source import foreign, functions, source
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program
 from tracegrad.errors import CompilerBug, GraphError
-from tracegrad.ir import Graph, Node
-from tracegrad.plan import Fault, HostStep, Known, Launch, Loop, Offset, Plan, Scalar, Slot, Step
-from tracegrad.plan import Turn as TurnNumber
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.support.plan import Fault, HostStep, Known, Launch, Loop, Offset, Plan, Scalar, Slot, Step
+from tracegrad.support.plan import Turn as TurnNumber
 
 
 class Slots:

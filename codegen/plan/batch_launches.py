@@ -21,10 +21,10 @@ from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
 from tracegrad.codegen.kernel.markup import marked, offsets_in, with_items, with_offsets
 from tracegrad.codegen.kernel.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
 from tracegrad.codegen.plan.parameterize import MOST
-from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
-from tracegrad.plan import HostStep
+from tracegrad.support.plan import HostStep
+from tracegrad.support.tuning import tuning
 
 Step = Kernel | HostStep | Turns
 

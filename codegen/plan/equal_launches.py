@@ -19,8 +19,8 @@ from tracegrad.codegen.kernel.markup import plain
 from tracegrad.codegen.kernel.statements import Block, Buffer, If, Item, Number, Parameter, Raw, Statement
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.batch_launches import Step, any_of, dependencies
-from tracegrad.codegen.tuning import tuning
-from tracegrad.plan import HostStep, Plain
+from tracegrad.support.plan import HostStep, Plain
+from tracegrad.support.tuning import tuning
 
 
 class Part(Plain):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tracegrad.function import bind, placeholder
-from tracegrad.ir import Aval, Graph, Node, located
+from tracegrad.graph.ir import Aval, Graph, Node, located
+from tracegrad.graph.primitive import bind, placeholder
 
 
 class _Mixed(Exception):

@@ -38,13 +38,13 @@ from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.donation import Donations, arrange, is_scatter
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Flat, Group, strip
-from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
-from tracegrad.dtypes import int32
 from tracegrad.errors import CompilerBug
-from tracegrad.function import bind, unique
-from tracegrad.ir import Graph, Node, located
-from tracegrad.plan import Plain, by_one
+from tracegrad.graph.ir import Graph, Node, located
+from tracegrad.graph.primitive import bind, unique
+from tracegrad.support.dtypes import int32
+from tracegrad.support.plan import Plain, by_one
+from tracegrad.support.tuning import tuning
 
 
 class Whole(Plain):
@@ -248,8 +248,8 @@ def _by_element(group: Group, carries: list[Node]) -> bool:
 def _hoisted(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
     """What does the same in every turn (a factor of a product is packed), the other steps, and the buffers that the former leave those.
 
-    A buffer that a step of the turn writes is written anew in every turn, so all that write it stay: radix.py counts digits, and another
-    launch adds the counts up in place.
+    A buffer that a step of the turn writes is written anew in every turn, so all that write it stay: lower/search/radix.py counts digits,
+    and another launch adds the counts up in place.
     """
     turns: set[Any] = set()                                # what the steps that stay write
     while True:

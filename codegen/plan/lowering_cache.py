@@ -15,7 +15,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracegrad.canonical import contribution
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.facts import DIVIDES, MAY_WRAP, NARROW_ANGLE, NEVER_POSITIVE, Fact, only, picked
 from tracegrad.codegen.kernel.index import Var
@@ -25,11 +24,12 @@ from tracegrad.codegen.kernel.vectors import WIDTHS
 from tracegrad.codegen.lower.context import Context, lower, operations
 from tracegrad.codegen.plan.batch_launches import is_serial
 from tracegrad.codegen.schedule.grouping import Anchored, Group, Rows, is_reduction, small_reduction
-from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
-from tracegrad.ir import Node, topological
-from tracegrad.plan import Fault, HostStep
+from tracegrad.graph.canonical import contribution
+from tracegrad.graph.ir import Node, topological
+from tracegrad.support.plan import Fault, HostStep
+from tracegrad.support.tuning import tuning
 
 
 @dataclass

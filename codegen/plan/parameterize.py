@@ -18,8 +18,8 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import Number
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.markup import Offset, marked, offsets_in, with_offsets
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import int32
+from tracegrad.support.dtypes import int32
+from tracegrad.support.tuning import tuning
 
 MOST = 8                                                  # arguments more, at most
 

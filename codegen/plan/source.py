@@ -17,8 +17,8 @@ from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
-from tracegrad.dtypes import OPENCL
-from tracegrad.plan import Function
+from tracegrad.support.dtypes import OPENCL
+from tracegrad.support.plan import Function
 
 _SIZE = {ctype(dtype, lanes): dtype.itemsize for dtype in OPENCL for lanes in (1, *WIDTHS)}       # of one lane
 # The functions that are defined for so many lanes: of which kind, and how many.

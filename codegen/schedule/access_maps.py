@@ -6,7 +6,7 @@ fusion needs to know: whether a value is at hand where it is read.
 
 from __future__ import annotations
 
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
 
 IDENTITY, UNKNOWN = 1, 0
 Maps = frozenset[int]

@@ -14,8 +14,8 @@ from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY
 from tracegrad.codegen.schedule.grouping import Anchored, Break, Flat, Group, Place, Schedule, strip
 from tracegrad.codegen.schedule.order import in_order, reaches, reading
-from tracegrad.function import unique
-from tracegrad.ir import Graph, Node
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.primitive import unique
 
 Donations = dict[Node, Node]           # result node -> the input whose buffer it is for
 

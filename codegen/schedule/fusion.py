@@ -37,9 +37,9 @@ from tracegrad.codegen.schedule.grouping import (
 )
 from tracegrad.codegen.schedule.order import in_order, reading
 from tracegrad.codegen.schedule.rematerialization import rematerialized
-from tracegrad.codegen.tuning import tuning
-from tracegrad.ir import Graph, Node
-from tracegrad.plan import Plain, Target
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.support.plan import Plain, Target
+from tracegrad.support.tuning import tuning
 
 # A way from an element to one of another value that is read for it: the moves (slices, rolls, ...) in between, by number. Ways that differ
 # end at different elements, as far as anybody knows. No more are kept than it takes to see that a value had better be stored.
@@ -566,7 +566,8 @@ class Scheduler:
 
 
 def read_once(scatter: Node, operand: Node) -> bool:
-    """Whether a scatter on a CPU (lower/scatter.py) computes an operand itself: the constant it begins with, rows that take little."""
+    """Whether a scatter on a CPU (lower/search/scatter.py) computes an operand itself: the constant it begins with, rows that take
+    little."""
     base, index, source = scatter.operands
     if operand is index:
         return False

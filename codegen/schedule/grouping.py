@@ -16,10 +16,10 @@ from typing import Any
 from tracegrad.codegen.kernel.facts import Fact
 from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, lanes
 from tracegrad.codegen.schedule.access_maps import IDENTITY, UNKNOWN, Maps, Reads
-from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import CompilerBug
-from tracegrad.ir import Node
-from tracegrad.plan import Plain, Target
+from tracegrad.graph.ir import Node
+from tracegrad.support.plan import Plain, Target
+from tracegrad.support.tuning import tuning
 
 # ------------------------------------------------------------------------------------------------------------------ reasons
 

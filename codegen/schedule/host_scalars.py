@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegrad.codegen.kernel.ir import RuntimeScalar
-from tracegrad.ir import Graph, Node
-from tracegrad.plan import HostArithmetic
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.support.plan import HostArithmetic
 
 Program = tuple[tuple[Callable[..., Any], tuple[int, ...]], ...]
 

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 import networkx as nx
 
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
 
 
 def reading(groups: Iterable[Group], group_of: Mapping[Node, Group], stored: Container[Node]) -> nx.DiGraph[Group]:

@@ -24,8 +24,8 @@ import networkx as nx
 from networkx.algorithms.flow import dinitz
 
 from tracegrad.codegen.schedule.access_maps import Maps, Reads, add, compose
-from tracegrad.codegen.tuning import tuning
-from tracegrad.ir import Node
+from tracegrad.graph.ir import Node
+from tracegrad.support.tuning import tuning
 
 SOURCE, SINK = -1, -2                              # n(v) is 2 v, and c(v) is 2 v + 1, for value number v
 Edge = tuple[int, int, int | None]                 # from, to, capacity (None: no limit)

@@ -17,8 +17,8 @@ from tracegrad.codegen.kernel.statements import Access, Bound, Declare, bound, c
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, pieces
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Place, Program, Store, Tile, Zeros
-from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import DType
+from tracegrad.support.dtypes import DType
+from tracegrad.support.tuning import tuning
 
 Piece = tuple[int, Expression]                # where in a tile's row some lanes belong, and these
 

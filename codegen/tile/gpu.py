@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.statements import Access, Array, Block, Declare, c
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
-from tracegrad.dtypes import DType
+from tracegrad.support.dtypes import DType
 
 VECTOR = 4                    # registers side by side that are read from local memory together
 PAD = 4                       # elements behind a line of a staged tile, so that the lines' beginnings are in different banks

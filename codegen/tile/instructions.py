@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import dtypes
 from tracegrad.codegen.kernel.instructions import Given, Instruction, instruction
-from tracegrad.dtypes import DType, float16, float32, float64
-from tracegrad.plan import Plain, Target
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import DType, float16, float32, float64
+from tracegrad.support.plan import Plain, Target
 
 Array = np.ndarray[Any, Any]
 Place = tuple[int, int]

@@ -38,8 +38,8 @@ from tracegrad.codegen.tile.instructions import (
     MatrixInstruction,
 )
 from tracegrad.codegen.tile.program import Axis, Digit, Dot, Held, Load, Loop, Program, Store, Tile
-from tracegrad.dtypes import float32, uint32
-from tracegrad.plan import Plain
+from tracegrad.support.dtypes import float32, uint32
+from tracegrad.support.plan import Plain
 
 CHUNK = 16                    # bytes that are copied together
 PAD = 8                       # words behind a line of C in local memory

@@ -16,8 +16,8 @@ from typing import Protocol
 from tracegrad.codegen.kernel.expressions import Access, Expression
 from tracegrad.codegen.kernel.index import Index, Var
 from tracegrad.codegen.tile.instructions import MatrixInstruction
-from tracegrad.dtypes import DType
-from tracegrad.plan import Plain
+from tracegrad.support.dtypes import DType
+from tracegrad.support.plan import Plain
 
 
 class Held(Enum):

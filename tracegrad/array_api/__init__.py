@@ -14,8 +14,8 @@ from tracegrad.array_api._info import __array_namespace_info__
 from tracegrad.array_api._manipulation import *
 from tracegrad.array_api._statistics import *
 from tracegrad.array_api.linalg import matmul, matrix_transpose, tensordot, vecdot
-from tracegrad.dtypes import bool_ as bool
-from tracegrad.dtypes import complex64, complex128, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
+from tracegrad.support.dtypes import bool_ as bool
+from tracegrad.support.dtypes import complex64, complex128, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 
 __array_api_version__ = "2024.12"
 e, inf, nan, pi, newaxis = 2.718281828459045, float("inf"), float("nan"), 3.141592653589793, None

@@ -7,11 +7,12 @@ from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
-from tracegrad import creation, dtypes
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import DTypeError
-from tracegrad.operators import PUBLIC
-from tracegrad.tensor import Tensor
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.tensors import creation
+from tracegrad.tensors.tensor import Tensor
 
 _FAMILIES = (creation,)                     # imported for what they put into PUBLIC
 tg: Any = SimpleNamespace(**PUBLIC)         # tracegrad's own functions, as tg.sum(...)

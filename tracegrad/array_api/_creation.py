@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad import dtypes
 from tracegrad.array_api._common import Array, tg
+from tracegrad.support import dtypes
 
 Shape = int | tuple[int, ...]
 

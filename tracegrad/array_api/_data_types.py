@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import dtypes
 from tracegrad.array_api._common import SCALARS, Array
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.tensor import Tensor
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.tensors.tensor import Tensor
 
 _KINDS = {"bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f", "complex floating": "c",
           "numeric": "iufc"}  # fmt: skip

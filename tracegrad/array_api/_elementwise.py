@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad import dtypes
 from tracegrad.array_api._common import Array, arrays, promoted, tg
+from tracegrad.support import dtypes
 
 
 def _named(function: Any, name: str, of: Callable[..., Any]) -> Any:

@@ -1,4 +1,4 @@
-"""backward and grad on Tensors, as in torch.autograd. Start at `backward`; the differentiation itself is in `autodiff.py`."""
+"""backward and grad on Tensors, as in torch.autograd. Start at `backward`; the differentiation itself is in `autodiff/derivatives.py`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
-from tracegrad import autodiff
+from tracegrad.autodiff import derivatives
 from tracegrad.autograd import forward_ad, function, functional
 from tracegrad.autograd.anomaly import detect_anomaly, set_detect_anomaly
-from tracegrad.backward_cache import Backward
-from tracegrad.cache import listed
-from tracegrad.canonical import resolve
-from tracegrad.compile import free_saved, lock, realize
-from tracegrad.custom import Context as FunctionCtx
-from tracegrad.custom import Function
+from tracegrad.autograd.backward_cache import Backward
+from tracegrad.autograd.transforms import matching
+from tracegrad.custom.custom_function import Context as FunctionCtx
+from tracegrad.custom.custom_function import Function
 from tracegrad.errors import AutogradError, DeviceError, TraceError
-from tracegrad.function import REGISTRY, CustomCall, bind, saves, unique
-from tracegrad.ir import Node, forget_operands, own_nodes, topological, user_location
-from tracegrad.modes import enable_grad, no_grad, set_grad_enabled, state
-from tracegrad.operators import PUBLIC
-from tracegrad.pending import flush
-from tracegrad.scopes import inference_mode
-from tracegrad.tensor import Tensor, leaves, own_copy
-from tracegrad.transforms import matching
+from tracegrad.execute.compile import free_saved, lock, realize
+from tracegrad.execute.deferred import flush
+from tracegrad.graph.canonical import resolve
+from tracegrad.graph.ir import Node, forget_operands, own_nodes, topological, user_location
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.primitive import REGISTRY, CustomCall, bind, saves, unique
+from tracegrad.support.cache import listed
+from tracegrad.support.modes import enable_grad, no_grad, set_grad_enabled, state
+from tracegrad.tensors.scopes import inference_mode
+from tracegrad.tensors.tensor import Tensor, leaves, own_copy
 
 __all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "Variable", "backward", "detect_anomaly", "enable_grad",
            "forward_ad", "function", "functional", "grad", "inference_mode", "no_grad", "register_hook", "retain_grad",
@@ -159,7 +159,7 @@ def grad(
     ends = sources + [n for n, _ in earlier]
     retained = _retained() if _retaining else {}
     if retained:
-        live = set(autodiff.dependents(nodes, ends))
+        live = set(derivatives.dependents(nodes, ends))
         retained = {n: kept for n, kept in retained.items() if n in live}
     found = _differentiate(nodes, [*ends, *retained], cotangents, create_graph or forward_ad.active())     # gradients carry tangents, too
     for kept, ct in zip(retained.values(), found[len(ends):], strict=True):
@@ -169,7 +169,7 @@ def grad(
     found = _with_earlier(found[:len(ends)], [i for _, i in earlier], create_graph)
     for i, g in enumerate(found):
         if g is None and materialize_grads:
-            found[i] = autodiff.zeros_like(sources[i])
+            found[i] = derivatives.zeros_like(sources[i])
         elif g is None and not allow_unused:
             raise AutogradError(
                 f"grad: input {i} ({sources[i].aval}) was not used to compute the outputs; pass allow_unused=True to get None for it"
@@ -179,7 +179,7 @@ def grad(
         names = [state.trace.names.get(id(t)) for t in wanted]
         state.trace.called.update({t._n: f"{name}_grad" for name, t in zip(names, result, strict=True) if name and t is not None})
     if not (create_graph if retain_graph is None else retain_graph):
-        live = set(autodiff.dependents(nodes, ends))
+        live = set(derivatives.dependents(nodes, ends))
         reached = [t for t in result if t is not None]
         made_of = [(n, resolve(t._n)) for n, t in zip(sources, result, strict=True) if t is not None]
         walked = [n for n in order if n in live and any(o in live for o in _steps_back(n))]
@@ -328,7 +328,7 @@ def _cotangents(call: str, roots: list[Tensor], outputs: list[Node], given: Any)
                     f"{call}: root {i} is {node.dtype}; only a real root has an implicit gradient, pass grad_tensors or make a real number "
                     "of it, for example with abs() or real"
                 )
-            result.append(autodiff.ones_like(node))
+            result.append(derivatives.ones_like(node))
         else:
             result.append(matching(call, f"the cotangent of root {i}", g, "root", root))
     return result
@@ -338,7 +338,7 @@ def _differentiate(outputs: list[Node], inputs: list[Node], cotangents: list[Nod
     previous, state.grad = state.grad, create_graph
     try:
         with own_nodes():
-            found = autodiff.vjp(outputs, inputs, cotangents)
+            found = derivatives.vjp(outputs, inputs, cotangents)
     finally:
         state.grad = previous
     return found if create_graph else [bind(_DETACH, (g,), {}) if g is not None and g.needs_grad else g for g in found]
@@ -377,7 +377,7 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
     node = tensor._node()
     if not node.needs_grad:
         raise AutogradError("register_hook: the tensor does not require grad, so no gradient of it is ever computed")
-    hooks = autodiff.HOOKS.setdefault(node)
+    hooks = derivatives.HOOKS.setdefault(node)
     if tensor._is_leaf():
         tensor._hooks = hooks
     key = unique()
@@ -391,7 +391,7 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
         if replaced._device is not place:
             raise DeviceError(f"register_hook: the hook returned a gradient on {replaced._device} for a tensor on {place}; "
                               "move it with x.to(device)")
-        return autodiff.conform(replaced._node(), node_ref() or ct)
+        return derivatives.conform(replaced._node(), node_ref() or ct)
 
     device, node_ref, owner_ref = tensor._device, weakref.ref(node), weakref.ref(tensor)
     hooks[key] = on_node

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.compile import find_device
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import AutogradError
-from tracegrad.function import CustomCall
-from tracegrad.ir import Node, topological
-from tracegrad.modes import state
-from tracegrad.partition import device_of
-from tracegrad.tensor import Tensor
+from tracegrad.execute.compile import find_device
+from tracegrad.execute.partition import device_of
+from tracegrad.graph.ir import Node, topological
+from tracegrad.graph.primitive import CustomCall
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.modes import state
+from tracegrad.tensors.tensor import Tensor
 
 
 class Check:

@@ -1,7 +1,7 @@
 """Forward mode on tensors that carry a tangent, under torch.autograd.forward_ad's names. Start at `dual_level`.
 
 In a level `make_dual` makes one tensor of a tensor and a tangent, and `unpack_dual` tells the tangent of what was computed with it. A dual
-is a variable of the history, through which its tangent is pushed when that is asked for (`autodiff.jvp`). `tg.jvp` is the transform of
+is a variable of the history, through which its tangent is pushed when that is asked for (`derivatives.jvp`). `tg.jvp` is the transform of
 a function, which needs no level.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tracegrad import autodiff
-from tracegrad.dtypes import differentiable
+from tracegrad.autodiff import derivatives
+from tracegrad.autograd.transforms import matching
 from tracegrad.errors import ArgumentError, AutogradError
-from tracegrad.function import REGISTRY, bind
-from tracegrad.ir import Node
-from tracegrad.modes import enable_grad, set_grad_enabled, state
-from tracegrad.tensor import Tensor
-from tracegrad.transforms import matching
+from tracegrad.graph.ir import Node
+from tracegrad.graph.primitive import REGISTRY, bind
+from tracegrad.support.dtypes import differentiable
+from tracegrad.support.modes import enable_grad, set_grad_enabled, state
+from tracegrad.tensors.tensor import Tensor
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 _levels: list[_Level] = []
@@ -56,7 +56,7 @@ def exit_dual_level(*, level: int | None = None) -> None:
     """End the level: tangents are forgotten. Raises AutogradError if there is none."""
     ended = _level("exit_dual_level", level)
     _levels.remove(ended)
-    autodiff.awaited.difference_update(ended.duals)
+    derivatives.awaited.difference_update(ended.duals)
     set_grad_enabled(ended.recorded)
 
 
@@ -97,9 +97,9 @@ def make_dual(tensor: Any, tangent: Tensor, *, level: int | None = None) -> Tens
     moved = matching("make_dual", "the tangent", tangent, "tensor", tensor)
     if not state.grad:
         raise AutogradError("make_dual: under no_grad nothing carries a tangent; enter the level inside no_grad, not the other way round")
-    node = autodiff.variable(tensor._node())
+    node = derivatives.variable(tensor._node())
     present.duals[node] = moved
-    autodiff.awaited.add(node)
+    derivatives.awaited.add(node)
     return Tensor(node, tensor._device, state.trace)
 
 
@@ -110,13 +110,13 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
     duals = _level("unpack_dual", level).duals
     node = tensor._node()
     with enable_grad():
-        (moved,) = autodiff.jvp([node], list(duals), list(duals.values()))
+        (moved,) = derivatives.jvp([node], list(duals), list(duals.values()))
     return UnpackedDualTensor(_without_duals(node, tensor, duals), None if moved is None else _without_duals(moved, tensor, duals))
 
 
 def _without_duals(node: Node, like: Tensor, duals: dict[Node, Node]) -> Tensor:
     """A tensor with the history of `node` if there is one beside that of the duals."""
-    kept = autodiff.recorded([node], duals) or not node.needs_grad
+    kept = derivatives.recorded([node], duals) or not node.needs_grad
     return Tensor(node if kept else bind(_DETACH, (node,), {}), like._device, state.trace)
 
 

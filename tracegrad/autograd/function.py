@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from tracegrad.custom import Context as FunctionCtx
-from tracegrad.custom import Function, opaque_value
-from tracegrad.modes import no_grad, state
-from tracegrad.tensor import Tensor
+from tracegrad.custom.custom_function import Context as FunctionCtx
+from tracegrad.custom.custom_function import Function, opaque_value
+from tracegrad.support.modes import no_grad, state
+from tracegrad.tensors.tensor import Tensor
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import optree
 
-from tracegrad import transforms
-from tracegrad.creation import ones_like
+from tracegrad.autograd import transforms
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.creation import ones_like
+from tracegrad.tensors.tensor import Tensor
 
 
 def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False,

@@ -36,9 +36,9 @@ from tracegrad.distributions.discrete import (
 )
 from tracegrad.distributions.distribution import Distribution, Independent
 from tracegrad.distributions.divergence import kl_divergence, register_kl
-from tracegrad.distributions.lifetimes import FisherSnedecor, GeneralizedPareto, InverseGamma, Pareto, VonMises, Weibull
 from tracegrad.distributions.low_rank import LowRankMultivariateNormal
 from tracegrad.distributions.mixture import MixtureSameFamily
+from tracegrad.distributions.positive import FisherSnedecor, GeneralizedPareto, InverseGamma, Pareto, VonMises, Weibull
 from tracegrad.distributions.relaxed import (
     ContinuousBernoulli,
     Kumaraswamy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.operators import LINALG
+from tracegrad.graph.operators import LINALG
 
 
 class Constraint:

@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tracegrad.creation import empty, rand, randn
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution, inside_one, parameters, valued
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.operators import LINALG, PUBLIC
-from tracegrad.random_counts import gamma_numbers
-from tracegrad.tensor import Tensor
+from tracegrad.graph.operators import LINALG, PUBLIC
+from tracegrad.random.sampling import gamma_numbers
+from tracegrad.tensors.creation import empty, rand, randn
+from tracegrad.tensors.tensor import Tensor
 
 EULER = 0.57721566490153286
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)

@@ -9,15 +9,15 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tracegrad.creation import arange, eye
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution, inside_one, leading, parameters
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
-from tracegrad.modes import no_grad
-from tracegrad.operators import PUBLIC
-from tracegrad.random_counts import binomial, gamma_numbers, poisson
-from tracegrad.tensor import Tensor
-from tracegrad.type_info import finfo
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.random.sampling import binomial, gamma_numbers, poisson
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.creation import arange, eye
+from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.type_info import finfo
 
 
 def _one_of(name: str, probs: Any, logits: Any) -> tuple[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from tracegrad import dtypes
-from tracegrad.creation import rand, tensor
 from tracegrad.distributions.constraints import Constraint
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
-from tracegrad.function import broadcast_shapes
-from tracegrad.ir import Size
-from tracegrad.modes import no_grad, state
-from tracegrad.tensor import Tensor
+from tracegrad.graph.ir import Size
+from tracegrad.graph.primitive import broadcast_shapes
+from tracegrad.support import dtypes
+from tracegrad.support.modes import no_grad, state
+from tracegrad.tensors.creation import rand, tensor
+from tracegrad.tensors.tensor import Tensor
 
 
 def parameters(name: str, *values: Any) -> list[Tensor]:

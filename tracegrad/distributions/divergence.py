@@ -21,8 +21,8 @@ from tracegrad.distributions.continuous import (
 from tracegrad.distributions.discrete import Bernoulli, Binomial, Categorical, Geometric, OneHotCategorical, Poisson
 from tracegrad.distributions.distribution import Distribution, Independent
 from tracegrad.errors import MissingRuleError, ShapeError
-from tracegrad.operators import LINALG, PUBLIC
-from tracegrad.tensor import Tensor
+from tracegrad.graph.operators import LINALG, PUBLIC
+from tracegrad.tensors.tensor import Tensor
 
 _RULES: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
 

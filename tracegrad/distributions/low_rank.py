@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tracegrad.creation import randn
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution
 from tracegrad.errors import ShapeError
-from tracegrad.operators import LINALG, PUBLIC
-from tracegrad.tensor import Tensor
+from tracegrad.graph.operators import LINALG, PUBLIC
+from tracegrad.tensors.creation import randn
+from tracegrad.tensors.tensor import Tensor
 
 
 class LowRankMultivariateNormal(Distribution):

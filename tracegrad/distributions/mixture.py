@@ -9,8 +9,8 @@ from tracegrad.distributions.constraints import Constraint
 from tracegrad.distributions.discrete import Categorical
 from tracegrad.distributions.distribution import Distribution
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.modes import no_grad
-from tracegrad.tensor import Tensor
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.tensor import Tensor
 
 
 class MixtureSameFamily(Distribution):

@@ -10,13 +10,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tracegrad.creation import as_tensor, rand
 from tracegrad.distributions import constraints
 from tracegrad.distributions.continuous import EULER, Normal
 from tracegrad.distributions.discrete import _ByOdds, _OfChoices
 from tracegrad.distributions.distribution import Distribution, inside_one, parameters
 from tracegrad.distributions.transforms import ExpTransform, SigmoidTransform, StickBreakingTransform, TransformedDistribution
-from tracegrad.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.tensors.creation import as_tensor, rand
 
 
 class LogitRelaxedBernoulli(_ByOdds):

@@ -9,10 +9,10 @@ from typing import Any, Self
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution
 from tracegrad.errors import MissingRuleError, ShapeError
-from tracegrad.modes import no_grad
-from tracegrad.operators import PUBLIC
-from tracegrad.tensor import Tensor
-from tracegrad.type_info import finfo
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.type_info import finfo
 
 
 class Transform:

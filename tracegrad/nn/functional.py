@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracegrad import creation, ops
-from tracegrad.operators import FUNCTIONAL, PUBLIC
+from tracegrad import ops
+from tracegrad.graph.operators import FUNCTIONAL, PUBLIC
+from tracegrad.tensors import creation
 
 _FAMILIES = (creation, ops)                     # imported for what they put into FUNCTIONAL and PUBLIC
 # Activations and the like that torch has under both names.
@@ -17,7 +18,7 @@ globals().update(_NAMES)
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracegrad.tensor import Tensor
+    from tracegrad.tensors.tensor import Tensor
 
     def __getattr__(name: str) -> Callable[..., Tensor]: ...
 

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.custom import Function
-from tracegrad.tensor import Tensor
+from tracegrad.custom.custom_function import Function
+from tracegrad.tensors.tensor import Tensor
 
 _numbers = itertools.count()
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.creation import rand, randn
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.modes import no_grad
-from tracegrad.operators import LINALG, PUBLIC
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.graph.operators import LINALG, PUBLIC
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.creation import rand, randn
+from tracegrad.tensors.tensor import Tensor, from_array
 
 _GAINS = {"linear": 1.0, "sigmoid": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,
           "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 0.75}

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
-from tracegrad.modes import no_grad, state
 from tracegrad.nn.hooks import RemovableHandle, around_backward
 from tracegrad.nn.parameter import Buffer, Parameter
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.modes import no_grad, state
+from tracegrad.tensors.tensor import Tensor, from_array
 
 M = TypeVar("M", bound="Module")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.creation import empty
 from tracegrad.errors import OutOfMemoryError, TraceError
-from tracegrad.ir import ADDRESSED, user_location
-from tracegrad.modes import state
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.graph.ir import ADDRESSED, user_location
+from tracegrad.support.modes import state
+from tracegrad.tensors.creation import empty
+from tracegrad.tensors.tensor import Tensor, from_array
 
 
 def _refuse_large(call: str, source: Tensor) -> None:

@@ -18,12 +18,12 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 from safetensors import numpy as files
 
-from tracegrad.dtypes import SUPPORTED, bfloat16, bool_, dtype_kind
 from tracegrad.errors import ArgumentError, printable
-from tracegrad.ir import Size
+from tracegrad.graph.ir import Size
 from tracegrad.nn import torch_files
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.support.dtypes import SUPPORTED, bfloat16, bool_, dtype_kind
+from tracegrad.tensors.tensor import Tensor, from_array
 
 # What is raised for a damaged file: by safetensors, and by what reads the structure (RecursionError: by what is nested a thousand deep).
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, StopIteration, RecursionError, SafetensorError)

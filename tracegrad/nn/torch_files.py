@@ -21,7 +21,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError, AutogradError, printable
 from tracegrad.nn.parameter import Parameter
 from tracegrad.nn.pickles import PickleError, Reader, check_size
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.tensors.tensor import Tensor, from_array
 
 _DTYPES = {"float64": "f8", "float32": "f4", "float16": "f2", "bfloat16": "u2", "int64": "i8", "int32": "i4", "int16": "i2", "int8": "i1",
            "uint8": "u1", "uint64": "u8", "uint32": "u4", "uint16": "u2", "bool": "?", "complex64": "c8", "complex128": "c16"}

@@ -1,58 +1,9 @@
-"""The operations. Primitives (one class per op): elementwise, movement, reduction, contraction, indexing, ranges, convolution, windows,
-sorting, random bits, factorizations, Fourier transforms, transfers. Functions composed of them: pointwise, complex_numbers, shaping,
-statistics, linalg, matrices, neural, losses."""
+"""The operations, by families. Start at `primitives/elementwise.py`.
 
-from tracegrad.ops import (
-    activations,
-    arithmetic,
-    aten,
-    attention,
-    bessel,
-    bits,
-    complex_numbers,
-    contraction,
-    convolution,
-    convolution3d,
-    dynamic_slice,
-    elementwise,
-    factorizations,
-    fourier,
-    fused_attention,
-    image,
-    indexing,
-    ldl,
-    linalg,
-    losses,
-    lu,
-    matrices,
-    matrix_norms,
-    max_pooling,
-    moments,
-    more_losses,
-    movement,
-    neural,
-    order_statistics,
-    orthogonal,
-    pointwise,
-    polynomials,
-    pooling,
-    random_bits,
-    ranges,
-    reduction,
-    scattering,
-    shaping,
-    sorting,
-    special,
-    spectrogram,
-    stacking,
-    statistics,
-    transfer,
-    variants,
-    windows,
-)
+`primitives` has what all others are made of, one class per operation. What cannot be composed of those is a primitive in the folder of its
+family: factorizations, Fourier transforms, convolutions, attention, sorting. All else is functions of them, under torch's names.
+"""
 
-__all__ = ["activations", "arithmetic", "aten", "attention", "bessel", "bits", "complex_numbers", "contraction", "convolution",
-           "convolution3d", "dynamic_slice", "elementwise", "factorizations", "fourier", "fused_attention", "image", "indexing", "ldl",
-           "linalg", "losses", "lu", "matrices", "matrix_norms", "max_pooling", "moments", "more_losses", "movement", "neural",
-           "order_statistics", "orthogonal", "pointwise", "polynomials", "pooling", "random_bits", "ranges", "reduction", "scattering",
-           "shaping", "sorting", "special", "spectrogram", "stacking", "statistics", "transfer", "variants", "windows"]
+from tracegrad.ops import arrays, aten, attention, convolution, fourier, linalg, neural, primitives, special, statistics, variants
+
+__all__ = ["arrays", "aten", "attention", "convolution", "fourier", "linalg", "neural", "primitives", "special", "statistics", "variants"]

@@ -14,8 +14,6 @@ from math import prod
 from operator import index
 from typing import Any, TypeVar
 
-from tracegrad.call_cache import calls, describe, executors, learn
-from tracegrad.dtypes import DType, dtype_kind, float32, is_half
 from tracegrad.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -26,10 +24,12 @@ from tracegrad.errors import (
     TraceError,
     TracegradError,
 )
-from tracegrad.function import REGISTRY, bind, cast, different_devices
-from tracegrad.ir import LINE, Node, own_nodes, user_location
-from tracegrad.modes import state
-from tracegrad.operators import Operators, by_itself, misused, write
+from tracegrad.graph.cached_subgraphs import calls, describe, executors, learn
+from tracegrad.graph.ir import LINE, Node, own_nodes, user_location
+from tracegrad.graph.operators import Operators, by_itself, misused, write
+from tracegrad.graph.primitive import REGISTRY, bind, cast, different_devices
+from tracegrad.support.dtypes import DType, dtype_kind, float32, is_half
+from tracegrad.support.modes import state
 
 F = TypeVar("F", bound=Callable[..., Any])
 # numpy's names of arguments, and those that one of torch's functions has and its method, or another of the same meaning, has not

@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from math import floor, prod
 from typing import Any
 
-from tracegrad import dtypes
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.function import cast, const, iota
-from tracegrad.operators import FUNCTIONAL, PUBLIC, public
-from tracegrad.ops import movement as mv
+from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, public
+from tracegrad.graph.primitive import cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
-from tracegrad.ops.elementwise import where
-from tracegrad.ops.image import resampled
-from tracegrad.ops.indexing import scatter_rows
-from tracegrad.ops.linalg import matmul
-from tracegrad.ops.pointwise import clamp, eq, le
-from tracegrad.ops.ranges import in_range
-from tracegrad.ops.shaping import full_like_shape, mT
-from tracegrad.ops.statistics import all_, logsumexp, softmax, sum_
+from tracegrad.ops.arrays.index_checks import in_range
+from tracegrad.ops.arrays.indexing import scatter_rows
+from tracegrad.ops.arrays.pointwise import clamp, eq, le
+from tracegrad.ops.arrays.reductions import all_, logsumexp, softmax, sum_
+from tracegrad.ops.arrays.shaping import full_like_shape, mT
+from tracegrad.ops.convolution.resampling import resampled
+from tracegrad.ops.linalg.products import matmul
+from tracegrad.ops.primitives import movement as mv
+from tracegrad.ops.primitives.elementwise import where
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
 

@@ -10,17 +10,17 @@ from functools import wraps
 from math import prod
 from typing import Any
 
-from tracegrad import dtypes
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.function import REGISTRY, bind, cast, const, iota
-from tracegrad.ir import Node
-from tracegrad.operators import FUNCTIONAL, LINALG, PUBLIC, method, public
-from tracegrad.ops import movement as mv
+from tracegrad.graph.ir import Node
+from tracegrad.graph.operators import FUNCTIONAL, LINALG, PUBLIC, method, public
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, sizes_of
-from tracegrad.ops.indexing import scatter_rows
-from tracegrad.ops.pointwise import detach, rsqrt
-from tracegrad.ops.statistics import mean
+from tracegrad.ops.arrays.indexing import scatter_rows
+from tracegrad.ops.arrays.pointwise import detach, rsqrt
+from tracegrad.ops.arrays.reductions import mean
+from tracegrad.ops.primitives import movement as mv
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
 

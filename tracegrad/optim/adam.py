@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from tracegrad.errors import ArgumentError
-from tracegrad.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.optim.optimizer import Counting, ParamGroup, at_least, one_minus_power, zeros_like
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor
 
 Betas = tuple[float, float]
 

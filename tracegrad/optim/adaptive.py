@@ -9,7 +9,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError
 from tracegrad.optim.optimizer import Counting, ParamGroup, at_least, given, zeros_like
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.tensors.tensor import Tensor, from_array
 
 
 def _gradient(group: ParamGroup, p: Tensor) -> Any:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, TraceError
-from tracegrad.modes import enable_grad, no_grad, state
-from tracegrad.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.optim.optimizer import Optimizer, ParamGroup, at_least, in_reals
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.support.modes import enable_grad, no_grad, state
+from tracegrad.tensors.tensor import Tensor, from_array
 
 Evaluation = Callable[[float], tuple[float, Any, float]]     # step length -> loss, gradient, slope along the direction
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.dtypes import finfo
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, zeros_like
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.support.dtypes import finfo
+from tracegrad.tensors.tensor import Tensor, from_array
 
 
 class Adafactor(Counting):

@@ -16,17 +16,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracegrad.canonical import resolve
-from tracegrad.compile import read
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError, TracegradError
-from tracegrad.modes import enable_grad, no_grad, state
+from tracegrad.execute.compile import read
+from tracegrad.graph.canonical import resolve
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn.hooks import RemovableHandle
 from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.nn.utils.clip_grad import by_device
-from tracegrad.operators import PUBLIC
 from tracegrad.optim.update import update
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.modes import enable_grad, no_grad, state
+from tracegrad.tensors.tensor import Tensor, from_array
 
 
 class ParamGroup(MutableMapping[str, Any]):

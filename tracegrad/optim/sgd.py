@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError
-from tracegrad.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, given, zeros_like
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.tensors.tensor import Tensor, from_array
 
 
 class SGD(Optimizer):

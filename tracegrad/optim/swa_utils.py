@@ -7,16 +7,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tracegrad import dtypes
-from tracegrad.creation import zeros
 from tracegrad.errors import ArgumentError
-from tracegrad.modes import no_grad
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.normalization import _BatchNorm
-from tracegrad.operators import PUBLIC
 from tracegrad.optim.lr_scheduler import LRScheduler, _per_group
 from tracegrad.optim.optimizer import Optimizer
-from tracegrad.tensor import Tensor
+from tracegrad.support import dtypes
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.creation import zeros
+from tracegrad.tensors.tensor import Tensor
 
 Average = Callable[[Tensor, Tensor, Any], Any]
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegrad import eager
-from tracegrad.autodiff import HOOKS
-from tracegrad.cache import listed
-from tracegrad.canonical import resolve
-from tracegrad.compile import Work, compute
+from tracegrad.autodiff.derivatives import HOOKS
 from tracegrad.config import config
-from tracegrad.function import data, renewed
-from tracegrad.modes import state
-from tracegrad.numpy_routines import Routine
-from tracegrad.pending import flush
+from tracegrad.execute import policy
+from tracegrad.execute.compile import Work, compute
+from tracegrad.execute.deferred import flush
+from tracegrad.graph.canonical import resolve
+from tracegrad.graph.primitive import data, renewed
+from tracegrad.numpy_backend.numpy_program import Routine
 from tracegrad.runtime.buffer import hold
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.support.cache import listed
+from tracegrad.support.modes import state
+from tracegrad.tensors.tensor import Tensor, from_array
 from tracegrad.tracing.recording import Recording
 
 if TYPE_CHECKING:
@@ -99,14 +99,14 @@ class Update:
         values = self.values() if self.usable else None
         if values is None or self.work is None:
             return False
-        results, seen = None, eager.known(self.work.key, self.work.order, self.work.device)
+        results, seen = None, policy.known(self.work.key, self.work.order, self.work.device)
         if config.recall and seen.numpy_next:
             if self.flat is None:
                 self.flat = _Flat(optimizer, self)
             results = self.flat(values) if self.flat.usable else None
         if results is not None:
             seen.note(self.work.values, self.work.constants)
-            eager.count("interpreted")
+            policy.count("interpreted")
         else:
             results = compute(self.work, self.inputs, values)
         for tensor, value in zip(self.effects, results, strict=True):

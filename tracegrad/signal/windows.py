@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import dtypes
-from tracegrad.dtypes import dtype_kind
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.ir import Aval
-from tracegrad.operators import public
+from tracegrad.graph.ir import Aval
+from tracegrad.graph.operators import public
 from tracegrad.ops.arguments import integer
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.tensors.tensor import Tensor, from_array
 
 
 def _window(name: str, M: Any, sym: bool, weights: Callable[[Any, int], Any], dtype: Any, device: Any, requires_grad: bool,

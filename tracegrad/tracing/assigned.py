@@ -14,10 +14,11 @@ from typing import Any
 import optree
 
 from tracegrad.errors import TraceError
-from tracegrad.function import REGISTRY
-from tracegrad.tensor import Tensor
+from tracegrad.graph.primitive import REGISTRY
+from tracegrad.tensors.attributes import base_of
+from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.guards import ORDERED, Reach, Slot, containers, same
-from tracegrad.tracing.recording import Place, Recording, base_of, path_of
+from tracegrad.tracing.recording import Place, Recording, path_of
 
 _VARIABLE = REGISTRY["variable"]
 

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import optree
 
-from tracegrad.cache import Cache, memoize
 from tracegrad.errors import TraceError, TracegradError
-from tracegrad.tensor import Tensor
+from tracegrad.support.cache import Cache, memoize
+from tracegrad.tensors.tensor import Tensor
 
 _FLAGS = bool, str, type(None)
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)

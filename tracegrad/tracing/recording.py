@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import autodiff
-from tracegrad.compile import read
-from tracegrad.dtypes import complex128, float64, int64
+from tracegrad.autodiff import derivatives
 from tracegrad.errors import TraceError
-from tracegrad.function import REGISTRY, Bundle, placeholder
-from tracegrad.interpret import evaluate
-from tracegrad.ir import Aval, Node, topological, user_location
-from tracegrad.printing import assigned_name, identifier
-from tracegrad.tensor import Tensor, become_leaf
+from tracegrad.execute.compile import read
+from tracegrad.graph.ir import Aval, Node, topological, user_location
+from tracegrad.graph.primitive import REGISTRY, Bundle, placeholder
+from tracegrad.graph.printing import assigned_name, identifier
+from tracegrad.numpy_backend.interpreter import evaluate
+from tracegrad.support.dtypes import complex128, float64, int64
+from tracegrad.tensors.attributes import base_of
+from tracegrad.tensors.tensor import Tensor, become_leaf
 
 _VARIABLE = REGISTRY["variable"]
 _CALLS = frozenset(("host_call", "opencl_call", "loop", "small_matrices"))      # families of what may do anything, or much
@@ -34,13 +35,6 @@ def at(place: Place, args: Sequence[Any]) -> Tensor:
     kind, what = place
     found: Tensor = what if kind == "tensor" else what.get() if kind.startswith("slot") else args[what]
     return base_of(found) if kind in ("base", "slot base") else found
-
-
-def base_of(tensor: Tensor) -> Tensor:
-    """The tensor that a view is a view of in the end; others themselves."""
-    while tensor._base is not None:
-        tensor = tensor._base
-    return tensor
 
 
 def path_of(tensor: Tensor) -> tuple[Any, ...]:
@@ -117,7 +111,7 @@ class Recording:
 
     def _adopt_as(self, tensor: Tensor, node: Node) -> None:
         if tensor._node_outside().needs_grad:
-            node = autodiff.variable(node)
+            node = derivatives.variable(node)
             become_leaf(tensor, node)
         self.captured[id(tensor)] = (tensor, node)
 

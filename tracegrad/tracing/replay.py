@@ -14,19 +14,21 @@ from typing import Any
 import numpy as np
 import optree
 
-from tracegrad import autodiff, random_state
-from tracegrad.canonical import resolve
-from tracegrad.compile import Program, realize
+from tracegrad.autodiff import derivatives
 from tracegrad.errors import TraceError
-from tracegrad.function import REGISTRY, CustomCall, bind, data, saves, to_keep
-from tracegrad.ir import Aval, Graph, Node, located, topological
-from tracegrad.modes import set_grad_enabled, state
-from tracegrad.pending import flush
-from tracegrad.tensor import Tensor, become_leaf
+from tracegrad.execute.compile import Program, realize
+from tracegrad.execute.deferred import flush
+from tracegrad.graph.canonical import resolve
+from tracegrad.graph.ir import Aval, Graph, Node, located, topological
+from tracegrad.graph.primitive import REGISTRY, CustomCall, bind, data, saves, to_keep
+from tracegrad.support import random_state
+from tracegrad.support.modes import set_grad_enabled, state
+from tracegrad.tensors.attributes import base_of
+from tracegrad.tensors.ownership import own
+from tracegrad.tensors.tensor import Tensor, become_leaf
 from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.guards import Reach, Slot, is_foreign
-from tracegrad.tracing.ownership import own
-from tracegrad.tracing.recording import Recording, at, base_of, path_of
+from tracegrad.tracing.recording import Recording, at, path_of
 
 _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
 
@@ -245,7 +247,7 @@ class Replay:
         if self.plain and not history:
             tensors = [_leaf(value, node.aval, device) for value, node in zip(values, self.result_nodes, strict=True)]
             return tensors[0] if self.plain == "tensor" else tuple(tensors)
-        leaves = {node: Tensor(autodiff.variable(data(node.aval, value)), device)
+        leaves = {node: Tensor(derivatives.variable(data(node.aval, value)), device)
                   for node, value in zip(self.result_nodes, values, strict=True) if node in self.made_leaves}
         for leaf in leaves.values():
             become_leaf(leaf, leaf._n)
@@ -406,7 +408,7 @@ class TracedCall(CustomCall):
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         results = self.replay.result_nodes
         outs, variables = self._instance([r for r, c in zip(results, ct, strict=True) if c is not None], operands)
-        pulled = autodiff.vjp(outs, variables, [c for c in ct if c is not None])
+        pulled = derivatives.vjp(outs, variables, [c for c in ct if c is not None])
         return (*(None for _ in results), *pulled)
 
     def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
@@ -414,7 +416,7 @@ class TracedCall(CustomCall):
         count = len(self.replay.result_nodes)
         outs, variables = self._instance(self.replay.result_nodes, operands)
         moving = [(v, t) for v, t in zip(variables, tangents[count:], strict=True) if t is not None]
-        found = autodiff.jvp(outs, [v for v, _ in moving], [t for _, t in moving])
+        found = derivatives.jvp(outs, [v for v, _ in moving], [t for _, t in moving])
         return {k: t for k, t in enumerate(found) if t is not None} or None
 
     def _instance(self, wanted: Sequence[Node], operands: Sequence[Node]) -> tuple[list[Node], list[Node]]:
@@ -436,7 +438,7 @@ class TracedCall(CustomCall):
                 continue
             with located(node.loc):
                 if node in written:  # a leaf that the function wrote: this way out belongs to what it is now
-                    made = variables[count + written[node]] = autodiff.variable(new[node.operands[0]])
+                    made = variables[count + written[node]] = derivatives.variable(new[node.operands[0]])
                 elif node.fn is _VARIABLE:
                     made = new[node.operands[0]]
                 elif node.fn.name == "const" or not node.operands:
@@ -445,9 +447,9 @@ class TracedCall(CustomCall):
                     made = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
             if node in self.residuals and made.value is None and resolve(made) is made:
                 made.value = self.residuals[node].value
-            if node in autodiff.HOOKS and node.fn is not _VARIABLE:          # a leaf's are called where its gradient arrives
+            if node in derivatives.HOOKS and node.fn is not _VARIABLE:          # a leaf's are called where its gradient arrives
                 made = made.twin()
-                autodiff.HOOKS[made] = autodiff.HOOKS[node]
+                derivatives.HOOKS[made] = derivatives.HOOKS[node]
             new[node] = made
         return [new[r] for r in wanted], variables
 
@@ -540,7 +542,7 @@ def _write(tensor: Tensor, value: Any) -> None:
         return
     node = data(tensor._n.aval, value)
     if tensor._n.needs_grad:
-        node = autodiff.variable(node)
+        node = derivatives.variable(node)
         become_leaf(tensor, node)
     tensor._n = node
 

@@ -16,24 +16,25 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import optree
 
-from tracegrad import dtypes, random_state
-from tracegrad.compile import find_device
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, TraceError
-from tracegrad.function import REGISTRY
-from tracegrad.modes import float32_matmul, state, without_collection
-from tracegrad.pending import flush
-from tracegrad.printing import aval_text, returned_names
-from tracegrad.report import Kernels, explain, inner_plans
-from tracegrad.tensor import Tensor, from_array
+from tracegrad.execute.compile import find_device
+from tracegrad.execute.deferred import flush
+from tracegrad.graph.primitive import REGISTRY
+from tracegrad.graph.printing import aval_text, returned_names
+from tracegrad.inspection.report import Kernels, explain, inner_plans
+from tracegrad.support import dtypes, random_state
+from tracegrad.support.modes import float32_matmul, state, without_collection
+from tracegrad.tensors.attributes import base_of
+from tracegrad.tensors.tensor import Tensor, from_array
 from tracegrad.tracing.guards import ORDERED, Reach, tensor_names
-from tracegrad.tracing.recording import Recording, base_of, path_of
+from tracegrad.tracing.recording import Recording, path_of
 from tracegrad.tracing.replay import Replay
 
 if TYPE_CHECKING:
     from networkx import MultiDiGraph
 
-    from tracegrad.profiling import Profile
+    from tracegrad.inspection.profiling import Profile
 
 _VARIABLE = REGISTRY["variable"]
 KEPT = 32  # recordings of one signature: for so many states of the world that the function reaches; the oldest is dropped
@@ -247,7 +248,7 @@ class Traced:
 
     def source(self) -> str:
         """The latest call's forward and derived backward as readable Python."""
-        from tracegrad.python_source import python_source  # noqa: PLC0415  (as profiling: few ask, and the first import waits for it)
+        from tracegrad.inspection.python_source import python_source  # noqa: PLC0415  (few ask)
 
         return python_source(self._seen().program.graph, self.__name__)
 
@@ -267,7 +268,7 @@ class Traced:
         >>> z = f(x, y)
         >>> slowest = max(f.profile(), key=lambda row: row.seconds)
         """
-        from tracegrad.profiling import profile  # noqa: PLC0415
+        from tracegrad.inspection.profiling import profile  # noqa: PLC0415
 
         found = profile(self._seen().program, self.__name__, runs)
         sys.stdout.write(f"{found}\n")
@@ -283,7 +284,7 @@ class Traced:
         >>> z = f(x, y)
         >>> f.timeline("trace.json")
         """
-        from tracegrad.profiling import timeline  # noqa: PLC0415
+        from tracegrad.inspection.profiling import timeline  # noqa: PLC0415
 
         timeline(self._seen().program, self.__name__, path, runs)
 

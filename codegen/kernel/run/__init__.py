@@ -10,8 +10,8 @@ the other, those of a group that meet at barriers in lockstep. Reported as a `Ke
 - signed overflow and division by zero.
 
 So every schedule for every `Target` that can be written down is tested without a device. What is not interpreted is the math library:
-the functions that kernels call have numpy's meaning here (tests/test_mathlib.py compares their texts with it). Users' own kernels are
-not read.
+the functions that kernels call have numpy's meaning here (tests/codegen/test_mathlib.py compares their texts with it). Users' own kernels
+are not read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The functions that kernels call, with numpy's meaning: the math library is not interpreted (tests/test_mathlib.py has it)."""
+"""The functions that kernels call, with numpy's meaning: the math library is not interpreted (tests/codegen/test_mathlib.py has it)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.cache import memoize
-from tracegrad.dtypes import DType, bfloat16, float16
-from tracegrad.function import REGISTRY, Elementwise
-from tracegrad.ops.polynomials import OrthogonalPolynomial
-from tracegrad.philox import philox_block
+from tracegrad.graph.primitive import REGISTRY, Elementwise
+from tracegrad.ops.special.polynomials import OrthogonalPolynomial
+from tracegrad.support.cache import memoize
+from tracegrad.support.dtypes import DType, bfloat16, float16
+from tracegrad.support.philox import philox_block
 
 
 @memoize(None)

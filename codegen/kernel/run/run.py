@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.cache import memoize
 from tracegrad.codegen.kernel.run.instructed import WITH_OTHERS
 from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Memory, Pointer, State, group_arrays
 from tracegrad.codegen.kernel.run.syntax import Compiled
 from tracegrad.codegen.kernel.run.translate import Translator
-from tracegrad.plan import Fault, HostStep, Loop, Offset, Plan, Scalar, Step, Turn
+from tracegrad.support.cache import memoize
+from tracegrad.support.plan import Fault, HostStep, Loop, Offset, Plan, Scalar, Step, Turn
 
 Place = tuple[int, ...]              # of a work-item or a group, by dimension; or how many there are
 _HEAD = re.compile(r"(?:__attribute__\(\(reqd_work_group_size\(([\d, ]+)\)\)\)\s*)?__kernel void (\w+)\(")

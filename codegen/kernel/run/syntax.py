@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.run.memory import KernelFault
-from tracegrad.dtypes import bfloat16
-from tracegrad.plan import Plain
+from tracegrad.support.dtypes import bfloat16
+from tracegrad.support.plan import Plain
 
 _SCALARS: dict[str, Any] = {
     "char": np.int8, "uchar": np.uint8, "short": np.int16, "ushort": np.uint16, "int": np.int32, "uint": np.uint32, "long": np.int64,

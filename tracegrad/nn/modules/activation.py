@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from tracegrad.creation import full
 from tracegrad.errors import ShapeError
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.creation import full
+from tracegrad.tensors.tensor import Tensor
 
 
 class ReLU(FunctionModule):

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn import functional as F
 from tracegrad.nn.containers import ModuleList, Sequential
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.linear import Linear
-from tracegrad.operators import PUBLIC
 from tracegrad.ops.arguments import integer
-from tracegrad.ops.ranges import in_range
-from tracegrad.tensor import Tensor
+from tracegrad.ops.arrays.index_checks import in_range
+from tracegrad.tensors.tensor import Tensor
 
 
 class AdaptiveOutput(NamedTuple):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.creation import empty
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.linear import Linear
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.creation import empty
+from tracegrad.tensors.tensor import Tensor
 
 
 class MultiheadAttention(Module):

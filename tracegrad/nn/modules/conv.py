@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tracegrad.creation import empty
 from tracegrad.errors import ArgumentError
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.linear import uniform_by_fan_in
 from tracegrad.nn.modules.sizes import Size, as_tuple
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.creation import empty
+from tracegrad.tensors.tensor import Tensor
 
 
 class _Conv(Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor
 
 
 class CosineSimilarity(Module):

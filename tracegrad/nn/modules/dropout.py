@@ -7,7 +7,7 @@ from typing import ClassVar
 from tracegrad.errors import ArgumentError
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor
 
 
 class _Dropout(Module):

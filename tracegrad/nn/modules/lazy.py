@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tracegrad.creation import zeros
 from tracegrad.errors import ShapeError, TraceError
-from tracegrad.modes import no_grad, state
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from tracegrad.nn.modules.linear import Linear
 from tracegrad.nn.modules.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from tracegrad.nn.modules.sizes import Size
 from tracegrad.nn.parameter import UninitializedParameter
+from tracegrad.support.modes import no_grad, state
+from tracegrad.tensors.creation import zeros
 
 
 class _Lazy(Module):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tracegrad.errors import ArgumentError
+from tracegrad.graph.operators import with_older_reduction
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.function import arguments
-from tracegrad.operators import with_older_reduction
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor
 
 
 class _Loss(Module):

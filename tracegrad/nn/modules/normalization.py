@@ -5,16 +5,16 @@ from __future__ import annotations
 import warnings
 from typing import Any, ClassVar
 
-from tracegrad import dtypes
-from tracegrad.creation import ones, zeros
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.modes import no_grad
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.sizes import Size, as_tuple
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensor import Tensor
+from tracegrad.support import dtypes
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.creation import ones, zeros
+from tracegrad.tensors.tensor import Tensor
 
 
 class LayerNorm(Module):

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from tracegrad import modes
-from tracegrad.control import scan
-from tracegrad.creation import empty, zeros
+from tracegrad.control_flow.functions import scan
+from tracegrad.control_flow.scan import turned
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from tracegrad.loops import turned
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
 from tracegrad.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-from tracegrad.operators import PUBLIC
 from tracegrad.ops.arguments import on_nodes
-from tracegrad.tensor import Tensor
+from tracegrad.support import modes
+from tracegrad.tensors.creation import empty, zeros
+from tracegrad.tensors.tensor import Tensor
 
 State = tuple[Tensor, ...]
 _NONLINEARITIES: dict[str, Callable[[Any], Any]] = {"tanh": PUBLIC["tanh"], "relu": PUBLIC["relu"]}

@@ -9,7 +9,7 @@ from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.nn.modules.sizes import Size, as_tuple
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor
 
 
 class Flatten(Module):

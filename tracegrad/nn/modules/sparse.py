@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from tracegrad.creation import empty, tensor
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.modes import no_grad
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensor import Tensor
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.creation import empty, tensor
+from tracegrad.tensors.tensor import Tensor
 
 
 class Embedding(Module):

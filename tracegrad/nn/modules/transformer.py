@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn import init
 from tracegrad.nn.containers import ModuleList
 from tracegrad.nn.module import Module
@@ -14,8 +15,7 @@ from tracegrad.nn.modules.attention import MultiheadAttention
 from tracegrad.nn.modules.dropout import Dropout
 from tracegrad.nn.modules.linear import Linear
 from tracegrad.nn.modules.normalization import LayerNorm
-from tracegrad.operators import PUBLIC
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor
 
 Activation = str | Callable[[Tensor], Tensor]
 _ACTIVATIONS: dict[str, Any] = {name: PUBLIC[name] for name in ("relu", "gelu")}

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from tracegrad import dtypes
 from tracegrad.errors import AutogradError
-from tracegrad.function import cast
-from tracegrad.modes import no_grad
-from tracegrad.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import on_nodes
-from tracegrad.tensor import Tensor
+from tracegrad.support import dtypes
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.tensor import Tensor
 
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.operators import PUBLIC
-from tracegrad.tensor import Tensor
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.tensors.tensor import Tensor
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from tracegrad.creation import randn
 from tracegrad.errors import ArgumentError
-from tracegrad.modes import no_grad
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter, UninitializedParameter
 from tracegrad.nn.utils.parametrize import compute_attribute, computed_attribute, plain_attribute
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.creation import randn
 
 M = TypeVar("M", bound=Module)
 

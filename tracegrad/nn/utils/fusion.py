@@ -6,9 +6,9 @@ import copy
 from typing import Any, TypeVar
 
 from tracegrad.errors import ArgumentError
-from tracegrad.modes import no_grad
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensor import Tensor
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.tensor import Tensor
 
 M = TypeVar("M")
 

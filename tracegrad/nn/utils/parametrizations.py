@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.creation import randn
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.modes import no_grad
+from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.utils.parametrize import register_parametrization
-from tracegrad.operators import LINALG, PUBLIC
-from tracegrad.tensor import Tensor
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.creation import randn
+from tracegrad.tensors.tensor import Tensor
 
 
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.modes import no_grad, state
 from tracegrad.nn.containers import ModuleDict, ModuleList
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
+from tracegrad.support.modes import no_grad, state
 
 M = TypeVar("M", bound=Module)
 _within: list[None] = []            # the blocks of `cached` that are open

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from tracegrad.creation import ones_like, rand, zeros_like
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
-from tracegrad.modes import no_grad
+from tracegrad.graph.operators import LINALG
 from tracegrad.nn.module import Module
 from tracegrad.nn.utils.convert_parameters import parameters_to_vector
 from tracegrad.nn.utils.deprecated_norms import removed_parts, taken_parameter
 from tracegrad.nn.utils.parametrize import compute_attribute, computed_attribute
-from tracegrad.operators import LINALG
-from tracegrad.tensor import Tensor
+from tracegrad.support.modes import no_grad
+from tracegrad.tensors.creation import ones_like, rand, zeros_like
+from tracegrad.tensors.tensor import Tensor
 
 
 class _Masked:

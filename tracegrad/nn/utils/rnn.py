@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.operators import PUBLIC
-from tracegrad.tensor import Tensor
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.tensors.tensor import Tensor
 
 
 class PackedSequence(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError
 from tracegrad.nn.module import Module
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor
 
 
 def functional_call(module: Module, parameters_and_buffers: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]], args: Any = None,

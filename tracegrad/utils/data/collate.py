@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.creation import as_tensor, tensor
-from tracegrad.dtypes import float64
 from tracegrad.errors import ArgumentError, ArgumentTypeError
-from tracegrad.ops.shaping import stack
-from tracegrad.tensor import Tensor
+from tracegrad.ops.arrays.shaping import stack
+from tracegrad.support.dtypes import float64
+from tracegrad.tensors.creation import as_tensor, tensor
+from tracegrad.tensors.tensor import Tensor
 
 
 def default_convert(data: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from tracegrad.errors import ArgumentError, IndexOutOfRange
-from tracegrad.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor
 from tracegrad.utils.data.samplers import permutation
 
 T_co = TypeVar("T_co", covariant=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from tracegrad.creation import multinomial, randint, randperm, tensor
-from tracegrad.dtypes import float64
 from tracegrad.errors import ArgumentError, ArgumentTypeError
-from tracegrad.random_state import using
+from tracegrad.support.dtypes import float64
+from tracegrad.support.random_state import using
+from tracegrad.tensors.creation import multinomial, randint, randperm, tensor
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -1,0 +1,1 @@
+"""Many small matrices, side by side: factorizations, eigenvalues, exponentials."""

@@ -1,0 +1,1 @@
+"""Elementwise work and reductions over rows and columns."""

@@ -1,0 +1,107 @@
+"""Reductions over the middle of (outer, middle, inner), by chunks, on CPUs: private accumulator rows. Start at `lower_columns`.
+
+A work-item owns a chunk of the middle and one row of partial results, to which it adds the chunk's rows, a few at a time,
+along the contiguous inner dimension, block by block (see `sums.ColumnSums`). A later kernel adds the few partial results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tracegrad.codegen.kernel.expressions import Infix, whole
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound, clipped
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.rows.rows_cpu import vector_width
+from tracegrad.codegen.lower.sums import ColumnSums, each_block, is_long
+from tracegrad.codegen.schedule.grouping import Columns, Group, Place
+from tracegrad.support.tuning import tuning
+
+
+def lower_columns(group: Group, context: Context) -> list[Kernel]:
+    """The kernel of one or more reductions over the middle of the same view."""
+    kind = group.kind
+    assert isinstance(kind, Columns)
+    outer, middle, inner, length, chunks = kind.outer, kind.middle, kind.inner, kind.length, kind.chunks
+    w = context.writer(group)
+    ev = context.evaluator(group, w)
+    reductions = group.results(Place.CHUNK)
+    sizes = []
+    a: Index = ZERO
+    part: Index = ZERO
+    if chunks > 1:
+        part = w.item("chunk", chunks, 0).index
+        sizes.append(chunks)
+    if outer > 1:
+        a = w.item("row", outer, len(sizes)).index
+        sizes.append(outer)
+    first = part * length
+    end = first + length
+    stop = bound(middle) if chunks == 1 else clipped(end, middle, length)
+    width = vector_width(group, context)
+
+    several = _rows_at_a_time(group, length)
+    long = is_long(-(-length // several))
+    sums = {r: ColumnSums(ev, r, context.output(group, r), long) for r in reductions}
+
+    def over(body: Callable[[Index], None]) -> None:
+        """A pass over the columns, in vectors."""
+        for lanes, low, high in ((width, 0, inner - inner % width), (1, inner - inner % width, inner)):
+            if high <= low:
+                continue
+            col = Var("col", inner)
+            with w.loop(col, low, high, lanes):
+                ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
+                body(col.index)
+        ev.lane, ev.width = None, 1
+
+    def add(rows: list[Index], fresh: bool) -> None:
+        def body(col: Index) -> None:
+            places = [(a * middle + row) * inner + col for row in rows]
+            for r, each in sums.items():
+                value = ev.fold(r, [ev.value(r.operands[0], at) for at in places])
+                (each.begin if fresh else each.add)((a * chunks + part) * inner + col, value)
+            for at in places:
+                context.store(ev, group, group.results(Place.ELEMENT), at)
+
+        over(body)
+
+    def each_sum(step: Callable[[ColumnSums, Index], None]) -> None:
+        """What a block of rows ends with."""
+        def body(col: Index) -> None:
+            for each in sums.values():
+                step(each, (a * chunks + part) * inner + col)
+
+        if any(each.before for each in sums.values()):
+            over(body)
+
+    @contextmanager
+    def rows(var: Var, start: BoundLike, step: int) -> Iterator[None]:
+        """The loop over the rows from `start` on, `step` at a time."""
+        with w.loop(var, start, stop, step, whole=step > 1):
+            yield
+            if long:
+                with each_block(w, var.index - first - 1, tuning().sum_steps * step, step):
+                    each_sum(ColumnSums.flush)
+
+    add([first], True)
+    rest: BoundLike = first + 1
+    if several > 1:
+        r = Var("r", middle - 1, 1)
+        with rows(r, first + 1, several):
+            add([r.index + k for k in range(several)], False)
+        upto = stop.value
+        rest = Bound(Infix("-", upto, Infix("%", Infix("-", upto, w.at(first + 1)), whole(several))), first + 1, None)
+    if several == 1 or chunks > 1 or (length - 1) % several:
+        r = Var("r", middle - 1, 1)
+        with rows(r, rest, 1) if several == 1 else w.loop(r, rest, stop):
+            add([r.index if middle > 1 else ZERO], False)
+    each_sum(ColumnSums.finish)
+    return [context.finish(group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)]
+
+
+def _rows_at_a_time(group: Group, length: int) -> int:
+    """Rows whose values are put together before they are added to what memory has: fewer roundings, and less to load and to store."""
+    return 4 if length > max(4, tuning().sum_steps) and 4 * group.statements <= tuning().tail_statements else 1

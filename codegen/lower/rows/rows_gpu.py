@@ -1,0 +1,373 @@
+"""The same groups on devices with many small work-items: one element each, rows by work-groups. Start at `loops`, `columns`.
+
+A row is done by 2 to 256 work-items side by side, which stride along it and then add up in local memory, always in the same order; a
+work-group does as many rows as it has room for. Where there is no real local memory an item does a row by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, whole
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.names import ROWS_ON_GPU
+from tracegrad.codegen.kernel.statements import Access, Array, Declare, Local, bound, clipped, product
+from tracegrad.codegen.kernel.types import register_dtype, register_type
+from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.rows.rows_cpu import RowKernel, Shape, called, r_identity
+from tracegrad.codegen.lower.rows.tiles_gpu import turned
+from tracegrad.codegen.lower.sums import strided
+from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
+from tracegrad.graph.ir import Node
+from tracegrad.support.tuning import tuning
+
+
+def loops(group: Group, context: Context) -> list[Kernel]:
+    """Elementwise groups, row reductions, and chunks of them."""
+    kind = group.kind
+    if isinstance(kind, Flat):
+        return [turned(group, context) or _elementwise(group, context)]
+    assert isinstance(kind, (Rows, Chunks))
+    shape = Shape(kind.rows, (kind.cols,), 1, 1, kind.length if isinstance(kind, Chunks) else None)
+    if not context.target.local_memory or room(context) == 1:
+        return [RowKernel(group, context, shape).kernel()]
+    return [Team(group, context, shape).kernel()]
+
+
+def room(context: Context, reductions: Iterable[Node] = (), arrays: int = 1) -> int:
+    """Work-items of a group that have to do with each other, a power of two. They have so many arrays of each type in local memory, with
+    an element for each item.
+    """
+    each = arrays * sum({register_type(r.dtype): max(4, register_dtype(r.dtype).itemsize) for r in reductions}.values())
+    size = 1 << (min(tuning().group, context.target.max_work_group).bit_length() - 1)
+    while size > 1 and size * each > context.target.local_memory:
+        size //= 2
+    return size
+
+
+def up(n: int) -> int:
+    """The power of two that is not less."""
+    return 1 << (n - 1).bit_length()
+
+
+def _elementwise(group: Group, context: Context) -> Kernel:
+    w = context.writer(group)
+    ev = context.evaluator(group, w)
+    width = _width(group, context)
+    n = group.size // width
+    local = min(context.target.group(tuning().group), n)                  # no item without an element: it would read what the others write
+    i = w.item("item" if width > 1 else "i", n, 0)
+    with guarded(w, i, n, -(-n // local) * local):
+        if width > 1:
+            first = Var("i", group.size, multiple=width, aligned=True)
+            w.add(Declare(first, f"const {w.index}", w.at(i.index * width), bound=bound(i.index * width)))
+            w.bind(first)
+            i, ev.lane, ev.width = first, first, width
+        context.store(ev, group, group.stored, i.index)
+    return context.finish(group, w, (-(-n // local) * local,), (local,))
+
+
+def _width(group: Group, context: Context) -> int:
+    """Elements of a work-item: up to four side by side, 16 bytes of each array, if there are items enough for all cores and all that is
+    read lies as the results do (gathered rows, biases, slices, permutations but of the last dimension), or is the same for the four.
+
+    Then every vector begins at a multiple of its size, which a driver would not know of `vload4`: buffers of the device's own memory do,
+    arrays of the host's may begin anywhere.
+    """
+    if context.target.host_memory or any(s.fn.family == "pair" or s.aval.size != group.size for s in group.stored):
+        return 1
+    most = min(4, 16 // max(s.dtype.itemsize for s in group.stored))
+    for width in (w for w in (4, 2) if w <= most):
+        if group.size % width == 0 and group.size // width >= tuning().wide_items * context.target.items and _lies(group, context, width):
+            return width
+    return 1
+
+
+def _lies(group: Group, context: Context, width: int) -> bool:
+    """Whether the kernel reads nothing but whole vectors at multiples of their size, and what is the same in all lanes."""
+    w = context.writer(group)
+    ev = context.evaluator(group, w)
+    first = Var("i", group.size, multiple=width, aligned=True)
+    w.bind(first, 0)
+    ev.lane, ev.width = first, width
+    for sink in group.stored:
+        ev.value(sink, first.index)
+    whole = all(x.access.aligned and x.stride == 1 and x.places is None and x.lanes * x.dtype.itemsize <= 16 for x in ev.vectors)
+    return whole and not ev.counts_lanes()
+
+
+@contextmanager
+def guarded(w: Writer, i: Var, size: int, items: int) -> Iterator[None]:
+    """Only items with i < size, if there are more."""
+    if items == size:
+        yield
+        return
+    with w.branch(Infix("<", w.at(i), whole(size)), (("range", i.index, 0, size),)):
+        w.bind(i)
+        yield
+
+
+class Team(RowKernel):
+    """A kernel in which work-items side by side do a row, or a chunk of one; of short rows a work-group does several.
+
+    What several passes over a row need stays in registers, where a work-item's share of the row is short enough.
+    """
+
+    def lanes(self) -> int:
+        """Work-items of a row: some elements each, but enough of them all together."""
+        s, most = self.shape, room(self.context, self.reductions, 2)
+        cols = s.length or s.cols[0]
+        rows = s.rows * (-(-s.cols[0] // s.length) if s.length else 1)
+        lanes = min(up(cols), most, 32)
+        while 2 * lanes <= min(most, up(cols)) and (cols > 8 * lanes or rows * lanes < self.context.target.items):
+            lanes *= 2
+        return lanes
+
+    def kernel(self) -> Kernel:
+        s, w = self.shape, self.writer
+        w.used |= ROWS_ON_GPU
+        self.size = self.lanes()
+        chunks = 1 if s.length is None else -(-s.cols[0] // s.length)
+        self.lines = min(room(self.context, self.reductions, 2) // self.size, up(s.rows))       # rows of a group
+        if self.picks and s.rows % self.lines:                                   # labels of rows that are not there
+            self.lines = 1
+        self.scratch: dict[str, list[Array]] = {}
+        self.turn: dict[str, int] = {}
+        for r in self.reductions:
+            self.turn[register_type(r.dtype)] = self.turn.get(register_type(r.dtype), -1) + 1
+        for type_, last in self.turn.items():
+            # One level: two arrays by turns, so that none is written while others read it. Two levels: their barriers see to that.
+            first = w.array(f"scratch_{type_}", type_, self.lines * self.size, shared=True)
+            again = last > 0 or self.second() > 1
+            size = self.lines * (self.second() if self.second() > 1 else self.size)
+            self.scratch[type_] = [first, w.array(f"part_{type_}", type_, size, shared=True) if again else first]
+            self.turn[type_] = 0
+        self.item = w.item("item", self.size, 0, "local", "int")
+        sizes, local = [self.size], [self.size]
+        if s.length is not None:
+            n = s.cols[0]
+            chunk = w.item("chunk", chunks, 0, "group")
+            self.chunk = chunk.index
+            end = product(chunk, s.length, s.length)
+            self.last = w.bounding("last", n, clipped(end, n, s.length, "min"))
+            sizes[0] *= chunks
+        self.line, self.whole = ZERO, True
+        self.row_var = None
+        if s.rows > 1:
+            if self.lines > 1:
+                self.line = w.item("line", self.lines, 1, "local", "int").index
+            self.row_var = w.item("row", s.rows, 1, "group" if self.lines == 1 else "global")
+            self.row = self.row_var.index
+            self.whole = s.rows % self.lines == 0
+            sizes.append(-(-s.rows // self.lines) * self.lines)
+            local.append(self.lines)
+        self.depth = w.depth
+        for node in self.kept:
+            self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), self.share())
+        self.passes()
+        sinks = self.group.results(Place.ROW)
+        if sinks:
+            with self.there(), self.first_item():
+                self.context.store(self.ev, self.group, sinks, self.row)
+        return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
+
+    def first_item(self) -> Any:
+        return self.writer.branch(Infix("==", self.writer.at(self.item), whole(0)), (("range", self.item.index, 0, 1),))
+
+    @contextmanager
+    def there(self) -> Iterator[None]:
+        """Only rows that there are."""
+        if self.whole or self.row_var is None:
+            yield
+            return
+        rows = self.shape.rows
+        with self.writer.branch(Infix("<", self.writer.at(self.row), whole(rows)), (("range", self.row, 0, rows),)):
+            self.writer.bind(self.row_var)
+            yield
+
+    # -- what stays in registers
+
+    def share(self) -> int:
+        """Elements of a row that are one work-item's."""
+        return -(-self.shape.cols[0] // self.lanes())
+
+    def costly(self) -> dict[Node, int]:
+        """What passes over a row need again, and the first pass that has it: what is loaded, and what takes long to compute."""
+        if self.shape.length is not None or self.share() > tuning().row_registers:
+            return {}
+        first: dict[Node, int] = {}
+        kept: dict[Node, int] = {}
+        roots: dict[int, list[Node]] = {}
+        for sink in (*self.reductions, *self.group.stored):
+            if sink in self.reductions:
+                roots.setdefault(self.level[sink], []).append(sink.operands[0])
+            elif self.group.place[sink] is Place.ELEMENT:
+                roots.setdefault(self.level[sink], []).append(sink)
+        for number in sorted(roots):
+            seen: set[Node] = set()
+            todo = list(roots[number])
+            while todo:
+                node = todo.pop()
+                if node in seen or node in kept or node.aval.size != self.group.size or node in self.context.scalars:
+                    continue
+                seen.add(node)
+                loaded = self.ev.storage(node) is not None
+                if loaded or (node.fn.family == "elementwise" and cost(node) >= tuning().costly):
+                    if first.setdefault(node, number) < number:
+                        kept[node] = first[node]
+                        continue
+                if not loaded and (node.fn.family == "elementwise" or node.fn.name == "reshape"):
+                    todo += node.operands
+        words = sum(max(1, node.dtype.itemsize // 4) for node in kept)
+        return kept if words * self.share() <= tuning().row_registers else {}
+
+    def kept_value(self, node: Node, flat: Index) -> Expression | None:
+        if node not in self.kept or self.kept[node] == self.number or self.at is None or flat - self.at != 0:
+            return None
+        return self.writer.declare(self.writer.base(node), Load(Access(self.arrays[node], self.turn_of_row), node.dtype))
+
+    def keep(self, at: Index) -> None:
+        for node, number in self.kept.items():
+            value = self.ev.find(node, at) if number == self.number else None
+            if value is not None:
+                self.writer.store(Access(self.arrays[node], self.turn_of_row), value)
+
+    # -- one pass over a row
+
+    def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
+        s, w = self.shape, self.writer
+        accumulators = {r: w.declare(called(r, w), Literal(r_identity(r), r.dtype), r) for r in reductions}
+        n = s.cols[0]
+        with self.there():
+            if self.kept:
+                with ExitStack() as inside:
+                    turn = ZERO
+                    if self.share() > 1:
+                        var = Var("turn", self.share())
+                        inside.enter_context(w.loop(var, 0, self.share(), unrolled=True))
+                        turn = var.index
+                    self.turn_of_row = turn
+                    col = turn * self.size + self.item.index
+                    if n % self.size:
+                        inside.enter_context(w.branch(Infix("<", w.at(col), whole(n)), (("range", col, 0, n),)))
+                        for each in col.vars:
+                            w.bind(each)
+                        col = bounded(col, 0, n)
+                    self.body(self.row * n + col, reductions, sinks, accumulators)
+            else:
+                each, start, stop = Var("col", n), self.chunk * (s.length or 0), bound(n if s.length is None else self.last)
+                with strided(self.ev, each, start, stop, self.size, -(-(s.length or n) // self.size), self.item.index, accumulators):
+                    self.body(self.row * n + each.index, reductions, sinks, accumulators)
+        for r in reductions:
+            self.tree(r, accumulators[r])
+
+    def second(self) -> int:
+        """Work-items that add up the first level's values, where one level would be too long."""
+        return 1 if self.size <= 32 else 8 if self.size == 64 else 16
+
+    def tree(self, r: Node, accumulator: Local) -> None:
+        """Combine the items' accumulators in local memory: each item reads all of a row's, or, of long rows, those that a few combined."""
+        w, ev, type_ = self.writer, self.ev, register_type(r.dtype)
+        few = self.second()
+        turn = self.turn[type_]
+        self.turn[type_] = 1 - turn
+        scratch = self.scratch[type_][turn if few == 1 else 0]
+        if self.size > 1:
+            place = self.line * self.size + self.item.index
+            w.store(Access(scratch, place), accumulator, r)
+            w.barrier()
+            count, apart = min(self.size, self.shape.length or self.shape.cols[0]), self.size      # the others have nothing to add
+            if few > 1:
+                part = self.scratch[type_][1]
+                with w.branch(Infix("<", w.at(self.item), whole(few)), (("range", self.item.index, 0, few),)):
+                    self.gathered(r, accumulator, scratch, place, few, self.size // few)
+                    at = self.line * few + self.item.index
+                    w.store(Access(part, at), accumulator, r)
+                w.barrier()
+                scratch, count, apart = part, few, few
+            self.gathered(r, accumulator, scratch, self.line * apart, 1, count)
+        if self.group.place[r] is Place.CHUNK:
+            chunks = r.aval.size // self.shape.rows
+            with self.there(), self.first_item():
+                ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, accumulator)
+        else:
+            ev.put(r, self.row, accumulator)
+
+    def gathered(self, r: Node, accumulator: Local, scratch: Array, first: Index, step: int, count: int) -> None:
+        """The accumulator becomes what `count` values in local memory, `step` apart, make together: four at a time, pairwise."""
+        w, ev = self.writer, self.ev
+
+        def four(at: Index, *more: Expression) -> None:
+            level: list[Expression] = [Load(Access(scratch, at + k * step), r.dtype) for k in range(min(4, count))]
+            while len(level) > 1:
+                odd = level[-1:] if len(level) % 2 else []
+                level = [ev.combined(r, a, b) for a, b in zip(level[::2], level[1::2], strict=False)] + odd
+            w.assign(accumulator, ev.combined(r, more[0], level[0]) if more else level[0], r)
+
+        four(first)
+        whole_ = count - count % 4
+        if whole_ > 4:
+            other = Var("other", whole_ - 4, 4)
+            with w.loop(other, 4, whole_, 4):
+                four(first + other.index * step, accumulator)
+        if count > 4 and count % 4:
+            other = Var("other", count - whole_, whole_)
+            with w.loop(other, whole_, count):
+                at = first + other.index * step
+                w.assign(accumulator, ev.combined(r, accumulator, Load(Access(scratch, at), r.dtype)), r)
+
+
+def columns(group: Group, context: Context) -> list[Kernel]:
+    """Work-items side by side read neighbouring columns, those one above the other every so manieth row; they add up in local memory."""
+    kind = group.kind
+    assert isinstance(kind, Columns)
+    outer, middle, inner, chunks = kind.outer, kind.middle, kind.inner, kind.chunks
+    w = context.writer(group)
+    w.used |= ROWS_ON_GPU
+    ev = context.evaluator(group, w)
+    reductions = group.results(Place.CHUNK)
+    most = room(context, reductions) if context.target.local_memory else room(context)
+    across = min(up(inner), most, 32)
+    lines = min(most // across, up(kind.length)) if context.target.local_memory else 1
+    scratch = {register_type(r.dtype): None for r in reductions} if lines > 1 else {}
+    arrays = {type_: w.array(f"scratch_{type_}", type_, across * lines, shared=True) for type_ in scratch}
+    lane = w.item("lane", across, 0, "local", "int") if lines > 1 else None
+    col = w.item("col", inner, 0)
+    line = w.item("line", lines, 1, "local", "int") if lines > 1 else None
+    part = w.item("chunk", chunks, 1, "group").index if chunks > 1 else ZERO
+    a = w.item("row", outer, 2).index if outer > 1 else ZERO
+    accumulators = {r: w.declare(w.base(r), Literal(r_identity(r), r.dtype), r) for r in reductions}
+    end = part * kind.length + kind.length
+    stop = bound(middle) if chunks == 1 else clipped(end, middle, kind.length, "min")
+    padded = -(-inner // across) * across
+    with guarded(w, col, inner, padded):
+        each = Var("r", middle)
+        own = line.index if line is not None else ZERO
+        with strided(ev, each, part * kind.length, stop, lines, -(-kind.length // lines), own, accumulators):
+            at = (a * middle + each.index) * inner + col.index
+            for r in reductions:
+                ev.accumulate(r, accumulators[r], ev.value(r.operands[0], at))
+            context.store(ev, group, group.results(Place.ELEMENT), at)
+    for number, r in enumerate(reductions if line is not None else ()):
+        assert line is not None
+        assert lane is not None
+        array = arrays[register_type(r.dtype)]
+        mine = line.index * across + lane.index
+        if number:
+            w.barrier()                                      # the one before is read
+        w.store(Access(array, mine), accumulators[r], r)
+        w.barrier()
+        with w.halving(line, lines) as half_size:
+            pair = (Load(Access(array, at), r.dtype) for at in (mine, mine + half_size * across))
+            w.store(Access(array, mine), ev.combined(r, *pair), r)
+        w.assign(accumulators[r], Load(Access(array, lane.index), r.dtype), r)
+    with guarded(w, col, inner, padded), ExitStack() as first:
+        if line is not None:
+            first.enter_context(w.branch(Infix("==", w.at(line), whole(0)), (("range", line.index, 0, 1),)))
+        for r in reductions:
+            ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, accumulators[r])
+    return [context.finish(group, w, (padded, chunks * lines, outer), (across, lines, 1), lines > 1)]

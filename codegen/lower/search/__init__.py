@@ -1,0 +1,1 @@
+"""Sorts, selections, arg-reductions, scans and scatters."""

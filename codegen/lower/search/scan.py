@@ -1,0 +1,154 @@
+"""Running sums, products and extremes along a dimension, and linear recurrences. Start at `lower_scan`.
+
+Rows (or, where the dimension is not the last, vectors of columns) are one work-item's loop each. A long row that would leave
+cores idle is cut in chunks: a first kernel puts each chunk together, a second one scans them, starting from what those before make.
+On a GPU work-groups do it (scan_gpu.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, whole
+from tracegrad.codegen.kernel.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound, clipped
+from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.search.scan_gpu import scans
+from tracegrad.codegen.lower.serial import KernelBuilder, parts, scratch, view
+from tracegrad.codegen.lower.sums import Running, running_dtype
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.graph.ir import Node
+from tracegrad.support.tuning import tuning
+
+_ROWS = 4            # that a work-item scans side by side, if it has several
+
+
+@lowering("scan")
+def lower_scan(group: Group, context: Context) -> list[Kernel]:
+    node = group.anchor
+    if context.target.kind == "gpu":
+        kernels = scans(group, context)
+        if kernels is not None:
+            return kernels
+    outer, n, inner = view(node, node.attrs["dim"])
+    wanted = -(-parts(context) // (outer * -(-inner // 8)))
+    chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))
+    length = -(-n // chunks)
+    chunks = -(-n // length)
+    if chunks == 1:
+        return [_scan(group, context, length, None)]
+    sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(running_dtype(node, context.target)))
+    return [_chunk_sums(group, context, length, sums), _scan(group, context, length, sums)]
+
+
+def _columns(o: KernelBuilder, inner: int, rows: int) -> tuple[BoundLike, BoundLike]:
+    """The columns a work-item does: all, if the rows and chunks are enough work for every core."""
+    length = -(-inner // max(1, parts(o.context) // rows))
+    return o.part("column", inner, -(-length // 16) * 16 if o.context.target.kind == "cpu" else length)
+
+
+def _begun(o: KernelBuilder) -> Running:
+    """Declares what the elements so far make."""
+    fn: Any = o.node.fn
+    start = Literal(fn.identity(o.node.dtype), running_dtype(o.node, o.context.target))
+    return Running(o.ev, o.node, fn.total, o.ev.vector(start) if o.ev.width > 1 else start)
+
+
+def _value(o: KernelBuilder, x: Node, at: Index) -> Expression:
+    value = o.ev.value(x, at)
+    return o.ev.vector(value) if o.ev.width > 1 else value
+
+
+def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kernel:
+    o = KernelBuilder(group, context)
+    node, w = o.node, o.writer
+    outer, n, inner = view(node, node.attrs["dim"])
+    chunks = -(-n // length)
+    pointer = w.buffer(sums, "chunk_sums", sums.dtype, "out")
+    row = o.item("row", outer)
+    chunk = o.item("chunk", chunks)
+    low, high = _columns(o, inner, outer * chunks)
+
+    def body(column: Index) -> None:
+        running = _begun(o)
+        with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
+            running.take(_value(o, node.operands[0], (row * n + i) * inner + column))
+        at = (row * chunks + chunk) * inner + column
+        w.store(Access(pointer, at, o.ev.width, o.ev.lane), running.total, node)
+
+    o.columns("column", inner, low, high, body)
+    return o.finish()
+
+
+def _start(chunk: Index, length: int) -> BoundLike:
+    return chunk * length if chunk.terms else 0
+
+
+def _end(chunk: Index, length: int, n: int) -> Bound:
+    end = chunk * length + length
+    return clipped(end, n, length) if chunk.terms else bound(end)
+
+
+def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Kernel:
+    o = KernelBuilder(group, context)
+    node, w, ev = o.node, o.writer, o.ev
+    outer, n, inner = view(node, node.attrs["dim"])
+    chunks = -(-n // length)
+    pointer = w.buffer(sums, "chunk_sums", sums.dtype, "const") if sums else None
+    if chunks > 1 or inner > 1 or outer <= parts(context) or context.target.kind == "gpu":
+        row, rows = o.item("row", outer), None
+    else:
+        rows = o.part("row", outer, -(-outer // parts(context)))
+    chunk = o.item("chunk", chunks)
+    low, high = _columns(o, inner, outer * chunks)
+
+    def body(rows: list[Index], column: Index) -> None:
+        running = [_begun(o) for _ in rows]
+        if sums and pointer:
+            with o.loop("before", chunks, 0, chunk) as before:
+                at = (rows[0] * chunks + before) * inner + column
+                running[0].take(Load(Access(pointer, at, ev.width, ev.lane), running[0].total.dtype, ev.width))
+        with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
+            for row, total in zip(rows, running, strict=True):
+                at = (row * n + i) * inner + column
+                total.take(_value(o, node.operands[0], at))
+                ev.store(context.output(group, node), node, at, total.value)
+
+    if rows is None:
+        o.columns("column", inner, low, high, lambda column: body([row], column))
+        return o.finish()
+    first, last = bound(rows[0]), bound(rows[1])
+    if inner == 1 and -(-outer // parts(context)) >= _ROWS:  # they do not wait for each other
+        several = Var("row", outer)
+        with w.loop(several, first, last, _ROWS, whole=True):
+            body([several.index + k for k in range(_ROWS)], constant(0))
+        left = Infix("%", Infix("-", last.value, first.value), whole(_ROWS))
+        first = Bound(Infix("-", last.value, left), first.low, None)
+    with o.loop("row", outer, first, last) as each:
+        o.columns("column", inner, low, high, lambda column: body([each], column))
+    return o.finish()
+
+
+@lowering("recurrence")
+def lower_recurrence(group: Group, context: Context) -> list[Kernel]:
+    """y[i] = a[i] * y[i - 1] + b[i]: a row, or a vector of columns, is one work-item's loop, however long it is."""
+    o = KernelBuilder(group, context)
+    node, ev = o.node, o.ev
+    a, b = node.operands
+    outer, n, inner = view(node, node.attrs["dim"])
+    row = o.item("row", outer)
+    low, high = _columns(o, inner, outer)
+
+    def body(column: Index) -> None:
+        first = row * n * inner + column
+        running = Running(ev, node, "carried", _value(o, b, first))
+        ev.store(context.output(group, node), node, first, running.value)
+        if n > 1:
+            with o.loop("i", n, 1) as i:
+                at = (row * n + i) * inner + column
+                running.step(_value(o, a, at), _value(o, b, at))
+                ev.store(context.output(group, node), node, at, running.value)
+
+    o.columns("column", inner, low, high, body)
+    return [o.finish()]

@@ -1,0 +1,92 @@
+"""Scatters (add, set, max, min): the owner of a part of the result goes through all indices, in order. Start at `lower_scatter`.
+
+A work-item owns either a range of columns of every row (rows are long) or a range of rows: then it skips the indices of others'
+rows. Either way the order of the indices defines the result, and there are no atomics. On a GPU indices are sorted (scatter_gpu.py).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Local
+from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.statements import BoundLike, bound
+from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.search.scatter_gpu import scatters
+from tracegrad.codegen.lower.serial import KernelBuilder, parts
+from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.support.tuning import tuning
+
+
+@lowering("scatter")
+def lower_scatter(group: Group, context: Context) -> list[Kernel]:
+    if context.target.kind == "gpu":
+        kernels = scatters(group, context)
+        if kernels is not None:
+            return kernels
+    o = KernelBuilder(group, context)
+    ev, w, node = o.ev, o.writer, o.node
+    fn: Any = node.fn
+    base, index, source = node.operands
+    rows, count = base.shape[0], index.aval.size
+    rest = base.aval.size // rows
+    out = context.output(group, node)
+    cpu = context.target.kind == "cpu"
+    in_place = context.ref(node) is context.ref(strip(base))        # the old rows are there already
+    first: BoundLike
+    last: BoundLike
+    low: BoundLike
+    high: BoundLike
+    if rest >= tuning().scatter_columns * context.target.cores or (not cpu and rest >= context.target.cores):
+        length = -(-rest // parts(context))
+        low, high = o.part("column", rest, -(-length // tuning().scatter_columns) * tuning().scatter_columns if cpu else length)
+        first, last = 0, rows
+    else:
+        low, high = 0, rest
+        few = tuning().scatter_alone
+        alone = rest < tuning().scatter_skip or (count * rest < few and (in_place or base.aval.size < 8 * few))
+        first, last = o.part("row", rows, rows if alone and cpu else -(-rows // (context.target.cores if cpu else parts(context))))
+
+    def copy(row: Index, column: Index) -> None:
+        at = row * rest + column
+        ev.store(out, node, at, ev.value(base, at))
+
+    if not in_place:
+        with o.loop("row", rows, first, last) as row:
+            o.columns("column", rest, low, high, partial(copy, row))
+    with o.loop("k", count) as k:
+        to = o.clamped(ev.value(index, k), rows)
+        mine: AbstractContextManager[Any] = nullcontext()
+        if last != rows and to.terms:
+            begin, end = bound(first), bound(last)
+            test = Infix("&&", Infix(">=", w.at(to), begin.value), Infix("<", w.at(to), end.value))
+            mine = w.branch(test, (("between", to, begin, end),))
+
+        def write(k: Index, to: Index, column: Index) -> None:
+            value, at = ev.value(source, k * rest + column), to * rest + column
+            if fn.joins:
+                value = _joined(o, ev.load(node, out, at, (), written=True), value)
+            ev.store(out, node, at, value)
+
+        with mine:
+            o.columns("column", rest, low, high, partial(write, k, to))
+    w.scattered(out.ref)
+    kernel = o.finish()
+    if in_place:
+        others = sum(n.aval.nbytes for n in group.reads if context.ref(n) is not context.ref(node))
+        kernel = replace(kernel, flops=source.aval.size, bytes=others + 2 * source.aval.nbytes)
+    return [kernel]
+
+
+def _joined(o: KernelBuilder, a: Expression, b: Expression) -> Local:
+    """What a row has, and what is brought to it, put together."""
+    fn: Any = o.node.fn
+    if fn.name == "scatter_add":
+        return o.add(a, b, o.writer.base(o.node))
+    if max(a.lanes, b.lanes) > 1:
+        a, b = o.ev.vector(a), o.ev.vector(b)
+    return o.writer.declare(o.writer.base(o.node), o.ev.joined(o.node, a, b), o.node)

@@ -1,0 +1,208 @@
+"""Nobody reads the text of generated kernels: what is known of one its objects say. And what they say of text is true.
+
+A generator that writes lines (`Raw`, `Text`) says what it reads, calls its variables and computes with. Tests may read C: here it is
+compared with that.
+"""
+
+import ast
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+import tracegrad.nn.functional as F
+from tests.helpers.corpus import TARGETS, fit
+from tracegrad import codegen
+from tracegrad.codegen import passes
+from tracegrad.codegen.kernel import vectors
+from tracegrad.codegen.kernel.ir import Kernel, Turn, Turns
+from tracegrad.codegen.kernel.markup import unmarked_in
+from tracegrad.codegen.kernel.names import means_something
+from tracegrad.codegen.lower.epilogue import Callback
+from tracegrad.codegen.mathlib import library
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.execute.compile import executable_graph
+from tracegrad.graph.ir import Aval, Graph
+from tracegrad.graph.primitive import REGISTRY, bind, placeholder
+from tracegrad.support.dtypes import OPENCL
+from tracegrad.support.plan import Target
+
+# What takes text apart, and what that text is.
+PATTERNS = {
+    "kernel/markup.py": "its own marks, and the words of text that says which names are in it",
+    "kernel/names.py": "names that users gave",
+    "kernel/spelling.py": "what ops give as their C: a template",
+    "kernel/run": "kernels: to run them is what it is for",
+    "lower/user_sources.py": "users' OpenCL C",
+    "mathlib": "templates of functions, and what ops give as their C",
+}
+METHODS = {
+    **PATTERNS,
+    "kernel/index.py": "a sum that it has just written: + - becomes -",
+    "kernel/render.py": "the user's Python line; a head of two lines",
+    "kernel/text.py": "a line's first and last character, for its indentation",
+    "kernel/writer.py": "a name that ends with a digit",
+    "lower/matrices/small_matrices.py": "the name of an operation, which for complex numbers is that of real ones with something before it",
+    "plan/source.py": "the space behind the last line",
+}
+TAKES_APART = {
+    "split", "rsplit", "splitlines", "partition", "rpartition", "replace", "startswith", "endswith", "rfind", "removeprefix",
+    "removesuffix", "isidentifier", "isdigit", "isalnum", "strip", "lstrip", "rstrip",
+}
+
+
+def reads(source: str) -> set[str]:
+    """How a module takes text apart: "re", or the methods of strings that do."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            imported = {name.name for name in node.names} if isinstance(node, ast.Import) else {node.module}
+            found |= {"re"} & imported
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TAKES_APART:
+            if not isinstance(node.func.value, ast.Constant):
+                found.add(node.func.attr)
+        elif isinstance(node, ast.Compare) and any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops):
+            texts = [n for n in node.comparators if isinstance(n, ast.Attribute) and n.attr in ("text", "source", "code")]
+            found.update(f"in .{n.attr}" for n in texts)
+    return found
+
+
+def test_nobody_reads_the_text_of_kernels() -> None:
+    root = Path(codegen.__file__).parent
+    modules = {path.relative_to(root).as_posix(): reads(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")}
+    for module, found in modules.items():
+        assert "re" not in found or any(module.startswith(p) for p in PATTERNS), f"{module} looks for patterns: what it needs, objects say"
+        assert not found or any(module.startswith(p) for p in METHODS), f"{module} takes text apart: {sorted(found)}"
+    for place in METHODS:
+        assert any(found for module, found in modules.items() if module.startswith(place)), f"{place} reads nothing any more: take it out"
+
+
+@pytest.mark.parametrize(("source", "found"), [
+    ("import re\nre.search('double', kernel.text)", {"re"}), ("from re import sub", {"re"}),
+    ("head = kernel.text.partition('{')", {"partition"}), ("if 'inside' not in kernel.text: pass", {"in .text"}),
+    ("lines = code.split(' = ')", {"split"}), ("', '.join(texts).upper()", set()),
+])
+def test_who_reads_is_found(source: str, found: set[str]) -> None:
+    assert reads(source) == found
+
+
+# ------------------------------------------------------------------------------------------------------------------- what text says
+
+PROGRAMS: dict[str, Any] = {
+    "softmax": lambda x, y: tg.softmax(x, 1), "columns": lambda x, y: (x * y).sum(0), "picks": lambda x, y: (x.argmax(0), y.argmin(1)),
+    "scans": lambda x, y: x.cumsum(1) + y.cumprod(0), "sorts": lambda x, y: (tg.sort(x, 0), tg.topk(y, 3)),
+    "scatter": lambda x, y: x.scatter_add(1, (y > 0).long(), y), "index": lambda x, y: x.scatter(0, (y > 2).long(), y),
+    "product": lambda x, y: F.relu(x @ y.t()) + 1, "split": lambda x, y: fit(x, (4, 3000)) @ fit(y, (3000, 4)),
+    "batched": lambda x, y: fit(x, (5, 20, 40)) @ fit(y, (5, 40, 9)).exp(), "vector": lambda x, y: x @ y[0],
+    "convolution": lambda x, y: tg.grad(lambda w: F.conv2d(fit(x, (2, 4, 9, 13)), w, padding=1).square().sum())(fit(y, (6, 4, 3, 3))),
+    "grouped": lambda x, y: tg.grad(lambda z: F.conv2d(z, fit(y, (6, 2, 3, 3)), stride=2, groups=2).exp().sum())(fit(x, (2, 4, 9, 13))),
+    "attention": lambda x, y: tg.grad(lambda q: F.scaled_dot_product_attention(q, fit(y, (1, 2, 70, 16)), fit(x, (1, 2, 70, 16)),
+                                                                               is_causal=True).sum())(fit(x, (1, 2, 65, 16))),
+    "solve": lambda x, y: tg.linalg.solve(fit(x, (9, 4, 4)), fit(y, (9, 4, 2))), "qr": lambda x, y: tg.linalg.qr(fit(x, (3, 6, 4))),
+    "mathematics": lambda x, y: x.sin() * tg.special.digamma(y.abs() + 1) + (x * 9).long() // 3,
+    "updates": lambda x, y: tuple(fit(x, (n, 30)) * 0.9 + fit(y, (n, 30)) for n in (3, 5, 8, 13, 21)),
+    "turned": lambda x, y: fit(x, (300, 400)).t() + fit(y, (400, 300)),
+    "weights": lambda x, y: tg.grad(lambda w: F.conv2d(fit(x, (4, 3, 8, 8)), w, padding=1).square().sum())(fit(y, (5, 3, 3, 3))) + 1,
+    "long epilogue": lambda x, y: F.gelu(F.gelu(fit(x, (64, 64)) @ fit(y, (64, 64))).sin() + 1).tanh(),
+    "draws": lambda x, y: tg.randn(x.shape) + y,
+}
+WORDS = {"pragma", "unroll", "aligned", "CLK_LOCAL_MEM_FENCE"}
+
+
+@pytest.fixture
+def assembled(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
+    """The kernels of the programs that are compiled, as their plans are assembled."""
+    found: list[Kernel] = []
+    assemble = passes.assemble
+
+    def look(graph: Any, steps: Any, *rest: Any) -> Any:
+        found.extend(Turns(tuple(steps), 1, Turn()).kernels)
+        return assemble(graph, steps, *rest)
+
+    monkeypatch.setattr(passes, "assemble", look)
+    return found
+
+
+@pytest.fixture
+def terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What generators of text add up, and give as an index, is what its class says: a name, or `Compound`."""
+
+    def checked(call: Any) -> Any:
+        def check(*given: Any) -> Any:
+            for term in [part for one in given for part in (one if isinstance(one, tuple) else (one,))]:
+                assert type(term) is not str or term.isidentifier(), f"{term!r} is not a name"
+            return call(*given)
+        return check
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tracegrad.codegen.") and getattr(module, "plus", None) is vectors.plus:
+            monkeypatch.setattr(module, "plus", checked(vectors.plus))
+    monkeypatch.setattr(Callback, "position", checked(Callback.position))
+
+
+def compiled(program: Any, dtype: str, target: Target) -> str:
+    """The source of a program of two matrices."""
+    draws = np.random.default_rng(0)
+    x, y = (tg.tensor(draws.standard_normal((33, 40)).astype(dtype)) for _ in range(2))
+    traced = tg.trace(program)
+    traced(x, y)
+    return compile_graph(executable_graph(traced._seen().program.graph), target).source
+
+
+@pytest.mark.usefixtures("terms")
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_is_said_of_text_is_true(program: str, assembled: list[Kernel]) -> None:
+    """Which variables are in it, what else it calls its own, which types it computes with, and whether it has arrays."""
+    before = tg.device()
+    tg.set_device("numpy")
+    try:
+        for dtype in ("float32", "float64"):
+            for target in (*TARGETS.values(), Target(simd_bytes=16)):
+                assembled.clear()
+                source = compiled(PROGRAMS[program], dtype, target)
+                for kernel in assembled:
+                    for text, _ in kernel.printed:
+                        for word in unmarked_in(text):
+                            assert means_something(word) or kernel.reserved(word) or word in WORDS, f"{word!r} is not declared: {text!r}"
+                    arrays = any(re.match(r" *(const )?\w+ (\w+, )*\w+\[|.*(__local|barrier\()", line) for line in kernel.lines)
+                    alone = kernel.cooperates or kernel.arrays > 0
+                    assert alone == arrays if target.kind == "cpu" else alone >= arrays, kernel.text
+                    shown = " ".join(line.partition("//")[0] for line in kernel.lines)
+                    widest = max(of.itemsize * lanes for of, lanes in kernel.types)
+                    for name, lanes in re.findall(r"\b(u?(?:char|short|int|long)|float|double)(2|4|8|16)?\b", shown):
+                        if name == "double":
+                            assert any(of == np.float64 for of, _ in kernel.types), kernel.text
+                        if lanes and int(lanes) * SIZES[name] > target.simd_bytes:
+                            assert int(lanes) * SIZES[name] <= widest, kernel.text
+                assert ("cl_khr_fp64" in source) == (re.search(r"\bdouble\d*\b", re.sub(r"#define.*", "", source)) is not None)
+    finally:
+        tg.set_device(before)
+
+
+SIZES = {type_: dtype.itemsize for dtype, type_ in OPENCL.items()}
+
+
+def test_functions_say_their_types() -> None:
+    """A sine of floats computes with doubles."""
+    assert ("double", 8) in library.types(["tg_sin:float8"], Target())
+    assert library.types(["tg_exp:float8"], Target()) == {("float", 8)}
+
+
+def test_cpus_read_arrays_of_the_host_which_may_begin_anywhere() -> None:
+    """Vectors that begin at a multiple of their size in an array need not do so in memory."""
+    x = placeholder(Aval((64, 256), np.dtype("float32")), "x")
+    source = compile_graph(Graph.capture([x], [(x * 2.0).exp()]), TARGETS["avx2"]).source
+    assert "LOAD(float8, x" in source
+    assert "ALIGNED" not in source
+
+
+def test_a_user_may_call_a_variable_what_text_calls_its_own() -> None:
+    """The search for the largest element on a GPU has a variable `best`, which the user's did not know of."""
+    x = placeholder(Aval((3, 5000), np.dtype("float32")), "best")
+    source = compile_graph(Graph.capture([x], [bind(REGISTRY["argmax"], (x,), {"dim": 1})]), TARGETS["gpu"]).source
+    assert "float best = " in source
+    assert not re.search(r"\*(restrict )?best\b", source)

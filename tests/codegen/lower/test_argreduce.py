@@ -1,0 +1,49 @@
+"""argmax and argmin of rows, which CPUs search in vectors: lengths around the lanes, chunks, NaN, equals, parts of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.helpers.kernels import TARGETS, Checked
+from tests.helpers.marks import one_of
+from tracegrad.support.tuning import Tuning
+
+CPUS = {name: TARGETS[name] for name in ("avx512", "sse, 16 cores")}
+
+
+@pytest.mark.parametrize("shape", [(3, 31), (2, 64), (1, 65), (5, 129), (2, 300)])
+@one_of(2, "dtype", ["float32", "float64", "int32", "int64", "uint8", "float16"])
+def test_rows_are_searched_in_vectors(shape: tuple[int, int], dtype: str, on_numpy: None) -> None:
+    rng = np.random.default_rng(shape[1])
+    few = rng.integers(0, 4, shape).astype(dtype)                      # many equals: the first wins
+    ends, same = few.copy(), np.full(shape, 2, dtype)
+    ends[:, -1], ends[0, 0] = 9, 9
+    given = [few, ends, same]
+    if few.dtype.kind == "f":
+        nans = few - 2
+        nans[0, shape[1] // 2:], nans[-1, -1], nans[:, 3] = np.nan, np.nan, -np.inf
+        given += [nans, np.full(shape, np.nan, dtype), np.full(shape, -np.inf, dtype), np.where(few > 1, -0.0, 0.0).astype(dtype)]
+
+    @tg.trace
+    def step(*xs: Any) -> Any:
+        return [y for x in xs for y in (x.argmax(1), (x * 2).argmin(1), x[:, 1:].flip(1).argmax(1))]
+
+    found = step(*map(tg.tensor, given))
+    for x, y in zip(given, found[::3], strict=True):
+        np.testing.assert_array_equal(np.asarray(y), x.argmax(1))
+    for tuning in (None, Tuning(arg_chunk=50)):
+        with Checked(CPUS, tuning=tuning) as checked:
+            tg.trace(step.__wrapped__)(*map(tg.tensor, given))
+        assert checked.count
+
+
+def test_on_the_device() -> None:
+    x = np.random.default_rng(1).normal(size=(33, 257)).astype("float32")
+    x[3, 77:] = np.nan
+    low, high = tg.trace(lambda x: (x.argmin(1), x.argmax(1)))(tg.tensor(x))
+    np.testing.assert_array_equal(np.asarray(low), x.argmin(1))
+    np.testing.assert_array_equal(np.asarray(high), x.argmax(1))

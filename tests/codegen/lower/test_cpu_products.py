@@ -1,0 +1,255 @@
+"""Matrix products on CPUs as tile programs: shapes, layouts, fused loads and epilogues, for several targets, run without a driver."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.helpers.kernels import CPU, Checked
+from tests.helpers.marks import one_of
+from tracegrad.codegen.kernel.evaluator import Evaluator
+from tracegrad.codegen.kernel.expressions import Infix, Load, Local, Verbatim, nodes
+from tracegrad.codegen.kernel.index import ZERO, Var, constant
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.statements import (
+    Access,
+    Assign,
+    Block,
+    Bound,
+    Declare,
+    Raw,
+    Repeat,
+    Store,
+    statements_in,
+)
+from tracegrad.codegen.kernel.verify import verify_kernel
+from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.matmul import cpu
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.plan import assemble
+from tracegrad.errors import CompilerBug
+from tracegrad.execute.compile import executable_graph
+from tracegrad.support.dtypes import float16, float32
+from tracegrad.support.plan import Plan, Target
+from tracegrad.support.tuning import Tuning, tuned
+
+AVX512 = replace(CPU, simd_bytes=64, registers=32)
+SSE = replace(CPU, simd_bytes=16, cores=16, clang_builtins=False)
+RNG = np.random.default_rng(0)
+SHAPES = [
+    (1, 1, 1, 1), (1, 7, 3, 5), (1, 6, 16, 8), (1, 13, 37, 41), (1, 64, 10, 100), (1, 1, 50, 70), (1, 50, 1, 70), (1, 3, 4, 0),
+    (3, 9, 11, 13), (2, 33, 2, 40), (1, 5, 40, 300), (1, 100, 70, 3), (4, 1, 1, 33), (1, 8, 8, 700), (2, 20, 24, 300), (0, 3, 4, 5),
+]
+LAYOUTS = [("a", "b"), ("a", "t"), ("t", "b"), ("t", "t"), ("f", "f"), ("a", "1t"), ("f", "1")]
+
+
+def operand(how: str, *shape: int, dtype: str = "float32") -> tuple[Any, Any]:
+    """A (batch, rows, columns) matrix, and what a program makes of it: transposed, broadcast over the batch, or computed."""
+    batch, rows, columns = shape
+    shape = (1 if "1" in how else batch, *((columns, rows) if "t" in how else (rows, columns)))
+    x = tg.tensor((RNG.integers(-9, 9, shape) + (RNG.random(shape) if "float" in dtype else 0)).astype(dtype))
+
+    def read(x: Any) -> Any:
+        x = x.mT if "t" in how else x
+        x = x * 2 + 1 if "f" in how else x
+        return x.expand(batch, rows, columns) if "1" in how else x
+
+    return x, read
+
+
+def plan_of(fn: Any, *given: Any, target: Target = CPU) -> Plan:
+    traced = tg.trace(fn)
+    traced(*given)
+    return compile_graph(executable_graph(traced._seen().program.graph), target)
+
+
+@one_of(
+    3, ("target", "dtype", "every"),
+    [(CPU, "float32", 1), (CPU, "float64", 3), (CPU, "int32", 3), (CPU, "float16", 3), (AVX512, "float32", 2), (SSE, "float32", 3)],
+    ids=["avx2", "avx2_double", "avx2_int", "avx2_half", "avx512", "sse"],
+)
+@pytest.mark.usefixtures("on_numpy")
+def test_products_of_every_shape_and_layout(target: Target, dtype: str, every: int) -> None:
+    with Checked({"cpu": target}, slack=3.0) as checked:
+        for number, (batch, m, n, k) in list(enumerate(SHAPES))[::every]:
+            for how in (LAYOUTS[number % 7], LAYOUTS[(number + 2) % 7]):
+                (a, read_a), (b, read_b) = operand(how[0], batch, m, k, dtype=dtype), operand(how[1], batch, k, n, dtype=dtype)
+                tg.trace(lambda a, b, x=read_a, y=read_b: x(a) @ y(b))(a, b)
+    assert checked.count > len(SHAPES) // every
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])
+@pytest.mark.parametrize("written_out", [0, 48])
+def test_what_becomes_of_a_product(target: Target, written_out: int) -> None:
+    """Each element once, tiles that begin early included: an update in place would show it. Several results; results of other layouts."""
+    epilogues: list[Any] = [
+        lambda y, w, v: w.add_(y), lambda y, w, v: tg.relu(y + v) * w, lambda y, w, v: (y * 2, y.mT.contiguous()),
+        lambda y, w, v: (y, y.half() + w.half()), lambda y, w, v: y > w, lambda y, w, v: tg.nn.functional.pad(y, (0, 3)),
+    ]
+    with Checked({"cpu": target}, slack=3.0, tuning=Tuning(written_out=written_out)) as checked:
+        for m, n, k in [(13, 37, 20), (50, 3, 9), (9, 6, 70), (1, 40, 5)]:
+            for epilogue in epilogues:
+                (a, read_a), (b, read_b) = operand("a", 1, m, k), operand("t" if k == 70 else "f", 1, k, n)
+                w, v = operand("a", 1, m, n)[0], tg.tensor(RNG.random(n).astype(np.float32))
+                tg.trace(lambda a, b, w, v, f=epilogue, x=read_a, y=read_b: f(x(a) @ y(b), w, v))(a, b, w, v)
+    assert checked.count == 24
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize(("target", "dtype"), [(CPU, "float32"), (AVX512, "float64")], ids=["avx2", "avx512_double"])
+def test_lines_along_k_are_transposed_into_panels(target: Target, dtype: str) -> None:
+    """Lines and k below, at and above a block that is transposed, and several, with a rest and without; k in one part, and in many."""
+    target = replace(target, l2_bytes=1 << 10)
+    for batch, m, n, k in [(1, 150, 7, 13), (3, 129, 33, 65), (2, 130, 16, 16)]:
+        (a, _), (b, read) = operand("a", batch, m, k, dtype=dtype), operand("t", batch, k, n, dtype=dtype)
+        with Checked({"cpu": target}, slack=3.0, tuning=Tuning(pack_items=64)):
+            tg.trace(lambda a, b, y=read: a @ y(b))(a, b)
+        with tuned(Tuning(pack_items=64)):
+            assert "transposed at a time" in plan_of(lambda a, b, y=read: a @ y(b), a, b, target=target).source
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_product_beyond_the_second_cache_has_its_k_in_blocks(dtype: str) -> None:
+    """k below, at and above a block and two, whole and with a rest, in all layouts."""
+    target, tuning, blocked = replace(CPU, l2_bytes=8 << 10), Tuning(panel_bytes=4 << 10), []
+    for number, (batch, m, n, k) in enumerate([(1, 97, 300, 20), (1, 97, 90, 65), (2, 100, 64, 129), (1, 96, 33, 200), (1, 129, 7, 100)]):
+        (a, x), (b, y) = (operand(how, batch, *shape, dtype=dtype) for how, shape in zip(LAYOUTS[number], ((m, k), (k, n)), strict=True))
+        with Checked({"cpu": target}, slack=3.0, tuning=tuning):
+            tg.trace(lambda a, b, x=x, y=y: tg.tanh(x(a) @ y(b) * 0.01))(a, b)
+        with tuned(tuning):
+            plan = plan_of(lambda a, b, x=x, y=y: x(a) @ y(b), a, b, target=target)
+        blocked.append(" of k after " in plan.source)
+    assert {True, False} <= set(blocked), blocked
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("target", [CPU, pytest.param(AVX512, marks=pytest.mark.long), pytest.param(SSE, marks=pytest.mark.long)])
+def test_long_sums_are_cut_so_that_a_part_of_all_rows_is_in_the_cache(target: Target) -> None:
+    """k on both sides of four parts, m and n on both sides of many tiles; vectors (None: cut where the matrix lies across k)."""
+    target = replace(target, l2_bytes=1 << 10, cores=1)
+    shapes = {(1, 32, 48, 511): False, (1, 32, 48, 512): True, (1, 13, 37, 1000): True, (1, 12, 12, 515): True, (1, 11, 12, 515): False,
+              (1, 1, 90, 600): None, (1, 90, 1, 600): None, (2, 7, 65, 777): True}
+    for number, ((batch, m, n, k), cut) in enumerate(shapes.items()):
+        for how in {("t", "b"), [("a", "b"), ("a", "t"), ("f", "f"), ("t", "t"), ("f", "1")][number % 5]}:
+            (a, x), (b, y) = operand(how[0], batch, m, k), operand(how[1], batch, k, n)
+            with Checked({"cpu": target}, slack=5.0):
+                tg.trace(lambda a, b, x=x, y=y: x(a) @ y(b))(a, b)
+            across = how[1] == "b" if m == 1 else how[0] == "t"
+            text = plan_of(lambda a, b, x=x, y=y: x(a) @ y(b), a, b, target=target).source
+            assert ("_total(" in text) == (across if cut is None else cut), (number, how)
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_a_product_is_statements_that_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text. A store beyond the end is found, and one of what the neighbouring tile stores."""
+    seen: list[Kernel] = []
+    finish = assemble.assemble
+
+    def look(graph: Any, steps: Any, *rest: Any) -> Any:
+        seen.extend(step for step in steps if isinstance(step, Kernel))
+        return finish(graph, steps, *rest)
+
+    monkeypatch.setattr("tracegrad.codegen.passes.assemble", look)
+    (a, x), (b, y) = operand("a", 1, 131, 100), operand("f", 1, 100, 37)
+    plan_of(lambda a, b: tg.relu(x(a) @ y(b)), a, b, target=replace(CPU, cores=64))
+    kernel = next(k for k in seen if not k.entry.endswith("_pack_b") and "product" in k.comment)
+    found = list(statements_in(kernel.body))
+    assert not any(isinstance(s, Raw) for s in found)
+    assert not any(isinstance(e, Verbatim) for s in found for p in s.parts if isinstance(p, (Infix, Load)) for e in nodes(p))
+    verify_kernel(kernel)
+    store = next(s for s in found if isinstance(s, Store) and s.access.memory in kernel.parameters)
+    right = store.access.at
+    assert right is not None
+    store.access.at = right + 131 * 37
+    with pytest.raises(CompilerBug, match="that it has"):
+        verify_kernel(kernel)
+    store.access.at = right
+    start = next(s for s in found if isinstance(s, Declare) and re.fullmatch("i", s.symbol.name))
+    assert start.bound is not None
+    start.bound = Bound(start.bound.value, start.bound.low, start.bound.high, start.bound.limit - 3 if start.bound.limit else None)
+    with pytest.raises(CompilerBug, match="two work-items may meet"):      # the last tile begins so early that it stores the neighbour's
+        verify_kernel(kernel)
+
+
+def test_a_branch_is_not_parted_from_the_one_before_it() -> None:
+    """What does not depend on the second branch is computed in front of both."""
+    w = Writer(CPU, lambda node: "")
+    out = w.buffer(Temp("out", 0, 4, float32), "out", float32, "out")
+    n = w.item("n", 4, 0)
+    with w.branch(Infix("<", n, 2)):
+        w.store(Access(out, n.index), Local("x", float32))
+    with w.otherwise():
+        x = w.declare("x", Load(Access(out, constant(0)), float32), depth=0)
+        w.store(Access(out, n.index), x)
+    assert [type(item).__name__ for item in w.blocks[0].items] == ["Item", "Declare", "If", "If"]
+
+
+def test_what_is_rounded_in_the_head_of_a_loop_is_read_there() -> None:
+    """A half that a `Repeat` reads in its head and that is stored, too: it is rounded, as the loop reads it. Nobody else: it is not."""
+    def written(read: bool) -> str:
+        w = Writer(CPU, lambda node: "")
+        out = w.buffer(Temp("out", 0, 4, float16), "out", float16, "out")
+        n = w.item("n", 4, 0)
+        x = w.declare("x", cpu_rounded(w))
+        with w.repeat(Infix("<", x, 2)) if read else w.block(Block("{")):
+            y = w.declare("y", cpu_rounded(w))
+            w.store(Access(out, n.index), y)
+            w.leave() if read else None
+        w.store(Access(out, n.index), x)
+        w.round_once()
+        return Kernel("k", tuple(w.params.values()), w.blocks[0], (4,), None).text
+
+    assert written(True).count("tg_to_half") == 1
+    assert written(False).count("tg_to_half") == 0
+
+
+def cpu_rounded(w: Writer) -> Any:
+    return Evaluator(w, lambda node: None, {}).rounded(Local("given", float32), float16)
+
+
+def test_one_walk_finds_the_statements_of_heads_too() -> None:
+    w = Writer(CPU, lambda node: "")
+    var = Var("i", 8)
+    with w.block(Repeat(Infix("<", var, 8), Declare(var, "int", w.at(ZERO)), Assign(var, w.at(var.index + 1)))):
+        w.leave()
+    assert [type(s).__name__ for s in statements_in(w.blocks[0])] == ["Declare", "Break", "Assign"]
+
+
+def test_an_early_tile_is_apart_from_its_neighbour_only_where_it_says_so() -> None:
+    """Tiles of 4 of 10 elements, the last at 6: all four stored by each is an error; its first two only where it does not begin early is
+    none."""
+    def kernel(skip: bool) -> Kernel:
+        w = Writer(CPU, lambda node: "")
+        out = w.buffer(Temp("out", 0, 10, float32), "out", float32, "out")
+        tile = w.item("tile", 3, 0)
+        right, start = tile.index * 4, Var("i", 7)
+        w.add(Declare(start, "const int", w.least(right, 6), bound=Bound(w.at(right), ZERO, right, 6)))
+        w.bind(start)
+        for n in range(4):
+            if skip and n < 2:
+                with w.branch(Infix("==", w.at(start), w.at(right))):
+                    w.store(Access(out, start.index + n), Local("x", float32))
+            else:
+                w.store(Access(out, start.index + n), Local("x", float32))
+        for s in list(statements_in(w.blocks[0])):
+            if isinstance(s, Store):
+                s.value = w.at(ZERO)
+        return Kernel("k", tuple(w.params.values()), w.blocks[0], (3,), None)
+
+    verify_kernel(kernel(True))
+    with pytest.raises(CompilerBug, match="may meet"):
+        verify_kernel(kernel(False))
+
+
+def test_a_direct_product_is_one_kernel() -> None:
+    (a, x), (b, y) = operand("a", 1, 64, 64), operand("a", 1, 64, 64)
+    plan = plan_of(lambda a, b: x(a) @ y(b), a, b)
+    assert len(plan.launches) == 1
+    assert cpu.ALONE == plan.launches[0].local_size

@@ -1,0 +1,110 @@
+"""Rows of few numbers (coordinates, classes, a small grid's rows): each length from 1 on, in context, on the device and on the interpreter.
+
+A CPU's kernel does rows that are shorter than two vectors in narrower ones, or, where they share reductions or are of two or three numbers,
+as many rows as a vector has lanes side by side (`Shape.abreast`). What is left of a row at its end is done in narrower vectors, too. So
+lengths are tried around 4, 8, 16 and 32, and numbers of rows around the lanes of a vector and what a work-item does.
+`tests/helpers/size_cases.py` has what is compared.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.helpers.marks import one_of
+from tests.helpers.size_cases import AFTER, BEFORE, Case
+from tests.ops.test_sizes import OTHERS, check, on, planned  # noqa: F401
+from tracegrad.execute.compile import NUMPY
+
+SHARED = [                          # what every element of a row needs of all of them
+    "x.softmax(-1)", "x.log_softmax(-1) * y", "x.amax(-1, keepdim=True) * x", "F.layer_norm(x, (n,), r, r)", "F.rms_norm(x, (n,), r)",
+    "F.normalize(x, dim=-1)",
+    "(x - x.mean(-1, keepdim=True)) / (1 + x.var(-1, correction=0, keepdim=True))", "x / (1 + (x * x).sum(-1, True))",
+    "tg.where(x >= x.amax(-1, keepdim=True), x, y)", "x * (x.tanh().sum(-1, keepdim=True) + r)", "x.softmax(-1) - y.softmax(0)",
+    "(x.softmax(-1) * y).sum(-1)", "x.logsumexp(-1)",
+]
+MOVED = [                           # what is read elsewhere in the row, or is each row's or each column's
+    "x + r", "x * r.sum()", "x.roll(1, -1)", "x.roll(1, -1) * x.roll(-1, -1) - x", "x.flip(-1) * r", "F.pad(x, (1, 1))", "F.pad(x, (2, 3))",
+    "tg.cat([x[..., 1:], y[..., :1] * 2], -1)", "tg.cat([x * 2, y.exp()], -1)", "x * x[..., :1]", "x.cumsum(-1)", "stencil(x, 2)",
+    "padded_stencil(x, 2)", "tg.stack([x, y], -1)", "x.repeat_interleave(2, -1)", "tg.where(m, x, r)", "x.sum(-1, keepdim=True) + r",
+    "(x * 0.1).sum(0) * r", "(x * r).tanh()", "x.reshape(-1)[1:] - x.reshape(-1)[:-1]", "x.half().float() + r", "(x > r) & m",
+    "x.unsqueeze(-1) * r",
+]
+LENGTHS = [*range(1, 21), 23, 24, 25, 28, 30, 31, 32, 33, 36, 40, 47, 48, 49]
+
+
+def cases(seed: int, texts: list[str], n: int, layouts: tuple[str, ...] = ("many", "rows")) -> list[Case]:
+    rng = random.Random(seed)
+    before, after = list(BEFORE), list(AFTER)
+    if n < 7:                                                # most movements of `size_cases` take rows of 7
+        before, after = ["plain", "flip", "roll rows", "exp", "stride"], ["plain", "sum", "sum rows", "flip", "mean", "softmax"]
+    return [Case(text, n, layouts[k % len(layouts)], rng.choice(before), rng.choice(after), 1) for k, text in enumerate(texts)]
+
+
+@one_of(9, "n", LENGTHS)
+def test_rows_of_every_length(on: Any, n: int) -> None:      # noqa: F811
+    rng = random.Random(n)
+    texts = rng.sample(SHARED, 5) + rng.sample(MOVED, 7)
+    check(on, cases(n, texts, n), "float32" if n % 2 else "float64")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["here", *OTHERS])
+@pytest.mark.parametrize("n", LENGTHS)
+def test_rows_of_every_length_on_other_devices(on: Any, n: int, which: str) -> None:      # noqa: F811
+    device = on if which == "here" else planned(on, **OTHERS[which])
+    check(device, cases(n + 100, SHARED + MOVED, n), "float32")
+    check(device, cases(n + 200, SHARED + MOVED, n), "float64")
+
+
+@one_of(4, "rows", [1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 100, 4095, 4096, 4097, 9001])
+@pytest.mark.parametrize("n", [2, 3, 5, 10])
+def test_every_number_of_rows(on: Any, rows: int, n: int) -> None:      # noqa: F811
+    """Fewer than a vector has lanes; whole vectors and some; what one work-item does, and several, the last of which does less."""
+    rng = np.random.default_rng(rows + n)
+    x, r = rng.standard_normal((rows, n)), rng.standard_normal(n)
+
+    def f(x: Any, r: Any) -> Any:
+        y = x.softmax(1) * r
+        return y, x + r, x.roll(1, 1) - r, tg.cat([x, r.expand(rows, n)], 1), (x - x.mean(1, keepdim=True)).abs().amax(1)
+
+    found: dict[Any, list[Any]] = {}
+    for device in (on, NUMPY):
+        tg.set_device(device)
+        found[device] = [v.numpy() for v in tg.trace(f)(tg.tensor(x), tg.tensor(r))]
+    tg.set_device(on)
+    for a, b in zip(found[on], found[NUMPY], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("simd_bytes", [4, 8])
+def test_without_vectors(on: Any, simd_bytes: int) -> None:      # noqa: F811
+    device = planned(on, simd_bytes=simd_bytes)
+    check(device, [Case(text, n, "many", order=1) for n in (2, 3, 10) for text in ("x.softmax(-1)", "x + r", "x.roll(1, -1)")], "float64")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool", "float16", "complex64", "complex128"])
+@one_of(3, "n", [2, 3, 5, 10, 20, 31], first=1)
+def test_every_dtype(on: Any, n: int, dtype: str) -> None:      # noqa: F811
+    rng = np.random.default_rng(n)
+    x, r = (tg.tensor(rng.integers(0, 2 if dtype == "bool" else 50, s)).to(getattr(tg, dtype)) for s in ((67, n), (n,)))
+
+    def f(x: Any, r: Any) -> Any:
+        moved = (x.roll(1, 1), x.flip(1), tg.cat([x[:, 1:], x[:, :1]], 1), tg.where(x == r, r, x), x[:, ::2], x == x.roll(-1, 1))
+        if dtype == "bool":
+            return (*moved, x & x.any(1, keepdim=True) | r)
+        shared = x * x.sum(1, keepdim=True).to(x.dtype) + r
+        return (*moved, shared) if "complex" in dtype else (*moved, shared, tg.minimum(x, r) - x.amin(1, keepdim=True))
+
+    found: dict[Any, list[Any]] = {}
+    for device in (on, NUMPY):
+        tg.set_device(device)
+        found[device] = [v.numpy() for v in tg.trace(f)(tg.tensor(x.numpy()), tg.tensor(r.numpy()))]
+    tg.set_device(on)
+    for a, b in zip(found[on], found[NUMPY], strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a.astype("complex128"), b.astype("complex128"), rtol=2e-3 if dtype == "float16" else 1e-5)

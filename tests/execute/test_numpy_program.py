@@ -1,0 +1,231 @@
+"""Routines that are written as Python (tracegrad/numpy_backend/numpy_program.py) compute, bit for bit, what their steps do one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad import nn
+from tracegrad.errors import LinAlgError
+from tracegrad.execute.compile import Work
+from tracegrad.graph.canonical import resolve
+from tracegrad.graph.primitive import placeholder
+from tracegrad.nn import functional as F
+from tracegrad.numpy_backend import numpy_program
+from tracegrad.numpy_backend.numpy_program import Routine
+from tracegrad.tensors.tensor import Tensor
+
+
+def made_of(fn, *arrays):
+    """The Routine of `fn` on tensors like these, and its constants."""
+    nodes = [placeholder(tg.from_numpy(a)._n.aval) for a in arrays]
+    device = tg.device()
+    results = fn(*[Tensor(n, device) for n in nodes])
+    found = [resolve(r._n) for r in (results if isinstance(results, tuple) else (results,))]
+    work = Work(found, device, inputs=nodes)
+    return Routine(work.order, work.places, work.ends), [n.attrs["value"] for n in work.constants], work.order
+
+
+def normalized(x, w, b):
+    return F.gelu(F.layer_norm(x, (x.shape[-1],), w, b)) @ w[:, None] + b[:, None].T.sum()
+
+
+def with_columns(x, w, b):
+    y = (x * w[None, :]) * (x.sum(1, keepdim=True) + b[0])
+    return y, y.T.contiguous(), (y - x).amax(0), (y.T - x.T).mean(0), (x.T + x.T * 2.0 - 1.0).sum(0)
+
+
+def compared(x, w, b):
+    low, high = tg.minimum(x, w), tg.maximum(x, b)
+    return tg.where(low < high, low, 0.0), (low == x) & (high == x), tg.softmax(x + b, 1), (low - high).exp().log1p().sum()
+
+
+def with_numbers(x, w, b):
+    s = x.mean()
+    return s * w + s, (s - 1.0) / 3.0, (x - s).pow(2).mean(), (x[2] * s)[1:5:2], tg.cat([x, x * s])[:, 3]
+
+
+def with_views(x, w, b):
+    y = x * 2.0
+    part, turned = y[1:4], y.T                       # they share y's memory: nothing may be written over y
+    z = y + 1.0
+    return (part * 3.0).sum(0), turned.sum(0), z * y, y.reshape(-1)[::7], tg.stack([z, z]).sum(0)
+
+
+def with_reductions(x, w, b):
+    y = x * w
+    products = x @ y.T, y.T @ x, (x + b) @ w[:, None]
+    sums = x.sum(0), y.sum(0), y.T.sum(1), y.sum((0, 1)), x.sum(1), (y.sum(1) * 2.0).sum(0)
+    return *products, *sums, x.amax(0), y.amin((0, 1)), y.T.amax(1)
+
+
+PROGRAMS = [with_reductions, normalized, with_columns, compared, with_numbers, with_views]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("shape", [(7, 13), (33, 65), (1, 16), (129, 100), (300, 5)])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy):
+    random = np.random.default_rng(0)
+    given = [random.standard_normal(s).astype(dtype) for s in (shape, shape[1:], shape[1:])]
+    if shape[0] < 4 and program in (with_numbers, with_views):
+        shape = (5, *shape[1:])
+        given[0] = random.standard_normal(shape).astype(dtype)
+    made, constants, order = made_of(program, *given)
+    for turn in range(6):
+        arrays = [np.asarray(random.standard_normal(a.shape).astype(dtype)) for a in given]
+        before = [a.copy() for a in arrays]
+        with np.errstate(all="ignore"):
+            found = made(arrays, constants, order, [])
+            wanted = made.run(arrays, constants, order, [], None)
+        assert (made.written is not None) == (turn + 1 >= numpy_program.WRITTEN)
+        for a, b in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(a, b)                  # what comes in is nobody's to write
+        for f, w in zip(found, wanted, strict=True):
+            assert (f.dtype, f.shape) == (w.dtype, w.shape)
+            assert f.tobytes() == w.tobytes()
+
+
+def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monkeypatch):
+    monkeypatch.setattr(numpy_program, "LINES", 10)
+    random = np.random.default_rng(0)
+    x = random.standard_normal((7, 12)).astype(np.float32)
+
+    def long(x):
+        y = x
+        for k in range(24):
+            y = (y * 0.9 + x).tanh() if k % 2 else y - x
+        return y
+
+    made, constants, order = made_of(long, x)
+    expected = numpy_program.WRITTEN * (1 + len(made.steps) // 10)
+    assert expected > 3 * numpy_program.WRITTEN
+    kept = numpy_program._read.cache_info().currsize
+    for turn in range(expected + 3):
+        x = random.standard_normal((7, 12)).astype(np.float32)
+        found, = made([x], constants, order, [])
+        assert (made.written is not None) == (turn + 1 >= expected)
+        wanted = x
+        for k in range(24):
+            wanted = np.tanh(wanted * np.float32(0.9) + x) if k % 2 else wanted - x
+        np.testing.assert_array_equal(found, wanted)
+    assert numpy_program._read.cache_info().currsize == kept
+
+
+def test_steps_of_thousands_of_operations(monkeypatch):
+    """A simulation of 12 numbers in 500 turns, fitted: what numpy does is written after some steps."""
+    if tg.device().kind == "numpy" or not tg.device().in_host_memory:
+        pytest.skip("kernels or the interpreter")
+    monkeypatch.setattr(tg.config, "eager", True)
+    written = []
+    real = numpy_program.Writer.__init__
+    monkeypatch.setattr(numpy_program.Writer, "__init__", lambda self, routine, *given: (written.append(len(routine.steps)),
+                                                                                         real(self, routine, *given))[1])
+    start = np.random.default_rng(0).standard_normal(12)
+    p = 0.5
+    for _ in range(numpy_program.WRITTEN * 4 + 6):
+        w = tg.tensor(p, dtype=tg.float64, requires_grad=True)
+        z = x = tg.tensor(start)
+        for _ in range(500):
+            z = z + 0.01 * (w * x - z * z * 0.1).sin()
+        loss = (z * z).mean()
+        slope, = tg.autograd.grad(loss, w)
+
+        values, tangent = start.copy(), np.zeros(12)               # forward mode by hand
+        for _ in range(500):
+            inner = p * start - values * values * 0.1
+            values, tangent = (values + 0.01 * np.sin(inner),
+                               tangent + 0.01 * np.cos(inner) * (start - 0.2 * values * tangent))
+        assert abs(loss.item() - (values * values).mean()) < 1e-10
+        assert abs(slope.item() - (2 * values * tangent).mean()) < 1e-10
+        p -= 0.1 * slope.item()
+    assert max(written) > numpy_program.LINES
+
+
+def test_arrays_are_written_over_where_nobody_reads_them_again(on_numpy):
+    x = np.ones((64, 65), np.float32)
+    made, constants, order = made_of(lambda x: ((x * 2.0 + 1.0) - x).exp() * x, x)
+    kept, kept_constants, kept_order = made_of(lambda x: (((y := x * 2.0) + 1.0) - x, y), x)
+    for _ in range(numpy_program.WRITTEN):
+        made([x], constants, order, [])
+        kept([x], kept_constants, kept_order, [])
+    variables = [r.written.__code__.co_nlocals - r.written.__code__.co_argcount for r in (made, kept)]
+    assert variables[0] < variables[1]
+    results = [made([x], constants, order, []), kept([x], kept_constants, kept_order, [])]
+    again = [made([x], constants, order, []), kept([x], kept_constants, kept_order, [])]
+    for first, second in zip(results, again, strict=True):
+        for a, b in zip(first, second, strict=True):
+            assert not np.may_share_memory(a, b)
+
+
+def test_errors_come_with_the_users_line(monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    if tg.device().kind == "numpy":
+        pytest.skip("the interpreter has no routines")
+    good = tg.eye(3) * 2.0
+    for turn in range(8):
+        found = tg.linalg.inv((good if turn < 7 else tg.zeros(3, 3)) + 0.0 * good).sum()
+        if turn < 7:
+            assert found.item() == 1.5
+        else:
+            with pytest.raises(LinAlgError, match=r"test_numpy_program.py"):
+                found.item()
+
+
+def test_indices_out_of_range_are_reported_by_what_is_written(monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    if tg.device().kind == "numpy":
+        pytest.skip("the interpreter has no routines")
+    table = nn.Embedding(7, 5)
+    for turn in range(8):
+        index = tg.tensor([turn, 1, turn])
+        loss = table(index).square().sum()
+        loss.backward()
+        if turn < 7:
+            assert np.isfinite(loss.item())
+        else:
+            with pytest.raises(IndexError, match="7"):
+                loss.item()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_paddings_that_do_not_overlap_are_put_together(dtype, on_numpy):
+    def split(x):
+        parts = [nn.functional.pad(p, (a, 12 - a - p.shape[1])) for p, a in zip(x.split((3, 4, 5), 1), (0, 3, 7), strict=True)]
+        return (parts[0] + parts[1]) + parts[2], parts[2]
+
+    def left_out(x):
+        return nn.functional.pad(x[:, :3], (0, 9)) + nn.functional.pad(x[:, 7:], (7, 0))
+
+    def overlapping(x):
+        return nn.functional.pad(x[:, :8], (0, 4)) + nn.functional.pad(x[:, 7:], (7, 0))
+
+    def of_ones(x):
+        return nn.functional.pad(x[:, :3], (0, 9), value=1.0) + nn.functional.pad(x[:, 7:], (7, 0))
+
+    x = np.random.default_rng(0).standard_normal((7, 12)).astype(dtype)
+    x[2, 5], x[1, 8] = -0.0, np.nan
+    for fn, together in ((split, 1), (left_out, 1), (overlapping, 0), (of_ones, 0), (lambda x: split(x)[0], 1)):
+        made, constants, order = made_of(fn, x)
+        assert sum(s.fn.name == "add" and not isinstance(s.rule, np.ufunc) for s in made.steps) == together
+        found = [made([x], constants, order, []) for _ in range(numpy_program.WRITTEN + 2)]
+        values = {}
+        for node in order:                                       # one by one
+            values[node] = node.fn.numpy(*[values.get(o, x) for o in node.operands], **node.attrs)
+        wanted = [values[order[i]] for i in made.ends]
+        for results in found:
+            for f, w in zip(results, wanted, strict=True):
+                assert f.tobytes() == w.tobytes()
+
+
+def test_routines_that_differ_in_sizes_share_their_text(on_numpy):
+    written = []
+    for n in (7, 13):
+        x = np.ones((n, 5), np.float32)
+        made, constants, order = made_of(lambda x: (x.reshape(-1) * 2.0).exp().reshape(5, -1), x)
+        for _ in range(numpy_program.WRITTEN + 1):
+            found, = made([x], constants, order, [])
+        assert found.shape == (5, n)
+        written.append(made.written)
+    assert written[0].__code__ is written[1].__code__

@@ -1,0 +1,304 @@
+"""float16 and bfloat16 mean one thing: what an operation returns is rounded before anything reads it, in kernels as by numpy."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.helpers.kernels import TARGETS, Checked, random_target, random_tuning
+from tests.helpers.marks import one_of
+from tests.helpers.values import plain
+from tests.random_programs.half_programs import half_program
+from tests.runtime.test_matrix import on  # noqa: F401  (a fixture: the default device by its own schedule, and by that of GPUs)
+from tracegrad.nn import functional as F
+from tracegrad.support.dtypes import finfo
+
+SIZES = [1, 8, 1003]
+HALF = np.float16
+BOTH = pytest.mark.parametrize("dtype", [np.float16, tg.bfloat16.type], ids=["float16", "bfloat16"])
+
+
+def half(n, value, dtype=tg.float16):
+    return tg.full((n,), value, dtype=dtype)
+
+
+def equal(found, wanted):
+    np.testing.assert_array_equal(plain(found), plain(np.asarray(wanted)))
+
+
+@BOTH
+@pytest.mark.parametrize("n", SIZES)
+def test_a_result_is_what_is_compared(device, run, n, dtype):
+    z, same = run(lambda x, e: (lambda z: (z, z == x))(x + e))(half(n, 1.0, dtype), half(n, 2.0**-12, dtype))
+    assert (z.numpy() == 1).all()
+    assert same.numpy().all()
+
+
+LOOKS = {
+    "nan_to_num": (lambda y: tg.nan_to_num(y * y), 65504.0),
+    "isfinite": (lambda y: tg.isfinite(y * y).all(), False),
+    "where": (lambda y: (lambda z: tg.where(tg.isfinite(z), z, 0))(y * y), 0.0),
+    "isinf": (lambda y: (y * y).isinf(), True),
+    "clamp": (lambda y: (y * y).clamp(max=30000.0), 30000.0),
+    "maximum": (lambda y: tg.maximum(y * y, -y), np.inf),
+    "difference": (lambda y: (y * y) - (y * y), np.nan),
+    "comparison": (lambda y: y * y > 65504, True),
+    "quotient": (lambda y: 1 / (y * y), 0.0),
+    "square and back": (lambda y: (y * y) * 0.0001, np.inf),
+    "to float": (lambda y: (y * y).float(), np.inf),
+    "argmax": (lambda y: tg.stack((y, y * y, y * y * 2)).argmax(0), 1),
+    "sort": (lambda y: tg.stack((y * y, y)).sort(0)[0][1], np.inf),
+    "gather": (lambda y: (y * y)[tg.zeros(3, dtype=tg.int64)], np.inf),
+    "power": (lambda y: y ** -2, HALF(4e-8)),
+    "sum": (lambda y: (y * y).sum(), np.inf),
+    "reciprocal": (lambda y: (y * 20).reciprocal(), HALF(0.0)),
+}
+
+
+def test_what_overflows_is_infinite(device, run):
+    for name, found in run(lambda y: {key: fn(y) for key, (fn, _) in LOOKS.items()})(half(1003, 5000.0)).items():
+        np.testing.assert_array_equal(found.numpy(), np.full(found.shape, LOOKS[name][1], found.numpy().dtype), err_msg=name)
+
+
+@pytest.mark.parametrize("n", [8, pytest.param(1003, marks=pytest.mark.long)])
+@one_of(6, "name", LOOKS)
+def test_what_overflows_is_infinite_in_kernels_of_its_own(kernels, name, n):
+    fn, wanted = LOOKS[name]
+    found = tg.trace(fn)(half(n, 5000.0)).numpy()
+    np.testing.assert_array_equal(found, np.full(found.shape, wanted, found.dtype))
+
+
+def test_a_guard_of_scaled_gradients_sees_that_they_overflow(device, run):
+    """Loss scaling halves the scale, and leaves the parameters alone, where a gradient is not finite."""
+    def step(w, x, scale):
+        (g,) = tg.autograd.grad(((w * x).sum() * scale), w)
+        fine = tg.isfinite(g).all()
+        return tg.where(fine, w - g / scale, w).detach(), tg.where(fine, scale * 2, scale * 0.5), fine
+
+    w, x = half(100, 0.5).requires_grad_(), half(100, 700.0)
+    for scale, fine in ((64.0, True), (128.0, False)):
+        new, after, seen = run(step)(w, x, tg.tensor(scale, dtype=tg.float16))
+        assert bool(seen) is fine
+        assert after.item() == (scale * 2 if fine else scale * 0.5)
+        assert ((new == w).all().item()) is not fine
+
+
+def test_subnormal_results_are_rounded(device, run):
+    a = np.array([2.0**-13, 3 * 2.0**-14, 2.0**-24, 5 * 2.0**-24, 1.0], HALF)
+    b = np.array([2.0**-12, 2.0**-11, 0.5, 0.5, 2.0**-24], HALF)
+    product, zero, back = run(lambda a, b: (lambda z: (z, z == 0, z * 2.0**10))(a * b))(tg.tensor(a), tg.tensor(b))
+    wanted = a * b
+    np.testing.assert_array_equal(product.numpy(), wanted)
+    np.testing.assert_array_equal(zero.numpy(), wanted == 0)
+    np.testing.assert_array_equal(back.numpy(), wanted * HALF(2.0**10))
+
+
+@BOTH
+def test_what_is_stored_and_used_is_one_value(device, run, dtype):
+    """A result, also one that a second kernel computes anew, and what is made of it."""
+    x = np.random.default_rng(0).standard_normal((70, 130)).astype(dtype)
+
+    def fn(x):
+        y = x * 1.7 + 0.3
+        top = (y * y).amax(-1, keepdim=True)
+        return y, y - x, top, (y * y == top).sum(-1), (y * y).sum(0) * 0 + (y * y)[0]
+
+    y, rest, top, hits, first = (t.numpy() for t in run(fn)(tg.tensor(x)))
+    with tg.no_grad():
+        wanted = (x * np.float32(1.7)).astype(dtype) + dtype(0.3)
+    equal(y, wanted)
+    equal(rest, y - x)
+    equal(top, (y * y).max(-1, keepdims=True))
+    equal(hits, (y * y == top).sum(-1))
+    equal(first, (y * y)[0])
+
+
+@BOTH
+@pytest.mark.parametrize("steps", [3, 40])
+def test_what_a_loop_carries_is_rounded(device, run, steps, dtype):
+    def turn(c, row):
+        z = c * 1.001 + row
+        return z, (z, z == c)
+
+    rows = np.full((steps, 33), 2.0**-10, dtype)
+    start = np.linspace(1, 3, 33).astype(dtype)
+    last, (each, same) = run(lambda c, rows: tg.scan(turn, c, rows))(tg.tensor(start), tg.tensor(rows))
+    c = start
+    for k in range(steps):
+        z = (c * np.float32(1.001)).astype(dtype) + rows[k]
+        equal(each.numpy()[k], z)
+        equal(same.numpy()[k], z == c)
+        c = z
+    equal(last.numpy(), c)
+
+
+@BOTH
+def test_products_are_rounded_before_what_follows(device, run, dtype):
+    """In the kernel of the product, and where another reads it."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-20, 20, shape).astype(dtype) for shape in ((33, 65), (65, 70)))
+    bias = rng.standard_normal(70).astype(dtype)
+
+    def fn(a, b, bias):
+        y = a @ b
+        return y + bias, (y + bias) == y, F.linear(a, b.T, bias), (a * 1.1) @ b, tg.isfinite(y * 40).sum()
+
+    added, same, linear, fused, finite = (t.numpy() for t in run(fn)(tg.tensor(a), tg.tensor(b), tg.tensor(bias)))
+    y = (a.astype(np.float32) @ b.astype(np.float32)).astype(dtype)
+    equal(added, y + bias)
+    equal(same, y + bias == y)
+    equal(linear, y + bias)
+    scaled = (a * np.float32(1.1)).astype(dtype).astype(np.float32)
+    np.testing.assert_allclose(plain(fused), scaled @ b.astype(np.float32), rtol=eps(dtype), atol=2048 * eps(dtype))
+    with np.errstate(over="ignore"):
+        assert finite == np.isfinite(y * dtype(40)).sum()
+
+
+@BOTH
+def test_convolutions_are_rounded_before_what_follows(device, run, dtype):
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-9, 9, (2, 3, 12, 17)).astype(dtype), rng.integers(-9, 9, (4, 3, 3, 3)).astype(dtype)
+
+    def fn(x, w):
+        y = F.conv2d(x, w, padding=1)
+        return y, y + 0.3 == y, F.relu(y * 300)
+
+    y, same, large = (t.numpy() for t in run(fn)(tg.tensor(x), tg.tensor(w)))
+    equal(same, y + dtype(0.3) == y)
+    with np.errstate(over="ignore"):
+        equal(large, np.maximum(y * dtype(300), 0))
+
+
+# ----------------------------------------------------------------------------------------------------- one operation, rounded once
+
+
+@pytest.mark.parametrize("n", [100_000, pytest.param(1 << 25, marks=pytest.mark.long)])
+def test_a_mean_divides_before_it_is_rounded(device, run, n):
+    if tg.device().kind == "numpy" and n > 1 << 20:
+        pytest.skip("numpy takes seconds for as many halves")
+    assert run(lambda x: x.half().mean())(tg.ones(n)).item() == 1
+    x = tg.full((n,), 300.0, dtype=tg.float16)
+    found = run(lambda x: (x.mean(), x.var(), x.std(), (x - 299.0).norm() / n**0.5))(x)
+    np.testing.assert_allclose([float(v) for v in found], [300.0, 0.0, 0.0, 1.0], rtol=2**-9)
+
+
+ONCE = {
+    "softmax": lambda x: F.softmax(x, -1), "log_softmax": lambda x: F.log_softmax(x, -1), "logsumexp": lambda x: x.logsumexp(-1),
+    "mean": lambda x: x.mean(-1), "var": lambda x: x.var(-1), "std": lambda x: x.std(0), "norm": lambda x: x.norm(dim=-1),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]), "gelu": lambda x: F.gelu(x.abs()), "silu": F.silu, "mish": F.mish, "elu": F.elu,
+    "softplus": F.softplus, "tanhshrink": F.tanhshrink, "hardswish": F.hardswish, "sigmoid": tg.sigmoid,
+    "rsqrt": lambda x: (x.abs() + 1).rsqrt(), "mse_loss": lambda x: F.mse_loss(x, x.flip(-1)),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x.flip(-1)), "cross_entropy": lambda x: F.cross_entropy(x, x.argmin(-1)),
+    "binary": lambda x: F.binary_cross_entropy_with_logits(x, (x > 0).to(x.dtype)), "lerp": lambda x: x.lerp(x.flip(0), 0.3),
+    "addcmul": lambda x: tg.addcmul(x, x, x.flip(0), value=0.3), "power": lambda x: x.clamp(-30, 30)**3,
+    "avg_pool": lambda x: F.avg_pool1d(x, 3), "sums": lambda x: x.abs().sum(-1), "products": lambda x: (x.clamp(-2, 2)).prod(-1),
+    "normalize": F.normalize, "cosine": lambda x: F.cosine_similarity(x, x.flip(0)), "logsigmoid": F.logsigmoid,
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None].flip(1), x[None]),
+}
+
+
+def eps(dtype):
+    return float(finfo(np.dtype(dtype)).eps)
+
+
+def once(run, functions, dtype):
+    """One rounding of each: within the last place of what float32 gives (which may lie between two halves)."""
+    x = (np.random.default_rng(1).standard_normal((20, 66)) * 8).astype(dtype)
+
+    def all_of(x):
+        return {name: fn(x) for name, fn in functions.items()}
+
+    found, wide = run(all_of)(tg.tensor(x)), run(all_of)(tg.tensor(x.astype(np.float32)))
+    for name in functions:
+        assert found[name].dtype == dtype
+        with np.errstate(over="ignore"):
+            wanted = plain(wide[name].numpy().astype(dtype))
+        np.testing.assert_allclose(plain(found[name].numpy()), wanted, rtol=eps(dtype), atol=2.0**-24, err_msg=name)
+
+
+@BOTH
+def test_an_operation_is_computed_in_float32_and_rounded_once(device, run, dtype):
+    once(run, ONCE, dtype)
+
+
+@one_of(7, ("name", "dtype"), [(name, dtype) for name in ONCE for dtype in (tg.float16, tg.bfloat16)], 6)
+def test_a_kernel_of_one_operation_rounds_once(kernels, name, dtype):
+    once(tg.trace, {name: ONCE[name]}, dtype)
+
+
+@BOTH
+def test_gradients_of_operations_are_rounded_once(device, run, dtype):
+    """1 - tanh(x)**2, where tanh(x) is rounded to 1, is 0; where it is next to it, it has 10 digits."""
+    x = np.linspace(-4, 4, 300).astype(dtype)
+    for fn, slope in ((tg.tanh, lambda y: 1 - y * y), (tg.sigmoid, lambda y: y * (1 - y)), (tg.sqrt, lambda y: 0.5 / y)):
+        at = np.abs(x) + dtype(0.1) if fn is tg.sqrt else x
+        y, g = run(lambda x, fn=fn: (fn(x), tg.autograd.grad(fn(x).sum(), x)[0]))(tg.tensor(at).requires_grad_())
+        wanted = slope(y.detach().numpy().astype(np.float32)).astype(dtype)
+        np.testing.assert_allclose(plain(g.numpy()), plain(wanted), rtol=eps(dtype), atol=2.0**-24)
+
+
+# --------------------------------------------------------------------------------------------------------------- random programs
+
+
+def check(seed, dtype, targets, tuning=None, lines=9):
+    text, program, arrays = half_program(Random(seed), dtype, lines=lines)
+    before = tg.set_device("numpy")
+    try:
+        with np.errstate(all="ignore"), Checked(targets, tuning=tuning, slack=0.0) as checked:
+            tg.trace(program)(*map(tg.tensor, arrays))
+        assert checked.count
+    except AssertionError as error:
+        error.add_note(f"seed {seed}\n{text}")
+        raise
+    finally:
+        tg.set_device(before)
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(4))
+def test_kernels_of_random_programs_give_the_bits_of_numpy(seed, default_device, dtype):
+    check(seed, np.dtype(dtype), TARGETS)
+
+
+@pytest.mark.long
+@BOTH
+def test_kernels_of_many_random_programs_give_the_bits_of_numpy(default_device, dtype):
+    for seed in range(1000, 1200):
+        rng = Random(seed)
+        check(seed, np.dtype(dtype), {"any": random_target(rng)}, random_tuning(rng), rng.choice([4, 9, 20]))
+
+
+def both(seed, device, dtype):
+    """A program by the device's kernels, and by numpy untraced."""
+    text, program, arrays = half_program(Random(seed), dtype, quotients=False)
+    results = []
+    for where, run in ((device, tg.trace), ("numpy", lambda fn: fn)):
+        tg.set_device(where)
+        with np.errstate(all="ignore"):
+            results.append([np.asarray(t.numpy()) for t in run(program)(*map(tg.tensor, arrays))])
+    for found, wanted in zip(*results, strict=True):
+        np.testing.assert_array_equal(plain(found), plain(wanted), err_msg=text)
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(20, 22))
+def test_random_programs_on_the_device(seed, default_device, dtype):
+    both(seed, default_device, np.dtype(dtype))
+
+
+@pytest.mark.long
+@pytest.mark.matrix
+@BOTH
+@pytest.mark.parametrize("seed", range(40, 52))
+def test_random_programs_on_every_schedule(seed, on, default_device, dtype):  # noqa: F811
+    both(seed, on, np.dtype(dtype))
+
+
+@pytest.fixture
+def default_device():
+    before = tg.device()
+    yield before
+    tg.set_device(before)

@@ -1,0 +1,220 @@
+"""Every cache of the process is one of support/cache.py's, with a budget and statistics; what forgets, and when."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad.execute import policy
+from tracegrad.support import cache
+from tracegrad.support.cache import Cache
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("tracegrad", "codegen", "runtime")
+MODULES = {f"{'' if folder == 'tracegrad' else 'tracegrad.'}{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}": path
+           for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))
+           if path.relative_to(ROOT).parts[:2] not in (("tracegrad", "codegen"), ("tracegrad", "runtime"))}
+CHANGES = {"append", "add", "update", "setdefault", "pop", "popitem", "clear", "extend", "insert", "remove", "discard", "appendleft",
+           "popleft"}
+MAKERS = {"dict", "list", "set", "OrderedDict", "Counter", "defaultdict", "deque", "WeakSet", "WeakValueDictionary", "WeakKeyDictionary"}
+
+# What changes and is no cache: registries, which are full once everything is imported; state; and counts.
+OTHERS = {
+    "graph.operators": {"PUBLIC": "registry", "FUNCTIONAL": "registry", "SPECIAL": "registry", "LINALG": "registry", "FOURIER": "registry"},
+    "graph.primitive": {"REGISTRY": "registry", "_uid": "a count"},
+    "codegen.lower.context": {"LOWERINGS": "registry"},
+    "codegen.kernel.instructions": {"INSTRUCTIONS": "registry"},
+    "support.modes": {"float32_matmul": "state: a setting"},
+    "distributions.divergence": {"_RULES": "registry"},
+    "autograd.backward_cache": {"_ordinary": "a part of the registry"},
+    "support.cache": {"_tables": "the list of caches", "_caches": "the list of caches"},
+    "graph.cached_subgraphs": {"KINDS": "by classes of tensors and dtypes, of which there are few"},
+    "tensors.call_trie": {"_roots": "one for each device and default dtype", "NUMBERS": "no more than a tape has places"},
+    "execute.policy": {"AT_ONCE": "a count", "counts": "counts", "_reasons": "counts"},
+    "execute.plan_cache": {"counts": "counts"},
+    "runtime.program": {"counts": "counts"},
+    "execute.compile": {"compiled": "a count", "_chosen": "state: the default device",
+                        "_detached": "state: what is to be cut from its history"},
+    "execute.deferred": {"waiting": "state: the pending work", "flushes": "a count"},
+    "support.philox": {"_last": "one entry"},
+    "support.random_state": {"_state": "state: the random stream"},
+    "support.dtypes": {"_default_float": "state: the default dtype"},
+    "tensors.settings": {"_deterministic": "state: a setting"},
+    "tensors.tensor": {"PRINTING": "state: how tensors are printed"},
+    "ops.arrays.index_checks": {"_conditions": "state: of the code that is recorded"},
+    "autograd": {"_afterwards": "hooks of the user's"},
+    "autograd.forward_ad": {"_levels": "state: the levels that are open"},
+    "nn.utils.parametrize": {"_within": "state: the blocks that are open", "_values": "of the blocks that are open, with which it ends"},
+    "codegen.kernel.run.memory": {"group_arrays": "of the group that runs"},
+    "runtime.device": {"_devices": "as many as the drivers have", "_decided": "state: the default device"},
+}
+
+
+def tables(tree):
+    """The module-level names that a container is assigned to."""
+    found = set()
+    for node in tree.body:
+        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        call = value.func if isinstance(value, ast.Call) else None
+        maker = call.attr if isinstance(call, ast.Attribute) else call.id if isinstance(call, ast.Name) else ""
+        if isinstance(value, (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)) or maker in MAKERS:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {t.id for t in targets if isinstance(t, ast.Name)}
+    return found
+
+
+def changed(tree):
+    """The names of what functions change."""
+    found = set()
+    for outer in tree.body:
+        for node in ast.walk(outer) if isinstance(outer, (ast.FunctionDef, ast.ClassDef)) else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+                found |= {n.id for n in [node.func.value] if isinstance(n, ast.Name)}
+            targets = [*node.targets] if isinstance(node, (ast.Assign, ast.Delete)) else []
+            targets += [node.target] if isinstance(node, ast.AugAssign) else []
+            for t in targets:
+                while isinstance(t, (ast.Subscript, ast.Starred)):
+                    t = t.value
+                    found |= {n.id for n in [t] if isinstance(n, ast.Name)}
+                found |= {t.id for t in [t] if isinstance(node, ast.AugAssign) and isinstance(t, ast.Name)}
+    return found
+
+
+def test_every_cache_is_listed():
+    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+    changes = {name: changed(tree) for name, tree in trees.items()}
+    everywhere = set().union(*changes.values())
+    known = {id(t) for t in [*cache.tables().values(), *cache.caches()]}
+    found = {}
+    for name, tree in trees.items():
+        short = name.removeprefix("tracegrad.").removesuffix(".__init__")
+        others = OTHERS.get(short, {})
+        for table in sorted(tables(tree) & (changes[name] | {n for n in everywhere if n[0] != "_"})):
+            if table in others:
+                found.setdefault(short, set()).add(table)
+                continue
+            module = importlib.import_module(name.removesuffix(".__init__"))
+            assert id(getattr(module, table)) in known, f"{name}.{table} changes and is not listed: make it a Cache, or say what it is"
+    assert found == {name: set(names) for name, names in OTHERS.items()}                    # nothing is excused that is not there
+
+
+def test_nothing_memoizes_by_itself():
+    """functools' caches are made by cache.memoize, which lists them; those of a call's own are its own."""
+    for name, path in MODULES.items():
+        tree = ast.parse(path.read_text())
+        lasting = [*tree.body, *(n for c in tree.body if isinstance(c, ast.ClassDef) for n in c.body)]
+        texts = [ast.unparse(d) for n in lasting if isinstance(n, ast.FunctionDef) for d in n.decorator_list]
+        assert not [t for t in texts if t.split("(")[0].split(".")[-1] in ("lru_cache", "cache")], name
+
+
+@pytest.mark.parametrize("weigh", [None, lambda key, value: 1])
+def test_what_is_used_stays(weigh):
+    made = Cache("test", 100, weigh)
+    made["used"] = 1
+    for k in range(1000):
+        made[k] = k
+        assert made["used"] == 1
+        assert made.size() == len(made.entries()) <= 100
+    assert made["new"] is None
+    assert made[999] == 999
+    assert made[3] is None
+    assert made.misses == 2
+    assert 950 in dict(made.entries())
+
+
+def test_half_the_budget_is_never_forgotten():
+    made = Cache("test", 100)
+    for turn in range(5):
+        for k in range(50):
+            if made[k] is None:
+                assert turn == 0
+                made[k] = k
+
+
+def test_weights():
+    dropped = []
+    made = Cache("test", 100, lambda key, value: value, dropped=lambda key, value: dropped.append(key))
+    made["a"] = 20
+    made["b"] = 20
+    made["a"] = 30                                          # another value of the same key
+    assert made.size() == 50
+    made["c"] = 40
+    assert made.size() == 90
+    made["large"] = 1000
+    assert (dict(made.entries()), dropped) == ({"large": 1000}, ["a", "b", "c"])
+    assert made.take("large") == 1000
+    assert (made.size(), made["large"]) == (0, None)
+    made["d"] = 60
+    made["e"] = 60
+    assert dict(made.entries()) == {"e": 60}
+    made.clear()
+    assert (made.entries(), made.size(), made["d"]) == ([], 0, None)
+
+
+def test_none_is_a_value():
+    made = Cache("test", 4)
+    assert made["a"] is None
+    assert "a" not in made
+    made["a"] = None
+    for k in range(2):
+        made[k] = k
+    assert made["a"] is None
+    assert "a" in made
+    assert made.misses == 1
+
+
+def test_uses_are_counted_past_what_is_forgotten():
+    made = Cache("test", 4, uses=lambda value: value)
+    for k in range(20):
+        made[k] = 1
+    assert made.used() == 20
+
+
+def test_threads():
+    made, wrong = Cache("test", 50), []
+
+    def work(n):
+        for k in range(3000):
+            key = k * n % 97
+            if made[key] not in (None, key):
+                wrong.append(key)
+            made[key] = key
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (3, 5, 7)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+    assert made.size() == len(made.entries()) <= 50
+
+
+def test_a_name_that_no_cache_has():
+    with pytest.raises(KeyError, match="nothing"):
+        cache.clear(["nothing"])
+
+
+@pytest.mark.recall
+@pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="nothing is done at once on this device")
+def test_the_report_tells_sizes_and_hits(monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    policy.structures.clear()
+    before = tg.report()["caches"]
+    x = tg.tensor(np.ones((3, 5), np.float32))
+    (x + 2.625).numpy()
+    for _ in range(6):
+        y = (x * 1.625).sum()
+        view = x.T
+    assert (y.item(), view.shape) == (24.375, (5, 3))
+    found = tg.report()["caches"]
+    assert found["calls"]["hits"] - before.get("calls", {"hits": 0})["hits"] >= 8
+    assert found["views"]["hits"] - before.get("views", {"hits": 0})["hits"] >= 3
+    assert 0 < found["structures"]["size"] <= found["structures"]["budget"]
+    assert all(counts["entries"] >= 0 for counts in found.values())
+    assert "in the cache of views (size" in str(tg.report())

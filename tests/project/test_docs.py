@@ -1,0 +1,122 @@
+"""The documents: code blocks run and print what the ```text block behind them says, names exist, figures say how to repeat them."""
+
+import argparse
+import contextlib
+import importlib
+import io
+import linecache
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import first_call, loops, small_matrices
+from tests.project.documents import ROOT, broken_links, unknown
+
+DOCS = ROOT / "docs"
+_BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\s*^```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(p for p in sorted(DOCS.glob("*.md")) if p.name != "coverage.md")]
+PAGES = [page for page in sorted(DOCS.glob("*.md")) if _BLOCK.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page(page, device):
+    text = page.read_text()
+    namespace = {"__name__": f"docs_{page.stem}"}
+    for number, block in enumerate(_BLOCK.finditer(text)):
+        source, expected = block[1], block[2]
+        line = text.count("\n", 0, block.start()) + 2
+        name = f"{page.name}, line {line}"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)     # for the user's lines in messages
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(source, name, "exec"), namespace)
+        seen = re.sub(rf" \(at {re.escape(page.name)}, line [\d:]+\)", "", printed.getvalue())     # the user's line in an error
+        assert seen == (expected or ""), f"{name} (block {number}) printed something else"
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+def test_files_classes_and_dotted_names_in_backticks_exist(page):
+    assert unknown(page.read_text()) == []
+    assert broken_links(page) == []
+
+
+def test_names_that_do_not_exist_are_found():
+    wrong = ["Primitive.nothing", "Unheardof", "tg.nothing", "tracegrad.execute.compile.Node", "tracegrad.graph.primitive.nothing",
+            "tracegrad/nowhere.py"]
+    assert unknown(" ".join(f"`{name}`" for name in [*wrong, "docs/tour.md", "Primitive.vjp", "Primitive", "tg.sum", "x + 1"])) == wrong
+
+
+def test_the_op_that_contributing_shows_is_one(tmp_path):
+    """In a process of its own, since it enters the registry: the tests of the registry pass for it, and so does a kernel."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (block,) = _BLOCK.findall(page)
+    (name,) = re.findall(r'name, domain = "(\w+)"', block[0])
+    plugin = tmp_path / "contributed.py"
+    plugin.write_text(f"import numpy as np\nfrom tracegrad.ops.primitives.elementwise import Float\n\n{block[0]}")
+    tests = [f"tests/ops/test_{kind}.py" for kind in ("registry", "registry_device")]
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-n0", "-p", "contributed", "-k", name, *tests], cwd=ROOT,
+                          env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) >= 5
+
+
+def rows(page, after=""):
+    """The cells of a page's tables, row by row, without their heads."""
+    text = (DOCS / page).read_text().partition(after)[2]
+    lines = re.findall(r"(?m)^\|(.+)\|$", re.sub(r"(?m)^\|.*\|\n\|[-| ]+\|$", "", text))
+    return [[cell.strip() for cell in line.split("|")] for line in lines]
+
+
+class _Parsed(Exception):
+    """The arguments of a benchmark are right."""
+
+
+def _parsed(module, words, monkeypatch):
+    """The settings of `python -m module *words`, which is run as far as that. SystemExit where an argument is wrong."""
+    real = argparse.ArgumentParser.parse_args
+
+    def parse_args(self, *args):
+        raise _Parsed(real(self, *args))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        patch.setattr(sys, "argv", [module, *words])
+        with pytest.raises(_Parsed) as parsed:
+            importlib.import_module(module).main()
+    return parsed.value.args[0]
+
+
+def test_every_figure_names_the_command_that_repeats_it_or_the_day(monkeypatch):
+    measured = rows("measurements.md", "## ")
+    assert len(measured) > 80
+    for what, figure, repeat in measured:
+        assert re.search(r"\d", figure) or "noise" in figure, what
+        if re.fullmatch(r"once, 20\d\d-\d\d-\d\d", repeat):
+            continue
+        command = re.fullmatch(r"`python -m (benchmarks\.\w+|pytest)((?: [\w./-]+)*)`", repeat)
+        assert command, f"{what}: {repeat}"
+        module, words = command[1], command[2].split()
+        if module == "pytest":
+            assert (ROOT / words[0]).exists(), repeat
+            continue
+        settings = vars(_parsed(module, words, monkeypatch))
+        names = {"benchmarks.loops": ("cases", loops.CASES), "benchmarks.small_matrices": ("names", small_matrices.MATRICES),
+                 "benchmarks.first_call": ("names", first_call.OWN)}
+        if module in names:
+            field, known = names[module]
+            assert set(settings[field]) <= known.keys(), repeat
+
+
+def test_a_word_leaves_the_glossary_when_it_leaves_the_code():
+    code = "\n".join(path.read_text() for folder in ("tracegrad", "codegen", "runtime") for path in (ROOT / folder).rglob("*.py"))
+    words = [word for cells in rows("glossary.md", "## Words of the code that differ") for word in re.findall(r"`([^`]+)`", cells[0])]
+    assert words
+    assert [word for word in words if not re.search(rf"\b{word}\b", code)] == []
+
+
+def test_a_decision_takes_ten_lines_at_most():
+    paragraphs = re.split(r"\n(?=- |\n|\*\*)", (DOCS / "design.md").read_text())
+    assert [p for p in paragraphs if len(p.strip().splitlines()) > 10 or max(map(len, p.splitlines()), default=0) > 160] == []

@@ -1,0 +1,1 @@
+"""Graph to graph: derivatives (`derivatives`: vjp and jvp) and batching (vmap)."""

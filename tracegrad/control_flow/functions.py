@@ -1,0 +1,600 @@
+"""Control flow that can be captured: cond, while_loop, scan, with the meaning of jax.lax. Start at `cond`.
+
+Where values can be looked at (outside @trace and vmap), `cond` and `while_loop` are plain Python on them. Elsewhere
+- `cond` records both branches and selects between their results. Its derivative is a cond again (`Choice`), so that what the
+  branch not taken would give (often NaN) reaches neither value nor derivative, at any order;
+- `while_loop` is a step of the plan that runs compiled programs for the condition and the body, and reads the condition
+  between them (while_loop.py);
+- `scan` is one operation whose body is recorded and compiled once (scan.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import optree
+
+from tracegrad.autodiff.batching import batch
+from tracegrad.autodiff.derivatives import dense, stand_in, substituted, that_matter, variable, vjp
+from tracegrad.control_flow.loop_detection import Turns
+from tracegrad.control_flow.scan import Body, loop_nodes, turn_draws
+from tracegrad.control_flow.while_loop import while_nodes
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
+from tracegrad.graph.ir import Aval, Node, own_nodes, topological
+from tracegrad.graph.operators import public
+from tracegrad.graph.primitive import REGISTRY, CustomCall, as_node, bind, cast, different_devices, iota, placeholder
+from tracegrad.ops.arrays.index_checks import counts_where
+from tracegrad.ops.arrays.pointwise import logical_not
+from tracegrad.ops.arrays.shaping import cat, stack
+from tracegrad.ops.primitives.movement import concat, narrow, reshape
+from tracegrad.support import dtypes, random_state
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.modes import state
+from tracegrad.tensors.scopes import Recorded
+from tracegrad.tensors.tensor import Tensor, new_tensor
+
+_VARIABLE, _DETACH, _OUTPUT, _PLACEHOLDER, _WHERE = (REGISTRY[name] for name in ("variable", "detach", "output", "placeholder", "where"))
+NodeFn = Callable[[Sequence[Node]], list[Node]]
+
+
+# ------------------------------------------------------------------------------------------------------------------ cond
+
+
+@public("cond", method=False)
+def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *args: Any, operands: Sequence[Any] | None = None) -> Any:
+    """true_fn(*args) if pred else false_fn(*args).
+
+    pred: a bool, or a tensor of one element. args: (nested containers of) tensors, as jax.lax.cond takes them; or, by name, torch's
+    operands: a tuple of them. (Given by place, a tuple is one argument, as in JAX: branches of one argument could mean either.) The
+    branches return the same structure, shapes and dtypes. Where pred has a value it is read and one branch runs. Inside @trace and vmap
+    both are computed and the results selected; derivatives, to any order, are those of the branch taken. A branch must not change outside
+    tensors, nor its arguments, in place there. Raises ShapeError or DTypeError if the branches disagree or pred is not one element,
+    TraceError for an effect in a branch, ArgumentError for both args and operands.
+
+    >>> x = tg.tensor([4.0, 9.0])
+    >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, x)
+    Tensor([2., 3.], device='cpu')
+    >>> tg.cond(x.sum() < 0, lambda x: x.sqrt(), lambda x: x * 0, operands=(x,))
+    Tensor([0., 0.], device='cpu')
+    """
+    if operands is not None:
+        if args or not isinstance(operands, (tuple, list)):
+            raise ArgumentError(f"cond: operands must be a tuple, and all of them; got {type(operands).__name__} and {len(args)} more")
+        args = tuple(operands)
+    if not isinstance(pred, Tensor):
+        return (true_fn if pred else false_fn)(*args)
+    if pred.numel() != 1:
+        raise ShapeError(f"cond: pred has shape {pred.shape}; it must be one element, use any(), all(), or tg.where to choose by element")
+    if state.trace is None and not state.examples:
+        return (true_fn if bool(pred) else false_fn)(*args)
+    packed: Any = args
+    flat, tree = optree.tree_flatten(packed, none_is_leaf=True)
+    places = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]
+    nodes = [flat[i]._node() for i in places]
+
+    _on_one_device("cond", [pred, *flat])
+    chosen = reshape(cast(pred._node(), dtypes.bool_), ())
+    refused: Any = logical_not(chosen)
+
+    def recorded(fn: Callable[..., Any], condition: Node) -> tuple[list[Node], list[Node], Any]:
+        inputs = [_input(n) for n in nodes]
+        filled = list(flat)
+        for i, n in zip(places, inputs, strict=True):
+            filled[i] = Tensor(n, pred.device, state.trace)
+        with counts_where(condition), Recorded("cond"):              # the branch not taken reports no index out of range
+            outs, out_tree = _flat("cond", fn(*optree.tree_unflatten(tree, filled)))
+        return inputs, outs, out_tree
+
+    yes, no = recorded(true_fn, chosen), recorded(false_fn, refused)
+    if yes[2] != no[2]:
+        raise ArgumentError(f"cond: the branches return different structures, {yes[2]} and {no[2]}")
+    pairs = [_agreed("cond: the branches return", a, b) for a, b in zip(yes[1], no[1], strict=True)]
+    # All that the branches read but constants: without a derivative, too, it may stand for a row, a carry or an example of what is around.
+    outer = _outer([*(a for a, _ in pairs), *(b for _, b in pairs)], {*yes[0], *no[0]}, lambda n: not n.constant or n in (chosen, refused))
+    operands_ = [*nodes, *outer]
+    results = choose(chosen, _function([*yes[0], *outer], [a for a, _ in pairs]),
+                     _function([*no[0], *outer], [b for _, b in pairs]), operands_)
+    return optree.tree_unflatten(yes[2], [pred._wrap(r) for r in results])
+
+
+def choose(pred: Node, yes: NodeFn, no: NodeFn, operands: Sequence[Node]) -> list[Node]:
+    """The results of `yes` where pred, else of `no`. pred: 0-d, or 1-d if the results have a batch in front."""
+    detached = [bind(_DETACH, (o,), {}) if o.needs_grad else o for o in operands]
+    raw = [_select(pred, a, b) for a, b in zip(yes(detached), no(detached), strict=True)]
+    raw = [bind(_DETACH, (r,), {}) if r.needs_grad else r for r in raw]
+    alike: dict[tuple[int, ...], list[int]] = {}           # results that depend on the same operands are one call
+    for k, r in enumerate(raw):
+        used = set(topological([r], operands_of=that_matter))
+        alike.setdefault(tuple(i for i, d in enumerate(detached) if d in used), []).append(k)
+    out = list(raw)
+    for places, group in alike.items():
+        if any(operands[i].needs_grad for i in places):
+            choice = Choice(_only(yes, group), _only(no, group), places, detached, len(group))
+            call = bind(choice, (*(raw[k] for k in group), pred, *(operands[i] for i in places)), {})
+            for i, k in enumerate(group):
+                if dtype_kind(raw[k].dtype) in "fc":
+                    out[k] = bind(_OUTPUT, (call,), {"index": i, "aval": raw[k].aval})
+    return out
+
+
+def _only(fn: NodeFn, wanted: list[int]) -> NodeFn:
+    """fn with some of its results."""
+
+    def run(values: Sequence[Node]) -> list[Node]:
+        results = fn(values)
+        return [results[k] for k in wanted]
+
+    return run
+
+
+def _select(pred: Node, a: Node, b: Node) -> Node:
+    return bind(_WHERE, (reshape(pred, (*pred.shape, *[1] * (len(a.shape) - len(pred.shape)))), a, b), {})
+
+
+class Choice(CustomCall):
+    """A cond as differentiation sees it: operands are the selected results, the predicate, and the operands of the branches."""
+
+    def __init__(self, yes: NodeFn, no: NodeFn, places: Sequence[int], rest: list[Node], count: int) -> None:
+        self.yes, self.no, self.places, self.rest, self.count = yes, no, places, rest, count
+        self.name = "cond"  # type: ignore[misc]
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return operands[:self.count]
+
+    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The branches' operands."""
+        return operands[self.count + 1:]
+
+    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        """A cond of the branches' derivatives."""
+        xs, pred = list(operands[self.count + 1:]), operands[self.count]
+        wanted = [i for i, x in enumerate(xs) if x.needs_grad]
+        given = [i for i, c in enumerate(ct) if c is not None]
+
+        def pulled(branch: NodeFn) -> NodeFn:
+            def run(values: Sequence[Node]) -> list[Node]:
+                here = list(values[:len(xs)])
+                for i in wanted:
+                    here[i] = variable(here[i])
+                outs = branch(self._all(here))
+                found = vjp([outs[i] for i in given], [here[i] for i in wanted], values[len(xs):])
+                return dense(found, [xs[i] for i in wanted])
+
+            return run
+
+        found = dict(zip(wanted, choose(pred, pulled(self.yes), pulled(self.no), [*xs, *(ct[i] for i in given)]), strict=True))
+        return (*[None] * (self.count + 1), *(found.get(i) for i in range(len(xs))))
+
+    def _all(self, xs: Sequence[Node]) -> list[Node]:
+        """The branches' operands, of which this call has only those that matter."""
+        out = list(self.rest)
+        for place, x in zip(self.places, xs, strict=True):
+            out[place] = x
+        return out
+
+    def batched(self, operands: Sequence[Node], size: int) -> list[Node]:
+        """The results for operands that have a batch in front."""
+        xs = operands[self.count + 1:]
+
+        def lifted(branch: NodeFn) -> NodeFn:
+            def run(values: Sequence[Node]) -> list[Node]:
+                examples = [placeholder(Aval(v.shape[1:], v.dtype), "example") for v in values]
+                examples = [variable(e) if v.needs_grad else e for e, v in zip(examples, values, strict=True)]
+                return batch(branch(self._all(examples)), dict(zip(examples, values, strict=True)), size)
+
+            return run
+
+        return choose(operands[self.count], lifted(self.yes), lifted(self.no), xs)
+
+
+# ------------------------------------------------------------------------------------------------------------ while_loop
+
+
+@public("while_loop", method=False)
+def while_loop(
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], init: Any = None, *, carried_inputs: Sequence[Any] | None = None
+) -> Any:
+    """value = init; while cond_fn(value): value = body_fn(value).
+
+    init: a (nested container of) tensors, whose structure, shapes and dtypes body_fn keeps, as in JAX; or, by name, torch's carried_inputs:
+    a tuple for functions of so many arguments, as long as the one that body_fn returns. (Given by place, a tuple is one value: functions
+    of one argument could mean either.) cond_fn returns one element. Inside @trace the loop is a step of the plan that runs compiled
+    programs and waits for the condition at every turn; its derivative runs the body again as often, keeps every value, and pulls back turn
+    by turn. There it must not draw random numbers or change outside tensors (TraceError), and cond_fn and body_fn may be called twice.
+    So it is under vmap from where the condition depends on the example. Else it is Python's own loop. For a known number of turns use
+    `scan`: it never waits.
+    What the functions are given is their own: a value that they change in place is another one for them only.
+    Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs.
+
+    >>> tg.while_loop(lambda x: x.norm() > 1, lambda x: x / 2, tg.ones(3) * 10)
+    >>> tg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), carried_inputs=(tg.tensor(0), tg.ones(3)))
+    """
+    if carried_inputs is not None:
+        if init is not None or not isinstance(carried_inputs, (tuple, list)):
+            raise ArgumentError(f"while_loop: carried_inputs must be a tuple, and stands for init; got {type(carried_inputs).__name__}")
+        return while_loop(lambda value: cond_fn(*value), lambda value: _in_tuple(body_fn(*value)), tuple(carried_inputs))
+    flat, tree = optree.tree_flatten(init, none_is_leaf=True)
+    if not flat or not all(isinstance(x, (Tensor, int, float, complex)) for x in flat):
+        raise DTypeError(f"while_loop: init must hold tensors, got {[type(x).__name__ for x in flat]}")
+    trace = state.trace
+    if trace is None:
+        value = init
+        while True:
+            with Recorded("while_loop") if state.examples else nullcontext():      # (it may turn out to be recorded)
+                goes_on = cond_fn(_own(value))
+            if _of_examples(goes_on):
+                break
+            if not goes_on:
+                return value
+            value = _kept("while_loop: body_fn", value, body_fn(_own(value)))
+        flat, device = optree.tree_leaves(value, none_is_leaf=True), goes_on.device
+        _on_one_device("while_loop", [goes_on, *flat])
+    else:
+        device = trace.device
+    nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
+    nodes = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in nodes]
+    drawn = _drawn()
+    varies = [n.needs_grad for n in nodes]
+    while True:                        # until it is known which values have a derivative
+        inputs = [_stand_in(n.aval, f"value_{i}" if len(nodes) > 1 else "value", v)
+                  for i, (n, v) in enumerate(zip(nodes, varies, strict=True))]
+        value = optree.tree_unflatten(tree, [Tensor(n, device, trace) for n in inputs])
+        with Recorded("while_loop"):
+            (test, *more), _ = _flat("while_loop", cond_fn(_own(value)))
+            outs, out_tree = _flat("while_loop", body_fn(_own(value)))
+        if _drawn() != drawn:
+            raise TraceError("while_loop: a random number inside @trace or vmap would be the same at every turn; draw outside the loop, or "
+                             "use scan")
+        if more or test.aval.size != 1:
+            raise ShapeError(f"while_loop: cond_fn must return one element, got {[test.aval, *(n.aval for n in more)]}")
+        if out_tree != tree:
+            raise ArgumentError(f"while_loop: body_fn returns {out_tree}, init is {tree}")
+        outs = [cast(o, n.dtype) if o.aval.weak else o for o, n in zip(outs, nodes, strict=True)]
+        for o, n in zip(outs, nodes, strict=True):
+            _agreed("while_loop: init and body_fn's result are", n, o)
+        grown = [v or (o.needs_grad and state.grad) for v, o in zip(varies, outs, strict=True)]
+        if grown == varies:
+            break
+        varies = grown
+    outer = _outer([test, *outs], set(inputs), lambda n: not n.constant)        # constants have no derivative: of exponents, NaN
+    given = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in outer]
+    free = [placeholder(n.aval, "") for n in given]
+    new = dict(zip([*inputs, *outer], [*inputs, *free], strict=True))
+    plain = {v: v.operands[0] for v in inputs if v.fn is _VARIABLE}
+    (test,), outs = substituted([reshape(test, ())], new | plain), substituted(outs, new | plain)
+    body = Body([*(plain.get(v, v) for v in inputs), *free], outs, len(nodes), 0)
+    results = while_nodes(test, body, [*nodes, *given], device)
+    return optree.tree_unflatten(tree, [Tensor(r, device, trace) for r in results])
+
+
+def _on_one_device(call: str, values: Sequence[Any]) -> None:
+    """DeviceError for tensors on several devices where a function is recorded, to be one program."""
+    first, *others = [x for x in values if isinstance(x, Tensor)]
+    for x in others:
+        if x.device is not first.device:
+            raise different_devices(call, first, x)
+
+
+def _of_examples(test: Any) -> bool:
+    """Whether it depends on what vmap maps, so that it has no value."""
+    return bool(state.examples) and isinstance(test, Tensor) and any(n.fn is _PLACEHOLDER for n in topological([test._node()]))
+
+
+def _drawn() -> int:
+    """How many random numbers have been drawn."""
+    return random_state.offset() if state.trace is None else state.trace.draws
+
+
+def _in_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+# ------------------------------------------------------------------------------------------------------------------ scan
+
+
+@public("scan", method=False)
+def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False,
+         checkpoint: int | None = None) -> tuple[Any, Any]:
+    """carry, y = f(carry, x) along the first dimension of xs; (the last carry, the ys stacked).
+
+    init: a (nested container of) tensors or numbers, whose structure, shapes and dtypes f keeps. xs: the same of tensors, with one first
+    dimension, or None with `length`. y may be None. reverse: from the last row to the first. Inside @trace the loop is one operation: f is
+    recorded once (or twice: it must not depend on how often it is called), compiled once, and its derivative is a loop, too, at any order.
+    What f is given is its own: changed in place (`carry += x`), it is another value, and neither init nor xs change.
+    Outside it is Python's own loop, of which turns that are alike become one operation afterwards; so it is in a trace where f changes
+    outside tensors in place.
+    checkpoint: the derivative needs the carries (and products, reductions and gathers) of every turn, which are kept: k keeps every k-th
+    carry instead, and computes the rest again, k turns at a time. By default everything is kept up to 1 GiB of carries, and beyond that
+    every sqrt(length)-th carry (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+    Raises ShapeError if the first dimensions differ or f changes the carry's shape, DTypeError if it changes the dtype, ArgumentError if
+    the length is not known, f returns no pair, or checkpoint is not positive.
+
+    >>> tg.scan(lambda c, x: (c + x, c * x), tg.tensor(0.0), tg.arange(4.0))
+    """
+    flat, tree = optree.tree_flatten(xs, none_is_leaf=False)
+    for x in flat:
+        if not isinstance(x, Tensor) or not x.shape:
+            seen = x.shape if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeError(f"scan: xs must hold tensors of at least one dimension, got {seen}")
+    sizes: set[int] = {x.shape[0] for x in flat} | ({length} if length is not None else set())
+    if not sizes:
+        raise ArgumentError("scan: without xs, give length")
+    if len(sizes) != 1:
+        raise ShapeError(f"scan: the first dimensions of xs and length must be one number, got {sorted(sizes)}")
+    n = sizes.pop()
+    if n < 0:
+        raise ArgumentError(f"scan: length must not be negative, got {n}")
+    if checkpoint is not None and checkpoint < 1:
+        raise ArgumentError(f"scan: checkpoint must be a positive number of turns, got {checkpoint!r}")
+    trace = state.trace
+    if trace is not None:
+        segment = _segment(init, n) if checkpoint is None else checkpoint
+        try:
+            if segment >= n:
+                return _Turn(f, init, flat, tree, n, reverse, trace).run()
+            return _in_segments(f, init, flat, tree, n, reverse, segment)
+        except _ChangesOutside:
+            pass
+    return _unrolled(f, init, flat, tree, n, reverse)
+
+
+KEPT = 1 << 30           # bytes of carries that a derivative may need before only some of them are kept
+
+
+def _segment(init: Any, n: int) -> int:
+    """After how many turns a carry is kept."""
+    carried = sum(x._node().aval.nbytes for x in optree.tree_leaves(init) if isinstance(x, Tensor))
+    return n if not state.grad or carried * n <= KEPT else math.isqrt(n - 1) + 1
+
+
+def _in_segments(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse: bool, k: int) -> tuple[Any, Any]:
+    """A loop over segments of k turns, each a loop, and one over what is left."""
+    trace = state.trace
+    assert trace is not None
+    whole = n // k * k
+    carry, parts = init, []
+
+    def segment(carry: Any, rows: Any) -> Any:
+        return _Turn(f, carry, optree.tree_leaves(rows), tree, k, reverse, trace).run()
+
+    def some(low: int, high: int) -> list[Tensor]:
+        return [x[low:high] for x in flat]
+
+    for low, high in ((whole, n), (0, whole)) if reverse else ((0, whole), (whole, n)):
+        if low == high:
+            continue
+        if high - low == whole:
+            rows = [x.reshape(whole // k, k, *x.shape[1:]) for x in some(low, high)]
+            structure = optree.tree_flatten(rows)[1]  # type: ignore[arg-type]
+            carry, ys = _Turn(segment, carry, rows, structure, whole // k, reverse, trace, keep_values=False).run()
+            ys = optree.tree_map(lambda y: y.reshape(whole, *y.shape[2:]), ys)
+        else:
+            carry, ys = _Turn(f, carry, some(low, high), tree, high - low, reverse, trace).run()
+        parts.append(ys)
+    if reverse:
+        parts.reverse()
+    return carry, parts[0] if len(parts) == 1 else optree.tree_map(lambda a, b: cat([a, b]), *parts)
+
+
+class _ChangesOutside(BaseException):
+    """f changes a tensor from outside in place. (No Exception: what f catches is none of its business.)"""
+
+
+class _Turn:
+    """Records one turn of a scan, as often as it takes to know which carries have a derivative, and of what dtype numbers become."""
+
+    def __init__(
+        self, f: Any, init: Any, xs: list[Tensor], tree: Any, length: int, reverse: bool, trace: Any, keep_values: bool = True
+    ) -> None:
+        self.f, self.xs, self.tree, self.length, self.reverse, self.trace = f, xs, tree, length, reverse, trace
+        self.keep_values = keep_values
+        leaves, self.carry_tree = optree.tree_flatten(init, none_is_leaf=False)
+        for x in leaves:
+            if not isinstance(x, (Tensor, bool, int, float, complex, np.generic)):
+                raise DTypeError(f"scan: init must hold tensors and numbers, got {type(x).__name__}")
+        self.init = [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves]
+        code = getattr(f, "__code__", None)
+        names: Sequence[str] = code.co_varnames if code is not None and code.co_argcount == 2 else ("carry", "row")
+        self.carry_name, self.row_name = names[:2]
+
+    def run(self) -> tuple[Any, Any]:
+        """The results of the loop."""
+        avals = [n.aval for n in self.init]
+        varies = [n.needs_grad for n in self.init]
+        for _ in range(2 * len(avals) + 2):
+            carries = [_stand_in(Aval(a.shape, _strong(a)), f"{self.carry_name}{i if len(avals) > 1 else ''}", v)
+                       for i, (a, v) in enumerate(zip(avals, varies, strict=True))]
+            rows, start, drawn, outs, ys, y_tree = self.record(carries)
+            found = [o.aval if a.weak and not o.aval.weak and o.shape == a.shape else a for a, o in zip(avals, outs, strict=True)]
+            grown = [v or (o.needs_grad and state.grad) for v, o in zip(varies, outs, strict=True)]
+            if found == avals and grown == varies:
+                break
+            avals, varies = found, grown
+        init, outs = list(self.init), list(outs)
+        for i, a in enumerate(avals):
+            aval = Aval(a.shape, _strong(a))
+            init[i], outs[i] = (cast(x, aval.dtype) if x.aval.weak or x is init[i] else x for x in (init[i], outs[i]))
+            if (outs[i].shape, outs[i].dtype) != (aval.shape, aval.dtype):
+                kind = ShapeError if outs[i].shape != aval.shape else DTypeError
+                raise kind(f"scan: f makes {outs[i].dtype}{list(outs[i].shape)} of a carry of {aval.dtype}{list(aval.shape)}; it must keep "
+                           "shape and dtype")
+        ys = [cast(y, _strong(y.aval)) if y.aval.weak else y for y in ys]
+        scanned = [x._node() for x in self.xs]
+        if drawn:
+            rows, scanned = [*rows, start], [*scanned, self.draws(drawn)]
+        with own_nodes():
+            lasts, stacks = loop_nodes(carries, rows, outs, ys, init, scanned, self.length, self.reverse, keep_values=self.keep_values)
+        carry, stacked = ([Tensor(n, self.trace.device, self.trace) for n in nodes] for nodes in (lasts, stacks))
+        return optree.tree_unflatten(self.carry_tree, carry), optree.tree_unflatten(y_tree, stacked)
+
+    def record(self, carries: list[Node]) -> Any:
+        """One turn."""
+        trace = self.trace
+        rows = [_stand_in(Aval(x.shape[1:], x.dtype), f"{self.row_name}{i if len(self.xs) > 1 else ''}", x._node().needs_grad)
+                for i, x in enumerate(self.xs)]
+        start = placeholder(Aval((), dtypes.int64), "draws")
+        with turn_draws(start) as drawn, Recorded("scan", _ChangesOutside):
+            carry, row = ([Tensor(n, trace.device, trace) for n in nodes] for nodes in (carries, rows))
+            step = self.f(optree.tree_unflatten(self.carry_tree, carry), optree.tree_unflatten(self.tree, row))
+        if not isinstance(step, tuple) or len(step) != 2:
+            raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
+        outs, tree = _flat("scan", step[0], none_is_leaf=False)
+        if tree != self.carry_tree:
+            raise ArgumentError(f"scan: f returns {tree} for a carry of {self.carry_tree}")
+        ys, y_tree = _flat("scan", step[1], none_is_leaf=False)
+        return rows, start, drawn[0], outs, ys, y_tree
+
+    def draws(self, count: int) -> Node:
+        """Where in the stream the numbers of each turn begin, which draws `count`: in the order of the turns."""
+        _, start = self.trace.random(count * self.length)
+        turn: Any = iota((self.length,), 0, dtypes.int64)
+        turn = (self.length - 1) - turn if self.reverse else turn
+        return cast(start, dtypes.int64) + turn * count  # type: ignore[no-any-return]
+
+
+def _strong(aval: Aval) -> Any:
+    """The dtype that a Python number becomes in a loop."""
+    return dtypes.default_of(aval.dtype) if aval.weak else aval.dtype
+
+
+def _stand_in(aval: Aval, label: str, varies: bool) -> Node:
+    node = placeholder(aval, label)
+    return stand_in(node) if varies else node
+
+
+def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse: bool) -> tuple[Any, Any]:
+    rows = [unstack(x) for x in flat]
+    turns = Turns(flat, rows, n, reverse)
+    carry, parts = init, []
+    carries: list[Any] = []
+    carry_tree: Any = None
+    y_tree: Any = None
+    held, turning = state.holds, state.turning
+    state.turning = turning or turns.usable
+    try:
+        step: Any
+        for i in reversed(range(n)) if reverse else range(n):
+            step = f(*_own((carry, optree.tree_unflatten(tree, [r[i] for r in rows]))))
+            if not isinstance(step, tuple) or len(step) != 2:
+                raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
+            carry = _kept("scan: f", carry, step[0])
+            ys, y_tree = optree.tree_flatten(step[1], none_is_leaf=False)
+            parts.append(ys)
+            if turns.usable:
+                carries, carry_tree = optree.tree_flatten(carry, none_is_leaf=False)
+                if not turns.note(i, carries, ys):              # no longer compared: the others need not wait
+                    state.holds, state.turning = held, turning
+    finally:
+        state.holds, state.turning = held, turning
+    if y_tree is None:
+        return carry, None
+    if turns.usable:
+        step = carry = None                     # what they hold would be taken for the user's
+        made = turns.loop(carries, parts)
+        if made is not None:
+            return optree.tree_unflatten(carry_tree, made[0]), optree.tree_unflatten(y_tree, made[1])
+        carry = optree.tree_unflatten(carry_tree, carries)
+    if reverse:
+        parts.reverse()
+    stacked = [stack([p[k] if isinstance(p[k], Tensor) else new_tensor(as_node(p[k])) for p in parts]) for k in range(len(parts[0]))]
+    return carry, optree.tree_unflatten(y_tree, stacked)
+
+
+def unstack(x: Tensor) -> list[Tensor]:
+    """The slices along the first dimension, with a derivative that stacks (that of n single slices would add n arrays of x's size)."""
+    node = x._node()
+    source = bind(_DETACH, (node,), {}) if node.needs_grad else node
+    raw = [reshape(narrow(source, 0, i, 1), x.shape[1:]) for i in range(x.shape[0])]
+    if node.needs_grad and raw:
+        call = bind(_UNSTACK, (*raw, node), {})
+        raw = [bind(_OUTPUT, (call,), {"index": i, "aval": r.aval}) for i, r in enumerate(raw)]
+    return [x._wrap(r) for r in raw]
+
+
+class Unstack(CustomCall):
+    """Slices as differentiation sees them: operands are the slices and the whole."""
+
+    structural = True
+
+    def __init__(self) -> None:
+        self.name = "unstack"  # type: ignore[misc]
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return operands[:-1]
+
+    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The whole."""
+        return operands[-1:]
+
+    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        parts = dense(ct, operands[:-1])
+        return (*[None] * len(parts), concat([reshape(p, (1, *p.shape)) for p in parts], 0))
+
+
+_UNSTACK = Unstack()
+
+
+# --------------------------------------------------------------------------------------------------------------- recording
+
+
+def _input(node: Node) -> Node:
+    """A stand-in for `node` in a recorded branch."""
+    fresh = placeholder(node.aval, "operand")
+    return stand_in(fresh) if node.needs_grad else fresh
+
+
+def _flat(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node], Any]:
+    leaves, tree = optree.tree_flatten(value, none_is_leaf=none_is_leaf)
+    for x in leaves:
+        if not isinstance(x, (Tensor, bool, int, float, complex, np.generic)):
+            raise DTypeError(f"{call}: a function returned {type(x).__name__}; it must return tensors, or nested containers of them")
+    return [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves], tree
+
+
+def _own(values: Any) -> Any:
+    """The same values, in tensors of a turn's own: what it writes to them in place reaches nobody else's."""
+    return optree.tree_map(lambda x: Tensor(x._node(), x._device, state.trace) if isinstance(x, Tensor) else x, values, none_is_leaf=True)
+
+
+def _agreed(what: str, a: Node, b: Node) -> tuple[Node, Node]:
+    """The two, which must be alike; a Python scalar takes the other's dtype."""
+    if a.aval.weak != b.aval.weak:
+        a, b = (cast(a, b.dtype), b) if a.aval.weak else (a, cast(b, a.dtype))
+    if a.shape != b.shape:
+        raise ShapeError(f"{what} different shapes, {a.shape} and {b.shape}")
+    if a.dtype != b.dtype:
+        raise DTypeError(f"{what} different dtypes, {a.dtype} and {b.dtype}; cast one of them")
+    return a, b
+
+
+def _kept(what: str, before: Any, after: Any) -> Any:
+    """`after`, which must have the structure, shapes and dtypes of `before`."""
+    old, tree = optree.tree_flatten(before, none_is_leaf=True)
+    new, new_tree = optree.tree_flatten(after, none_is_leaf=True)
+    if tree != new_tree:
+        raise ArgumentError(f"{what} returns {new_tree} for a carry of {tree}")
+    for a, b in zip(old, new, strict=True):
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and (a.shape != b.shape or a.dtype != b.dtype):
+            kind = ShapeError if a.shape != b.shape else DTypeError
+            raise kind(f"{what} makes {b.dtype}{list(b.shape)} of a carry of {a.dtype}{list(a.shape)}; it must keep shape and dtype")
+    return after
+
+
+def _outer(outs: Sequence[Node], inputs: set[Node], wanted: Callable[[Node], bool]) -> list[Node]:
+    """What a recorded function reads from outside: the last nodes before its own that depend on none of `inputs`."""
+    order = topological(outs, inputs.__contains__)
+    inside = set(inputs)
+    for node in order:
+        if any(o in inside for o in node.operands):
+            inside.add(node)
+    edges = [*(o for n in order if n in inside and n not in inputs for o in n.operands), *outs]
+    return [n for n in dict.fromkeys(edges) if n not in inside and wanted(n)]
+
+
+def _function(inputs: Sequence[Node], outs: Sequence[Node]) -> NodeFn:
+    """The recorded graph as a function of nodes in the place of `inputs`."""
+    return lambda values: substituted(outs, dict(zip(inputs, values, strict=True)))

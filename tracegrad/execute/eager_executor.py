@@ -1,0 +1,229 @@
+"""Small operations on values that numpy holds are done when they are called. Start at `Prepared`.
+
+To defer an operation costs: nodes for all that it is made of, a walk over them, a key, a look-up. It pays where kernels fuse what was
+deferred, and where whole steps are known (see autograd/backward_cache.py); few elements numpy has done before. So a call whose template is
+known (see graph/cached_subgraphs.py), and whose operands' values numpy holds, is done at once, by a Routine that the template keeps. What
+has no value yet, or lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
+
+Whether a call is done at once depends on its structure and on what made its operands, never on time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracegrad.config import config
+from tracegrad.execute.compile import PART
+from tracegrad.execute.policy import AT_ONCE
+from tracegrad.graph import cached_subgraphs
+from tracegrad.graph.cached_subgraphs import Template
+from tracegrad.graph.canonical import resolve
+from tracegrad.graph.intervals import all_of, interval
+from tracegrad.graph.ir import Aval, Node, forget_operands
+from tracegrad.graph.primitive import AT_ONCE as FAMILIES
+from tracegrad.graph.primitive import NOWHERE, REGISTRY, Movement, data, in_registry
+from tracegrad.numpy_backend.numpy_program import Routine
+from tracegrad.runtime.buffer import Held, hold
+from tracegrad.support.blas import quiet, quietly, shared_among_threads
+from tracegrad.support.cache import Cache
+from tracegrad.support.modes import state
+
+LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
+SPARE = 4                   # a view keeps so many times its own memory at most
+DEPTH = 8                   # of what constants are made of
+CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
+_CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["variable"]
+
+
+class Call(NamedTuple):
+    """What a Routine asks of a node."""
+
+    fn: Any
+    attrs: dict[str, Any]
+    aval: Aval
+    given: tuple[Any, ...]                  # the dtypes of its operands
+    loc: str = ""
+
+
+class Prepared:
+    """The calls of a template, done by numpy.
+
+    views: whether the results are views, which need nodes that tell their way from the base; those of other calls are leaves. history: they
+    are parts of one, and have all their nodes. results: for each, its place in the template, aval, and what leaves know of themselves.
+    """
+
+    __slots__ = ("constants", "device", "history", "operands", "order", "products", "results", "routine", "views", "wide")
+
+    def __init__(self, template: Template, order: Sequence[tuple[int, Call, tuple[int, ...]]], made: Any) -> None:
+        """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
+        self.device: Any = None                         # one that it was seen to be fit for
+        self.history = template.looked
+        self.constants = [_constant(n) for n in template.constants]
+        leaves = list(range(template.made))
+        for k, step in enumerate(template.steps, template.made):
+            if step[0] is _OFFSET:
+                self.constants.append(np.asarray(step[1]["value"]))
+                leaves.append(k)
+        at = {place: ~k for k, place in enumerate(leaves)} | {k: i for i, (k, _, _) in enumerate(order)}
+        self.order: Sequence[Any] = [call for _, call, _ in order]
+        ends = template.ends()
+        self.operands = [tuple([at[p] for p in places]) for _, _, places in order]
+        self.routine = Routine(self.order, self.operands, [at[k] for k in ends])
+        self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "dynamic_slice" for call in self.order)
+        self.products = any(call.fn.family == "contraction" and shared_among_threads(*[made[p].aval for p in places])
+                            for _, call, places in order)
+        self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
+        self.results = [(k, made[k].aval, known_of(made[k])) for k in ends]
+
+    def __call__(self, template: Template, nodes: Sequence[Node], device: Any, values: Any = None) -> Any:
+        """The results' nodes by place, which have values; None where that cannot be done now. values: the nodes of a history."""
+        if device is not self.device:
+            if not device.in_host_memory or device.kind == "numpy" or (self.wide and not device.fp64):
+                return None
+            self.device = device
+        if not (state.plain and config.eager):
+            return None
+        arrays = []
+        for node in nodes:
+            value = node.value
+            if value is None and node.fn is _VARIABLE:          # in few steps
+                value = node.operands[0].value
+            elif value is None and node.fn is _CONST:           # a number in the place of any other
+                arrays.append(np.asarray(node.attrs["value"]))
+                continue
+            if value is None:
+                value = _value(node, device)
+            if type(value) is not Held or value.suspicions:
+                if type(value) is not int:                      # seed or offset of a random stream
+                    return None
+                arrays.append(np.asarray(value, node.aval.dtype))
+                continue
+            array = value.array
+            if array is None:
+                return None
+            aval = node.aval
+            arrays.append(array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype))
+        if self.constants:
+            arrays += self.constants
+        notes: list[int] = []
+        routine = self.routine.written or self.routine
+        try:
+            if self.views:                              # numpy has nothing to warn of
+                found = routine(arrays, (), self.order, notes)
+            else:
+                found = quietly(routine, self.products, arrays, (), self.order, notes)
+        except Exception:               # deferred, it raises where somebody looks at it
+            return None
+        if notes and any(notes):
+            return None
+        AT_ONCE[0] += 1
+        if not (self.views or self.history):
+            made = {}
+            for (k, aval, attrs), array in zip(self.results, found, strict=True):
+                made[k] = data(aval, Held(device, array) if array.base is None else held_part(device, array), attrs)
+            return made
+        if values is None:
+            values = _fresh(template, nodes)
+        for (k, _, _), array in zip(self.results, found, strict=True):
+            values[k].value = Held(device, array) if array.base is None else held_part(device, array)
+        return values
+
+
+class Remembered:
+    """What a function makes of numbers alone, such as arange(12): from the second call of a signature on, the small array that it is."""
+
+    def __init__(self) -> None:
+        self._made = Cache("arrays of numbers", CONSTANTS)      # aval, attributes and array of a leaf; None: seen once, or no small array
+
+    def key(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What tells the call from others; None where nothing is remembered."""
+        if not (state.plain and config.recall and config.eager):
+            return None
+        return cached_subgraphs.describe_numbers(args, kwargs)
+
+    def node(self, key: Any, device: Any) -> Node | None:
+        """A leaf with what the call makes, if that is known."""
+        known = self._made[key]
+        if known is None or not device.in_host_memory or device.kind == "numpy":
+            return None
+        aval, attrs, array = known
+        self._made.hits += 1
+        return data(aval, hold(device, array), attrs)
+
+    def learn(self, key: Any, node: Node) -> None:
+        """Note that the call made `node`."""
+        if key not in self._made:
+            self._made[key] = None
+        elif node.aval.nbytes <= CONSTANT and node.value is None and not node.needs_grad and not node.aval.weak:
+            wide = node.dtype in (np.float64, np.complex128)
+            array = None if wide or not all(o.constant for o in node.operands) else _constant(node)
+            if array is not None:
+                self._made[key] = node.aval, known_of(node), np.array(array, order="C")
+
+
+def _fresh(template: Template, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes of a call of what has no history, by place, shared with no other call's."""
+    values = [*nodes, *template.constants]
+    new, add = Node.__new__, values.append
+    for fn, attrs, _, aval, _, _, taken in template.steps:
+        node = new(Node)
+        node.fn, node.operands, node.attrs, node.aval = fn, taken(values), attrs, aval
+        node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, None
+        add(node)
+    return values
+
+
+def known_of(node: Node) -> dict[str, Any]:
+    """Those of a leaf with the node's value: between which integers that lies is still known."""
+    aval = node.aval
+    known = interval(node) if aval.dtype.kind in "iu" else None
+    return {"aval": aval} if known is None or known == all_of(aval.dtype) else {"aval": aval, "range": known}
+
+
+def held_part(device: Any, array: np.ndarray[Any, Any]) -> Any:
+    """A Buffer for a result, which may be a view; a copy where that would keep much more memory than its own."""
+    owner: Any = array.base
+    if owner is None or (isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes <= SPARE * array.nbytes):
+        return hold(device, array)
+    return hold(device, np.array(array))
+
+
+def _value(node: Node, device: Any) -> Any:
+    """The value of a node that has none itself: that behind it, or of what is made of constants alone, which it then keeps; else None."""
+    found = resolve(node)
+    if found.value is None and not found.needs_grad and found.aval.nbytes <= PART and found.fn.constant and not found.aval.weak:
+        array = _constant(found) if all(o.constant for o in found.operands) else None
+        if array is not None and (device.fp64 or found.dtype not in (np.float64, np.complex128)):
+            found.value = hold(device, array if array.base is None else np.array(array, order="C"))
+            forget_operands(found)
+    return found.value
+
+
+def _constant(node: Node, depth: int = 0) -> Any:
+    """The value of what is made of constants; None where that is not done here."""
+    if node.fn.family not in FAMILIES and node.fn.family not in ("leaf", "index"):
+        return None
+    operands = [_constant(o, depth + 1) for o in node.operands] if depth < DEPTH else [None]
+    if any(o is None for o in operands) or (not operands and node.fn.family not in ("leaf", "index")):
+        return None
+    with quiet():
+        return np.asarray(node.fn.computed(operands, node.attrs, node.dtype), node.dtype)
+
+
+def prepare(template: Template, nodes: Sequence[Node]) -> Any:
+    """The Prepared of a template, for operands like `nodes`; False where its calls are always deferred."""
+    made = _fresh(template, nodes)
+    avals = [n.aval for n in made]
+    order, total = [], 0.0
+    for k, (fn, attrs, _, aval, needs_grad, places, _) in enumerate(template.steps, template.made):
+        if fn is _OFFSET:
+            continue
+        if (needs_grad and not template.looked) or not in_registry(fn) or fn.family not in FAMILIES or aval.weak:
+            return False
+        total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
+        order.append((k, Call(fn, attrs, aval, tuple([avals[p].dtype for p in places])), places))
+    known = all(_constant(n) is not None for n in template.constants) and all(k >= template.made for k in template.ends())
+    return Prepared(template, order, made) if order and total <= LIMIT and known else False

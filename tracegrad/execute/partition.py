@@ -1,0 +1,80 @@
+"""Pending work of several devices, partitioned at its transfers into subgraphs of one device each. Start at `Partition`.
+
+The subgraphs are computed one after the other, by stages: stage 0 needs nothing that is sent, stage n needs what was computed before it and
+sent. A model that goes from one device to another and back has three stages, and its backward pass two more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tracegrad.graph.ir import Node, topological
+from tracegrad.graph.primitive import REGISTRY, Movement
+
+_TRANSFER = REGISTRY["transfer"]
+Seen = Callable[[Node], Node]           # compile.resolve: the node that holds a value, behind what only differentiation cares about
+
+
+class Partition:
+    """How to compute `wanted`, by device nodes without values (resolved ones).
+
+    transfers: by stage, the nodes that receive a value before anything else of the stage. computed: by stage and device, the nodes to
+    compute. kept: those whose values a later stage reads. Nothing is computed twice, so nothing is rounded in two ways.
+    """
+
+    def __init__(self, wanted: Mapping[Any, Sequence[Node]], resolve: Seen) -> None:
+        def operands(node: Node) -> tuple[Node, ...]:
+            return tuple([resolve(o) for o in node.operands])
+
+        def known(node: Node) -> bool:
+            return node.value is not None
+
+        order = [n for n in topological([n for nodes in wanted.values() for n in nodes], known, operands) if n.value is None]
+        stage: dict[Node, int] = {}
+        for node in order:
+            before = [stage[o] for o in operands(node) if o in stage]
+            stage[node] = max(before, default=-1 if node.fn is _TRANSFER else 0) + (node.fn is _TRANSFER)
+        last = max(stage.values(), default=0)
+        self.transfers: list[list[Node]] = [[] for _ in range(last + 1)]
+        self.computed: list[dict[Any, list[Node]]] = [{} for _ in range(last + 1)]
+        for node in order:
+            if node.fn is _TRANSFER:
+                self.transfers[stage[node]].append(node)
+                source = resolve(node.operands[0])
+                if source.constant:                     # other devices have it, too: the value is one of its own
+                    source = source.twin()
+                    node.operands = (source,)
+                    stage[source] = 0
+                if source.value is None and source.fn is not _TRANSFER:
+                    self.computed[stage[source]].setdefault(node.attrs["source"], []).append(source)
+        for device, nodes in wanted.items():
+            for node in nodes:
+                if node.fn is not _TRANSFER:
+                    self.computed[stage[node]].setdefault(device, []).append(node)
+        self.kept = self._kept(order, stage, operands)
+
+    def _kept(self, order: Sequence[Node], stage: Mapping[Node, int], operands: Callable[[Node], tuple[Node, ...]]) -> set[Node]:
+        """What is read in a later stage than the one it is computed in. Not what is moved only: its operands, then."""
+        computed = {node for by_device in self.computed for nodes in by_device.values() for node in nodes}
+        kept: set[Node] = set()
+        moved: dict[Node, int] = {}             # movements that are made again: the last stage that reads them
+        for node in reversed(order):
+            if node.fn is _TRANSFER:
+                continue
+            used = max(stage[node], moved.get(node, 0))
+            for o in operands(node):
+                if o not in stage or o in computed or o.fn is _TRANSFER or stage[o] >= used or o.constant or not o.operands:
+                    continue
+                if isinstance(o.fn, Movement):
+                    moved[o] = max(used, moved.get(o, 0))
+                else:
+                    kept.add(o)
+        return kept
+
+
+def device_of(node: Node) -> Any:
+    """The device that a node's value lies on, or will; None where nothing tells: it is made of constants, or of what stands for values."""
+    starts = topological([node], lambda n: n.value is not None or n.fn is _TRANSFER)
+    return next((n.attrs["target"] if n.fn is _TRANSFER else n.value.device for n in starts
+                 if n.fn is _TRANSFER or hasattr(n.value, "device")), None)

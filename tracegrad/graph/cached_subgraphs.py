@@ -1,0 +1,368 @@
+"""What a call of the user's made before, made again without the rules: `Template`. Start at `describe`.
+
+A composed function takes shapes, dtypes and Python values apart, and applies a handful of primitives; a loop calls it with the same ones at
+every turn. What it makes is a function of its operands' avals, of whether derivatives go through them, and of the static arguments. So the
+second call of one signature is remembered, and the later ones make its nodes from there: no argument is checked again, no shape rule asked.
+Not so where a function may look behind its operands, at constants. Of integers it may see the range (see intervals.py), which is a part of
+the signature.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from types import EllipsisType, NoneType
+from typing import Any
+
+import numpy as np
+
+from tracegrad.config import config
+from tracegrad.graph.canonical import Key, canonical, contribution
+from tracegrad.graph.intervals import has_range, interval
+from tracegrad.graph.ir import INTERN, Folded, Node, Size, enter, user_location
+from tracegrad.graph.operators import Operators
+from tracegrad.support import dtypes
+from tracegrad.support.cache import Cache, listed
+from tracegrad.support.modes import state
+
+SELDOM = 4                                   # a value is looked at in every so many turns at least, if it is computed at once
+KEPT = 1000                                  # signatures of one function
+ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
+KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,
+                           list: LIST, Size: LIST, slice: SLICE, Node: OTHER, Folded: OTHER}      # of arguments, by their class
+
+
+def _kind(cls: type) -> int:
+    """The kind of a class that was not met before."""
+    kind = KINDS[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
+    return kind
+
+
+class _Unknown(Exception):
+    """An argument that a signature cannot describe."""
+
+
+class Template:
+    """The nodes that a call made. Places: of the nodes behind its tensors, of constants, then of the nodes, in order.
+
+    steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands, what takes these from
+    the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same
+    node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see
+    execute/eager_executor.py); None: not asked for yet, False: nothing does. looked: somebody looks at values that depend on these before
+    their derivative is taken, so they are computed at once, too. calls: how many made nodes. uses: how many there were. structure: of calls
+    whose result is made without the nodes behind it (ir.Folded), what two share that differ in offsets only; else None. offsets: what
+    stands for the latter then, and at which places.
+    """
+
+    __slots__ = ("__weakref__", "call", "calls", "constants", "kept", "looked", "made", "offsets", "prepared", "result", "shared", "steps",
+                 "structure", "uses")  # fmt: skip
+
+    def __init__(self, nodes: Sequence[Node], result: Any) -> None:
+        """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
+        self.prepared: Any = None
+        self.looked, self.calls, self.uses = False, 0, 0
+        ends: list[Node] = []
+        self.result = _flat(result, ends)
+        inputs = list(dict.fromkeys(nodes))
+        found = canonical(ends, inputs, lambda node: node if node.constant else None)
+        order, given, made = found.order, len(inputs), len(found.leaves)
+        if any(not n.operands and n.fn.name != "offset" for n in order):
+            raise _Unknown
+        self.constants, self.made = found.leaves[given:], made
+        self.call = order[-1].loc.call if order else ""
+        places = [tuple([made + p if p >= 0 else ~p for p in at]) for at in found.places]
+        self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, at, _taker(at))
+                      for n, at in zip(order, places, strict=True)]
+        self.result = _places(self.result, [made + p if (p := found.number[n]) >= 0 else ~p for n in ends])
+        self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
+        if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see factorizations.run)
+            self.shared = False
+        for n in order:
+            _owners[id(n.attrs)] = self
+        self.structure: Key | None = None
+        self.offsets: list[tuple[int, Node]] = []
+        self.kept: frozenset[int] | None = None
+        last = type(self.result) is int and self.result == self.made + len(order) - 1 and len(order) > 1 and ends[0].needs_grad
+        if last and given <= len({p for at in places for p in at if p < given}) and all(n.fn.recallable for n in order):
+            steps = [((n.fn, n.aval) if n.fn.name == "offset" else contribution(n), at) for n, at in zip(order, places, strict=True)]
+            self.structure = Key((given, *self.constants, *steps))
+            self.offsets = [(k, _offset(n)) for k, n in enumerate(order, self.made) if n.fn.name == "offset"]
+
+    def ends(self) -> list[int]:
+        """The places of the results, each once."""
+        found: list[int] = []
+        rest = [self.result]
+        while rest:
+            r = rest.pop()
+            if type(r) is not int:
+                rest += r[1]
+            elif r not in found:
+                found.append(r)
+        return found
+
+    def history(self) -> bool:
+        """Whether all results are parts of a history."""
+        return all(k >= self.made and self.steps[k - self.made][4] for k in self.ends())
+
+    def make(self, nodes: Sequence[Node], device: Any) -> Sequence[Node] | dict[int, Node]:
+        """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line, or a value."""
+        self.uses += 1
+        prepared = self.prepared
+        if prepared is None:
+            prepared = self.prepared = executors.prepare(self, nodes)
+        if prepared:
+            if prepared.history:
+                values = self.nodes(nodes) if self.structure is None else self.folded(nodes)
+                prepared(self, nodes, device, values)
+                return values
+            made: Sequence[Node] | dict[int, Node] | None = prepared(self, nodes, device)
+            if made is not None:
+                return made
+        return self.nodes(nodes) if self.structure is None else self.folded(nodes)
+
+    def folded(self, nodes: Sequence[Node]) -> dict[int, Node]:
+        """The result's node, by its place, which has its operands made when somebody asks for them."""
+        self.calls += 1
+        node = Node.__new__(Folded)
+        node.fn, node.attrs, _, node.aval, node.needs_grad, _, _ = self.steps[-1]
+        node.loc, node.constant, node.value, node.behind = user_location(4, self.call), False, None, (self, nodes, False)
+        return {self.result: node}
+
+    def fold(self, nodes: Sequence[Node], result: Any) -> None:
+        """Of the call that this was learned from: what `folded` would have made. Nobody else has the nodes behind its result."""
+        if self.structure is not None and type(result) is Node:
+            result.__class__ = Folded
+            result.behind = self, nodes, False
+            del result.operands
+
+    def unfolded(self, node: Node, nodes: Sequence[Node], freed: bool) -> list[Any]:
+        """The nodes behind the result `node` by place; of a call that was freed, those that are left."""
+        values: list[Any] = [*nodes, *self.constants]
+        line, new, add = node.loc, Node.__new__, values.append
+        kept = self.left() if freed else None
+        for k, (fn, attrs, _, aval, needs_grad, _, taken) in enumerate(self.steps[:-1], self.made):
+            if kept is not None and k not in kept:
+                add(None)
+                continue
+            inner = new(Node)
+            inner.fn, inner.attrs, inner.aval, inner.loc, inner.needs_grad = fn, attrs, aval, line, needs_grad
+            inner.operands = () if kept is not None and needs_grad and fn.saves else taken(values)
+            inner.constant, inner.value = False, None
+            add(inner)
+        return values
+
+    def left(self) -> frozenset[int]:
+        """The places of what the result still depends on once a backward has freed the nodes that save something. (It does not itself.)"""
+        if self.kept is None:
+            found, rest = set[int](), [self.result]
+            while rest:
+                k = rest.pop()
+                if k not in found and k >= self.made:
+                    fn, _, _, _, needs_grad, places, _ = self.steps[k - self.made]
+                    if not (needs_grad and fn.saves):
+                        rest += places
+                found.add(k)
+            self.kept = frozenset(found)
+        return self.kept
+
+    def nodes(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
+        """The nodes by place; of a call whose result is there, that."""
+        self.calls += 1
+        values = [*nodes, *self.constants]
+        key: Any
+        if self.shared and len(self.steps) > 1:
+            key = (self, *nodes)
+            entry = INTERN.get(key)
+            found = None if entry is None else entry()
+            if found is not None and found.value is None and found.operands:
+                return {self.result: found}
+        line = user_location(4, self.call)           # behind nodes, make and what calls it, which is never the user
+        new, add = Node.__new__, values.append
+        interned = self.shared and len(self.steps) == 1
+        for fn, attrs, items, aval, needs_grad, _, taken in self.steps:
+            operands = taken(values)
+            if interned:
+                key = (fn, operands, *items)
+                entry = INTERN.get(key)
+                found = None if entry is None else entry()
+                if found is not None:
+                    return {self.result: found}
+            node = new(Node)
+            node.fn, node.operands, node.attrs, node.aval, node.loc, node.needs_grad = fn, operands, attrs, aval, line, needs_grad
+            node.constant, node.value = False, None
+            add(node)
+        if self.shared:
+            enter(key, values[self.result])
+        return values
+
+
+def _offset(node: Node) -> Node:
+    """A node that stands for this one in the structure of work."""
+    new = Node.__new__(Node)
+    new.fn, new.operands, new.attrs, new.aval, new.loc = node.fn, (), node.attrs, node.aval, node.loc
+    new.needs_grad, new.constant, new.value = False, False, None
+    return new
+
+
+def _taker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What takes the items at `places` as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    if not places:
+        return _nothing
+    place, = places
+    return lambda values: (values[place],)
+
+
+def _nothing(values: Sequence[Any]) -> tuple[Any, ...]:
+    return ()
+
+
+def _flat(result: Any, ends: list[Node]) -> Any:
+    """The result with numbers of `ends` in the place of nodes."""
+    if isinstance(result, Node):
+        ends.append(result)
+        return len(ends) - 1
+    if type(result) in (tuple, list) or (isinstance(result, tuple) and hasattr(result, "_fields")):
+        return type(result), [_flat(r, ends) for r in result]
+    raise _Unknown
+
+
+def _places(result: Any, places: Sequence[int]) -> Any:
+    return places[result] if type(result) is int else (result[0], [_places(r, places) for r in result[1]])
+
+
+class Executors:
+    """What does a call without its nodes: modules above this one, which tracegrad/__init__.py tells here by `register`.
+
+    prepare(template, nodes): what does the calls of a template when they are called, for operands like `nodes`; False where nothing does
+    (see execute/eager_executor.py). follow(function, known, args, kwargs): what a call under no_grad gives, deferred; None where it is not
+    (see tensors/call_trie.py).
+    """
+
+    __slots__ = ("follow", "prepare")
+    prepare: Callable[[Template, Sequence[Node]], Any]
+    follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any]
+
+    def register(self, prepare: Callable[[Template, Sequence[Node]], Any],
+                 follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any]) -> None:
+        """Take these from now on."""
+        self.prepare, self.follow = prepare, follow
+
+
+executors = Executors()
+# Of attributes, by id, that templates give to nodes: the template.
+_owners: weakref.WeakValueDictionary[int, Template] = listed("templates by attributes", weakref.WeakValueDictionary())
+
+
+def look(order: Sequence[Node], looks: int) -> None:
+    """Somebody looked so often at what these nodes, parts of a history, made, and nearly as often as they were made: from now on it is
+
+    computed when it is called.
+    """
+    owners = Counter([_owners.get(id(n.attrs)) for n in order if n.needs_grad])
+    for template, count in owners.items():
+        often = template is not None and template.calls * len(template.steps) <= SELDOM * looks * count
+        if template is not None and often and not template.looked and template.history():
+            template.looked, template.prepared = True, None
+
+
+def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Node], Any] | None:
+    """What tells a call from others (hashable), the nodes behind its tensors, each once, and the first of these tensors.
+
+    None where that is not enough to know what the call makes, or where no tensor is given. (A hot path: every call of an operation.)
+    """
+    if state.symbolic or not config.recall:         # (not `plain`: nodes are recalled where values wait, as in custom functions)
+        return None
+    nodes: list[Node] = []
+    parts: list[Any] = [dtypes.get_default_dtype()]
+    try:
+        first = _add(args, parts, nodes, None)
+        for name, a in kwargs.items():
+            parts.append(name)
+            first = _add((a,), parts, nodes, first)
+    except _Unknown:
+        return None
+    return None if first is None else (tuple(parts), nodes, first)
+
+
+def describe_numbers(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What tells a call without tensors from others (hashable); None where that is not known."""
+    parts: list[Any] = [dtypes.get_default_dtype()]
+    nodes: list[Node] = []
+    try:
+        _add(args, parts, nodes, None)
+        for name, a in kwargs.items():
+            parts.append(name)
+            _add((a,), parts, nodes, None)
+    except _Unknown:
+        return None
+    return None if nodes else tuple(parts)
+
+
+def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -> Any:
+    """What tells the arguments `args` from others, appended to `parts`; the first tensor, if it was not found before."""
+    for a in args:
+        cls = a.__class__
+        kind = KINDS.get(cls)
+        if kind is None:
+            kind = _kind(cls)
+        if kind == ARRAY:
+            if first is None:
+                first = a
+            elif a._device is not first._device:
+                raise _Unknown
+            node: Node = a._n if a._base is None and a._trace is None else a._node()      # as a._operand() would
+            if node.needs_grad and not state.grad:
+                behind = node.operands[0] if node.fn.name == "variable" else node            # of a parameter, in few steps
+                node = behind if not (behind.needs_grad or state.hidden) else a._operand()
+            aval = node.aval
+            if node.constant:
+                raise _Unknown
+            if node in nodes:
+                parts.append(nodes.index(node))
+            else:
+                nodes.append(node)
+                parts.append(aval)
+                parts.append(node.needs_grad)
+                if aval.bounded and has_range(node.fn):
+                    parts.append(interval(node))                          # checks of indices depend on it
+        elif kind == INTEGER:
+            parts.append(cls)
+            parts.append(a)                                               # 1 is not True, nor 1.0
+        elif kind == FLOAT:
+            parts.append(cls)
+            parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
+        elif kind == PLAIN:
+            parts.append(a)
+        elif kind == LIST:
+            parts.append(cls)
+            parts.append(len(a))
+            first = _add(a, parts, nodes, first)
+        elif kind == SLICE:
+            if any(isinstance(end, Operators) for end in (a.start, a.stop, a.step)):
+                raise _Unknown                                            # its value decides on the result's shape
+            parts.append(cls)
+            first = _add((a.start, a.stop, a.step), parts, nodes, first)
+        else:
+            raise _Unknown
+    return first
+
+
+def calls() -> Cache:
+    """A cache of the calls of one function: by signature the Template, or None of one that was seen once."""
+    return Cache("calls", KEPT, uses=lambda template: template.uses)
+
+
+def learn(memo: Cache, key: Any, nodes: Sequence[Node], result: Any) -> None:
+    """Note in `memo`, where `key` was looked up, that a call made `result`; from the second time on, how."""
+    if key not in memo:
+        memo[key] = None
+        return
+    try:
+        template = memo[key] = Template(nodes, result)
+    except _Unknown:
+        return
+    template.fold(nodes, result)

@@ -1,0 +1,504 @@
+"""The intermediate representation: `Aval`, `Node` and `Graph`. Start at `Node`.
+
+A Node is one application of a Primitive to operand nodes: function, operands, static attributes, aval, and the user's
+source location. Nodes are hash-consed through a weak table: the same primitive on the same operands with the same
+attributes *is* the same node, so common subexpressions are shared for free. (Nodes of a derivative history are shared within one call
+of the user only: see `own_nodes`.) Operands and attributes never change; the one thing
+a node may learn later is its `value` (the buffer that holds its result once it was computed), upon which a node that needs
+no derivative forgets its operands.
+
+A Graph is a captured program: a networkx graph of Nodes, behind a typed facade. It is built at capture, not per operation.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from math import prod
+from operator import index
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, overload
+
+import optree
+
+from tracegrad.errors import INTERNAL, LinAlgError, OutOfMemoryError, TraceError, printable
+from tracegrad.graph.operators import Operators
+from tracegrad.support.cache import Cache, listed
+from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.support.modes import state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from networkx import MultiDiGraph
+
+    from tracegrad.graph.primitive import Primitive
+
+
+class Size(tuple[int, ...]):
+    """The sizes of a tensor: a tuple of ints that knows how many elements they make.
+
+    >>> tg.zeros(2, 3, 4).shape[:2].numel()
+    6
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, sizes: Iterable[Any] = ()) -> Size:
+        return super().__new__(cls, map(index, sizes))
+
+    def numel(self) -> int:
+        """The product of the sizes."""
+        return prod(self)
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> int: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> Size: ...
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return Size(found) if isinstance(key, slice) else found
+
+    def __add__(self, other: Any) -> Any:
+        return Size(super().__add__(other)) if isinstance(other, tuple) else NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return Size((*other, *self)) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, times: Any) -> Any:
+        return Size(super().__mul__(times))
+
+    __rmul__ = __mul__
+
+
+def _sizes_or_what_stands_for_them(_: Any, parts: Iterable[Any]) -> Any:
+    parts = tuple(parts)
+    return Size(parts) if all(type(n) is int for n in parts) else parts
+
+
+optree.register_pytree_node(Size, lambda sizes: (tuple(sizes), None, None), _sizes_or_what_stands_for_them,  # as tuples are
+                            namespace=optree.registry.__GLOBAL_NAMESPACE)
+
+
+ADDRESSED = (1 << 63) - 1        # bytes of a tensor, and elements along a dimension: what a signed number of 64 bits counts
+
+
+class Aval:
+    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors). `bounded`: of integers or bools.
+
+    Interned: equal avals are the same object, so that comparing and hashing them is cheap.
+    Raises OutOfMemoryError for a shape that no index reaches the end of: whatever makes a tensor of it is refused when it is called.
+    """
+
+    __slots__ = ("bounded", "dtype", "nbytes", "shape", "size", "sizes", "weak")
+    _interned: ClassVar[dict[tuple[tuple[int, ...], DType, bool], Aval]] = {}
+    shape: tuple[int, ...]
+    sizes: Size  # the shape as users see it
+    dtype: DType
+    weak: bool
+    size: int     # elements
+    nbytes: int
+    bounded: bool
+
+    def __new__(cls, shape: tuple[int, ...], dtype: DType, weak: bool = False) -> Aval:
+        key = (shape, dtype, weak)
+        self = cls._interned.get(key)
+        if self is None:
+            self = super().__new__(cls)
+            self.shape, self.dtype, self.weak = tuple(shape), dtype, weak
+            self.sizes, self.size = Size(shape), prod(shape)
+            self.nbytes = self.size * dtype.itemsize
+            if max(self.nbytes, *shape, 0) > ADDRESSED:
+                raise OutOfMemoryError(f"a {dtype} tensor of shape {self.shape} has {self.size} elements and {self.nbytes} bytes; indices "
+                                       "have 64 bits, so neither may be 2**63 or more: make it smaller, or compute it in parts")
+            self.bounded = dtype.kind in "biu"
+            cls._interned[key] = self
+        return self
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]" + ("~" if self.weak else "")
+
+
+class _Line(NamedTuple):
+    filename: str
+    line: int
+    function: str
+    derived: bool = False
+
+
+class Location(_Line):
+    """A line of the user's program. `derived` tells that a derivative rule made the node on that line's behalf.
+
+    What does not tell lines apart: call: the function that the user called there, if it is known; position: of a node in a program that
+    is used for other lines, too, the number of the node whose line it is (see compile.Work.program).
+    """
+
+    call: str = ""
+    position: int = -1
+
+    def having(self, call: str, position: int = -1, derived: bool = False) -> Location:
+        """The same line with these."""
+        found = Location(self.filename, self.line, self.function, derived)
+        found.call, found.position = call, position
+        return found
+
+    @property
+    def who(self) -> str:
+        """What the message of an error begins with."""
+        return self.call and f"{self.call}: {'in its derivative, ' if self.derived else ''}"
+
+    def tell(self, error: LinAlgError) -> None:
+        """The error is that of a node which stands here."""
+        error.of(str(self), self.who, self.position)
+
+    def __str__(self) -> str:
+        return f"{printable(self.filename)}:{self.line}"
+
+
+# By file names, whose hashes are known: that of a code object is computed from all its constants and names at every look-up.
+LOCATIONS = 20_000
+_internal = Cache("files", LOCATIONS)
+_locations = Cache("lines", LOCATIONS)              # by file, line, function and call: Locations of lines that were asked for, made once
+# By the identity of code, the instruction and `call`: the code, which is kept alive, and what was found. (A frame's line takes a search.)
+_instructions = Cache("lines of instructions", LOCATIONS)
+
+
+class _Override(threading.local):
+    """Per thread: the line on whose behalf nodes are being made, if it is not to be found on the stack."""
+
+    location: Location | None = None
+
+
+LINE = _Override()
+
+
+def user_location(depth: int = 1, call: str = "") -> Location:
+    """The nearest line outside tracegrad on the Python stack (or the line on whose behalf a derivative is being made).
+
+    depth: so many calls lie between that line and here at least (looking at a frame costs as much as calling a function). call: what
+    the user called there.
+    """
+    override = LINE.location
+    if override is not None:
+        return override
+    frame = sys._getframe(depth)
+    while True:
+        code = frame.f_code
+        name = code.co_filename
+        internal = _internal[name]
+        if internal is None:
+            internal = _internal[name] = name.startswith(INTERNAL)
+        outer = frame.f_back if internal else None
+        if outer is None:
+            known: tuple[CodeType, Location] | None = _instructions[id(code), frame.f_lasti, call]
+            return _located(frame, call) if known is None else known[1]
+        frame = outer
+
+
+def _located(frame: FrameType, call: str) -> Location:
+    """The line where a frame is; `user_location` finds it from then on."""
+    code = frame.f_code
+    key = (code.co_filename, frame.f_lineno, code.co_name, call)
+    found: Location | None = _locations[key]
+    if found is None:
+        found = _locations[key] = Location(*key[:3])
+        found.call = call
+    _instructions[id(code), frame.f_lasti, call] = code, found
+    return found
+
+
+class located:
+    """Nodes made inside carry `location`; what it gives has the one that holds, which may be set to another for each node of a loop."""
+
+    __slots__ = ("_location", "_previous")
+
+    def __init__(self, location: Location | None) -> None:
+        self._location = location
+
+    def __enter__(self) -> _Override:
+        self._previous, LINE.location = LINE.location, self._location
+        return LINE
+
+    def __exit__(self, *exc: object) -> None:
+        LINE.location = self._previous
+
+
+_derived = Cache("lines of derivatives", LOCATIONS)
+
+
+def derivative_of(location: Location) -> Location:
+    """The same line, marked as derived."""
+    key = location, location.call
+    found: Location | None = _derived[key]
+    if found is None:
+        found = _derived[key] = location.having(location.call, derived=True)
+    return found
+
+
+def on_behalf_of(location: Location) -> located:
+    """Nodes made inside carry `location`, marked as derived."""
+    return located(derivative_of(location))
+
+
+class Node(Operators):
+    """One application of a primitive. Make nodes with `primitive.bind`, never directly."""
+
+    __slots__ = ("__weakref__", "attrs", "aval", "behind", "constant", "fn", "hooks", "later", "loc", "needs_grad", "operands", "value")
+
+    fn: Primitive
+    operands: tuple[Node, ...]
+    attrs: dict[str, Any]
+    aval: Aval
+    loc: Location
+    constant: bool        # made of constants alone, so the same whoever asks for it, on whatever device
+    needs_grad: bool      # a differentiable path leads from a Variable to this node
+    value: Any            # the Buffer that holds the result, once known
+    behind: Any           # of a Folded one only
+    hooks: dict[int, Callable[[Node], Node]]                    # of derivatives.HOOKS only
+    later: Any            # of a leaf whose value is put off, and not set: the Tape that computes it (see tensors/call_trie.py)
+
+    def __getattr__(self, name: str) -> Any:
+        """A value that was put off, when somebody looks."""
+        if name == "value":
+            tape = getattr(self, "later", None)
+            if tape is not None:
+                tape.compute()
+            return object.__getattribute__(self, "value")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def __init__(self, fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
+        self.fn, self.operands, self.attrs, self.aval = fn, operands, attrs, aval
+        self.loc = user_location()
+        self.needs_grad = needs_grad and dtype_kind(aval.dtype) in "fc"
+        self.value = None
+        self.constant = fn.constant
+        for o in operands:
+            if not o.constant:
+                self.constant = False
+                break
+
+    def twin(self, location: Location | None = None) -> Node:
+        """The same application as a node of its own, which no other user's equal expression shares; of another line of his, if given."""
+        node = Node(self.fn, self.operands, self.attrs, self.aval, self.needs_grad)
+        node.loc, node.constant = location or self.loc, False
+        return node
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.aval.dtype
+
+    @property
+    def given(self) -> tuple[DType, ...]:
+        """The dtypes of the operands."""
+        return tuple([o.aval.dtype for o in self.operands])
+
+    @property
+    def name(self) -> str:
+        return self.fn.name
+
+    def __bool__(self) -> bool:
+        """True, as of any object; but what a test of a number that a @trace function was given says is not known while it is recorded."""
+        if state.trace is not None and self.aval.dtype.kind == "b" and not self.aval.shape and any(o.aval.weak for o in self.operands):
+            raise TraceError(
+                f"{self.loc.call or 'if'} at {self.loc}: a number decides what is done, and has no value yet: a Python float that is "
+                "given to a @trace function is a run-time number. Keep it in an attribute or variable that the function reads: then it is "
+                "recorded anew for each value"
+            )
+        return True
+
+    def __repr__(self) -> str:
+        attrs = "".join(f", {k}={v}" for k, v in self.attrs.items())
+        return f"<{self.fn.name}({', '.join(str(o.aval) for o in self.operands)}{attrs}) -> {self.aval}>"
+
+
+class Folded(Node):
+    """The result of a call whose nodes are known (see cached_subgraphs.py): a part of a history whose operands are made when somebody asks.
+
+    From then on it is an ordinary Node. Nobody asks where the derivative is known, too. behind: (the Template, the nodes that the call was
+    given, whether a backward has freed it).
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "operands":
+            self.unfold()
+            return self.operands
+        raise AttributeError(f"Node has no attribute {name!r}")
+
+    def unfold(self) -> Sequence[Any]:
+        """Make the operands. The call's nodes by place, where they were not made before."""
+        with _unfolding:
+            if type(self) is not Folded:
+                return ()
+            template, nodes, freed = self.behind
+            values: Sequence[Any] = template.unfolded(self, nodes, freed)
+            self.operands = template.steps[-1][-1](values)
+            self.__class__ = Node  # type: ignore[assignment]
+            del self.behind
+            return values
+
+
+_unfolding = threading.RLock()
+
+
+class Entry(weakref.ref[Node]):
+    """A place in the weak table `INTERN`. (A WeakValueDictionary does the same in 1.2 us more, a fifth of what a node takes.)"""
+
+    __slots__ = ("key",)
+    key: Hashable
+
+
+INTERN: dict[Hashable, Entry] = listed("interned nodes", {})  # what a node applies to what -> the node, while it is alive
+
+
+def enter(key: Hashable, node: Node) -> None:
+    """Make `node` the one for `key`."""
+    entry = INTERN[key] = Entry(node, _leave)
+    entry.key = key
+
+
+def _leave(entry: Entry) -> None:
+    if INTERN.get(entry.key) is entry:
+        del INTERN[entry.key]
+
+
+@contextmanager
+def own_nodes() -> Iterator[None]:
+    """Nodes of a derivative history that are made inside are shared with each other, and with no other call's.
+
+    Two equal expressions of a user are two histories: a hook on one, or a backward that frees it, must not reach the other.
+    """
+    previous, state.own = state.own, {}
+    try:
+        yield
+    finally:
+        state.own = previous
+
+
+def forget_operands(node: Node, instead: tuple[Node, ...] = ()) -> None:
+    """Cut a computed node off from its operands, so that they can be freed: it is a leaf that holds `value` from now on.
+
+    instead: what is left in their place, for the derivative's way through a node that is part of a history.
+    """
+    if type(node) is Folded:
+        node.operands = instead
+        node.__class__ = Node  # type: ignore[assignment]
+        del node.behind
+    elif node.operands:
+        key = (node.fn, node.operands, *node.attrs.items())
+        entry = INTERN.get(key)
+        if entry is not None and entry() is node:
+            del INTERN[key]
+        node.operands = instead
+
+
+def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = None,
+                operands_of: Callable[[Node], tuple[Node, ...]] | None = None) -> list[Node]:
+    """All nodes that `outputs` depend on, operands first (iterative; deterministic).
+
+    stop(node): do not go beyond it. operands_of(node): what it depends on, in place of all its operands.
+    """
+    order: list[Node] = []
+    done: dict[Node, bool] = {}                              # whether what was met has its place
+    stack = [*outputs][::-1]
+    while stack:
+        node = stack[-1]
+        known = done.get(node)
+        if known is None:
+            done[node] = False
+            if stop is None or not stop(node):
+                stack += (node.operands if operands_of is None else operands_of(node))[::-1]
+        else:
+            stack.pop()
+            if not known:
+                done[node] = True
+                order.append(node)
+    return order
+
+
+class Graph:
+    """A captured program. It iterates over its `Node`s in topological order.
+
+    inputs: the leaves whose values a call supplies, in call order. outputs: the results, in order (a node may appear more than
+    once). output_names: what the user calls them, "" where that is not known. network: its nodes and edges, for networkx's algorithms.
+    """
+
+    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], order: Iterable[Node]) -> None:
+        self.inputs, self.outputs = list(inputs), list(outputs)
+        self.output_names: list[str] = []
+        self._order = dict.fromkeys([*inputs, *order])
+
+    @classmethod
+    def capture(cls, inputs: Sequence[Node], outputs: Sequence[Node]) -> Graph:
+        """The graph from `inputs` (not looked behind) to `outputs`."""
+        return cls(inputs, outputs, topological(outputs, set(inputs).__contains__))
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._order
+
+    def users(self, node: Node) -> list[Node]:
+        """The nodes that have `node` as an operand, in order; one that has it twice is there twice."""
+        return [user for user, edges in self._adjacency[node].items() for _ in edges]
+
+    def out_degree(self, node: Node) -> int:
+        """How often `node` is an operand."""
+        return sum(map(len, self._adjacency[node].values()))
+
+    @cached_property
+    def _adjacency(self) -> dict[Node, dict[Node, Any]]:
+        """The network's own tables: its views take three calls of Python to look into them."""
+        return dict(self.network.adjacency())
+
+    @cached_property
+    def network(self) -> MultiDiGraph[Node]:
+        """The nodes in the same order; an edge (u, v, i) says that u is operand i of v. It has the attributes `inputs` and `outputs`, too.
+
+        It is made when it is first asked for: most of the graphs that a rewriting pass returns are only iterated over.
+        """
+        from networkx import MultiDiGraph  # noqa: PLC0415  (untraced work that NumPy does needs no graph: 70 ms of its first call)
+
+        graph: MultiDiGraph[Node] = MultiDiGraph(output_names=self.output_names)
+        graph.inputs, graph.outputs = self.inputs, self.outputs
+        inputs = set(self.inputs)
+        graph.add_nodes_from(self._order)
+        graph.add_edges_from((o, n, i) for n in self._order if n not in inputs for i, o in enumerate(n.operands))
+        return graph
+
+    def masks(self, sources: Iterable[Node | tuple[Node, ...]]) -> list[int]:
+        """For each output, which of `sources` it depends on: bit i is the i-th (or, of several nodes, one of them)."""
+        found: dict[Node, int] = {}
+        for i, source in enumerate(sources):
+            for node in source if isinstance(source, tuple) else (source,):
+                found[node] = found.get(node, 0) | 1 << i
+        for node in self:
+            mask = found.get(node, 0)
+            for o in node.operands:
+                mask |= found.get(o, 0)
+            if mask:
+                found[node] = mask
+        return [found.get(o, 0) for o in self.outputs]
+
+    def rebuilt(self, replace: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
+        """The graph in which each node n became replace(n, its new operands); inputs stay. The way passes are written."""
+        new: dict[Node, Node] = {n: n for n in self.inputs}
+        for node in self:
+            if node not in new:
+                new[node] = replace(node, tuple(new[o] for o in node.operands))
+        return Graph.capture(self.inputs, [new[o] for o in self.outputs])

@@ -1,0 +1,880 @@
+"""Primitives: what a node of the graph applies. Start at `Primitive`; the families below say what an op class must give.
+
+One op is one class in `tracegrad/ops/`: name, shape rule, numpy meaning, derivative and OpenCL expression together. A class
+that lacks a rule fails at import. `REGISTRY` (name -> the op's one instance) is the only list of ops; tests run over it.
+
+`bind` makes nodes. Calling an op (`sqrt(x)`) takes Nodes, Tensors and Python scalars: it promotes dtypes, makes constants
+of the scalars, and gives back what it was given (Tensors if any operand is one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
+from tracegrad.graph.cached_subgraphs import calls, describe, executors, learn
+from tracegrad.graph.canonical import number_of, without_number
+from tracegrad.graph.intervals import Interval
+from tracegrad.graph.ir import INTERN, Aval, Entry, Location, Node, enter
+from tracegrad.graph.operators import Operators
+from tracegrad.support import dtypes
+from tracegrad.support.cache import Cache
+from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.support.modes import state
+
+REGISTRY: dict[str, Primitive] = {}
+# Families of operations that numpy may do when they are called; and of others whose calls may be recalled.
+AT_ONCE = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice", "scan"))
+RECALLABLE = AT_ONCE | {"conv", "pool", "index", "sort", "selection", "attention", "recurrence"}
+
+
+def own_name(name: str) -> str:
+    """What an operation that a user gave this name is called: never as one of ours, which passes know by their names."""
+    return f"{name}_" if name in REGISTRY else name
+
+
+class _Primitives:
+    """The ops of the registry by name, for what `f.source()` shows: `primitive.scatter_add(x, index, y)`."""
+
+    def __getattr__(self, name: str) -> Primitive:
+        try:
+            return REGISTRY[name]
+        except KeyError:
+            raise AttributeError(f"tracegrad has no operation {name!r}") from None
+
+
+primitive = _Primitives()
+Shape = tuple[int, ...]
+_REAL_SCALARS = (bool, int, float)            # numpy.float64 is a float: to torch, too, a Python number that promotes nothing
+_PYTHON_SCALARS = (*_REAL_SCALARS, complex)
+
+
+class Pair(NamedTuple):
+    """A complex value as the code generator sees it: the nodes of its real and of its imaginary part."""
+
+    re: Any
+    im: Any
+
+
+_new_node = Node.__new__
+
+
+class Primitive:
+    """Base of all ops.
+
+    A subclass that sets `name` is an op and must define the rules of its family: `aval` (shape and dtype), `numpy`
+    (meaning), `vjp` (derivative; or `differentiable = False`), and what its kernels need (`opencl`, `locate`, or a lowering
+    of the code generator that is named by `family`).
+    """
+
+    name: ClassVar[str] = ""
+    family: ClassVar[str] = ""              # how the code generator treats it
+    differentiable: ClassVar[bool] = True
+    required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
+    constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
+    expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
+    picks: ClassVar[bool] = False           # its elements are elements of its operands, and compared with them: see `to_keep`
+    read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
+    exact: ClassVar[bool] = False           # of numbers of a dtype it makes such: of 16 bits, computed as floats, they need not be rounded
+    in_steps: ClassVar[bool] = False        # kernels make it of several operations, which of 16 bits are computed in float32
+    saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
+    number: ClassVar[bool] = False          # a number, with its bits as an attribute: an operand of structures (canonical.py)
+    boundary: ClassVar[bool] = False        # a program sees through it, which only differentiation cares about, or ends there (a transfer)
+    any_number: ClassVar[bool] = False      # its derivative, written for one number as an operand, is right for every other
+    executed: Any = None                    # the op that programs have in its place: see `saving_nothing`
+    of_value: ClassVar[bool] = False        # its derivative reads its value and none of its operands
+    cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see policy.py)
+    linear: ClassVar[bool] = False          # in all its operands together: the tangent of the result is it, of the operands' tangents
+    operator: ClassVar[tuple[str, int]] = ("", 0)     # how Python writes it, before or between operands, and how tightly that binds
+    foldable: bool = True                   # its numpy rule may be used on constants; not if a user's expression has none
+    part: ClassVar[bool] = False            # a part of what its operand's elements hold: a view, though not of whole elements
+    reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/arrays/index_checks.py)
+    # Of elementwise ops:
+    flops: ClassVar[int] = 1                # what one element costs, for the schedule: an addition is 1
+    wraps: ClassVar[bool] = False           # a signed result may overflow, undefined in C: it is computed as unsigned (of reductions, too)
+    moves: ClassVar[bool] = False           # its elements are elements of its operands, bit for bit: numpy need not know their dtype
+    single: ClassVar[bool] = False          # of 16 bits and a number, or what has no dimensions: computed in float32, as in torch
+    mixes: ClassVar[bool] = False           # `opencl` is right for a vector beside a scalar, too (operators are, builtins are not)
+    logic: Any = None                       # logic(self, *operands): what it is for bools, in bitwise operations; None: itself
+    # Of complex operands: whether `vjp` multiplies by the complex derivative. autodiff conjugates it then, as torch's convention wants;
+    # a rule that says False is right as it stands, because its factors are real or it conjugates them itself.
+    holomorphic: ClassVar[bool] = False
+    # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
+    cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
+
+    @cached_property
+    def memo(self) -> Cache:
+        """What calls with the tensors and numbers of users made: see cached_subgraphs.py."""
+        return calls()
+
+    @property
+    def recallable(self) -> bool:
+        """Whether what a node of it is, and its derivative, are functions of operands and attributes alone, and it reports nothing."""
+        return in_registry(self) and not self.reports and self.family in RECALLABLE
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not cls.__dict__.get("name"):
+            return
+        missing = [rule for rule in cls.required if getattr(cls, rule, None) is getattr(Primitive, rule, None)]
+        if cls.differentiable and cls.vjp is Primitive.vjp:
+            missing.append("vjp (or differentiable = False)")
+        if missing:
+            raise TypeError(f"op class {cls.__name__} lacks {', '.join(missing)}")
+        if cls.name in REGISTRY:
+            raise TypeError(f"op class {cls.__name__}: the name {cls.name!r} is taken by {type(REGISTRY[cls.name]).__name__}")
+        REGISTRY[cls.name] = cls()
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        """Shape and dtype of the result; raises ShapeError or DTypeError."""
+        raise NotImplementedError
+
+    def numpy(self, *operands: Any, **attrs: Any) -> Any:
+        """The meaning, on numpy arrays."""
+        raise NotImplementedError
+
+    def numpy_with(self, **attrs: Any) -> Any:
+        """`numpy` for these attributes, to be called many times: what it does with them can be done once."""
+        return partial(self.numpy, **attrs) if attrs else self.numpy
+
+    def rule(self, attrs: dict[str, Any], dtype: DType, given: Iterable[DType]) -> Callable[..., Any]:
+        """`numpy_with`, for operands of the dtypes `given` and a result of `dtype`.
+
+        bfloat16 is computed in float32 and rounded once, as kernels do it. (ml_dtypes rounds after each addition of a sum, and numpy does
+        not know where its NaN is sorted to.)
+        """
+        if self.moves or not (dtype == dtypes.bfloat16 or dtypes.bfloat16 in given) or not in_registry(self):
+            plain: Callable[..., Any] = self.numpy_with(**attrs)
+            return plain
+        wide = self.numpy_with(**{k: dtypes.float32 if isinstance(v, np.dtype) and v == dtypes.bfloat16 else v for k, v in attrs.items()})
+
+        def rule(*operands: Any) -> Any:
+            made = wide(*[o.astype(np.float32) if o.dtype == dtypes.bfloat16 else o for o in map(np.asarray, operands)])
+            return np.asarray(made, dtype) if dtype == dtypes.bfloat16 else made
+
+        return rule
+
+    def computed(self, operands: Sequence[Any], attrs: dict[str, Any], dtype: DType) -> Any:
+        """The result, of `dtype`, by numpy: from arrays."""
+        return self.rule(attrs, dtype, [o.dtype for o in operands if isinstance(o, (np.ndarray, np.generic))])(*operands)
+
+    def vjp(self, ct: Node, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        """Cotangents of the operands (None: no dependence), from the cotangent `ct` of the result `y`; symbolic."""
+        raise AutogradError(f"{self.name} has no derivative")
+
+    # How it is computed of real numbers: pair(*operands, **attrs), an operand being a Pair, or a Node if it is real -> a Pair (or a
+    # Node, of a real result). None: it takes no complex numbers. See codegen/graph/complex_pairs.py.
+    pair: Any = None
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        """Between which integers the elements of an integer result lie, from those of the operands; None: nothing is known."""
+        return None
+
+    def work(self, y: Aval, *operands: Aval, **attrs: Any) -> float:
+        """How many elements the numpy rule goes through: those of the result or of the largest operand, unless an op knows better."""
+        return max([y.size, *[o.size for o in operands]])
+
+    # For operations that are not in the registry: what plans depend on of it, as a tuple of plain data (see execute/plan_cache.py); None:
+    # unknown.
+    described: Any = None
+
+    # How f.source() writes a call, for operations that are not in the registry: python(define, operands as text, **attrs) -> text.
+    # define(name, expression or graph) puts what the call needs in front of the function, and gives the name to use.
+    python: Any = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __call__(self, *args: Any, **attrs: Any) -> Any:
+        return call(self, args, attrs)
+
+    def prepare(self, args: list[Any]) -> tuple[Node, ...]:
+        """Turn Nodes and Python scalars into operand nodes. Most families only accept tensors."""
+        return tuple(as_node(a, self.name) for a in args)
+
+
+def bind(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
+    """The node that applies `fn`: the one that exists, or a new one. Operands are nodes of the right dtypes already, attrs hashable.
+
+    One that a derivative may go through is shared within one call of the user's only: see `ir.own_nodes`.
+    """
+    key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
+    own = state.own
+    if own is not None and needs_grad(fn, operands):
+        node: Node | None = own.get(key)
+        if node is None:
+            node = own[key] = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), True)
+        return node
+    entry = INTERN.get(key)
+    node = None if entry is None else entry()
+    if node is None:
+        node = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), needs_grad(fn, operands))
+        enter(key, node)
+    return node
+
+
+def needs_grad(fn: Primitive, operands: Sequence[Node]) -> bool:
+    """Whether a derivative may go through `fn` to one of its operands."""
+    if fn.differentiable:
+        for o in operands:
+            if o.needs_grad:
+                return True
+    return False
+
+
+def saves(node: Node) -> bool:
+    """Whether the derivative at `node` reads values, so that a backward without retain_graph frees it."""
+    return node.needs_grad and (node.operands[0] if node.fn.family == "output" and node.operands else node).fn.saves
+
+
+def numpy_time(node: Node) -> float:
+    """About the nanoseconds that numpy takes for a node."""
+    return node.fn.cost * node.fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs)
+
+
+def to_keep(found: Iterable[Node]) -> list[Node]:
+    """Those of the nodes, in topological order, that a derivative may have kept, where it computes everything else anew.
+
+    Not what was picked (an extremum, a threshold that topk found) out of elements that are computed anew: what computes those may round
+    otherwise (numpy after kernels, all turns of a loop at once), and then nothing would be equal to what was kept.
+    """
+    kept: dict[Node, None] = {}
+
+    def anew(x: Node) -> bool:
+        while x not in kept and len(x.operands) == 1 and (x.fn.family == "movement" or x.fn.name == "detach"):
+            x = x.operands[0]
+        return x not in kept and bool(x.operands) and x.fn.name != "variable"
+
+    for node in found:
+        if not (node.fn.picks and any(dtype_kind(o.dtype) == "f" and anew(o) for o in node.operands)):
+            kept[node] = None
+    return list(kept)
+
+
+def saving_nothing(op: Primitive) -> Any:
+    """The op for operands of which only constants are read by its derivative, which a composed function brings: a mean's 1/n, tril's mask.
+
+    torch has functions of their own for these, through which a second backward may go. Not for `x * 2`: there torch saves the 2.
+    """
+    return type(type(op).__name__, (type(op),), {"__doc__": type(op).__doc__, "saves": False, "executed": op})()
+
+
+def in_registry(fn: Primitive) -> bool:
+    """Whether `fn` is an operation of the registry, which is a function of its operands and attributes: no loop, no user's."""
+    return REGISTRY.get(fn.name) is (fn.executed or fn)
+
+
+def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """Apply `fn` to Nodes, Tensors and scalars; the result is a Tensor if any argument is one."""
+    outside = args and type(args[0]) is not Node
+    if outside and not state.grad:
+        made = executors.follow(fn, fn.memo, args, attrs)
+        if made is not None:
+            return made
+    known = describe(args, attrs) if outside else None
+    loose = None
+    if known is not None:
+        memo = fn.memo
+        template = memo[known[0]]
+        if template is not None:
+            return known[2]._wrap(template.make(known[1], known[2]._device)[template.result])
+        loose = None if attrs else without_number(known[0], args)
+        template = None if loose is None or known[0] in memo else memo[loose]
+        if template is not None:                            # a number that was not met yet: it may never come again
+            learn(memo, known[0], known[1], None)
+            nodes = [known[1][0], a_number(number_of(args), known[1][0].aval.dtype)]
+            return known[2]._wrap(template.make(nodes, known[2]._device)[template.result])
+    wrapper = None
+    plain = list(args)
+    for i, a in enumerate(plain):
+        if not isinstance(a, Node) and isinstance(a, Operators):
+            if wrapper is not None and a._device is not wrapper._device:
+                raise different_devices(fn.name, wrapper, a)
+            wrapper = a
+            plain[i] = a._operand()
+    operands = fn.prepare(plain)
+    rounded = fn.single and dtypes.is_half(half := operands[0].aval.dtype) and any(_lost(a, half) for a in plain)
+    if rounded:
+        operands = fn.prepare([cast(a, dtypes.float32) if isinstance(a, Node) and a.dtype == half else a for a in plain])
+    if wrapper is None:
+        if plain and not any(isinstance(a, Node) for a in plain):
+            given = ", ".join(type(a).__name__ for a in plain)
+            raise DTypeError(f"{fn.name}: expected a Tensor, got {given}; use tg.tensor(...) for arrays, lists and numbers")
+        made = bind(fn, operands, attrs)
+        return cast(made, half) if rounded else made
+    for o in operands:
+        if o.needs_grad and fn.differentiable:
+            # A user's tensor gets a node of its own, so that a hook on it sees its gradient and no other's; passes share it later.
+            node = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), True)
+            break
+    else:
+        node = bind(fn, operands, attrs)
+    if rounded:
+        node = cast(node, half)
+    if known is not None:
+        learn(memo, known[0], known[1], node)
+        if loose is not None and node.fn is fn and memo[loose] is None:
+            x, = known[1]
+            numbers = [o for o in operands if o.fn is _CONST and o.aval is Aval((), x.aval.dtype)]
+            if numbers and x in operands and dtypes.is_float(x.dtype) and not dtypes.is_half(x.dtype):     # (which may round it: `_lost`)
+                twin = Node(fn, operands, dict(attrs), node.aval, node.needs_grad)         # what tells of which template a node is
+                learn(memo, loose, [x, *numbers], twin)
+    return wrapper._wrap(node)
+
+
+def _lost(a: Any, half: DType) -> bool:
+    """Whether an operand of a result of 16 bits may be changed by its dtype: a number that it rounds, what has another dtype.
+
+    (Then it has no dimensions, or the result had its dtype; integers with dimensions are converted first, as in torch.)
+    """
+    if isinstance(a, Node):
+        return not a.shape and a.dtype != half
+    with np.errstate(over="ignore"):
+        return bool(float(half.type(a)) != a)
+
+
+def different_devices(name: str, a: Any, b: Any) -> DeviceError:
+    """The error for tensors of two devices in one operation."""
+    return DeviceError(f"{name}: the operands are on different devices, {a._device} and {b._device}; move one with x.to(device)")
+
+
+def as_node(value: Any, name: str = "") -> Node:
+    """A Node for a Node or a Python or numpy scalar (a constant; weak if it is a Python scalar). name: the op's, for errors."""
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, _PYTHON_SCALARS):
+        kind = next(t for t in _PYTHON_SCALARS if isinstance(value, t))
+        return const(value, dtypes.as_dtype(kind), weak=True)
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        return const(value.item(), dtypes.as_dtype(value.dtype))
+    call = f"{name}: " if name else ""
+    raise DTypeError(f"{call}expected a Tensor or a Python scalar, got {type(value).__name__}; use tg.tensor(...) for arrays and lists")
+
+
+# ---------------------------------------------------------------------------------------------------------------- leaves
+
+
+class Const(Primitive):
+    """A scalar known at compile time: it stands as a literal in the kernel's text."""
+
+    name, family, differentiable, number = "const", "leaf", False, True
+
+    def aval(self, *, value: Any, bits: bytes, weak: bool) -> Aval:
+        return Aval((), value.dtype, weak)
+
+    def numpy(self, *, value: Any, bits: bytes, weak: bool) -> Any:
+        return np.asarray(value)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        value = node.attrs["value"]
+        return (int(value), int(value)) if value.dtype.kind in "biu" else None
+
+
+class Placeholder(Primitive):
+    """An input of a captured program. `uid` makes each one unique."""
+
+    name, family, differentiable, constant = "placeholder", "leaf", False, False
+
+    def aval(self, *, uid: int, aval: Aval, label: str) -> Aval:
+        return aval
+
+    def numpy(self, **attrs: Any) -> Any:
+        raise NotImplementedError("a placeholder has no value of its own")
+
+
+class Data(Primitive):
+    """A leaf that holds a computed or uploaded value (`node.value`)."""
+
+    name, family, differentiable, constant = "data", "leaf", False, False
+
+    def aval(self, *, aval: Aval) -> Aval:
+        return aval
+
+    def numpy(self, **attrs: Any) -> Any:
+        raise NotImplementedError("data is read from node.value")
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return node.attrs.get("range")                      # known of what made it
+
+
+class Iota(Primitive):
+    """0, 1, 2, ... along `dim` of `shape`."""
+
+    name, family, differentiable = "iota", "index", False
+
+    def aval(self, *, shape: Shape, dim: int, dtype: DType) -> Aval:
+        return Aval(shape, dtype)
+
+    def numpy(self, *, shape: Shape, dim: int, dtype: DType) -> Any:
+        return np.broadcast_to(np.arange(shape[dim], dtype=dtype).reshape([-1 if i == dim else 1 for i in range(len(shape))]), shape)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return 0, max(0, node.attrs["shape"][node.attrs["dim"]] - 1)
+
+    cases = [((), dict(shape=(2, 3), dim=1, dtype=dtypes.int64)), ((), dict(shape=(4,), dim=0, dtype=dtypes.float32))]
+
+
+class Bundle(Primitive):
+    """Base of nodes with several results; an `Output` node picks one. The node itself has an empty aval.
+
+    Give `avals(*operands, **attrs) -> tuple[Aval, ...]`. Its vjp gets a list of cotangents (None where nothing came).
+    """
+
+    family = "bundle"
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        raise NotImplementedError
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        return Aval((0,), dtypes.float32)
+
+
+class CustomCall(Bundle):
+    """One call of a user's Function: operands are its raw outputs (graph values), then its tracked inputs.
+
+    Not in REGISTRY: there is one instance per call, made by `custom/custom_function.py`, which gives it `vjp` from the user's backward.
+    (One whose derivative depends on nothing but its operands' shapes is `structural`, and there is one instance of it.)
+    To execution it is nothing (output i *is* operand i); to differentiation it is the only way from the outputs to the inputs.
+    """
+
+    family, differentiable = "custom", True
+    structural: ClassVar[bool] = False
+    batched: Any = None      # batched(operands, size): the results for operands with a batch in front; without it, calls are unrolled
+    kept_results: Any = None     # kept_results(call): what of its operands its derivative reads, and takes long to compute again
+    selects: ClassVar[bool] = False                  # vjp(..., wanted=): only the cotangents of operands with a flag are asked for
+    partial: ClassVar[bool] = False                  # batched(operands, flags, size): only operands with a flag have one
+    pushes: Any = False                              # whether forward mode calls `push`, or is derived from vjp
+
+    def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
+        """The results' tangents from those of the operands, by number."""
+        raise NotImplementedError
+
+    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The operands that results depend on, as far as differentiation is concerned."""
+        return operands
+
+
+class Output(Primitive):
+    """Result number `index` of a Bundle node."""
+
+    name, family, boundary, moves = "output", "output", True, True
+
+    def aval(self, bundle: Aval, *, index: int, aval: Aval) -> Aval:
+        return aval
+
+    def numpy(self, bundle: Any, *, index: int, aval: Aval) -> Any:
+        return bundle[index]
+
+    def vjp(self, ct: Node, y: Node, bundle: Node, *, index: int, aval: Aval) -> tuple[Any, ...]:
+        raise AutogradError("the cotangent of an output belongs to its bundle: autodiff collects it")
+
+
+class Shared(Primitive):
+    """Base of operations with several results that are computed together: one node a result, which differ in `index` only.
+
+    Give `results(*arrays, **attrs)`: all results, as numpy arrays, and `avals`: their shapes and dtypes.
+    """
+
+    differentiable, expensive = False, True
+    batches: ClassVar[bool] = False                  # leading dimensions of the operands are a batch, the same for all
+    programs: Sequence[tuple[str, Any]] = ()         # the compile.Programs that it runs itself, and what they are
+    # into(outs, *arrays, **attrs): `results`, written into arrays of their shapes; it only reads `arrays`. With it nothing is copied on
+    # devices that compute in the host's memory.
+    into: Any = None
+
+    def __init__(self) -> None:
+        self._memo: tuple[Sequence[Any], dict[str, Any], Sequence[Any], set[int]] | None = None
+
+    def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        """Shape and dtype of every result."""
+        raise NotImplementedError
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        return self.avals(*operands, **attrs)[int(attrs["index"])]
+
+    def numpy(self, *arrays: Any, **attrs: Any) -> Any:
+        index = attrs.pop("index")
+        memo = self._memo
+        if memo is None or index in memo[3] or attrs != memo[1] or not _same(arrays, memo[0]):
+            copies = [np.array(a) for a in arrays]   # the function may write into its arguments, as it may elsewhere
+            memo = self._memo = ([np.array(a) for a in arrays], attrs, self.results(*copies, **attrs), set())
+        memo[3].add(index)
+        if len(memo[3]) == len(memo[2]):
+            self._memo = None
+        return memo[2][index]
+
+
+def _same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether these are the same numbers, bit for bit. (The same array may hold others by now.)"""
+    pairs = zip(map(np.asarray, arrays), others, strict=True)
+    return len(arrays) == len(others) and all(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+_CONST, _DATA = REGISTRY["const"], REGISTRY["data"]
+_consts = Cache("constants", 1000)               # by value and dtype, Entries: a short way to nodes that are alive
+NOWHERE = Location("", 0, "")
+_uid = [0]
+
+
+def unique() -> int:
+    """A number never given before (in this process)."""
+    _uid[0] += 1
+    return _uid[0]
+
+
+def const(value: Any, dtype: DType, weak: bool = False) -> Node:
+    """A compile-time scalar."""
+    key = (type(value), value, dtype, weak)
+    entry = _consts[key]
+    node = None if entry is None else entry()
+    if node is None:
+        with np.errstate(over="ignore"):
+            exact = dtype.type(value)
+        bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
+        node = bind(_CONST, (), {"value": exact, "bits": bits, "weak": weak})
+        if value and exact.dtype.kind != "c":           # not a zero, which may be -0.0, as may a part of a complex number
+            _consts[key] = Entry(node)
+    return node
+
+
+def a_number(value: float, dtype: DType) -> Node:
+    """The same of a float below canonical.MOST that may never come again, as a node of its own."""
+    node = Node.__new__(Node)
+    exact = dtype.type(value)
+    node.fn, node.operands, node.aval, node.loc = _CONST, (), Aval((), dtype), NOWHERE
+    node.attrs = {"value": exact, "bits": dtype.str.encode() + exact.tobytes(), "weak": False}
+    node.needs_grad, node.constant, node.value = False, True, None
+    return node
+
+
+def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
+    """The number `value`, an argument of the function `name`, as a constant of `dtype`; DTypeError if it is none or does not fit."""
+    if isinstance(value, Node) and not value.shape:     # a run-time number of a trace
+        return cast(value, dtype)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, _PYTHON_SCALARS):
+        raise DTypeError(f"{name}: expected a number, got {type(value).__name__}")
+    if isinstance(value, complex):
+        if dtype.kind != "c":
+            raise DTypeError(f"{name}: the complex number {value} does not fit {dtype}; cast the tensor first, as x.to(tg.complex64)")
+    elif dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+        raise DTypeError(f"{name}: the number {value} does not fit {dtype}; cast to a wider dtype")
+    try:
+        return const(value, dtype, weak)
+    except OverflowError:
+        raise DTypeError(f"{name}: the number does not fit {dtype}; give a float") from None
+
+
+def _known(test: Any) -> bool | None:
+    """What a test of a number among the arguments says; None of a Python float given to a @trace function, which is a run-time number:
+    such a test is a node (or a tensor without a value).
+    """
+    if isinstance(test, (bool, np.bool_)):
+        return bool(test)
+    return None if isinstance(test, Node) or state.trace is not None else bool(test)
+
+
+def holds(test: Any) -> bool:
+    """Whether a test of a number among the arguments is known to hold."""
+    return _known(test) is True
+
+
+def fails(test: Any) -> bool:
+    """Whether it is known not to hold (of NaN, no comparison does)."""
+    return _known(test) is False
+
+
+def placeholder(aval: Aval, label: str = "") -> Node:
+    """A fresh input."""
+    return bind(REGISTRY["placeholder"], (), {"uid": unique(), "aval": aval, "label": label})
+
+
+def data(aval: Aval, value: Any, attrs: dict[str, Any] | None = None) -> Node:
+    """A fresh leaf that holds `value`. (A replay makes one per result, so this takes no detours: nobody else can have the node.)
+
+    attrs: its attributes, where they were made before.
+    """
+    node = _new_node(Node)
+    node.fn, node.operands, node.attrs, node.aval = _DATA, (), {"aval": aval} if attrs is None else attrs, aval
+    node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, value
+    return node
+
+
+def detached(x: Node) -> Node:
+    """x's value, constant to differentiation: what `no_grad` makes of results, so it takes no detours."""
+    node = Node.__new__(Node)
+    node.fn, node.operands, node.attrs, node.aval = REGISTRY["detach"], (x,), {}, x.aval
+    node.loc, node.needs_grad, node.constant, node.value = x.loc, False, False, None
+    return node
+
+
+def renewed(variable: Node, value: Any) -> Node:
+    """The variable node of the same leaf, which has got another value. (A step makes one per parameter: no detours here, either.)"""
+    aval = variable.aval
+    held, node = _new_node(Node), _new_node(Node)
+    held.fn, held.operands, held.attrs, held.aval = _DATA, (), {"aval": aval}, aval
+    held.loc, held.needs_grad, held.constant, held.value = NOWHERE, False, False, value
+    node.fn, node.operands, node.attrs, node.aval = variable.fn, (held,), variable.attrs, aval
+    node.loc, node.needs_grad, node.constant, node.value = variable.loc, True, False, None
+    return node
+
+
+def iota(shape: Shape, dim: int, dtype: DType = dtypes.int64) -> Node:
+    """0, 1, 2, ... along `dim`."""
+    return bind(REGISTRY["iota"], (), {"shape": shape, "dim": dim, "dtype": dtype})
+
+
+# -------------------------------------------------------------------------------------------------------------- families
+
+
+def broadcast_shapes(name: str, shapes: Sequence[Shape]) -> Shape:
+    """The common shape, by numpy's rule; a ShapeError names the op and the shapes."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    n = max(map(len, shapes))
+    out = [1] * n
+    for s in shapes:
+        for i, d in enumerate(s, n - len(s)):
+            if d != 1 and d != out[i]:
+                if out[i] != 1:
+                    raise ShapeError(f"{name}: shapes {' and '.join(str(tuple(s)) for s in shapes)} do not broadcast together "
+                                     f"(sizes {out[i]} and {d} at dimension {i - n}); reshape or unsqueeze one of them")
+                out[i] = d
+    return tuple(out)
+
+
+class Elementwise(Primitive):
+    """y[i] = f(x0[i], x1[i], ...), operands broadcast implicitly and of one dtype.
+
+    Give: `nin`, `numpy`, `vjp`, `opencl(self, *operands: str) -> str` (an expression in plain OpenCL C: operators, ?:, and
+    builtin names; it is used for scalars and for vectors), and `domain` (where tests draw operands).
+    `result`: "same" as the operands, "bool" (comparisons), "float" (integers become the default float first), or "real" (of complex
+    numbers: the dtype of their parts). Those that take complex numbers ("c" in `kinds`) give `pair`.
+    """
+
+    family = "elementwise"
+    required = ("numpy",)
+    nin: ClassVar[int] = 1
+    result: ClassVar[str] = "same"
+    domain: ClassVar[tuple[float, float]] = (-2.0, 2.0)
+    kinds: ClassVar[str] = "biuf"           # dtype kinds it takes
+
+    opencl: Any = None
+
+    def __init_subclass__(cls) -> None:
+        if cls.__dict__.get("name") and cls.opencl is None and cls.pair is None:
+            raise TypeError(f"op class {cls.__name__} lacks opencl")
+        super().__init_subclass__()
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        shape = operands[0].shape
+        for o in operands:
+            if o.shape != shape and o.shape:
+                shape = broadcast_shapes(self.name, [o.shape for o in operands])
+                break
+        dtype = operands[-1].dtype
+        if dtype_kind(dtype) not in self.kinds:
+            raise not_taken(self.name, dtype)
+        weak = operands[0].weak and all(o.weak for o in operands) and self.result != "bool"
+        if self.result == "bool":
+            dtype = dtypes.bool_
+        elif self.result == "real" and dtype.kind == "c":
+            dtype = dtypes.real_of(dtype)
+        return Aval(shape, dtype, weak)
+
+    def prepare(self, args: list[Any]) -> tuple[Node, ...]:
+        return tuple(common_dtype(args, self.result == "float", self.name))
+
+
+def not_taken(name: str, dtype: DType) -> DTypeError:
+    """The error for an operand of a dtype that an operation does not take."""
+    if dtype.kind == "c":
+        return DTypeError(f"{name}: does not take {dtype}; use the real numbers x.real, x.imag, x.abs() or x.angle()")
+    return DTypeError(f"{name}: does not take {dtype}; cast first, for example x.to(tg.float32)")
+
+
+def refuse_complex(name: str, *operands: Any) -> None:
+    """DTypeError if one of `operands` (avals, nodes or tensors) is complex: for operations on real numbers only."""
+    for x in operands:
+        if x.dtype.kind == "c":
+            raise not_taken(name, x.dtype)
+
+
+def by_parts(self: Any, *operands: Any, **attrs: Any) -> Pair:
+    """The `pair` of operations that move elements, or add them up: they do the same to both parts."""
+    def part(k: int) -> Node:
+        chosen = {**attrs, "value": (attrs["value"].real, attrs["value"].imag)[k]} if "value" in attrs else attrs
+        return bind(self, tuple([o[k] if isinstance(o, Pair) else o for o in operands]), chosen)
+
+    return Pair(part(0), part(1))
+
+
+def bilinear(self: Any, a: Pair, b: Pair, **attrs: Any) -> Pair:
+    """The `pair` of products of two operands: four real ones, or two where an operand is a real one that was promoted."""
+    def product(x: Node, y: Node) -> Any:
+        return bind(self, (x, y), attrs)
+
+    if _zeros(a.im):
+        return Pair(product(a.re, b.re), product(a.re, b.im))
+    if _zeros(b.im):
+        return Pair(product(a.re, b.re), product(a.im, b.re))
+    return Pair(product(a.re, b.re) - product(a.im, b.im), product(a.re, b.im) + product(a.im, b.re))
+
+
+def _zeros(x: Node) -> bool:
+    """Whether every element is known to be 0."""
+    while isinstance(x.fn, Movement) and len(x.operands) == 1 and x.fn.name != "pad":
+        x = x.operands[0]
+    return x.fn is _CONST and not x.attrs["value"]
+
+
+def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") -> list[Node]:
+    """Operand nodes cast to the dtype they promote to, by torch's rule: the tensors with dimensions decide; 0-d ones, and
+    after them weak nodes and Python and numpy scalars, only raise the category. name: the op's, for errors.
+    """
+    if len(args) == 2:                      # what nearly all calls are
+        a, b = args
+        if isinstance(a, Node) and not a.aval.weak and (not to_float or dtype_kind(a.aval.dtype) in "fc"):
+            if isinstance(b, Node):
+                if a.aval.dtype is b.aval.dtype and not b.aval.weak:
+                    return [a, b]
+            elif dtype_kind(a.aval.dtype) == "f" and type(b) in _REAL_SCALARS:
+                return [a, scalar(name, b, a.aval.dtype)]
+    args = [a.item() if isinstance(a, np.generic) else a for a in args]
+    dtype: DType | None = None
+    of_scalars: DType | None = None
+    for a in args:
+        if isinstance(a, Node) and not a.aval.weak:
+            if a.aval.shape:
+                dtype = a.aval.dtype if dtype is None else dtypes.promote(dtype, a.aval.dtype)
+            else:
+                of_scalars = a.aval.dtype if of_scalars is None else dtypes.promote(of_scalars, a.aval.dtype)
+    if of_scalars is not None and (dtype is None or dtypes.category(of_scalars) > dtypes.category(dtype)):
+        dtype = dtypes.complex_of(dtype) if dtype is not None and dtype_kind(dtype) == "f" else of_scalars
+    weak = dtype is None
+    if dtype is None:
+        dtype = dtypes.bool_
+        for a in args:
+            dtype = dtypes.promote(dtype, as_node(a, name).dtype)
+    else:
+        for a in args:
+            if isinstance(a, Node):
+                if a.aval.weak:
+                    dtype = dtypes.promote_scalar(dtype, a.dtype.type(0).item())
+            elif isinstance(a, _PYTHON_SCALARS):
+                dtype = dtypes.promote_scalar(dtype, a)
+    if to_float and dtype_kind(dtype) not in "fc":
+        dtype = dtypes.float64 if weak else dtypes.get_default_dtype()
+    out = []
+    for a in args:
+        if isinstance(a, Node):
+            out.append(a if a.aval.dtype == dtype and (a.aval.weak == weak or weak) else cast(a, dtype))
+        elif isinstance(a, _PYTHON_SCALARS):
+            out.append(scalar(name, a, dtype, weak))
+        else:
+            out.append(cast(as_node(a, name), dtype))       # raises, unless it is a 0-d array
+    return out
+
+
+class Cast(Primitive):
+    """Conversion to another dtype, as C converts (floats to integers truncate towards zero). Of complex numbers to others: the real part,
+
+    but to bools: whether they are not 0.
+    """
+
+    name, family, saves = "cast", "elementwise", False
+
+    def aval(self, x: Aval, *, dtype: DType, weak: bool) -> Aval:
+        return Aval(x.shape, dtype, weak)
+
+    def numpy(self, x: Any, *, dtype: DType, weak: bool) -> Any:
+        x = np.asarray(x)
+        with np.errstate(all="ignore"):
+            return (x.real if x.dtype.kind == "c" and dtype.kind not in "cb" else x).astype(dtype)
+
+    def numpy_with(self, *, dtype: DType, weak: bool) -> Any:
+        whole = dtype.kind in "cb"
+        return lambda x: (x if whole or x.dtype.kind != "c" else x.real).astype(dtype)
+
+    def vjp(self, ct: Node, y: Node, x: Node, *, dtype: DType, weak: bool) -> tuple[Any, ...]:
+        return (cast(ct, x.dtype) if dtype_kind(x.dtype) in "fc" and dtype_kind(dtype) in "fc" else None,)
+
+    def pair(self, x: Any, *, dtype: DType, weak: bool) -> Any:
+        real = dtypes.real_of(dtype)
+        if not isinstance(x, Pair):
+            part = x if x.dtype == real else cast(x, real)
+            return Pair(part, filled(0, part))
+        if dtype.kind == "c":
+            return Pair(cast(x.re, real), cast(x.im, real))
+        if dtype.kind == "b":
+            return cast(x.re, real) | cast(x.im, real)
+        return cast(x.re, real)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return operands[0] if operands and node.operands[0].dtype.kind in "biu" else None
+
+    cases = [(((2, 3),), dict(dtype=dtypes.float32, weak=False)), (((2, 3),), dict(dtype=dtypes.int64, weak=False))]
+
+
+def cast(x: Node, dtype: DType) -> Node:
+    """x converted to `dtype` (x itself if it has it); never weak."""
+    if x.aval.dtype == dtype and not x.aval.weak:
+        return x
+    if x.fn is REGISTRY["const"]:
+        with np.errstate(all="ignore"):
+            value = x.attrs["value"]
+            return const(value.real if value.dtype.kind == "c" and dtype.kind not in "cb" else value, dtype)
+    return bind(REGISTRY["cast"], (x,), {"dtype": dtype, "weak": False})
+
+
+def filled(value: Any, like: Node) -> Node:
+    """`value` in the shape and dtype of `like`."""
+    c = const(value, like.dtype)
+    return c if not like.shape else bind(REGISTRY["expand"], (c,), {"shape": like.shape})
+
+
+class Movement(Primitive):
+    """Results whose elements are elements of the operands: no arithmetic, so it never runs by itself.
+
+    Give `aval`, `numpy`, `vjp` and `locate`, from which the code generator gets index arithmetic.
+    """
+
+    family, saves, linear, moves = "movement", False, True, True
+    pair = by_parts
+    required: ClassVar[tuple[str, ...]] = ("aval", "numpy", "locate")
+    fill: Any = None                        # the attribute that holds the value where no operand is hit (pad)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        ends = [*operands, *((int(v), int(v)) for k, v in node.attrs.items() if k == "value")]       # what pad fills in
+        return (min(low for low, _ in ends), max(high for _, high in ends)) if operands else None
+
+    locate: Any = None
+    # def locate(self, index, *operands: Aval, **attrs) -> list[tuple[int, tuple, list[guard]]]
+    #   index: one symbolic integer per result dimension (they support + - * // % with ints and each other). The element at
+    #   `index` is that of the first entry (operand number, index into it, guards) whose guards all hold, else the fill value.
+    #   A guard is ("range", expression, low, high): low <= expression < high; or ("multiple", expression, k): it is a multiple of k.
+
+
+class Reduction(Primitive):
+    """Combine elements along the dims `dim` (a sorted tuple), which vanish from the shape.
+
+    Give `numpy`, `vjp`, `identity(dtype)` (the value of an empty reduction) and `combine(a, b) -> str` (OpenCL expression,
+    associative). keepdim is a reshape by the caller.
+    """
+
+    family, expensive = "reduction", True
+    required = ("numpy", "identity", "combine")
+    identity: Any = None
+    combine: Any = None
+
+    def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
+        return Aval(tuple(d for i, d in enumerate(x.shape) if i not in dim), x.dtype)

@@ -1,0 +1,1 @@
+"""A program shown to people: kernels and explanation (`report`), Python (`python_source`), times (`profiling`)."""

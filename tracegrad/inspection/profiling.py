@@ -1,0 +1,188 @@
+"""Where a traced function's time goes: `profile`, a table of its kernels, and `timeline`, a file for a trace viewer.
+
+Both run the program of the latest call again, with that call's arguments, on a queue that records times (`runtime.profiler`); what it
+updates in place are copies. The share of a limit is beside what this device was measured to do at most (`runtime.limits`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from tracegrad.errors import ArgumentError
+from tracegrad.inspection.report import bytes_text, flops_text, lines_text
+from tracegrad.runtime.launch import Executable
+from tracegrad.runtime.limits import Limits, limits
+from tracegrad.runtime.profiler import Span, own_times, record
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.plan import HostStep, Launch, Plan
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel's launch, or a host step, as a row of `Profile`.
+
+    seconds: of all its launches in one call, the median over the runs. flops, bytes: what it computes and moves in a call, as
+    estimated for `explain()`; 0 for a host step. share: of `limit`, "memory" or "arithmetic", whichever binds it more, where 1.0 is
+    all that the device was measured to do. (More than 1.0 of memory: what it moves stays in a cache.)
+    """
+
+    name: str
+    launches: int
+    seconds: float
+    bytes: int
+    flops: int
+    share: float
+    limit: str
+    lines: str
+
+
+class Profile(Sequence[KernelTime]):
+    """The rows of a profile, in the order of the launches. str() is the table.
+
+    seconds: of a whole call, from its start to the end of its last kernel, the median over the runs. limits: what the device can do.
+    """
+
+    def __init__(self, name: str, device: str, rows: Sequence[KernelTime], seconds: float, runs: int, limits: Limits) -> None:
+        self.name, self.device, self.rows, self.seconds, self.runs, self.limits = name, device, list(rows), seconds, runs, limits
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> KernelTime: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[KernelTime]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def __iter__(self) -> Iterator[KernelTime]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<profile of {self.name}: {len(self)} rows, {_time(self.seconds)}>"
+
+    def __str__(self) -> str:
+        total = sum(row.seconds for row in self) or 1.0
+        table = [["kernel", "launches", "time", "of all", "moved", "GB/s", "computed", "Gflop/s", "of the limit", "Python"]]
+        for row in self:
+            rates = [bytes_text(row.bytes), f"{1e-9 * row.bytes / row.seconds:.1f}",
+                     flops_text(row.flops), f"{1e-9 * row.flops / row.seconds:.1f}"]
+            table.append([row.name, str(row.launches), _time(row.seconds), f"{row.seconds / total:.0%}",
+                          *(rates if row.limit else [""] * 4), f"{row.share:.0%} {row.limit}" if row.limit else "host code", row.lines])
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(cell.rjust(w) if 0 < i < 8 else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+                 for line in table]
+        single = f"{1e-9 * self.limits.float32:.0f} Gflop/s in float32"
+        double = f", {1e-9 * self.limits.float64:.0f} in float64" if self.limits.float64 else ""
+        return "\n".join([f"{self.name} on {self.device}: {_time(self.seconds)} a call (median of {self.runs} runs)",
+                          f"measured limits: {1e-9 * self.limits.bandwidth:.1f} GB/s, {single}{double}",
+                          *(line.rstrip() for line in lines)])
+
+
+def profile(program: Any, name: str, runs: int) -> Profile:
+    """The times of a compile.Program's kernels; see `Traced.profile`."""
+    executable, recorded = _recorded(program, name, runs, "profile")
+    plan, device, launches = executable.plan, executable.device, executable.plan.launches
+    hosts = _hosts(plan)
+    times: dict[tuple[bool, int], list[int]] = {}
+    counts: dict[tuple[bool, int], int] = {}
+    for spans in recorded:
+        for key, count, nanoseconds in own_times(spans):
+            times.setdefault(key, []).append(nanoseconds)
+            counts[key] = count
+    most = limits(device)
+    rows = []
+    for key, found in times.items():
+        seconds = 1e-9 * max(1.0, statistics.median(found))
+        host, number = key
+        if host:
+            rows.append(KernelTime(hosts[number].name, counts[key], seconds, 0, 0, 0.0, "", ""))
+        else:
+            rows.append(_row(launches[number], plan, counts[key], seconds, most))
+    whole = statistics.median(max((s.end for s in spans), default=0) for spans in recorded)
+    return Profile(name, device.name, rows, 1e-9 * whole, runs, most)
+
+
+def timeline(program: Any, name: str, path: str | os.PathLike[str], runs: int) -> None:
+    """Write Chrome's trace format; see `Traced.timeline`."""
+    executable, recorded = _recorded(program, name, runs, "timeline")
+    plan, device, launches = executable.plan, executable.device, executable.plan.launches
+    hosts = _hosts(plan)
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"{name} on {device.name}"}},
+        *({"ph": "M", "pid": 1, "tid": i, "name": "thread_name", "args": {"name": text}} for i, text in _THREADS.items()),
+    ]
+    began = 0.0
+    for number, spans in enumerate(recorded):
+        end = 1e-3 * max((s.end for s in spans), default=0)
+        events.append({"ph": "X", "pid": 1, "tid": 0, "cat": "call", "name": f"{name}, call {number}", "ts": began, "dur": round(end, 3),
+                       "args": {}})
+        for s in spans:
+            what, about = (hosts[s.number].name, {}) if s.host else (launches[s.number].entry, _about(launches[s.number], plan))
+            events.append({"ph": "X", "pid": 1, "tid": 1 if s.host else 2, "cat": "host" if s.host else "kernel", "name": what,
+                           "ts": round(began + 1e-3 * s.start, 3), "dur": round(1e-3 * (s.end - s.start), 3),
+                           "args": about | ({} if s.host else {"queued_us": round(began + 1e-3 * s.queued, 3)})})
+        began = round(began + end + _GAP, 3)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file, indent=1)
+
+
+_GAP = 10.0                                                # microseconds shown between two calls
+_THREADS = {0: "calls", 1: "host steps", 2: "kernels"}
+
+
+def _recorded(program: Any, name: str, runs: int, what: str) -> tuple[Executable, list[list[Span]]]:
+    """A program on its device, and the spans of that many runs with the arguments of its latest call."""
+    if runs < 1:
+        raise ArgumentError(f"{what}: runs must be at least 1, got {runs}")
+    executable: Executable | None = program.executable
+    if executable is None:
+        raise ArgumentError(f"{what}: {name} ran on the device \"numpy\", which interprets the graph and has no kernels to time; "
+                            "choose an OpenCL device with tg.set_device, and call it there")
+    given = executable.latest()
+    inputs = [buffer for buffer in given if buffer is not None]
+    if len(inputs) < len(given):
+        slots = [executable.plan.slots[i] for i in executable.plan.inputs]
+        gone = [slot.name or f"input {i}" for i, (slot, buffer) in enumerate(zip(slots, given, strict=True)) if buffer is None]
+        raise ArgumentError(f"{what}: nothing holds {', '.join(gone)} of the latest call any more; keep the tensors that {name} is called "
+                            "with in variables (a NumPy array: as a tensor), call it, and ask again")
+    return executable, record(executable, inputs, runs)
+
+
+def _hosts(plan: Plan) -> list[HostStep]:
+    """The host steps, in order: a span names them by number."""
+    return [s for s, _ in plan.each() if isinstance(s, HostStep)]
+
+
+def _row(launch: Launch, plan: Plan, count: int, seconds: float, most: Limits) -> KernelTime:
+    """flops and bytes of a launch in a loop are those of one turn."""
+    moved, computed = launch.bytes * count, launch.flops * count
+    floats = [plan.slots[a].dtype.itemsize for a in launch.args if isinstance(a, int) and dtype_kind(plan.slots[a].dtype) == "f"]
+    shares = {"memory": moved / most.bandwidth, "arithmetic": computed / most.flops(max(floats, default=4))}
+    limit = max(shares, key=shares.__getitem__)
+    return KernelTime(launch.entry, count, seconds, moved, computed, shares[limit] / seconds, limit, _lines(launch, plan))
+
+
+def _lines(launch: Launch, plan: Plan) -> str:
+    """The lines of Python that a launch is part of: one that prepares operands, or totals parts, is named after the kernel it is for."""
+    if launch.fused:
+        return lines_text(launch.fused)
+    return next((lines_text(other.fused) for other in plan.launches if other.fused and launch.entry.startswith(f"{other.entry}_")), "")
+
+
+def _about(launch: Launch, plan: Plan) -> dict[str, Any]:
+    return {"python": _lines(launch, plan), "computes": ", ".join(name for name, _, _ in launch.fused), "bytes": launch.bytes,
+            "flops": launch.flops, "work_items": list(launch.global_size),
+            "buffers": [plan.slots[a].name for a in launch.args if isinstance(a, int) and plan.slots[a].name]}
+
+
+def _time(seconds: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 1.0:
+            return f"{seconds * factor:.2f} {unit}"
+    return f"{seconds * 1e6:.1f} us"

@@ -1,0 +1,240 @@
+"""A compiled program shown to people: its kernels (`Kernels`) and its story (`explain`). Its Python: see `python_source`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import prod
+from operator import index
+from typing import Any, SupportsIndex
+
+from tracegrad.errors import ArgumentError, IndexOutOfRange
+from tracegrad.execute.compile import executable_graph
+from tracegrad.graph.canonical import resolve
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.primitive import Shared
+from tracegrad.support.plan import HostStep, Launch, Loop, Plan, Step
+
+# ---------------------------------------------------------------------------------------------------------------- kernels
+
+_NO_KERNELS = "no kernels: this program ran on the device \"numpy\", which interprets the graph; choose an OpenCL device with tg.set_device"
+
+
+class Kernels(str):
+    """The OpenCL C of a plan: a str, so it is printed, sliced, searched and written as the text that it is.
+
+    But its items are kernels: an integer (launch order) or a name as index gives one, and so do iteration and len.
+    names: the kernels' names. source: the text, or "" without kernels. A kernel that is not there is an IndexOutOfRange or ArgumentError.
+
+    >>> f = tg.trace(lambda x: (x * 2).sin())
+    >>> y = f(tg.ones(3))
+    >>> print(f.kernels())
+    >>> print(f.kernels()[0])
+    >>> assert "sin" in f.kernels()
+    >>> start = f.kernels()[:100]
+    """
+
+    source: str
+    names: list[str]
+    _sources: dict[str, str]
+
+    def __new__(cls, plan: Plan | None, inner: Sequence[tuple[str, Plan]] = ()) -> Kernels:
+        """inner: the plans that steps of `plan` run (a loop's condition and body), and what they are."""
+        source = "" if plan is None or not plan.launches else plan.source
+        sources = {} if plan is None else dict.fromkeys((launch.entry for launch in plan.launches), source)
+        for what, more in inner:
+            source += f"{source and chr(10)}// {what}\n{more.source or '// (nothing to compute)' + chr(10)}"
+            for launch in more.launches:
+                sources.setdefault(launch.entry, more.source)
+        return cls._of(source, sources)
+
+    @classmethod
+    def _of(cls, source: str, sources: dict[str, str]) -> Kernels:
+        kernels = super().__new__(cls, source or (f"// {_NO_KERNELS}\n" if not sources else ""))
+        kernels.source, kernels.names, kernels._sources = source, [*sources], sources
+        return kernels
+
+    def __reduce__(self) -> Any:
+        return type(self)._of, (self.source, self._sources)
+
+    def __repr__(self) -> str:
+        return f"<{_count(len(self), 'kernel')}: {', '.join(self.names)}>" if self.names else f"<{_NO_KERNELS}>"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[name] for name in self.names)
+
+    def __getitem__(self, key: SupportsIndex | slice | str) -> str:
+        """The text of one kernel, with the comments above it; of a slice the whole text's characters."""
+        if isinstance(key, slice):
+            return str(self)[key]
+        if isinstance(key, str):
+            if key not in self._sources:
+                raise ArgumentError(f"kernels: there is no kernel {key!r}; there are {', '.join(self.names) or 'none'}")
+            return kernel_text(self._sources[key], key)
+        number = index(key)
+        if not -len(self) <= number < len(self):
+            there = f"there is no kernel {number}; there are {len(self)}" if self.names else _NO_KERNELS
+            raise IndexOutOfRange(f"kernels: {there}")
+        return self[self.names[number]]
+
+
+def kernel_text(source: str, entry: str) -> str:
+    """The definition of the kernel `entry` in an OpenCL C text: from the comment above it to its closing brace."""
+    found = next((m for m in re.finditer(rf"\b{re.escape(entry)}\s*\(", source) if _is_definition(source, m.start())), None)
+    if found is None:
+        raise ArgumentError(f"kernels: the text defines no kernel {entry!r}")
+    start = source.rfind("kernel", 0, found.start())
+    start = source.rfind("\n", 0, start) + 1
+    while start > 0:                                        # comments and attributes directly above belong to it
+        above = source.rfind("\n", 0, start - 1) + 1
+        line = source[above:start].strip()
+        if not line.startswith(("//", "/*", "*", "__attribute__")):
+            break
+        start = above
+    depth = 0
+    for token in re.finditer(r"//[^\n]*|/\*.*?\*/|[{}]", source[found.end():], re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(token.group(), 0)
+        if token.group() == "}" and depth == 0:
+            return source[start:found.end() + token.end()] + "\n"
+    return source[start:]
+
+
+def _is_definition(source: str, at: int) -> bool:
+    line = source.rfind("\n", 0, at) + 1
+    head = source[max(0, source.rfind(";", 0, at), source.rfind("}", 0, at)):at]
+    return "//" not in source[line:at] and re.search(r"\b(__)?kernel\b[^{]*$", head) is not None
+
+
+# ---------------------------------------------------------------------------------------------------------------- explain
+
+
+def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
+    """What became of a compiled program: its kernels and why each ended, what was fused, memory, and why compilations happened.
+
+    program: a compile.Program. compilations: one reason per compilation so far.
+    """
+    from tracegrad.codegen.graph.attention import story  # noqa: PLC0415  (the code generator is not loaded where plans come from the disk)
+
+    graph, plan = program.graph, program.plan
+    work = [n for n in graph if n.fn.family not in ("leaf", "custom", "output") and resolve(n) is n]
+    derived = sum(n.loc.derived for n in work)
+    lines = [f"{name} on {program.device}",
+             f"  {len(work)} operations ({len(work) - derived} written, {derived} derived), "
+             f"{len(graph.inputs)} inputs, {len(graph.outputs)} outputs: {_families(work)}"]
+    if plan is None:
+        lines.append(f"  {_NO_KERNELS}")
+    else:
+        kernels = len({launch.entry for launch in plan.launches})
+        host = sum(times for step, times in plan.each() if isinstance(step, HostStep))
+        launches = sum(times for step, times in plan.each() if isinstance(step, Launch))
+        lines.append(f"  fused into {_count(kernels, 'kernel')}, {_count(launches, 'launch', 'launches')}"
+                     + (f", {_count(host, 'call', 'calls')} of host code" if host else ""))
+        lines += [f"  {note}" for note in plan.notes]
+        lines += [f"  {line}" for line in story(executable_graph(graph), program.device.target)]
+        lines += _memory(plan)
+        lines += _steps(plan.steps, plan)
+        for what, inner in inner_plans(graph):
+            lines.append(f"  {what}: {_count(len(inner.launches), 'launch', 'launches')} a turn")
+            lines += [f"  {line}" for line in _steps(inner.steps, inner)]
+    lines.append(f"compiled {_count(len(compilations), 'time', 'times')}" + (":" if compilations else ""))
+    lines += [f"  {i + 1}. {reason}" for i, reason in enumerate(compilations)]
+    return "\n".join(lines)
+
+
+def inner_plans(graph: Graph) -> list[tuple[str, Plan]]:
+    """The plans that run inside steps of a graph's plan, and what they are."""
+    found = dict.fromkeys(node.fn for node in graph if isinstance(node.fn, Shared))
+    return [(f"{fn.name}: {what}", program.plan) for fn in found for what, program in fn.programs if program.plan is not None]
+
+
+def _families(nodes: Sequence[Node]) -> str:
+    counts = Counter(n.fn.family or n.fn.name for n in nodes)
+    return ", ".join(f"{k} {family}" for family, k in counts.most_common()) or "nothing to compute"
+
+
+def _memory(plan: Plan) -> list[str]:
+    temps = [s for s in plan.slots if s.kind == "temp"]
+    in_place = [plan.slots[s.alias].name or "?" for s in plan.slots if s.kind == "output" and s.alias is not None]
+    lines = []
+    if temps:
+        lines.append(f"  temporary memory: {bytes_text(sum(plan.blocks))} in {_count(len(plan.blocks), 'block')} "
+                     f"for {_count(len(temps), 'intermediate')} of {bytes_text(sum(s.nbytes for s in temps))}")
+    if in_place:
+        lines.append(f"  updated in place: {', '.join(in_place)}")
+    return lines
+
+
+def _steps(steps: Sequence[Step], plan: Plan, number: str = "") -> list[str]:
+    """The lines on each step; those in a loop are numbered within it."""
+    lines = []
+    for i, step in enumerate(steps):
+        if isinstance(step, Loop):
+            lines.append(f"  [{number}{i}] {step.name}: a loop of {_count(step.length, 'turn')}, {_count(len(step.steps), 'step')} each")
+            lines += [f"  {line}" for line in _steps(step.steps, plan, f"{number}{i}.")]
+        else:
+            lines += _step(f"{number}{i}", step, plan)
+    return lines
+
+
+def _step(i: str, step: Launch | HostStep, plan: Plan) -> list[str]:
+    if isinstance(step, HostStep):
+        why = f" ({step.note})" if step.note else ""
+        return [f"  [{i}] {step.name}: host code{why}; everything before it has to be finished first"]
+    items = "x".join(map(str, step.global_size)) + (" work-item" if prod(step.global_size) == 1 else " work-items")
+    if step.local_size and prod(step.local_size) > 1:
+        items += f" in groups of {'x'.join(map(str, step.local_size))}"
+    lines = [f"  [{i}] {step.entry}: {flops_text(step.flops)}, {bytes_text(step.bytes)} moved, {items}"]
+    if step.fused:
+        lines.append(f"      computes {_counted([name for name, _, _ in step.fused])} ({lines_text(step.fused)})")
+    slots = [plan.slots[a] for a in step.args if isinstance(a, int)]
+    if slots:
+        lines.append("      touches " + ", ".join(f"{s.name or s.kind} {s.dtype}[{', '.join(map(str, s.shape))}]" for s in slots))
+    if step.note:
+        lines.append(f"      {step.note}")
+    return lines
+
+
+def _counted(names: Sequence[str]) -> str:
+    """`sin, 3 mul, add`, in the order of their first."""
+    return ", ".join(f"{n} {name}" if n > 1 else name for name, n in Counter(names).items())
+
+
+def lines_text(fused: Sequence[tuple[str, int, bool]]) -> str:
+    """`lines 3-5, backward of 4`."""
+    parts = []
+    for derived in (False, True):
+        numbers = sorted({line for _, line, d in fused if d == derived})
+        runs: list[list[int]] = []
+        for n in numbers:
+            if runs and n == runs[-1][1] + 1:
+                runs[-1][1] = n
+            else:
+                runs.append([n, n])
+        if runs:
+            lines = ", ".join(f"{a}-{b}" if a != b else str(a) for a, b in runs)
+            parts.append(("backward of " if derived else "") + ("line " if len(numbers) == 1 else "lines ") + lines)
+    return "; ".join(parts)
+
+
+def _count(n: int, one: str, many: str = "") -> str:
+    return f"{n} {one if n == 1 else many or one + 's'}"
+
+
+def bytes_text(n: float) -> str:
+    return _scaled(n, 1024, ("B", "KiB", "MiB", "GiB"))
+
+
+def flops_text(n: float) -> str:
+    return _scaled(n, 1000, ("flop", "kflop", "Mflop", "Gflop"))
+
+
+def _scaled(n: float, step: int, units: Sequence[str]) -> str:
+    """n in the largest unit that leaves it above one; whole in the smallest."""
+    power = 0
+    while n >= step and power < len(units) - 1:
+        n, power = n / step, power + 1
+    return f"{n:.{1 if power else 0}f} {units[power]}"

@@ -1,0 +1,188 @@
+"""The turns of a loop by numpy, written as Python with the loop in it: `Turns`.
+
+A turn of few elements is as long as what is done around its operations: lists of values, rows taken from arrays, results put into others.
+So rows are what Python's `zip` goes through, what is stacked is computed into its place, and what a turn needs for itself has the same
+memory in all of them, of which views (the gates of an LSTM) are taken once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad.graph.primitive import REGISTRY
+from tracegrad.numpy_backend.numpy_program import SPREAD, Routine, SideBySide, Step, Writer
+
+_SLICE, _RESHAPE, _PERMUTE = REGISTRY["slice"], REGISTRY["reshape"], REGISTRY["permute"]
+SOME = 3                        # turns, of an array that stands for one of all turns
+
+
+class Turns(Writer):
+    """Makes the `function` of a routine that is a turn: from arrays of the first carries, of the rows of all turns, of what stays, and
+
+    those that results are stacked in, the last carries. (Rows in the order of the turns, in C order, as the first carries are.)
+
+    Names: i... are inputs, o... rows of results, b... arrays that every turn uses anew, j... those of which parts are put side by side,
+    v... other values. head: the lines before the turns, body: of a turn.
+    """
+
+    parameters = "state, wholes, still, stacks, constants, count"
+
+    def __init__(self, routine: Routine, inputs: Sequence[Any], strides: dict[int, Any], carries: int, rows: int) -> None:
+        """carries, rows: how many of the inputs, and of the results, are carries; how many inputs after them are rows."""
+        self.carries, self.rows = carries, rows
+        self.head: list[str] = []
+        self.body: list[str] = []
+        self.memory: dict[str, Any] = {}                # arrays that stay the same ones, and views of them: one like it
+        self.shares: dict[int, set[str]] = {}           # of each place, the b... whose memory it may lie in
+        self.alive: dict[str, set[int]] = {}            # of each b..., the places that may
+        self.free: dict[Any, list[str]] = {}            # by shape and dtype, the b... of which none does
+        self.taken: dict[str, Any] = {}                 # o..., and views of it, of which w... has all turns': some turns like it
+        self.joins: dict[int, str] = {}                 # of parts side by side, the j...
+        super().__init__(routine, inputs, strides)
+
+    def _lines(self) -> list[str]:
+        routine, n, m = self.routine, self.carries, self.carries + self.rows
+        self.names["empty"] = np.empty
+        state, rows, still = (", ".join(f"i{k}" for k in range(*part)) for part in ((n,), (n, m), (m, self.inputs)))
+        outs = [f"o{k}" for k in range(len(routine.ends) - n)]
+        given = {"state": state, "still": still, "constants": ", ".join(f"c{i}" for i in routine.constants)}
+        ends, views = self._turn()
+        moving = ", ".join([*([rows] if rows else []), *outs, *views])
+        through = ", ".join([*(["*wholes"] if rows else []), *(["*stacks"] if outs else []), *(f"w{v}" for v in views)])
+        lines = [f"{names}, = {what}" for what, names in given.items() if names]
+        lines += [*self.head, f"for {moving}, in zip({through}):" if moving else "for _ in range(count):"]
+        if n:
+            self.body.append(f"{state}, = {', '.join(ends)},")
+        return [*lines, *(f" {line}" for line in self.body or ["pass"]), f"return [{state}]"]
+
+    def _turn(self) -> tuple[list[str], list[str]]:
+        """Writes `head` and `body`. Gives the names of the turn's carries, and of views of results that it reads."""
+        routine, avals = self.routine, self.routine.avals
+        at = {~k: f"i{k}" for k in range(self.inputs)} | {i: f"c{i}" for i in routine.constants}
+        at |= {i: self._name(value, "f") for i, value in routine.fixed}
+        carried, stacked = routine.ends[:self.carries], routine.ends[self.carries:]
+        lasting = self._lasting(carried)
+        wanted = {place: f"o{k}" for k, place in reversed([*enumerate(stacked)])} | self._joined(lasting)
+        read: dict[str, None] = {}
+        for count, step in enumerate(self.steps):
+            place, arguments = step.place, [at[o] for o in step.operands]
+            into = self._into(step, arguments)
+            if into is not None and (place in wanted or place not in lasting):
+                name = at[place] = wanted.pop(place, "") or self._memory_of(step, at, f"b{count}")
+                self.body.append(into.format(name))
+                if name[0] == "o":
+                    self.taken[name] = np.empty((SOME, *avals[place].shape), avals[place].dtype)
+                    self.head.append(f"w{name} = stacks[{name[1:]}]")
+            else:
+                name = at[place] = f"v{count}"
+                self.shares[place] = set().union(*(self.shares.get(o, ()) for o in step.operands))
+                for b in self.shares[place]:
+                    self.alive[b].add(place)
+                if self._taken(step, name, arguments):
+                    arguments = []
+                else:
+                    call = self._call(step, arguments)
+                    right = self._is_right(step, avals[place].shape if place < routine.size else ())
+                    lines = self.head if self._stays(step, name, arguments) else self.body
+                    lines.append(f"{name} = {call}" if right else f"{name} = asarray({call}, {self._name(step.dtype, 'd')})")
+            read.update(dict.fromkeys(arguments))
+            self._let_go(step.dead)
+            self.body += [f"{at[o]} = None" for o in step.dead if at[o][0] == "v" and at[o] not in self.memory
+                          and (o >= routine.size or avals[o].nbytes >= SPREAD)]
+        self.body += [f"o{k}[...] = {at[place]}" for k, place in enumerate(stacked) if at[place] != f"o{k}"]
+        ends = [at[place] for place in carried]
+        return ends, [v for v in self.taken if v[0] == "v" and (v in read or v in ends or v in [at[place] for place in stacked])]
+
+    def _lasting(self, carried: Sequence[int]) -> set[int]:
+        """The places whose memory carries may lie in."""
+        found = set(carried)
+        for step in reversed(self.steps):
+            if step.place in found and not self._can(step):
+                found.update(step.operands)
+        return found
+
+    def _joined(self, lasting: Collection[int]) -> dict[int, str]:
+        """For parts that are put side by side and read by nobody else: the row of an array that they are computed into."""
+        made, found = {s.place: s for s in self.steps}, dict[int, str]()
+        uses = Counter(o for s in self.steps for o in s.operands)
+        uses.update(self.routine.ends)
+        for count, step in enumerate(self.steps):
+            rule, parts = step.rule, step.operands
+            alone = [uses[o] == 1 and o in made and o not in lasting and self._can(made[o]) for o in parts]
+            if isinstance(rule, SideBySide) and rule.rows is not None and all(alone) and self._can(step):
+                name = self.joins[step.place] = f"j{count}"
+                self.head.append(f"{name} = empty({self._name(rule.rows, 's')}, {self._name(step.dtype, 'd')})")
+                self.head += [f"{name}_{k} = {name}[{k}]" for k in rule.row]
+                found.update((o, f"{name}_{k}") for o, k in zip(parts, rule.row, strict=True))
+        return found
+
+    def _can(self, step: Step) -> bool:
+        return self._into(step, [""] * len(step.operands)) is not None
+
+    def _into(self, step: Step, arguments: Sequence[str]) -> str | None:
+        """The call that computes a step into an array, whose name is put in for {}; None where it is not known to give the same."""
+        if step.fn is None or not self._is_right(step, self.routine.avals[step.place].shape):
+            return None
+        aval = self.routine.avals[step.place]
+        if step.place in self.joins:
+            beside: Any = step.rule
+            return f"{self._name(beside.joined, 'r')}({self.joins[step.place]}, {{}})"
+        if self.strides[step.place] != np.empty(aval.shape, aval.dtype).strides:
+            return None
+        takes = self._by_itself(step) is not None or isinstance(step.rule, np.ufunc) or getattr(step.rule, "into", False)
+        return self._call(step, arguments, "{}") if takes else None
+
+    def _memory_of(self, step: Step, at: dict[int, str], new: str) -> str:
+        """The b... that a step is computed into: one that nobody needs any more, or a new one."""
+        aval = self.routine.avals[step.place]
+        if step.fn.family == "elementwise":             # it may be computed over what it reads, if that is no view
+            self._let_go([o for o in step.dead if at[o] in self.memory and self.memory[at[o]].base is None])
+        found = self.free.get((aval.shape, aval.dtype))
+        name = found.pop() if found else new
+        if name is new:
+            self.memory[name] = np.empty(aval.shape, aval.dtype)
+            self.head.append(f"{name} = empty({self._name(aval.shape, 's')}, {self._name(aval.dtype, 'd')})")
+        self.shares[step.place], self.alive[name] = {name}, {step.place}
+        return name
+
+    def _let_go(self, places: Sequence[int]) -> None:
+        """Nobody reads what is at these places any more."""
+        for o in places:
+            for name in self.shares.pop(o, ()):
+                self.alive[name].discard(o)
+                if not self.alive[name]:
+                    array = self.memory[name]
+                    self.free.setdefault((array.shape, array.dtype), []).append(name)
+
+    def _stays(self, step: Step, name: str, arguments: Sequence[str]) -> bool:
+        """Whether a step is a view of an array that stays the same: it stays the same, too."""
+        base = self.memory.get(arguments[0])
+        view = step.rule(base) if base is not None and step.fn in (_SLICE, _RESHAPE, _PERMUTE) else None
+        if view is None or not np.may_share_memory(view, base):
+            return False
+        self.memory[name] = view
+        return True
+
+    def _taken(self, step: Step, name: str, arguments: Sequence[str]) -> bool:
+        """Whether a step is a view of a row of results: one of a view of all of them."""
+        whole = self.taken.get(arguments[0])
+        if whole is None or step.fn not in (_SLICE, _RESHAPE, _PERMUTE):
+            return False
+        if step.fn is _SLICE:
+            index = (slice(None), *map(slice, *(step.attrs[end] for end in ("start", "stop", "step"))))
+            view, call = whole[index], f"[{self._name(index, 's')}]"
+        elif step.fn is _RESHAPE:
+            shape = tuple(map(int, step.attrs["shape"]))
+            view, call = whole.reshape((SOME, *shape)), f".reshape((count, *{self._name(shape, 's')}))"
+        else:
+            dims = (0, *(d + 1 for d in step.attrs["dims"]))
+            view, call = whole.transpose(dims), f".transpose({self._name(dims, 's')})"
+        if not np.may_share_memory(view, whole) or view.ndim == 1:       # going through numbers gives copies of what was there before
+            return False
+        self.taken[name] = view
+        self.head.append(f"w{name} = w{arguments[0]}{call}")
+        return True

@@ -1,0 +1,56 @@
+"""Runs a graph with the ops' numpy rules: the oracle of the tests, and the device "numpy". Start at `interpret`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import LinAlgError
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.primitive import Bundle
+
+
+def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = None) -> list[Any]:
+    """The values of `graph.outputs`, as numpy arrays, from those of `graph.inputs` (iterative; frees what is no longer used).
+
+    notes: gets what the ops that report have to report, two numbers each, in the graph's order (see plan.Check).
+    """
+    value: dict[Node, Any] = {node: np.asarray(x, dtype=node.dtype) for node, x in zip(graph.inputs, inputs, strict=True)}
+    uses = Counter(graph.outputs)
+    for node in graph:
+        if node not in value:
+            uses.update(node.operands)
+    loops: dict[Any, Any] = {}                             # loops that ran: their results, and what there is to report
+    with np.errstate(all="ignore"):
+        for node in graph:
+            if node not in value:
+                fn: Any = node.fn
+                try:
+                    if fn.family == "loop":
+                        key = (fn, node.operands)
+                        if key not in loops:
+                            loops[key] = fn.run([value[o] for o in node.operands])
+                        value[node] = loops[key][0][node.attrs["index"]]
+                    else:
+                        value[node] = evaluate(node, [value[o] for o in node.operands])
+                except LinAlgError as error:
+                    node.loc.tell(error)
+                    raise
+                if fn.reports and notes is not None:
+                    notes += loops[key][1] if fn.family == "loop" else fn.excess(value[node.operands[0]], node)
+                for o in node.operands:
+                    uses[o] -= 1
+                    if not uses[o]:
+                        del value[o]
+    return [value[node] for node in graph.outputs]
+
+
+def evaluate(node: Node, operands: Sequence[Any]) -> Any:
+    """One node's value from its operands' values (of a bundle: its results)."""
+    if node.fn.name == "data":
+        return np.asarray(getattr(node.value, "array", node.value))         # a tensor made in the program holds a compile.HostValue
+    result = node.fn.computed(operands, node.attrs, node.dtype)
+    return result if isinstance(node.fn, Bundle) else np.asarray(result, dtype=node.dtype)

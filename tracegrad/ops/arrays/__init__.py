@@ -1,0 +1,17 @@
+"""What NumPy's users know: pointwise functions, shapes, reductions, indexing, sorting, random numbers."""
+
+from tracegrad.ops.arrays import (
+    complex_numbers,
+    index_checks,
+    indexing,
+    pointwise,
+    random_bits,
+    reductions,
+    scattering,
+    shaping,
+    sorting,
+    stacking,
+)
+
+__all__ = ["complex_numbers", "index_checks", "indexing", "pointwise", "random_bits", "reductions", "scattering", "shaping", "sorting",
+           "stacking"]

@@ -1,0 +1,437 @@
+"""Pointwise functions: the primitives of `ops/primitives/elementwise.py` as functions, methods and operators, and what is composed of them.
+
+Everything here takes Tensors or Nodes (derivative rules use the same functions) and Python scalars, broadcasts, and promotes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import ArgumentError
+from tracegrad.graph.ir import Node
+from tracegrad.graph.operators import PUBLIC, Operators, by_itself, method, public, write
+from tracegrad.graph.primitive import REGISTRY, broadcast_shapes, call, cast, common_dtype, refuse_complex, saving_nothing
+from tracegrad.ops.arguments import on_nodes, rounded_once
+from tracegrad.ops.primitives.elementwise import times
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
+
+Array = Any      # a Node or a Tensor (or, where one of several operands is one, a Python scalar)
+
+
+def _unary(name: str, *aliases: str) -> Any:
+    op = REGISTRY[name]
+
+    def fn(input: Array, *, out: Array = None) -> Array:
+        result = call(op, (input,), {})
+        return result if out is None else write(fn.__name__, out, result)
+
+    fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
+    by_itself(fn)
+    fn.__doc__ = f"{type(op).__doc__}\n\n    input: tensor of any shape. Returns a tensor of the same shape."
+    return public(*(aliases or (name,)))(fn)
+
+
+def _rounding(name: str, *aliases: str) -> Any:
+    op = REGISTRY[name]
+
+    def fn(input: Array) -> Array:
+        return call(op, (input,), {}) if _dtype_kind(input) in "fc" else input       # of complex numbers an error
+
+    fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
+    fn.__doc__ = f"{type(op).__doc__}\n\n    input: tensor of any shape; integers come back as they are."
+    return public(*(aliases or (name,)))(fn)
+
+
+def _binary(name: str, *aliases: str, check: Any = None) -> Any:
+    op = REGISTRY[name]
+    by_number = op if check is None else saving_nothing(op)
+
+    def fn(input: Array, other: Array, *, out: Array = None) -> Array:
+        tensor = isinstance(other, Operators)
+        if check is not None and not tensor:
+            check(name, input, other)
+        result = call(op if tensor else by_number, (input, other), {})
+        return result if out is None else write(fn.__name__, out, result)
+
+    fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
+    by_itself(fn)
+    fn.__doc__ = f"{type(op).__doc__}\n\n    input, other: tensors or scalars that broadcast together. Raises ShapeError if they do not."
+    return public(*(aliases or (name,)))(fn)
+
+
+def _no_zero(name: str, input: Array, other: Any) -> None:
+    """Refuse to divide integers by the number zero; zeros among a tensor's elements give 0."""
+    if isinstance(other, (int, np.integer)) and other == 0 and _dtype_kind(input) in "iub":
+        shape = list(getattr(input, "shape", ()))
+        raise ArgumentError(f"{name}: integers {as_scalar_dtype(input)}{shape} divided by zero; of floats that is inf or NaN")
+
+
+abs_ = _unary("abs", "abs", "absolute")
+neg = _unary("neg", "neg", "negative")
+exp, exp2, expm1 = _unary("exp"), _unary("exp2"), _unary("expm1")
+log, log2, log10, log1p = _unary("log"), _unary("log2"), _unary("log10"), _unary("log1p")
+sqrt, rsqrt = _unary("sqrt"), _unary("rsqrt")
+sin, cos, tan = _unary("sin"), _unary("cos"), _unary("tan")
+asin, acos, atan = _unary("asin", "asin", "arcsin"), _unary("acos", "acos", "arccos"), _unary("atan", "atan", "arctan")
+sinh, cosh, tanh = _unary("sinh"), _unary("cosh"), _unary("tanh")
+erf = _unary("erf")
+floor, ceil, trunc = _rounding("floor"), _rounding("ceil"), _rounding("trunc", "trunc", "fix")
+isnan = _unary("isnan")
+real, imag = REGISTRY["real"], REGISTRY["imag"]            # of complex numbers only; see complex_numbers.py
+bitwise_not = _unary("bitwise_not", "bitwise_not")
+
+mul = _binary("mul", "mul", "multiply")
+floor_divide, remainder, fmod = (_binary(name, check=_no_zero) for name in ("floor_divide", "remainder", "fmod"))
+atan2 = _binary("atan2", "atan2", "arctan2")
+maximum, minimum = _binary("maximum"), _binary("minimum")
+eq, ne, lt, le, gt, ge = (_binary(n, n, long) for n, long in (
+    ("eq", "equal_to"), ("ne", "not_equal"), ("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal")))
+bitwise_and, bitwise_or, bitwise_xor = _binary("bitwise_and"), _binary("bitwise_or"), _binary("bitwise_xor")
+bitwise_left_shift, bitwise_right_shift = _binary("bitwise_left_shift"), _binary("bitwise_right_shift")
+
+
+@public("add")
+def add(input: Array, other: Array, *, alpha: float = 1) -> Array:
+    """input + alpha * other, broadcast together."""
+    return _sum("add", input, other, alpha)
+
+
+@public("sub", "subtract")
+def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
+    """input - alpha * other, broadcast together. Bools are refused, as in torch: use `^` or logical_not."""
+    return _sum("sub", input, other, alpha)
+
+
+def _sum(name: str, input: Any, other: Any, alpha: Any) -> Any:
+    """input and alpha * other, added or subtracted."""
+    both = isinstance(input, Operators) and isinstance(other, Operators)
+    if both and input.dtype == other.dtype and dtypes.is_half(input.dtype) and not isinstance(alpha, Operators) and alpha != 1:
+        return _sum_of_halves(name, input, other, alpha)
+    return call(REGISTRY[name], (input, scaled(input, other, alpha)), {})
+
+
+@on_nodes
+def _sum_of_halves(name: str, input: Array, other: Array, alpha: float) -> Array:
+    """Computed in float32 and rounded once, as in torch."""
+    a, b = (cast(x, dtypes.float32) for x in (input, other))
+    return cast(call(REGISTRY[name], (a, times(b, alpha)), {}), input.dtype)
+
+
+def scaled(input: Any, other: Any, alpha: Any) -> Any:
+    """alpha * other, in the dtype that it has once it is added to input: 2 * 200 is no uint8, but a float32."""
+    if not isinstance(alpha, Operators) and alpha == 1:
+        return other
+    mixed = isinstance(input, Operators) and isinstance(other, Operators) and input.dtype != other.dtype
+    factor = _in_common(input, other) if mixed else other
+    return factor * alpha if isinstance(alpha, Operators) or not isinstance(other, Operators) else times(factor, alpha)
+
+
+@on_nodes
+def _in_common(input: Array, other: Array) -> Array:
+    """other, in the dtype that the two promote to."""
+    return common_dtype([input, other])[1]
+
+
+@public("div", "divide", "true_divide")
+def div(input: Array, other: Array, *, rounding_mode: str | None = None) -> Array:
+    """input / other as floats; rounding_mode "floor" or "trunc" rounds the quotient, as in torch."""
+    if rounding_mode == "floor":
+        return floor_divide(input, other)
+    if rounding_mode == "trunc":
+        if any(_dtype_kind(a) == "f" for a in (input, other)):
+            return call(REGISTRY["trunc_divide"], (input, other), {})
+        below = floor_divide(input, other)
+        return below + ((below < 0) & ne(below * other, input))
+    if rounding_mode is not None:
+        raise ArgumentError(f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}")
+    return call(REGISTRY["div"], (input, other), {})
+
+
+def as_scalar_dtype(a: Array) -> Any:
+    """The dtype of an array or of a Python scalar."""
+    return a.dtype if hasattr(a, "dtype") else dtypes.as_dtype(type(a))
+
+
+def _dtype_kind(a: Array) -> str:
+    return str(dtype_kind(as_scalar_dtype(a)))
+
+
+@public("pow")
+def pow(input: Array, exponent: Array) -> Array:
+    """input to the power exponent, broadcast together. The powers 0.5 and -0.5 are sqrt and rsqrt, as in torch.
+
+    Raises ArgumentError for integers to a negative integer power; where only the elements tell, it is 1, -1 or 0.
+    """
+    if isinstance(exponent, float) and abs(exponent) == 0.5:
+        return sqrt(input) if exponent > 0 else rsqrt(input)
+    if isinstance(exponent, (int, np.integer)) and not isinstance(exponent, bool) and exponent < 0 and _dtype_kind(input) in "iu":
+        raise ArgumentError("pow: integers to negative integer powers are not allowed; cast to a float first")
+    return call(REGISTRY["pow"], (input, exponent), {})
+
+
+@public("where", method=False)
+def where(condition: Array, input: Array = None, other: Array = None) -> Array:
+    """input where condition (bool) holds, else other; all broadcast together. Of a condition alone: `nonzero(condition, as_tuple=True)`."""
+    if input is None and other is None:
+        return PUBLIC["nonzero"](condition, as_tuple=True)
+    if input is None or other is None:
+        raise ArgumentError("where: give both input and other, or neither for the places where the condition holds")
+    return call(REGISTRY["where"], (condition, input, other), {})
+
+
+@method("where")
+def where_(self: Array, condition: Array, other: Array) -> Array:
+    """self where condition (bool) holds, else other; all broadcast together."""
+    return where(condition, self, other)
+
+
+@public("round")
+def round_(input: Array, *, decimals: int = 0) -> Array:
+    """The nearest integer (halves to even), or the nearest multiple of 10**-decimals."""
+    if _dtype_kind(input) not in "fc":
+        return input
+    if decimals == 0:
+        return call(REGISTRY["round"], (input,), {})
+    scale = 10.0**decimals
+    return call(REGISTRY["round"], (input * scale,), {}) / scale
+
+
+@public("to_dtype", method=False)
+def to_dtype(input: Array, dtype: Any) -> Array:
+    """input converted to dtype; floats to integers truncate towards zero (what does not fit wraps, or beyond int32 is undefined)."""
+    found = dtypes.as_dtype(dtype)
+    if input.dtype == found and not (isinstance(input, Node) and input.aval.weak):
+        return input
+    return cast(input, found) if isinstance(input, Node) else input._wrap(cast(input._node(), found))
+
+
+@public("reciprocal")
+def reciprocal(input: Array) -> Array:
+    """1 / input."""
+    return 1.0 / input
+
+
+@public("sign")
+def sign(input: Array) -> Array:
+    """-1, 0 or 1 by the element's sign, 0 for NaN; bools come back as they are. The derivative is 0, as in torch."""
+    return input if _dtype_kind(input) == "b" else call(REGISTRY["sign"], (input,), {})
+
+
+@public("square")
+def square(input: Array) -> Array:
+    """input * input; of bools int64, as in torch."""
+    x = call(REGISTRY["cast"], (input,), {"dtype": dtypes.int64, "weak": False}) if _dtype_kind(input) == "b" else input
+    return x * x
+
+
+@public("sigmoid", functional=True)
+def sigmoid(input: Array) -> Array:
+    """1 / (1 + exp(-x)), without overflow."""
+    return call(REGISTRY["sigmoid"], (input,), {})
+
+
+@public("relu", functional=True)
+def relu(input: Array, inplace: bool = False) -> Array:
+    """max(x, 0); its derivative at 0 is 0, as in torch. NaN stays NaN. inplace: the result is written into input."""
+    return _into(input, _relu(input), inplace)
+
+
+@on_nodes
+def _relu(input: Any) -> Any:
+    refuse_complex("relu", input)
+    return where(input <= 0, 0, input)
+
+
+def _into(input: Array, result: Array, inplace: bool) -> Array:
+    return input.copy_(result) if inplace else result
+
+
+@public("leaky_relu", functional=True, method=False)
+def leaky_relu(input: Array, negative_slope: float = 0.01, inplace: bool = False) -> Array:
+    """x where positive, else negative_slope * x. inplace: the result is written into input."""
+    return _into(input, _leaky_relu(input, negative_slope), inplace)
+
+
+@on_nodes
+def _leaky_relu(input: Any, negative_slope: float) -> Any:
+    refuse_complex("leaky_relu", input)
+    return where(input > 0, input, input * negative_slope)
+
+
+@public("gelu", functional=True, method=False)
+@on_nodes
+@rounded_once
+def gelu(input: Array, approximate: str = "none") -> Array:
+    """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh"."""
+    refuse_complex("gelu", input)
+    if approximate == "tanh":
+        return input * 0.5 * (tanh((input + input * input * input * 0.044715) * 0.7978845608028654) + 1.0)
+    if approximate != "none":
+        raise ArgumentError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+    return input * 0.5 * (erf(input * 0.7071067811865476) + 1.0)
+
+
+@public("silu", functional=True, method=False)
+def silu(input: Array, inplace: bool = False) -> Array:
+    """x * sigmoid(x). inplace: the result is written into input."""
+    return _into(input, _silu(input), inplace)
+
+
+@on_nodes
+@rounded_once
+def _silu(input: Any) -> Any:
+    return input * sigmoid(input)
+
+
+@public("softplus", functional=True, method=False)
+@on_nodes
+@rounded_once
+def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
+    """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch."""
+    refuse_complex("softplus", input)
+    scaled = input * beta
+    small = where(scaled > threshold, 0.0, scaled)
+    return where(scaled > threshold, input, log1p(exp(small)) / beta)
+
+
+@public("clamp", "clip")
+@on_nodes
+def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
+    """input limited to [min, max] (scalars or tensors; None for no limit; max wins where min > max; NaN where a limit is NaN).
+
+    The gradient passes where min <= x <= max; a tensor's limit has it elsewhere: as in torch.
+    """
+    if min is None and max is None:
+        raise ArgumentError("clamp: at least one of min and max must be given")
+    refuse_complex("clamp", input)
+    out = input
+    for limit, limited in ((min, "clamp_min"), (max, "clamp_max")):
+        if limit is not None:
+            out = call(REGISTRY[limited], (out, limit), {})
+    return out
+
+
+@public("isinf")
+def isinf(input: Array) -> Array:
+    """Whether x is +inf or -inf (of a complex number: a part of it)."""
+    if input.dtype.kind == "c":
+        return isinf(real(input)) | isinf(imag(input))
+    return eq(abs_(input), float("inf")) if dtype_kind(input.dtype) == "f" else ne(input, input)
+
+
+@public("isfinite")
+def isfinite(input: Array) -> Array:
+    """Whether x is neither infinite nor NaN (of a complex number: both parts)."""
+    if input.dtype.kind == "c":
+        return isfinite(real(input)) & isfinite(imag(input))
+    return lt(abs_(input), float("inf")) if dtype_kind(input.dtype) == "f" else eq(input, input)
+
+
+def abs_squared(x: Array) -> Array:
+    """|x|², a real number."""
+    if x.dtype.kind != "c":
+        return x * x
+    a, b = real(x), imag(x)
+    return a * a + b * b
+
+
+def _logical(name: str, bitwise: Any, input: Array, other: Array) -> Array:
+    broadcast_shapes(name, [a.shape for a in (input, other) if isinstance(a, Operators)] or [()])
+    return bitwise(_as_bool(input), _as_bool(other))
+
+
+def _as_bool(x: Array) -> Array:
+    if not isinstance(x, Operators):
+        return bool(x) if acceptable(x) else x
+    return x if x.dtype == dtypes.bool_ else ne(x, 0)
+
+
+@public("logical_and")
+def logical_and(input: Array, other: Array) -> Array:
+    """Whether both are nonzero."""
+    return _logical("logical_and", bitwise_and, input, other)
+
+
+@public("logical_or")
+def logical_or(input: Array, other: Array) -> Array:
+    """Whether either is nonzero."""
+    return _logical("logical_or", bitwise_or, input, other)
+
+
+@public("logical_xor")
+def logical_xor(input: Array, other: Array) -> Array:
+    """Whether exactly one is nonzero."""
+    return _logical("logical_xor", bitwise_xor, input, other)
+
+
+@public("logical_not")
+def logical_not(input: Array) -> Array:
+    """Whether it is zero."""
+    return bitwise_not(_as_bool(input))
+
+
+@on_nodes
+def _in_the_dtype_of(number: Array, like: Array) -> Array:
+    """A number of run time (a Python float given to a @trace function) in `like`'s dtype, which a choice between two does not know."""
+    return common_dtype([number, like])[0] if number.aval.weak and isinstance(like, Node) else number
+
+
+@public("lerp")
+@on_nodes
+@rounded_once
+def lerp(input: Array, end: Array, weight: Any) -> Array:
+    """input + weight * (end - input); from a weight of 1/2 on computed from the end, so that it is end for a weight of 1."""
+    if isinstance(weight, Operators):
+        weight = _in_the_dtype_of(weight, end)
+    near = abs_(weight) < 0.5 if isinstance(weight, Operators) else abs(weight) < 0.5
+    if isinstance(near, bool):
+        return input + times(end - input, weight) if near else end - times(end - input, 1 - weight)
+    return where(near, input, end) + (end - input) * where(near, weight, weight - 1)
+
+
+@public("detach", method=False)
+def detach(input: Array) -> Array:
+    """The same value, constant to differentiation."""
+    return call(REGISTRY["detach"], (input,), {})
+
+
+# -------------------------------------------------------------------------------------------------------- operators
+
+
+def _reflected(fn: Any) -> Any:
+    return lambda self, other: fn(other, self) if acceptable(other) else NotImplemented
+
+
+def _straight(fn: Any) -> Any:
+    return lambda self, other: fn(self, other) if isinstance(other, Operators) or acceptable(other) else NotImplemented
+
+
+def acceptable(other: Any) -> bool:
+    """Whether `other` can be an operand of an operator."""
+    return isinstance(other, (Operators, bool, int, float, complex)) or hasattr(other, "dtype")
+
+
+def _plain(name: str) -> tuple[Any, Any]:
+    """An operator and the one with its operands exchanged, which are the operation itself where its other arguments are left out."""
+    op = REGISTRY[name]
+    return (lambda self, other: call(op, (self, other), {}) if isinstance(other, Operators) or acceptable(other) else NotImplemented,
+            lambda self, other: call(op, (other, self), {}) if acceptable(other) else NotImplemented)
+
+
+for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}.items():
+    for _kind, _fn in zip(("", "r"), _plain(_op), strict=True):
+        setattr(Operators, f"__{_kind}{_name}__", _fn)
+for _name, _fn in {"floordiv": floor_divide, "mod": remainder, "pow": pow,
+                   "and": bitwise_and, "or": bitwise_or, "xor": bitwise_xor, "lshift": bitwise_left_shift,
+                   "rshift": bitwise_right_shift}.items():
+    setattr(Operators, f"__{_name}__", _straight(_fn))
+    setattr(Operators, f"__r{_name}__", _reflected(_fn))
+setattr(Operators, "__rdiv__", Operators.__rtruediv__)  # noqa: B010  (torch's, from Python 2)
+for _name, _fn in {"lt": lt, "le": le, "gt": gt, "ge": ge}.items():   # == and != only on Tensor: Nodes are keys of dicts and graphs
+    setattr(Operators, f"__{_name}__", _straight(_fn))
+for _name, _fn in {"neg": neg, "abs": abs_, "invert": bitwise_not}.items():
+    setattr(Operators, f"__{_name}__", _fn)
+setattr(Operators, "__pos__", lambda self: self)  # noqa: B010  (as the operators above)

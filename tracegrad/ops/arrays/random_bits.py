@@ -1,0 +1,112 @@
+"""Random numbers as a pure function of seed and offset: Philox-4x32-10 (Salmon et al., SC 2011), the same stream on every device.
+
+Number i of a draw uses the counter offset + i: an n-element draw advances the stream by n whatever its dtype or distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from math import pi, prod
+from typing import Any
+
+import numpy as np
+
+from tracegrad.config import config
+from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.graph.cached_subgraphs import calls, learn
+from tracegrad.graph.ir import Node
+from tracegrad.graph.primitive import REGISTRY, Elementwise, bind, cast, const, iota
+from tracegrad.ops.arrays.pointwise import cos, log, sqrt
+from tracegrad.ops.primitives import movement as mv
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.support.philox import philox_block
+
+
+class Philox(Elementwise):
+    """Word `word` (0 to 3) of the block that Philox-4x32-10 makes of a 64-bit key and a 64-bit counter, each as two uint32 (low, high)."""
+    name, nin, kinds, differentiable, expensive, cost = "philox", 4, "u", False, True, 20.0
+    cases = [(tuple(np.array(v, np.uint32) for v in ([1, 2], 3, [4, 5], 6)), dict(word=word)) for word in range(4)]
+
+    def numpy(self, key_low, key_high, low, high, *, word): return philox_block(key_low, key_high, low, high)[word]
+    def opencl(self, key_low, key_high, low, high, *, word): return f"tg_philox{word}({key_low}, {key_high}, {low}, {high})"
+
+
+def _words(seed: Node, offset: Node, shape: tuple[int, ...], count: int) -> list[Node]:
+    """`count` random uint32 for each element of `shape`."""
+    index = mv.reshape(iota((prod(shape),), 0, dtypes.int64), shape) + offset
+    low, high = _halves(index)
+    key_low, key_high = _halves(cast(seed, dtypes.int64))
+    return [bind(REGISTRY["philox"], (key_low, key_high, low, high), {"word": word}) for word in range(count)]
+
+
+def _halves(x: Any) -> tuple[Node, Node]:
+    return cast(x & 0xFFFFFFFF, dtypes.uint32), cast(x >> 32, dtypes.uint32)
+
+
+def _unit(words: list[Any], dtype: DType, above_zero: bool = False) -> Any:
+    """Random words as multiples of 2**-24 (float32; 2**-53 for float64, 2**-11 for float16, 2**-8 for bfloat16) in [0, 1), or in (0, 1]."""
+    extra = 1.0 if above_zero else 0.0
+    if dtype == dtypes.float64:
+        return (cast(words[0] >> 5, dtype) * float(2**26) + cast(words[1] >> 6, dtype) + extra) * 2.0**-53
+    bits = dtypes.finfo(dtype).nmant + 1
+    unit = cast(words[0] >> (32 - bits), dtypes.float32)
+    return cast((unit + extra if above_zero else unit) * 2.0**-bits, dtype)
+
+
+def _float(name: str, dtype: DType) -> DType:
+    if dtype_kind(dtype) != "f":
+        raise DTypeError(f"{name}: makes floats, not {dtype}; use randint for integers")
+    return dtype
+
+
+def _drawn(draw: Callable[..., Node]) -> Callable[..., Node]:
+    """Decorator: numbers of a shape and dtype that were drawn before are made as then; few of them at once (see graph/cached_subgraphs.py).
+
+    seed, offset: 0-d int64 nodes. device: where they are drawn, or None, and then nothing is remembered.
+    """
+    memo = calls()
+
+    @wraps(draw)
+    def entry(seed: Node, offset: Node, *how: Any, device: Any = None) -> Node:
+        numbers = [seed, offset]
+        if device is None or not config.recall or any(type(n.value) is not int for n in numbers):
+            return draw(seed, offset, *how)
+        template = memo[how]
+        if template is not None:
+            found: Node = template.make(numbers, device)[template.result]
+            return found
+        made = draw(seed, offset, *how)
+        learn(memo, how, numbers, made)
+        return made
+
+    return entry
+
+
+@_drawn
+def uniform(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> Any:
+    """Uniform in [0, 1): 24 random bits (float64: 53, float16: 11, bfloat16: 8)."""
+    return _unit(_words(seed, offset, shape, 2 if _float("rand", dtype) == dtypes.float64 else 1), dtype)
+
+
+@_drawn
+def normal(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> Node:
+    """Standard normal, by Box and Muller (1958): sqrt(-2 log u) cos(2 pi v). 16 bits are computed as float32."""
+    inner = dtypes.float32 if dtypes.is_half(_float("randn", dtype)) else dtype
+    words = _words(seed, offset, shape, 4 if inner == dtypes.float64 else 2)
+    half = len(words) // 2
+    radius = sqrt(log(_unit(words[:half], inner, above_zero=True)) * -2.0)
+    return cast(radius * cos(_unit(words[half:], inner) * (2.0 * pi)), dtype)
+
+
+@_drawn
+def randint(seed: Node, offset: Node, low: int, high: int, shape: tuple[int, ...], dtype: DType) -> Node:
+    """Integers from low (inclusive) to high (exclusive). Up to 2**31 values by scaling 32 bits, more by 63 bits modulo their number."""
+    count = high - low
+    if count <= 0 or count >= 2**63:
+        raise ArgumentError(f"randint: low must be below high, and their distance below 2**63, got {low} and {high}")
+    words: list[Any] = [cast(w, dtypes.int64) for w in _words(seed, offset, shape, 1 if count <= 2**31 else 2)]
+    if count <= 2**31:
+        return cast(((words[0] * count) >> 32) + const(low, dtypes.int64), dtype)
+    return cast((((words[0] >> 1) << 32) | words[1]) % count + const(low, dtypes.int64), dtype)

@@ -1,0 +1,269 @@
+"""Layers as functions (tracegrad.nn.functional): normalization, attention, dropout, and the activations that are no methods."""
+
+from __future__ import annotations
+
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.ir import Node
+from tracegrad.graph.operators import PUBLIC, F, functional, public
+from tracegrad.graph.primitive import broadcast_shapes, cast, holds, refuse_complex
+from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once
+from tracegrad.ops.arrays.pointwise import clamp, detach, exp, expm1, ge, le, log1p, lt, rsqrt, sigmoid
+from tracegrad.ops.arrays.pointwise import where as select
+from tracegrad.ops.arrays.reductions import mean, norm, sum_
+from tracegrad.ops.primitives import movement as mv
+from tracegrad.ops.primitives.elementwise import where
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
+
+Array = Any      # a Node or a Tensor
+
+
+# ------------------------------------------------------------------------------------------------------------ normalization
+
+
+def _wide(name: str, x: Node) -> Node:
+    """x in the dtype that it is normalized in: squares of float16 would overflow at 256, so 16 bits are computed as float32."""
+    refuse_complex(name, x)
+    if dtype_kind(x.dtype) != "f":
+        raise DTypeError(f"{name}: takes a float input, got {x.dtype}; use x.float()")
+    return cast(x, dtypes.float32) if dtypes.is_half(x.dtype) else x
+
+
+def _standardized(x: Node, dims: tuple[int, ...], eps: float) -> Any:
+    """x with mean 0 and variance 1 over dims."""
+    centred = x - mean(x, dims, True)
+    return centred * rsqrt(mean(centred * centred, dims, True) + eps)
+
+
+def _affine(name: str, input: Node, y: Any, weight: Node | None, bias: Node | None, shape: tuple[int, ...], place: tuple[int, ...]) -> Any:
+    """y * weight + bias, which have `shape` and stand along the sizes `place`; of 16 bits again if the input was."""
+    for what, v in (("weight", weight), ("bias", bias)):
+        if v is not None and v.shape != shape:
+            raise ShapeError(f"{name}: {what} {v.shape} must be {shape} for an input of {input.shape}")
+    y = y if weight is None else y * mv.reshape(weight, place)
+    y = y if bias is None else y + mv.reshape(bias, place)
+    return cast(y, input.dtype) if dtypes.is_half(input.dtype) else y
+
+
+def _trailing(name: str, x: Node, normalized_shape: Any) -> tuple[int, ...]:
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape or x.shape[x.ndim - len(shape):] != shape:
+        raise ShapeError(f"{name}: normalized_shape {shape} must be the last sizes of the input {x.shape}")
+    return tuple(range(x.ndim - len(shape), x.ndim))
+
+
+@functional
+@on_nodes
+def layer_norm(input: Array, normalized_shape: Any, weight: Array = None, bias: Array = None, eps: float = 1e-5) -> Array:
+    """(x - mean) / sqrt(var + eps) over the last dimensions, times weight plus bias of their shape (Ba et al. 2016)."""
+    dims = _trailing("layer_norm", input, normalized_shape)
+    shape = tuple(input.shape[d] for d in dims)
+    return _affine("layer_norm", input, _standardized(_wide("layer_norm", input), dims, eps), weight, bias, shape, shape)
+
+
+@functional
+@on_nodes
+def rms_norm(input: Array, normalized_shape: Any, weight: Array = None, eps: float | None = None) -> Array:
+    """x / sqrt(mean(x²) + eps) over the last dimensions, times weight (Zhang & Sennrich 2019). eps: the dtype's epsilon if None."""
+    dims = _trailing("rms_norm", input, normalized_shape)
+    x = input if input.dtype.kind == "c" else _wide("rms_norm", input)     # (of complex numbers x², not |x|², as in torch)
+    tiny = dtypes.finfo(x.dtype).eps if eps is None else eps
+    shape = tuple(input.shape[d] for d in dims)
+    return _affine("rms_norm", input, x * rsqrt(mean(x * x, dims, True) + tiny), weight, None, shape, shape)
+
+
+def _channels(x: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of one number for each channel of x (N, C, *), and the sizes by which it broadcasts along them."""
+    return x.shape[1:2], (x.shape[1], *[1] * (x.ndim - 2))
+
+
+@functional
+@on_nodes
+def group_norm(input: Array, num_groups: int, weight: Array = None, bias: Array = None, eps: float = 1e-5) -> Array:
+    """Each of num_groups groups of channels of (N, C, *) normalized by itself, times weight plus bias (C) (Wu & He 2018)."""
+    if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
+        raise ShapeError(f"group_norm: the channels of an input (N, C, *) must be a multiple of num_groups {num_groups}, got {input.shape}")
+    rest = input.shape[1:]
+    x = mv.reshape(_wide("group_norm", input), (input.shape[0], num_groups, rest[0] // num_groups, *rest[1:]))
+    y = mv.reshape(_standardized(x, tuple(range(2, x.ndim)), eps), input.shape)
+    return _affine("group_norm", input, y, weight, bias, *_channels(input))
+
+
+@functional
+def batch_norm(input: Array, running_mean: Array = None, running_var: Array = None, weight: Array = None, bias: Array = None,
+               training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Array:
+    """Each channel of (N, C, *) normalized, times weight plus bias (C) (Ioffe & Szegedy 2015).
+
+    training: by the batch's own mean and variance; running_mean and running_var, if given, are updated in place with `momentum` (the
+    variance unbiased), as in torch. Else: by running_mean and running_var.
+    """
+    if input.ndim < 2:
+        raise ShapeError(f"batch_norm: takes an input (N, C, *), got {input.shape}")
+    if (running_mean is None) != (running_var is None) or (running_mean is None and not training):
+        raise ArgumentError("batch_norm: running_mean and running_var are given both, or neither of them with training=True")
+    for what, v in (("running_mean", running_mean), ("running_var", running_var)):
+        if v is not None and v.shape != input.shape[1:2]:
+            raise ShapeError(f"batch_norm: {what} {v.shape} must be ({input.shape[1]},) for an input of {input.shape}")
+    if not training:
+        return _scaled_channels(input, running_mean, running_var, weight, bias, eps)
+    if not eps > 0:
+        raise ArgumentError(f"batch_norm: eps must be positive in training, got {eps}: a channel of equal values has the variance 0")
+    count = 1
+    for d, n in enumerate(input.shape):
+        count *= 1 if d == 1 else n
+    if count == 1:
+        raise ShapeError(f"batch_norm: training needs more than one value per channel, got an input of {input.shape}")
+    y, average, variance = _batch_normalized(input, weight, bias, eps)
+    if running_mean is not None and count:                  # an empty batch has no statistics
+        running_mean.copy_(running_mean * (1.0 - momentum) + average * momentum)
+        running_var.copy_(running_var * (1.0 - momentum) + variance * (momentum * count / (count - 1)))
+    return y
+
+
+@on_nodes
+def _scaled_channels(input: Node, average: Node, variance: Node, weight: Node | None, bias: Node | None, eps: float) -> Any:
+    shape, place = _channels(input)
+    y = (_wide("batch_norm", input) - mv.reshape(average, place)) * mv.reshape(rsqrt(variance + eps), place)
+    return _affine("batch_norm", input, y, weight, bias, shape, place)
+
+
+@on_nodes
+def _batch_normalized(input: Node, weight: Node | None, bias: Node | None, eps: float) -> tuple[Node, Node, Node]:
+    """The normalized batch, and its mean and variance as constants."""
+    x, (shape, place) = _wide("batch_norm", input), _channels(input)
+    dims = tuple(d for d in range(x.ndim) if d != 1)
+    average = mean(x, dims)
+    centred = x - mv.reshape(average, place)
+    variance = mean(centred * centred, dims)
+    y = _affine("batch_norm", input, centred * mv.reshape(rsqrt(variance + eps), place), weight, bias, shape, place)
+    return y, detach(average), detach(variance)
+
+
+@functional
+@on_nodes
+@rounded_once
+def normalize(input: Array, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Array:
+    """input / max(its p-norm along dim, eps)."""
+    return input / clamp(norm(input, p, dim, True), min=eps)
+
+
+@functional
+@on_nodes
+@rounded_once
+def cosine_similarity(x1: Array, x2: Array, dim: int = 1, eps: float = 1e-8) -> Array:
+    """x1·x2 / (max(|x1|, eps) max(|x2|, eps)) along dim."""
+    refuse_complex("cosine_similarity", x1, x2)
+    shape = broadcast_shapes("cosine_similarity", [x1.shape, x2.shape])
+    x1, x2 = mv.expand(x1, shape), mv.expand(x2, shape)
+    d = one_dim("cosine_similarity", dim, len(shape))
+    product = (x1 / clamp(norm(x1, 2, d, True), min=eps)) * (x2 / clamp(norm(x2, 2, d, True), min=eps))
+    return sum_(product, d)
+
+
+# ----------------------------------------------------------------------------------------------------------------- dropout
+
+
+@functional
+def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool = False) -> Array:
+    """Each element 0 with probability p, else divided by 1 - p (Srivastava et al. 2014); input itself unless training."""
+    if not 0.0 <= p <= 1.0:
+        raise ArgumentError(f"dropout: p must be from 0 to 1, got {p}")
+    if not training or p == 0.0:
+        return input
+    if p == 1.0:
+        out = input * 0.0
+    else:
+        draw = PUBLIC["rand"](input.shape, dtype=dtypes.float32, device=input.device)
+        out = select(draw >= p, input * (1.0 / (1.0 - p)), 0.0)
+    return input.copy_(out) if inplace else out
+
+
+# ------------------------------------------------------------------------------------------------------------- activations
+
+
+def _or_in_place(fn: F) -> F:
+    """Decorator: a function of Tensors that also has torch's last argument `inplace`, with which the result is written into input."""
+    known = signature(fn)
+    parameters = [*known.parameters.values(), Parameter("inplace", Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation="bool")]
+    whole = known.replace(parameters=parameters)
+
+    @wraps(fn)
+    def entry(input: Any, *args: Any, **kwargs: Any) -> Any:
+        given = whole.bind(input, *args, **kwargs).arguments
+        inplace = given.pop("inplace", False)
+        result = fn(**given)
+        return given["input"].copy_(result) if inplace else result
+
+    entry.__signature__ = whole  # type: ignore[attr-defined]
+    return entry  # type: ignore[return-value]
+
+
+@public("logsigmoid", method=False, functional=True)
+@on_nodes
+@rounded_once
+def logsigmoid(input: Array) -> Array:
+    """log(sigmoid(x)), without overflow."""
+    negative = lt(input, 0.0)
+    return where(negative, input, 0.0) - log1p(exp(where(negative, input, -input)))
+
+
+@functional
+@_or_in_place
+@on_nodes
+@rounded_once
+def elu(input: Array, alpha: float = 1.0) -> Array:
+    """x where positive, else alpha (exp(x) - 1)."""
+    negative = le(input, 0.0)
+    return where(negative, expm1(where(negative, input, 0.0)) * alpha, input)
+
+
+@functional
+@_or_in_place
+@on_nodes
+@rounded_once
+def selu(input: Array) -> Array:
+    """elu scaled so that activations keep mean 0 and variance 1 (Klambauer et al. 2017)."""
+    return elu(input, 1.6732632423543772) * 1.0507009873554805
+
+
+@functional
+@_or_in_place
+@on_nodes
+def hardtanh(input: Array, min_val: Any = -1.0, max_val: Any = 1.0) -> Array:
+    """x limited to [min_val, max_val], which integers limit to integers; no gradient at the limits, as in torch. DTypeError for bools."""
+    if holds(min_val > max_val):
+        raise ArgumentError(f"hardtanh: min_val {min_val} is above max_val {max_val}")
+    if input.dtype.kind == "b":
+        raise DTypeError("hardtanh: does not take bool; cast first, for example x.to(tg.float32)")
+    if dtype_kind(input.dtype) != "f":
+        ends = np.iinfo(input.dtype)
+        min_val, max_val = (cast(v, input.dtype) if isinstance(v, Node) else int(min(max(v, ends.min), ends.max))
+                            for v in (min_val, max_val))
+    return where(le(input, min_val), min_val, where(ge(input, max_val), max_val, input))
+
+
+@functional
+@_or_in_place
+@on_nodes
+def relu6(input: Array) -> Array:
+    """x limited to [0, 6]."""
+    return hardtanh(input, 0.0, 6.0)
+
+
+@functional
+@on_nodes
+@rounded_once
+def glu(input: Array, dim: int = -1) -> Array:
+    """a * sigmoid(b) of the two halves of input along dim (Dauphin et al. 2017)."""
+    d = one_dim("glu", dim, input.ndim)
+    n = input.shape[d] if input.ndim else 1
+    if n % 2:
+        raise ShapeError(f"glu: dimension {d} of {input.shape} must be even")
+    return mv.narrow(input, d, 0, n // 2) * sigmoid(mv.narrow(input, d, n // 2, n // 2))
+

@@ -1,0 +1,18 @@
+"""Primitives that all families are made of, one class per operation."""
+
+from tracegrad.ops.primitives import (
+    bits,
+    complex_parts,
+    contraction,
+    dynamic_slice,
+    elementwise,
+    formula,
+    movement,
+    reduction,
+    scans,
+    transfer,
+    windows,
+)
+
+__all__ = ["bits", "complex_parts", "contraction", "dynamic_slice", "elementwise", "formula", "movement", "reduction", "scans", "transfer",
+           "windows"]

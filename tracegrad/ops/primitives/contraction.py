@@ -1,0 +1,48 @@
+"""The contraction primitive, matmul; everything from `linear` to `einsum` is made of it (see `ops/linalg/products.py`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracegrad.errors import DTypeError, ShapeError
+from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.primitive import REGISTRY, Primitive, bilinear, bind
+from tracegrad.ops.primitives.movement import permute
+from tracegrad.support.dtypes import dtype_kind
+
+
+def swap_last(x: Node) -> Node:
+    """x with its last two dimensions exchanged."""
+    n = len(x.shape)
+    return permute(x, (*range(n - 2), n - 1, n - 2))
+
+
+class Matmul(Primitive):
+    """(*B, M, K) times (*B, K, N) -> (*B, M, N): matrix products of equal batch dimensions."""
+    name, family, expensive, operator = "matmul", "contraction", True, ("@", 7)
+    holomorphic, pair = True, bilinear
+    cases = [(((2, 3), (3, 4)), {}), (((2, 3, 4), (2, 4, 5)), {}), (((1, 7), (7, 1)), {}), (((2, 0), (0, 3)), {})]
+
+    def aval(self, a: Aval, b: Aval) -> Aval:
+        if len(a.shape) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+            raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit: "
+                             "the last of the first must equal the last but one of the second")
+        if a.dtype != b.dtype or dtype_kind(a.dtype) not in "iufc":
+            raise DTypeError(f"matmul: takes two tensors of one number dtype, got {a.dtype} and {b.dtype}; cast one of them")
+        return Aval((*a.shape[:-1], b.shape[-1]), a.dtype)
+
+    def numpy(self, a, b):
+        if a.dtype.char == "e":
+            return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+        return np.dot(a, b) if a.ndim == 2 else np.matmul(a, b)               # the same, begun in three quarters of the time
+
+    def work(self, y, a, b):                  # BLAS: 0.02 ns a flop (0.5 for integers, which it does not take)
+        return a.size + b.size + {"f": 0.02, "c": 0.08}.get(dtype_kind(y.dtype), 0.5) * 2 * y.size * a.shape[-1]
+
+    def vjp(self, ct, y, a, b):
+        return matmul(ct, swap_last(b)) if a.needs_grad else None, matmul(swap_last(a), ct) if b.needs_grad else None
+
+
+def matmul(a: Node, b: Node) -> Node:
+    """The product of two nodes of equal batch dimensions."""
+    return bind(REGISTRY["matmul"], (a, b), {})

@@ -1,0 +1,800 @@
+"""Elementwise primitives: one class per op, derivative beside meaning. Composed functions are in `ops/arrays/pointwise.py`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import DTypeError
+from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.primitive import REGISTRY, Elementwise, Pair, by_parts, call, cast, common_dtype, saving_nothing
+from tracegrad.ops.primitives import complex_parts
+from tracegrad.ops.primitives.movement import expand
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
+
+# ------------------------------------------------------------------------------------------------- identity-like boundaries
+
+
+class Identity(Elementwise):
+    """Base of ops that hand their operand through."""
+
+    saves, kinds, exact, moves, pair = False, "biufc", True, True, by_parts
+
+    def numpy(self, x: Any, **attrs: Any) -> Any: return x
+    def opencl(self, x: str, **attrs: Any) -> str: return x
+
+
+class Copy(Identity):
+    """A copy of its own: `clone()`."""
+    name = "copy"
+    flops = 0
+    def vjp(self, ct, y, x): return (ct,)
+
+
+class Detach(Identity):
+    """The same value, constant to differentiation."""
+    name, differentiable, boundary = "detach", False, True
+    flops = 0
+
+
+class Variable(Identity):
+    """The same value, as something to differentiate with respect to. `uid` keeps two variables of one value apart."""
+    name, boundary = "variable", True
+    flops = 0
+    def aval(self, x, *, uid): return Aval(x.shape, x.dtype)
+    def vjp(self, ct, y, x, *, uid): return (ct,)
+    cases = (((((2, 3),), {"uid": 0})),)
+
+
+# ------------------------------------------------------------------------------------------------------------- arithmetic
+
+
+class Add(Elementwise):
+    """a + b."""
+    name, nin, kinds, saves, pair = "add", 2, "biufc", False, by_parts
+    operator = ("+", 6)
+    wraps, mixes, any_number = True, True, True
+    numpy = staticmethod(np.add)
+    def vjp(self, ct, y, a, b): return ct, ct
+    def opencl(self, a, b): return f"({a} + {b})"
+    def interval(self, node, *x): return (x[0][0] + x[1][0], x[0][1] + x[1][1]) if x else None
+    def logic(self, a, b): return bitwise_or(a, b)
+
+
+class Sub(Elementwise):
+    """a - b."""
+    name, nin, kinds, saves, pair = "sub", 2, "iufc", False, by_parts
+    operator = ("-", 6)
+    wraps, mixes, any_number = True, True, True
+    numpy = staticmethod(np.subtract)
+    def vjp(self, ct, y, a, b): return ct, -ct
+    def opencl(self, a, b): return f"({a} - {b})"
+    def interval(self, node, *x): return (x[0][0] - x[1][1], x[0][1] - x[1][0]) if x else None
+
+
+class Mul(Elementwise):
+    """a * b."""
+    name, nin, kinds, holomorphic = "mul", 2, "biufc", True
+    operator = ("*", 7)
+    wraps, mixes, single, any_number = True, True, True, True
+    numpy = staticmethod(np.multiply)
+    def vjp(self, ct, y, a, b): return ct * b, ct * a
+    def pair(self, a, b): return complex_parts.mul(a, b)
+    def opencl(self, a, b): return f"({a} * {b})"
+
+    def interval(self, node, *x):
+        ends = [a * b for a in x[0] for b in x[1]] if x else []
+        return (min(ends), max(ends)) if x else None
+    def logic(self, a, b): return bitwise_and(a, b)
+
+
+class Div(Elementwise):
+    """a / b, always a float."""
+    name, nin, result, kinds, domain, holomorphic = "div", 2, "float", "fc", (0.5, 2.0), True
+    operator = ("/", 7)
+    flops, mixes, single, any_number = 4, True, True, True
+    numpy = staticmethod(np.divide)
+    def pair(self, a, b): return complex_parts.div(a, b)
+
+    def vjp(self, ct, y, a, b):
+        if a.fn.name == "const" and a.attrs["value"] == 1:   # 1 / b: no division, which takes as long as four products
+            return None, -ct * y * y
+        return ct / b, -ct * y / b
+
+    def opencl(self, a, b): return f"({a} / {b})"
+
+
+class FloorDivide(Elementwise):
+    """The largest integer not above a / b (torch.floor_divide). Its derivative is 0."""
+    name, nin, kinds, domain, cost = "floor_divide", 2, "iuf", (0.6, 4.0), 23.0
+    operator = ("//", 7)
+    flops, single = 8, True
+    numpy = staticmethod(np.floor_divide)
+    def vjp(self, ct, y, a, b): return 0, 0
+    def opencl(self, a, b): return f"tg_floordiv({a}, {b})"
+
+
+class TruncDivide(Elementwise):
+    """a / b of floats, rounded towards 0: div(..., rounding_mode="trunc"). Its derivative is 0."""
+    name, nin, kinds, domain = "trunc_divide", 2, "f", (0.6, 4.0)
+    flops = 5
+    def numpy(self, a, b): return np.trunc(np.divide(a, b))
+    def vjp(self, ct, y, a, b): return 0, 0
+    def opencl(self, a, b): return f"trunc({a} / {b})"
+
+
+class Remainder(Elementwise):
+    """a - b * floor(a / b): the sign of b (torch.remainder, Python's %)."""
+    name, nin, kinds, domain, cost = "remainder", 2, "iuf", (0.6, 4.0), 10.0
+    operator = ("%", 7)
+    flops = 8
+    numpy = staticmethod(np.remainder)
+    def vjp(self, ct, y, a, b): return ct, -ct * floor_divide(a, b)
+    def opencl(self, a, b): return f"tg_remainder({a}, {b})"
+    def interval(self, node, *x): return (0, x[1][1] - 1) if x and x[1][0] > 0 else None
+
+
+class Fmod(Elementwise):
+    """a - b * trunc(a / b): the sign of a (C's fmod)."""
+    name, nin, kinds, domain, cost = "fmod", 2, "iuf", (0.6, 4.0), 15.0
+    flops, exact = 8, True
+    numpy = staticmethod(np.fmod)
+    def vjp(self, ct, y, a, b): return ct, -ct * trunc_divide(a, b)
+    def opencl(self, a, b): return f"fmod({a}, {b})"
+
+
+_FEW: dict[float, Any] = {2.0: lambda x: x * x, 3.0: lambda x: x * x * x, 4.0: lambda x: np.square(x * x)}
+
+
+class Pow(Elementwise):
+    """a to the power b. Integers wrap; to a negative integer power they are 1, -1 or 0, as in torch."""
+    name, nin, kinds, domain, holomorphic = "pow", 2, "iufc", (0.2, 2.0), True
+    operator = ("**", 9)
+    flops, in_steps = 60, True
+
+    def numpy(self, a, b):
+        if b.dtype.kind != "i":
+            few = None if b.shape or dtype_kind(b.dtype) != "f" or a.dtype == np.float16 else _FEW.get(float(b))
+            return np.power(a, b) if few is None else few(a)         # as kernels do, in a tenth of the time
+        limit = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0)).astype(a.dtype)    # of 1 / a^-b, as in torch; numpy refuses
+        return np.where(b < 0, limit, np.power(a, np.maximum(b, 0)))
+
+    def vjp(self, ct, y, a, b):
+        if not b.needs_grad:                                                    # no 0 * inf where b is 0,
+            exponent = b if b.fn is REGISTRY["const"] and b.attrs["value"] != 0 else where(eq(b, 0.0), 1.0, b)
+        else:                                                                   # and a is not large enough: b's derivative is 1 / a
+            large = gt(REGISTRY["abs"](a), float(dtypes.finfo(a.dtype).tiny))
+            exponent = where(bitwise_and(eq(b, 0.0), bitwise_not(large)), 1.0, b)
+        size = real(b) if b.dtype.kind == "c" else b
+        flat = where(eq(a, 0.0), ge(size, 0.0), False)                           # 0 to any power >= 0; log of a negative a is NaN
+        return ct * b * power(a, exponent - 1), ct * where(flat, 0.0, y * log(where(flat, 1.0, a)))
+
+    def opencl(self, a, b): return f"pow({a}, {b})"
+    def pair(self, a, b): return complex_parts.pow(a, b)
+
+
+class Neg(Elementwise):
+    """-x."""
+    name, kinds, saves, pair = "neg", "iufc", False, by_parts
+    operator = ("-", 8)
+    wraps, mixes, exact = True, True, True
+    numpy = staticmethod(np.negative)
+    def vjp(self, ct, y, x): return (-ct,)
+    def opencl(self, x): return f"(-{x})"
+
+
+class Abs(Elementwise):
+    """|x|, a real number; its derivative at 0 is 0."""
+    name, kinds, result, exact = "abs", "iufc", "real", True
+    numpy = staticmethod(np.abs)
+
+    def vjp(self, ct, y, x):
+        if x.dtype.kind != "c":
+            return (ct * sign(x),)
+        zero = eq(y, 0.0)
+        return (x * where(zero, 0.0, ct / where(zero, 1.0, y)),)
+
+    def opencl(self, x): return f"abs({x})"
+    def pair(self, x): return complex_parts.absolute(x)
+
+
+class Sign(Elementwise):
+    """-1, 0 or 1, and 0 for NaN; its derivative is 0, as in torch."""
+    name, kinds, saves, exact = "sign", "iuf", False, True
+    def numpy(self, x): return ((x > 0).astype(x.dtype) - (x < 0)).astype(x.dtype)
+    def vjp(self, ct, y, x): return (0,)
+    def opencl(self, x): return f"sign({x})"
+
+
+class Maximum(Elementwise):
+    """The larger; NaN if either is. Where they are equal each gets half the gradient, as in torch."""
+    name, nin, exact = "maximum", 2, True
+    numpy = staticmethod(np.maximum)
+    def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, gt)
+    def opencl(self, a, b): return f"tg_max({a}, {b})"
+    def interval(self, node, *x): return (max(x[0][0], x[1][0]), max(x[0][1], x[1][1])) if x else None
+    def logic(self, a, b): return bitwise_or(a, b)
+
+
+class Minimum(Elementwise):
+    """The smaller; NaN if either is. Where they are equal each gets half the gradient, as in torch."""
+    name, nin, exact = "minimum", 2, True
+    numpy = staticmethod(np.minimum)
+    def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, lt)
+    def opencl(self, a, b): return f"tg_min({a}, {b})"
+    def interval(self, node, *x): return (min(x[0][0], x[1][0]), min(x[0][1], x[1][1])) if x else None
+    def logic(self, a, b): return bitwise_and(a, b)
+
+
+def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
+    share = where(eq(a, b), ct * 0.5, ct)                # a NaN wins over nothing and loses to nothing: both get it all, as in torch
+    return where(wins(b, a), 0.0, share), where(wins(a, b), 0.0, share)
+
+
+class ClampMin(Elementwise):
+    """x, at least low; NaN if either is. Where they are equal x gets the gradient, where one is NaN neither, as in torch."""
+    name, nin = "clamp_min", 2
+    numpy = staticmethod(np.maximum)
+    def vjp(self, ct, y, x, low): return where(ge(x, low), ct, 0.0), where(lt(x, low), ct, 0.0)
+    def opencl(self, x, low): return f"tg_max({low}, {x})"              # which looks for NaN in its first argument, most often a number
+    def interval(self, node, *x): return (max(x[0][0], x[1][0]), max(x[0][1], x[1][1])) if x else None
+    def logic(self, x, low): return bitwise_or(x, low)
+
+
+class ClampMax(Elementwise):
+    """x, at most high; NaN if either is. Where they are equal x gets the gradient, where one is NaN neither, as in torch."""
+    name, nin = "clamp_max", 2
+    numpy = staticmethod(np.minimum)
+    def vjp(self, ct, y, x, high): return where(le(x, high), ct, 0.0), where(gt(x, high), ct, 0.0)
+    def opencl(self, x, high): return f"tg_min({high}, {x})"
+    def interval(self, node, *x): return (min(x[0][0], x[1][0]), min(x[0][1], x[1][1])) if x else None
+    def logic(self, x, high): return bitwise_and(x, high)
+
+
+# --------------------------------------------------------------------------------------------------------- complex numbers
+
+
+class Real(Elementwise):
+    """The real part."""
+    name, kinds, result, saves, part = "real", "c", "real", False, True
+    def numpy(self, z): return np.real(z)
+    def vjp(self, ct, y, z): return (ct,)
+    def pair(self, z): return z.re
+
+
+class Imag(Elementwise):
+    """The imaginary part."""
+    name, kinds, result, saves, part = "imag", "c", "real", False, True
+    def numpy(self, z): return np.imag(z)
+    def vjp(self, ct, y, z): return (call(make_complex, (0.0, ct), {}),)
+    def pair(self, z): return z.im
+
+
+class Complex(Elementwise):
+    """a + i b, of real numbers."""
+    name, nin, kinds, saves = "complex", 2, "f", False
+
+    def aval(self, *operands):
+        real = super().aval(*operands)
+        if dtypes.is_half(real.dtype):
+            raise DTypeError(f"complex: takes float32 and float64 tensors, got {real.dtype}; cast first, for example x.float()")
+        return Aval(real.shape, dtypes.complex_of(real.dtype), real.weak)
+
+    def numpy(self, a, b):
+        z = np.empty(np.broadcast_shapes(np.shape(a), np.shape(b)), dtypes.complex_of(a.dtype))
+        z.real, z.imag = a, b
+        return z
+
+    def vjp(self, ct, y, a, b): return real(ct), imag(ct)
+
+    def pair(self, a, b):
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        return Pair(expand(a, shape), expand(b, shape))
+
+
+class Conj(Elementwise):
+    """The conjugate: the imaginary part with the other sign."""
+    name, kinds, saves = "conj", "c", False
+    def numpy(self, z): return np.conj(z)
+    def vjp(self, ct, y, z): return (conjugate(ct),)
+    def pair(self, z): return Pair(z.re, -z.im)
+
+
+# ----------------------------------------------------------------------------------------------------- comparison and logic
+
+
+class Comparison(Elementwise):
+    """Base of comparisons: a bool, no derivative."""
+    nin, result, differentiable, mixes = 2, "bool", False, True
+    def opencl(self, a: str, b: str) -> str: return f"({a} {self.operator[0]} {b})"
+
+
+class Eq(Comparison):
+    """a == b."""
+    name, kinds = "eq", "biufc"
+    operator = ("==", 1)
+    numpy = staticmethod(np.equal)
+    def pair(self, a, b): return eq(a.re, b.re) & eq(a.im, b.im)
+    def logic(self, a, b): return bitwise_not(bitwise_xor(a, b))
+
+
+class Ne(Comparison):
+    """a != b."""
+    name, kinds = "ne", "biufc"
+    operator = ("!=", 1)
+    numpy = staticmethod(np.not_equal)
+    def pair(self, a, b): return ne(a.re, b.re) | ne(a.im, b.im)
+    def logic(self, a, b): return bitwise_xor(a, b)
+
+
+class Lt(Comparison):
+    """a < b."""
+    name = "lt"
+    operator = ("<", 1)
+    numpy = staticmethod(np.less)
+    def logic(self, a, b): return bitwise_and(bitwise_not(a), b)
+
+
+class Le(Comparison):
+    """a <= b."""
+    name = "le"
+    operator = ("<=", 1)
+    numpy = staticmethod(np.less_equal)
+    def logic(self, a, b): return bitwise_or(bitwise_not(a), b)
+
+
+class Gt(Comparison):
+    """a > b."""
+    name = "gt"
+    operator = (">", 1)
+    numpy = staticmethod(np.greater)
+    def logic(self, a, b): return bitwise_and(a, bitwise_not(b))
+
+
+class Ge(Comparison):
+    """a >= b."""
+    name = "ge"
+    operator = (">=", 1)
+    numpy = staticmethod(np.greater_equal)
+    def logic(self, a, b): return bitwise_or(a, bitwise_not(b))
+
+
+class Isnan(Comparison):
+    """Whether x is NaN (of a complex number: a part of it)."""
+    name, nin, kinds = "isnan", 1, "biufc"
+    numpy = staticmethod(np.isnan)
+    def pair(self, x): return self(x.re) | self(x.im)
+    def opencl(self, x): return f"({x} != {x})"
+
+
+class BitwiseAnd(Elementwise):
+    """a & b; logical and of bools."""
+    name, nin, kinds, differentiable = "bitwise_and", 2, "biu", False
+    operator = ("&", 4)
+    mixes = True
+    numpy = staticmethod(np.bitwise_and)
+    def opencl(self, a, b): return f"({a} & {b})"
+    def interval(self, node, *x): return (0, min(high for low, high in x if low >= 0)) if x and max(x)[0] >= 0 else None
+
+
+class BitwiseOr(Elementwise):
+    """a | b; logical or of bools."""
+    name, nin, kinds, differentiable = "bitwise_or", 2, "biu", False
+    operator = ("|", 2)
+    mixes = True
+    numpy = staticmethod(np.bitwise_or)
+    def opencl(self, a, b): return f"({a} | {b})"
+
+
+class BitwiseXor(Elementwise):
+    """a ^ b; exclusive or of bools."""
+    name, nin, kinds, differentiable = "bitwise_xor", 2, "biu", False
+    operator = ("^", 3)
+    mixes = True
+    numpy = staticmethod(np.bitwise_xor)
+    def opencl(self, a, b): return f"({a} ^ {b})"
+
+
+class BitwiseNot(Elementwise):
+    """~x; logical not of bools (which are 0 or 1, or lane masks in vectors: the code generator negates those with !)."""
+    name, kinds, differentiable = "bitwise_not", "biu", False
+    operator = ("~", 8)
+    numpy = staticmethod(np.invert)
+    def opencl(self, x): return f"(~{x})"
+
+
+class ShiftLeft(Elementwise):
+    """a << b, for b below the number of bits; what more gives is the device's choice."""
+    name, nin, kinds, differentiable, domain = "bitwise_left_shift", 2, "iu", False, (0, 5)
+    operator = ("<<", 5)
+    numpy = staticmethod(np.left_shift)
+    def opencl(self, a, b): return f"({a} << {b})"
+
+
+class ShiftRight(Elementwise):
+    """a >> b (arithmetic on signed integers), for b below the number of bits; what more gives is the device's choice."""
+    name, nin, kinds, differentiable, domain = "bitwise_right_shift", 2, "iu", False, (0, 5)
+    operator = (">>", 5)
+    numpy = staticmethod(np.right_shift)
+    def opencl(self, a, b): return f"({a} >> {b})"
+    def interval(self, node, *x): return (x[0][0] >> x[1][0], x[0][1] >> x[1][0]) if x and 0 <= x[1][0] == x[1][1] else None
+
+
+class Where(Elementwise):
+    """a where the bool condition holds, else b."""
+    name, nin, kinds, exact, moves, pair = "where", 3, "biufc", True, True, by_parts
+
+    def prepare(self, args):
+        condition, *rest = args
+        condition, = common_dtype([condition], name="where")
+        if condition.dtype != dtypes.bool_:
+            if condition.dtype != dtypes.uint8 and not condition.aval.weak:
+                raise DTypeError(f"where: the condition must be bool, got {condition.dtype}; use condition != 0")
+            condition = call(ne, (condition, 0), {})
+        a, b = common_dtype(rest, name="where")
+        if a.aval.weak and not condition.aval.weak and dtype_kind(a.dtype) in "fc":        # two Python numbers
+            a, b = (cast(x, dtypes.default_of(a.dtype)) for x in (a, b))
+        return (condition, a, b)
+
+    def numpy(self, c, a, b): return np.where(c, a, b)
+    def vjp(self, ct, y, c, a, b): return None, where(c, ct, 0.0), where(c, 0.0, ct)
+    def opencl(self, c, a, b): return f"({c} ? {a} : {b})"
+
+    def interval(self, node, *x):
+        if not x:
+            return None
+        condition, a, b = node.operands
+        low, high = min, max
+        if condition.fn.name in ("lt", "le", "gt", "ge") and condition.operands == (b, a):           # b limited by a, as clamp does
+            low = high = max if condition.fn.name in ("lt", "le") else min
+        return low(x[1][0], x[2][0]), high(x[1][1], x[2][1])
+
+
+# ------------------------------------------------------------------------------------------------ exponentials and friends
+
+
+def _vectorized(fn: Any) -> Any:
+    return np.vectorize(fn, otypes=[np.float64])
+
+
+def _lgamma(x: float) -> float:
+    try:
+        return math.lgamma(x)
+    except (ValueError, OverflowError):         # a pole, or too large
+        return math.inf
+
+
+erf_of, erfc_of, lgamma_of = _vectorized(math.erf), _vectorized(math.erfc), _vectorized(_lgamma)      # numpy has none of these
+
+# erf(x) / x as a ratio of polynomials in x^2, the highest power first: the best on [-4, 4], off by 2.1e-9 of the value at most.
+# (As arrays: numpy makes one of a Python number at every call.)
+_ERF_ABOVE = [*map(np.asarray, (-1.3202292751931501e-08, 4.6847915952530635e-06, 0.00037960920396679673, 0.003849605279750541,
+                                0.054316898348052645, 0.18520303114180028, 1.1283791693782792))]
+_ERF_BELOW = [*map(np.asarray, (6.311070913440813e-05, 0.0013075690364186474, 0.015462078519237242, 0.11395834821836728,
+                                0.4974653267342474, 1.0))]
+_ERF_ENDS = np.asarray(-4.0), np.asarray(4.0)
+
+
+def erf32(x: Any) -> Any:
+    """erf of a float32 or float16 array, in float64: rounded to x's dtype it is within 0.54 ulp. (Ten times as fast as one by one.)"""
+    x = np.minimum(np.maximum(np.asarray(x, np.float64), _ERF_ENDS[0]), _ERF_ENDS[1])     # beyond, float32 knows 1 only
+    square = x * x
+    above, below = square * _ERF_ABOVE[0], square * _ERF_BELOW[0]
+    for p in _ERF_ABOVE[1:-1]:
+        above += p
+        above *= square
+    for q in _ERF_BELOW[1:-1]:
+        below += q
+        below *= square
+    above += _ERF_ABOVE[-1]
+    below += _ERF_BELOW[-1]
+    above *= x
+    above /= below
+    return above
+
+
+class Float(Elementwise):
+    """Base of functions that make floats of integers."""
+    result, kinds = "float", "f"
+
+
+class Analytic(Float):
+    """Base of those that also take complex numbers, as `pairs.<name>`, and have a complex derivative there."""
+    kinds, holomorphic = "fc", True
+    def pair(self, x: Pair) -> Pair: return getattr(complex_parts, self.name)(x)  # type: ignore[no-any-return]
+
+
+class Exp(Analytic):
+    """e to the x."""
+    name = "exp"
+    of_value, flops = True, 12
+    numpy = staticmethod(np.exp)
+    def vjp(self, ct, y, x): return (ct * y,)
+    def opencl(self, x): return f"exp({x})"
+
+
+class Exp2(Analytic):
+    """2 to the x."""
+    name = "exp2"
+    of_value, flops = True, 12
+    numpy = staticmethod(np.exp2)
+    def vjp(self, ct, y, x): return (ct * y * 0.6931471805599453,)
+    def opencl(self, x): return f"exp2({x})"
+    def pair(self, x): return complex_parts.exp(complex_parts.scaled(x, 0.6931471805599453))
+
+
+class Expm1(Analytic):
+    """exp(x) - 1, accurate near 0."""
+    name, cost = "expm1", 19.0
+    of_value, flops = True, 20
+
+    def numpy(self, x):
+        if x.dtype.kind != "c":
+            return np.expm1(x)
+        return np.where(np.isfinite(x), np.expm1(x), np.exp(x) - x.dtype.type(1))           # numpy's gives NaN there
+
+    def vjp(self, ct, y, x): return (ct * (y + 1.0),)
+    def opencl(self, x): return f"expm1({x})"
+
+
+class Log(Analytic):
+    """Natural logarithm; -inf at 0, NaN below."""
+    name, domain = "log", (0.1, 4.0)
+    flops = 14
+    numpy = staticmethod(np.log)
+    def vjp(self, ct, y, x): return (ct / x,)
+    def opencl(self, x): return f"log({x})"
+
+
+class Log2(Analytic):
+    """Logarithm to base 2."""
+    name, domain = "log2", (0.1, 4.0)
+    flops = 14
+    numpy = staticmethod(np.log2)
+    def vjp(self, ct, y, x): return (ct / (x * 0.6931471805599453),)
+    def opencl(self, x): return f"log2({x})"
+    def pair(self, x): return complex_parts.scaled(complex_parts.log(x), 1.4426950408889634)
+
+
+class Log10(Analytic):
+    """Logarithm to base 10."""
+    name, domain, cost = "log10", (0.1, 4.0), 13.0
+    flops = 14
+    numpy = staticmethod(np.log10)
+    def vjp(self, ct, y, x): return (ct / (x * 2.302585092994046),)
+    def opencl(self, x): return f"log10({x})"
+    def pair(self, x): return complex_parts.scaled(complex_parts.log(x), 0.4342944819032518)
+
+
+class Log1p(Analytic):
+    """log(1 + x), accurate near 0."""
+    name, domain, cost = "log1p", (-0.8, 4.0), 19.0
+    flops = 20
+
+    def numpy(self, x):
+        if x.dtype.kind != "c":
+            return np.log1p(x)
+        small = np.maximum(np.abs(x.real), np.abs(x.imag)) < 0.5          # numpy's loses the digits of small ones
+        y = np.array(np.log1p(x))
+        y.real = np.where(small, 0.5 * np.log1p(np.where(small, x.real * (x.real + 2) + x.imag * x.imag, 0)), y.real)
+        return y
+
+    def vjp(self, ct, y, x): return (ct / (x + 1.0),)
+    def opencl(self, x): return f"log1p({x})"
+
+
+class Sqrt(Analytic):
+    """Square root; NaN below zero."""
+    name, domain = "sqrt", (0.1, 4.0)
+    of_value, flops = True, 4
+    numpy = staticmethod(np.sqrt)
+    def vjp(self, ct, y, x): return (ct / (y * 2.0),)
+    def opencl(self, x): return f"sqrt({x})"
+
+
+class Rsqrt(Analytic):
+    """1 / sqrt(x)."""
+    name, domain = "rsqrt", (0.1, 4.0)
+    of_value, flops = True, 5
+
+    def numpy(self, x):
+        if x.dtype == np.float16:                            # rounded once
+            return np.reciprocal(np.sqrt(x.astype(np.float32))).astype(x.dtype)
+        return np.reciprocal(np.sqrt(x)) if dtype_kind(x.dtype) == "f" else (1 / np.sqrt(x)).astype(x.dtype, copy=False)
+
+    def vjp(self, ct, y, x): return (ct * y * y * y * -0.5,)
+    def opencl(self, x): return f"rsqrt({x})"
+    def pair(self, x): return complex_parts.reciprocal(complex_parts.sqrt(x))
+
+
+class Sin(Analytic):
+    """Sine of x radians."""
+    name = "sin"
+    flops = 25
+    numpy = staticmethod(np.sin)
+    def vjp(self, ct, y, x): return (ct * cos(x),)
+    def opencl(self, x): return f"sin({x})"
+
+
+class Cos(Analytic):
+    """Cosine of x radians."""
+    name = "cos"
+    flops = 25
+    numpy = staticmethod(np.cos)
+    def vjp(self, ct, y, x): return (-ct * sin(x),)
+    def opencl(self, x): return f"cos({x})"
+
+
+class Tan(Analytic):
+    """Tangent of x radians."""
+    name, domain, cost = "tan", (-1.2, 1.2), 20.0
+    of_value, flops = True, 30
+    numpy = staticmethod(np.tan)
+    def vjp(self, ct, y, x): return (ct * (y * y + 1.0),)
+    def opencl(self, x): return f"tan({x})"
+
+
+class Asin(Analytic):
+    """Arc sine, in radians."""
+    name, domain, cost = "asin", (-0.9, 0.9), 14.0
+    flops = 30
+    numpy = staticmethod(np.arcsin)
+    def vjp(self, ct, y, x): return (ct * rsqrt(1.0 - x * x),)
+    def opencl(self, x): return f"asin({x})"
+
+
+class Acos(Analytic):
+    """Arc cosine, in radians."""
+    name, domain, cost = "acos", (-0.9, 0.9), 14.0
+    flops = 30
+    numpy = staticmethod(np.arccos)
+    def vjp(self, ct, y, x): return (-ct * rsqrt(1.0 - x * x),)
+    def opencl(self, x): return f"acos({x})"
+
+
+class Atan(Analytic):
+    """Arc tangent, in radians."""
+    name, cost = "atan", 12.0
+    flops = 30
+    numpy = staticmethod(np.arctan)
+    def vjp(self, ct, y, x): return (ct / (x * x + 1.0),)
+    def opencl(self, x): return f"atan({x})"
+
+
+class Atan2(Float):
+    """The angle of the point (b, a), in radians, in (-pi, pi]."""
+    name, nin, domain, cost = "atan2", 2, (0.3, 2.0), 20.0
+    flops = 40
+    numpy = staticmethod(np.arctan2)
+
+    def vjp(self, ct, y, a, b):
+        square = a * a + b * b
+        scale = ct / where(eq(square, 0.0), 1.0, square)                # 0 at the origin, as in torch
+        return scale * b, -scale * a
+
+    def opencl(self, a, b): return f"atan2({a}, {b})"
+
+
+class Sinh(Analytic):
+    """Hyperbolic sine."""
+    name, cost = "sinh", 20.0
+    flops = 30
+    numpy = staticmethod(np.sinh)
+    def vjp(self, ct, y, x): return (ct * cosh(x),)
+    def opencl(self, x): return f"sinh({x})"
+
+
+class Cosh(Analytic):
+    """Hyperbolic cosine."""
+    name, cost = "cosh", 8.0
+    flops = 30
+    numpy = staticmethod(np.cosh)
+    def vjp(self, ct, y, x): return (ct * sinh(x),)
+    def opencl(self, x): return f"cosh({x})"
+
+
+class Tanh(Analytic):
+    """Hyperbolic tangent."""
+    name = "tanh"
+    of_value, flops = True, 20
+    numpy = staticmethod(np.tanh)
+    def vjp(self, ct, y, x): return (ct * (1.0 - y * y),)
+    def opencl(self, x): return f"tanh({x})"
+
+
+class Sigmoid(Analytic):
+    """1 / (1 + exp(-x)), without overflow."""
+    name = "sigmoid"
+    of_value, flops = True, 20
+    def numpy(self, x):
+        wide = x.astype(np.float32) if x.dtype == np.float16 else x             # rounded once
+        with np.errstate(over="ignore"):
+            return (1 / (1 + np.exp(-wide))).astype(x.dtype)
+
+    def numpy_with(self):
+        ones: dict[Any, Any] = {}                # an array costs less than a number of Python's
+
+        def rule(x, y=None):
+            if not x.ndim:
+                return self.numpy(x)
+            if x.dtype == np.float16:
+                y = np.empty_like(x) if y is None else y
+                y[...] = self.numpy(x)
+                return y
+            one = ones.get(x.dtype)
+            if one is None:
+                one = ones[x.dtype] = np.ones((), x.dtype)
+            y = np.negative(x, y)                # the same in one array: half the time, for few elements
+            np.exp(y, y)
+            np.add(y, one, y)
+            return np.divide(one, y, y)
+
+        rule.into = True  # type: ignore[attr-defined]      # y: what it may write to
+        return rule
+
+    def vjp(self, ct, y, x): return (ct * y * (1.0 - y),)
+    def opencl(self, x): return f"(1 / (1 + exp(-{x})))"
+
+    def pair(self, x):
+        small = complex_parts.exp(Pair(-x.re, -x.im))
+        return complex_parts.reciprocal(Pair(small.re + 1.0, small.im))
+
+
+
+class Erf(Float):
+    """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
+    name, cost = "erf", 15.0
+    flops = 25
+    def numpy(self, x): return (erf32(x) if x.dtype != np.float64 else erf_of(x)).astype(x.dtype)
+    def vjp(self, ct, y, x): return (ct * exp(-(x * x)) * 1.1283791670955126,)
+    def opencl(self, x): return f"erf({x})"
+
+
+# --------------------------------------------------------------------------------------------------------------- rounding
+
+
+class Rounding(Elementwise):
+    """Base of rounding ops (integers never get here: they are what they round to); the derivative is zero, as in torch."""
+    kinds, saves, exact = "f", False, True
+    def vjp(self, ct: Node, y: Node, x: Node) -> tuple[Any, ...]: return (0,)
+
+
+class Floor(Rounding):
+    """The largest integer not above x."""
+    name = "floor"
+    def numpy(self, x): return np.floor(x).astype(x.dtype)
+    def opencl(self, x): return f"floor({x})"
+
+
+class Ceil(Rounding):
+    """The smallest integer not below x."""
+    name = "ceil"
+    def numpy(self, x): return np.ceil(x).astype(x.dtype)
+    def opencl(self, x): return f"ceil({x})"
+
+
+class Round(Rounding):
+    """The nearest integer, halves to even."""
+    name = "round"
+    def numpy(self, x): return np.rint(x).astype(x.dtype)
+    def opencl(self, x): return f"rint({x})"
+
+
+class Trunc(Rounding):
+    """The integer part."""
+    name = "trunc"
+    def numpy(self, x): return np.trunc(x).astype(x.dtype)
+    def opencl(self, x): return f"trunc({x})"
+
+
+# ------------------------------------------------------------------------------------------- the instances, for the rules above
+
+floor_divide, trunc_divide, power = (REGISTRY[n] for n in ("floor_divide", "trunc_divide", "pow"))
+eq, ne, lt, le, gt, ge, where = (REGISTRY[n] for n in ("eq", "ne", "lt", "le", "gt", "ge", "where"))
+times, over, choose = (saving_nothing(REGISTRY[n]) for n in ("mul", "div", "where"))     # by constants that no user gave
+bitwise_and, bitwise_or, bitwise_xor, bitwise_not = (REGISTRY[f"bitwise_{n}"] for n in ("and", "or", "xor", "not"))
+real, imag, make_complex, conjugate = (REGISTRY[n] for n in ("real", "imag", "complex", "conj"))
+exp, log, rsqrt, sin, cos, sinh, cosh, sign = (REGISTRY[n] for n in ("exp", "log", "rsqrt", "sin", "cos", "sinh", "cosh", "sign"))

@@ -1,0 +1,196 @@
+"""Reduction primitives: sum, prod, amax, amin, argmax, argmin. Composed ones (mean, ...) are in `ops/arrays/reductions.py`."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import ArgumentError
+from tracegrad.graph.intervals import Interval
+from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.primitive import REGISTRY, Pair, Primitive, Reduction, bind, by_parts, cast, filled, refuse_complex
+from tracegrad.ops.primitives import complex_parts
+from tracegrad.ops.primitives.elementwise import eq
+from tracegrad.ops.primitives.movement import concat, expand, flip, narrow, permute, reshape
+from tracegrad.ops.primitives.scans import Largest, Smallest, accumulator, earlier, wider
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import DType, dtype_kind
+
+
+def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
+    """y (x reduced over dim) broadcast back over x's shape."""
+    return expand(reshape(y, tuple(1 if i in dim else n for i, n in enumerate(x.shape))), x.shape)
+
+
+SHORT = 64                                                 # so many numbers numpy may add up in any order
+_WIDE = frozenset({dtypes.float32, dtypes.float64})        # what numpy adds up in itself
+
+
+def _pairwise(x: Any, dim: tuple[int, ...]) -> bool:
+    """Whether numpy adds up so that few digits are lost: few numbers, or those of the last dimensions, as they lie one after the other."""
+    return prod(x.shape[d] for d in dim) <= SHORT or (x.flags.c_contiguous and dim == tuple(range(x.ndim - len(dim), x.ndim)))
+
+
+def _in_blocks(x: Any, dim: tuple[int, ...]) -> Any:
+    """The sum over `dim`, dimension by dimension, in blocks, these in blocks, and so on."""
+    for d in sorted(dim, reverse=True):
+        while (n := x.shape[d]) > SHORT:
+            whole = n - n % SHORT
+            first = x[(slice(None),) * d + (slice(whole),)]
+            blocks = np.add.reduce(first.reshape(*x.shape[:d], n // SHORT, SHORT, *x.shape[d + 1:]), d + 1)
+            rest = x[(slice(None),) * d + (slice(whole, n),)]
+            x = np.concatenate([blocks, np.add.reduce(rest, d, keepdims=True)], d) if whole < n else blocks
+        x = np.add.reduce(x, d)
+    return x
+
+
+class Sum(Reduction):
+    """The sum; 0 of nothing."""
+    name, saves, linear, in_steps, pair = "sum", False, True, True, by_parts
+    cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(1,))), (((3, 0),), dict(dim=(1,))), (((17, 5),), dict(dim=(0,)))]
+
+    def numpy(self, x, *, dim):
+        if dtype_kind(x.dtype) in "fc" and not _pairwise(x, dim):
+            wide = wider(x.dtype)
+            return _in_blocks(x, dim) if wide == x.dtype else np.add.reduce(x, axis=dim, dtype=wide).astype(x.dtype, copy=False)
+        return np.add.reduce(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
+
+    def numpy_with(self, *, dim):
+        last = dim[-1] if dim and dim == tuple(range(dim[0], dim[-1] + 1)) else -1
+
+        def rule(x):                                # the same with fewer questions
+            if x.dtype in _WIDE and (x.size <= SHORT or (x.ndim - 1 == last and x.flags.c_contiguous) or _pairwise(x, dim)):
+                return np.add.reduce(x, dim)
+            return self.numpy(x, dim=dim)
+
+        return rule
+
+    def vjp(self, ct, y, x, *, dim): return (keep_dims(ct, x, dim),)
+    def identity(self, dtype: DType) -> Any: return dtype.type(0)
+    def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
+
+
+class Prod(Reduction):
+    """The product; 1 of nothing. Its derivative is right where an element is zero, too."""
+    name, holomorphic, wraps, in_steps = "prod", True, True, True
+    cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3),), dict(dim=(1,)))]
+
+    def numpy(self, x, *, dim):
+        many = prod(x.shape[d] for d in dim) > SHORT         # numpy multiplies one after the other, and each loses digits
+        return np.prod(x, axis=dim, dtype=wider(x.dtype) if many else accumulator(x.dtype)).astype(x.dtype, copy=False)
+
+    def vjp(self, ct, y, x, *, dim):
+        # The product of all the others: exclusive running products from both ends, so that zeros need no division.
+        return (keep_dims(ct, x, dim) * products_of_others(x, dim),)
+
+    def identity(self, dtype: DType) -> Any: return dtype.type(1)
+    def combine(self, a: str, b: str) -> str: return f"({a} * {b})"
+
+    def pair(self, x, *, dim):                     # one half times the other, until one element is left
+        rest = tuple(d for d in range(len(x.re.shape)) if d not in dim)
+        shape, axis = tuple(x.re.shape[d] for d in rest), len(rest)
+        z = Pair(*(reshape(permute(part, rest + dim), (*shape, prod(x.re.shape[d] for d in dim))) for part in x))
+        n = z.re.shape[axis]
+        if n == 0:
+            return Pair(expand(filled(1, bind(REGISTRY["sum"], (z.re,), {"dim": (axis,)})), shape),
+                        bind(REGISTRY["sum"], (z.im,), {"dim": (axis,)}))
+        while n > 1:
+            half = n // 2
+            left, right = (Pair(*(narrow(part, axis, at, half) for part in z)) for at in (0, half))
+            rest_of = [narrow(part, axis, n - 1, 1) for part in z] if n % 2 else []
+            z = complex_parts.mul(left, right)
+            z = Pair(*(concat([part, last], axis) for part, last in zip(z, rest_of, strict=True))) if rest_of else z
+            n -= half
+        return Pair(*(reshape(part, shape) for part in z))
+
+
+class Extremum(Reduction):
+    """Base of amax and amin: equal winners share the gradient evenly, as in torch."""
+
+    def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
+        if any(x.shape[d] == 0 for d in dim):
+            empty = next(d for d in dim if x.shape[d] == 0)
+            raise ArgumentError(f"{self.name.removeprefix('first_')}: dimension {empty} of shape {x.shape} is empty: no extremum")
+        return super().aval(x, dim=dim)
+
+    def vjp(self, ct: Node, y: Node, x: Node, *, dim: tuple[int, ...]) -> tuple[Any, ...]:
+        winners = cast(eq(x, keep_dims(y, x, dim)), x.dtype)
+        count = bind(REGISTRY["sum"], (winners,), {"dim": dim})
+        return (winners * keep_dims(ct / count, x, dim),)
+
+
+class Amax(Largest, Extremum):
+    """The largest; NaN if any is."""
+    name = "amax"
+    cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(2,))), (((17, 5),), dict(dim=(0,)))]
+
+    def numpy(self, x, *, dim): return np.maximum.reduce(x, axis=dim)
+
+
+class Amin(Smallest, Extremum):
+    """The smallest; NaN if any is."""
+    name = "amin"
+    cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(2,))), (((17, 5),), dict(dim=(0,)))]
+
+    def numpy(self, x, *, dim): return np.minimum.reduce(x, axis=dim)
+
+
+class ArgReduction(Primitive):  # two outputs (value and index) would make a node's result a tuple; the value is a gather
+    """Base of argmax and argmin along one dim: int64, the first of equals wins, NaN wins over all."""
+    family, differentiable, expensive = "arg_reduction", False, True
+    better = ""                              # the comparison that makes a later element win
+    cases = [(((4,),), dict(dim=0)), (((2, 3),), dict(dim=1)), (((3, 2, 2),), dict(dim=0))]
+
+    def aval(self, x: Aval, *, dim: int) -> Aval:
+        refuse_complex(self.name, x)
+        if x.shape[dim] == 0:
+            raise ArgumentError(f"{self.name.removeprefix('first_')}: dimension {dim} of shape {x.shape} is empty: no extremum")
+        return Aval(x.shape[:dim] + x.shape[dim + 1:], dtypes.int64)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return (0, node.operands[0].shape[node.attrs["dim"]] - 1) if operands else None
+
+
+class Argmax(ArgReduction):
+    """Index of the largest."""
+    name, better = "argmax", ">"
+    def numpy(self, x, *, dim): return np.argmax(x, axis=dim)
+
+
+class Argmin(ArgReduction):
+    """Index of the smallest."""
+    name, better = "argmin", "<"
+    def numpy(self, x, *, dim): return np.argmin(x, axis=dim)
+
+
+def products_of_others(x: Node, dim: tuple[int, ...]) -> Node:
+    """For each element the product of the others along `dim` (exact where some are zero): exclusive products from both ends."""
+    rest = tuple(d for d in range(len(x.shape)) if d not in dim)
+    moved = permute(x, rest + dim)
+    flat = reshape(moved, (*(x.shape[d] for d in rest), int(np.prod([x.shape[d] for d in dim]))))
+    axis = len(rest)
+
+    def before(z: Node) -> Node:             # product of all earlier elements
+        return earlier(bind(REGISTRY["cumprod"], (z,), {"dim": axis}), axis, 1)
+
+    others = before(flat) * flip(before(flip(flat, (axis,))), (axis,))
+    back = reshape(others, moved.shape)
+    order = rest + dim
+    return permute(back, tuple(order.index(d) for d in range(len(order))))
+
+
+def total(x: Node, dim: tuple[int, ...]) -> Node:
+    """Sum over `dim` (x itself for no dims)."""
+    return bind(REGISTRY["sum"], (x,), {"dim": tuple(dim)}) if dim else x
+
+
+def sum_to(x: Node, shape: tuple[int, ...]) -> Node:
+    """x summed down to `shape`: the adjoint of broadcasting, the one place where broadcast gradients are summed."""
+    if x.shape == shape:
+        return x
+    lead = len(x.shape) - len(shape)
+    dim = tuple(i for i in range(len(x.shape)) if i < lead or (shape[i - lead] == 1 and x.shape[i] != 1))
+    return reshape(total(x, dim), shape)
+

@@ -1,0 +1,173 @@
+"""What holds while code runs, per thread: whether derivatives are recorded (`no_grad`, `enable_grad`), the trace being recorded, ..."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from tracegrad.tracing.recording import Recording
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class _State(threading.local):
+    """Per thread: whether derivatives are recorded, and the trace being recorded, if any.
+
+    symbolic: tensors have no values, because a trace is recorded or one example of a vmap is computed. plain: nothing around has a say in
+    what an operation does, so what it did before may be recalled. Both are worked out when a field of `GUARDS` is set.
+    """
+
+    grad: bool = True
+    scopes: tuple[Any, ...] = ()  # the vmaps and recorded bodies around: see tensors/scopes.py
+    looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
+    holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see control_flow/loop_detection.py
+    own: dict[Any, Any] | None = None  # see ir.own_nodes
+    tape: Any = None  # the calls under no_grad that are put off: see tensors/call_trie.py
+    # The guards:
+    trace: Recording | None
+    examples: int  # inside vmap: tensors stand for one example and have no values
+    hidden: bool  # inside a custom forward: tensors report no requires_grad
+    pulling: bool  # inside a custom backward
+    turning: bool  # inside a loop whose turns will be compared: equal indices must be equal nodes, and no turn has values before the end
+    anomaly: Any  # what looks at the steps of a backward: see autograd/anomaly.py
+    symbolic: bool
+    plain: bool
+
+    def __init__(self) -> None:
+        vars(self).update(GUARDS, symbolic=False, plain=True)
+
+
+class _Guard:
+    """A field of the state that `symbolic` and `plain` depend on. (It has no `__get__`: to read the field costs what any other does.)"""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __set__(self, owner: _State, value: Any) -> None:
+        fields = vars(owner)
+        fields[self.name] = value
+        fields["symbolic"] = owner.trace is not None or owner.examples > 0
+        fields["plain"] = all(fields[name] == usual for name, usual in GUARDS.items())
+
+
+GUARDS: dict[str, Any] = {"trace": None, "examples": 0, "hidden": False, "pulling": False, "turning": False, "anomaly": None}
+for _name in GUARDS:
+    setattr(_State, _name, _Guard(_name))
+state = _State()
+float32_matmul = ["highest"]               # what float32 products may be computed with, in all threads: see set_float32_matmul_precision
+
+
+class GradMode:
+    """Context manager and decorator that switches the recording of derivatives."""
+
+    def __init__(self, mode: bool) -> None:
+        self._mode = mode
+        self._previous: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._previous.append(state.grad)
+        state.grad = self._mode
+
+    def __exit__(self, *exc: object) -> None:
+        state.grad = self._previous.pop()
+        if state.grad and state.tape is not None:
+            state.tape.compute()
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with type(self)(self._mode):
+                return fn(*args, **kwargs)
+
+        @functools.wraps(fn)
+        def generator(*args: Any, **kwargs: Any) -> Any:  # the mode holds while it runs, not while it waits
+            running = fn(*args, **kwargs)
+            resume, given = running.send, None
+            while True:
+                with type(self)(self._mode):
+                    try:
+                        item = resume(given)
+                    except StopIteration as end:
+                        return end.value
+                try:
+                    resume, given = running.send, (yield item)
+                except GeneratorExit:
+                    with type(self)(self._mode):
+                        running.close()
+                    raise
+                except BaseException as error:  # thrown in by whoever runs it
+                    resume, given = running.throw, error
+
+        return generator if inspect.isgeneratorfunction(fn) else wrapped
+
+
+class _SetGradMode(GradMode):
+    """A mode that holds from when it is made on; as a context manager, it ends with the block."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        self._before = state.grad
+        state.grad = mode
+
+    def __enter__(self) -> None:
+        self._previous.append(self._before)
+        state.grad = self._mode
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        state.grad = self._before
+        return super().__call__(fn)
+
+
+def no_grad(fn: Callable[..., Any] | None = None) -> Any:
+    """Context manager (and decorator, with or without parentheses): operations inside are not recorded for backward."""
+    return GradMode(False) if fn is None else GradMode(False)(fn)
+
+
+def enable_grad(fn: Callable[..., Any] | None = None) -> Any:
+    """Context manager (and decorator): operations inside are recorded, also within no_grad."""
+    return GradMode(True) if fn is None else GradMode(True)(fn)
+
+
+def set_grad_enabled(mode: bool) -> GradMode:
+    """Record operations or not, from now on; as a context manager or decorator, inside only."""
+    return _SetGradMode(bool(mode))
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations are being recorded."""
+    return state.grad
+
+
+@contextmanager
+def uncollected(lasting: bool = False) -> Iterator[None]:
+    """Without the search for cycles among objects: recording and lowering make many; as good as all go when they are not referred to.
+
+    lasting: what is made stays, so nobody looks through it at the end either, as if it had been looked through often.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if lasting and enabled and not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
+        if enabled:
+            gc.enable()
+
+
+def without_collection(fn: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A decorator: fn runs `uncollected`. (As contextlib's own decorator, but its frame is ours where errors look for the user's line.)"""
+    @functools.wraps(fn)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with uncollected():
+            return fn(*args, **kwargs)
+
+    return run

@@ -1,0 +1,233 @@
+"""What torch's tensors tell of themselves, as methods and attributes: strides, layout, which kind of device; and `apply_` and `map_`.
+
+Every tensor here has its elements row by row: a view is index arithmetic on its base, and is computed where somebody needs its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import ArgumentError, AutogradError, ShapeError
+from tracegrad.execute.compile import list_devices
+from tracegrad.graph.ir import Aval
+from tracegrad.ops.arguments import one_dim
+from tracegrad.support.cache import Cache, memoize
+from tracegrad.support.layouts import accept_format, channels_last, channels_last_3d, strided
+from tracegrad.tensors.scopes import is_inference
+from tracegrad.tensors.tensor import Tensor, from_array
+
+KNOWN = 10_000                  # steps from a view to the next that are remembered
+
+
+def stride(self: Tensor, dim: int | None = None) -> Any:
+    """How far apart, in elements, the neighbours along each dimension are (or along one): row by row, for views, too.
+
+    >>> tg.zeros(2, 3, 4).stride()
+    """
+    steps = _steps(self.shape)
+    return steps if dim is None else steps[one_dim("stride", dim, len(steps))]
+
+
+def storage_offset(self: Tensor) -> int:
+    """0: no tensor has its elements in another's memory."""
+    return 0
+
+
+def dim_order(self: Tensor) -> tuple[int, ...]:
+    """The dimensions from the slowest to the fastest one in memory: their order."""
+    return tuple(range(self.ndim))
+
+
+def is_contiguous(self: Tensor, memory_format: Any = None) -> bool:
+    """True (of channels_last formats False): views are index arithmetic here, and every computed tensor is contiguous."""
+    accept_format("is_contiguous", memory_format)
+    return memory_format not in (channels_last, channels_last_3d)
+
+
+def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
+    """The tensor itself; of a view whose elements do not lie row by row in its base's memory (transposed, every second, ...) a copy.
+
+    So what is written to the result reaches the base where it does so in torch.
+    """
+    accept_format("contiguous", memory_format)
+    steps = None if self._base is None else _steps_in_memory(self)
+    return self if self._base is None or (steps is not None and _row_by_row(self.shape, steps)) else self.clone()
+
+
+@memoize(1000)
+def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """How far apart neighbours along each dimension are, row by row."""
+    return tuple(accumulate((max(1, n) for n in (*shape[:0:-1],)), mul, initial=1))[::-1] if shape else ()
+
+
+def _row_by_row(shape: Sequence[int], steps: Sequence[int]) -> bool:
+    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, steps, _steps(shape), strict=True))
+
+
+_Laid = tuple[tuple[int, ...] | None, Aval]     # how far apart neighbours are in memory (None: torch has a copy there), and the aval
+_known = Cache("layouts of views", KNOWN)       # by what is viewed, how it lies and the step: what `_viewed` found
+
+
+def _steps_in_memory(x: Tensor) -> tuple[int, ...] | None:
+    """How far apart neighbours would be in the memory of what x is a view of, as in torch; None: torch has a copy there."""
+    return _laid(x)[0]
+
+
+def _laid(x: Tensor, but: int = 0) -> _Laid:
+    """How x lies in the memory of what it is a view of. but: without so many steps, the last ones of the way from the base."""
+    base = x._base
+    if base is None:
+        aval = x._n.aval
+        return _steps(aval.shape), aval
+    laid, chain = _laid(base), x._chain
+    for fn, attrs in chain[:len(chain) - but]:
+        laid = _viewed(laid, fn, attrs)
+    return laid
+
+
+def _viewed(laid: _Laid, fn: Any, attrs: dict[str, Any]) -> _Laid:
+    """How what a step of movement makes of an array lies in its memory."""
+    key = (laid, fn, *attrs.items())
+    found: _Laid | None = _known[key]
+    if found is None:
+        found = _known[key] = _stepped(*laid, fn, attrs)
+    return found
+
+
+def _stepped(steps: tuple[int, ...] | None, before: Aval, fn: Any, attrs: dict[str, Any]) -> _Laid:
+    shape, aval = before.shape, fn.aval(before, **attrs)
+    if steps is None:
+        return None, aval
+    if fn.name == "slice":
+        return tuple(a * b for a, b in zip(steps, attrs["step"], strict=True)), aval
+    if fn.name == "permute":
+        return tuple(steps[d] for d in attrs["dims"]), aval
+    if fn.name == "unfold":
+        d = attrs["dim"]
+        return (*steps[:d], steps[d] * attrs["step"], *steps[d + 1:], steps[d] * attrs["gap"]), aval
+    if fn.name == "expand":
+        new = len(aval.shape) - len(shape)
+        return (0,) * new + tuple(a if m == n else 0 for a, m, n in zip(steps, shape, aval.shape[new:], strict=True)), aval
+    return _reshaped(shape, steps, aval.shape) if fn.name == "reshape" else None, aval
+
+
+def _reshaped(shape: Sequence[int], steps: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
+    """The steps of an array of these when it is reshaped; None if its elements would have to be moved.
+
+    Dimensions that lie in memory one within the other are one run of equal steps, and a run may be cut anywhere: the new dimensions, from
+    the last one on, have to fill run after run.
+    """
+    if 0 in shape or not shape:
+        return _steps(new)
+    runs: list[tuple[int, int]] = []                    # (how many, the step), the innermost first
+    for n, step in zip(reversed(shape), reversed(steps), strict=True):
+        if n == 1:
+            continue
+        if runs and step == runs[-1][0] * runs[-1][1]:
+            runs[-1] = runs[-1][0] * n, runs[-1][1]
+        else:
+            runs.append((n, step))
+    found: list[int] = []
+    room, step = 1, 1
+    for n in reversed(new):
+        if room == 1 and n > 1:
+            room, step = runs.pop(0)
+        if room % n:
+            return None
+        found.append(step)
+        room, step = room // n, step * n
+    return tuple(reversed(found))
+
+
+def moved(x: Tensor) -> bool:
+    """Whether torch has a copy here, as the last step to x, a reshape, cannot be told by steps in the base's memory."""
+    base = x._base
+    if base is None:
+        return False
+    chain = x._chain
+    if not chain or chain[-1][0].name != "reshape" or (len(chain) == 1 and base._base is None):
+        return False
+    before = _laid(x, 1)
+    return before[0] is not None and _viewed(before, *chain[-1])[0] is None
+
+
+def get_device(self: Tensor) -> int:
+    """The number of a GPU among `tg.devices()`; -1 on a CPU, as in torch."""
+    return -1 if self.is_cpu else list_devices().index(self.device)
+
+
+def apply_(self: Tensor, callable: Callable[[Any], Any]) -> Tensor:
+    """Put callable(element) in place of every element, in Python, and slowly: for tries. Not for tensors that require grad.
+
+    >>> tg.arange(3).apply_(lambda v: v * v)
+    """
+    return _elementwise("apply_", callable, self)
+
+
+def map_(self: Tensor, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> Tensor:
+    """Put callable(element, element of `tensor`) in place of every element, in Python; `tensor` has the same shape."""
+    return _elementwise("map_", callable, self, tensor)
+
+
+def map2_(self: Tensor, x: Tensor, y: Tensor, callable: Callable[[Any, Any, Any], Any]) -> Tensor:
+    """Put callable(element, element of x, element of y) in place of every element, in Python; all have one shape."""
+    return _elementwise("map2_", callable, self, x, y)
+
+
+def _elementwise(call: str, fn: Callable[..., Any], *tensors: Tensor) -> Tensor:
+    target = tensors[0]
+    if any(t.requires_grad for t in tensors):
+        raise AutogradError(f"{call}: Python functions have no derivative, and a tensor requires grad; use x.detach()")
+    for other in tensors[1:]:
+        if other.shape != target.shape:
+            raise ShapeError(f"{call}: the shapes {target.shape} and {other.shape} must be equal; expand one of them")
+    columns = [np.ravel(t._value(call, shared=True)).tolist() for t in tensors]
+    values = np.array([fn(*row) for row in zip(*columns, strict=True)]).reshape(target.shape)
+    return target.copy_(from_array(values.astype(target.dtype), target.device))
+
+
+_VERSIONS = (None, "2021.12", "2022.12", "2023.12", "2024.12")
+
+
+def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> Any:
+    """The namespace `tracegrad.array_api`. Raises ArgumentError for a version of the standard that is not there.
+
+    >>> xp = tg.ones(3).__array_namespace__()
+    """
+    if api_version not in _VERSIONS:
+        known = ", ".join(f"{v!r}" for v in _VERSIONS)
+        raise ArgumentError(f"__array_namespace__: api_version must be one of {known}, got {api_version!r}")
+    return import_module("tracegrad.array_api")
+
+
+def _never(name: str) -> Callable[[Tensor], bool]:
+    def method(self: Tensor) -> bool:
+        return False
+
+    method.__name__, method.__doc__ = name, "False: there are no such tensors here."
+    return method
+
+
+for _fn in (stride, storage_offset, dim_order, is_contiguous, contiguous, get_device, is_inference, apply_, map_, map2_,
+            __array_namespace__):
+    setattr(Tensor, _fn.__name__, _fn)
+Tensor.is_cpu = property(lambda self: getattr(self.device, "kind", "") != "gpu")  # type: ignore[attr-defined]
+Tensor.layout = property(lambda self: strided)  # type: ignore[attr-defined]
+for _name in ("cuda", "ipu", "maia", "meta", "mkldnn", "mps", "mtia", "nested", "quantized", "sparse", "sparse_csr", "vulkan", "xla",
+              "xpu"):
+    setattr(Tensor, f"is_{_name}", property(lambda self: False))           # kinds of tensors that are not here
+for _name in ("is_pinned", "is_shared", "is_distributed"):
+    setattr(Tensor, _name, _never(_name))
+
+
+def base_of(tensor: Tensor) -> Tensor:
+    """The tensor that a view is a view of in the end; others themselves."""
+    while tensor._base is not None:
+        tensor = tensor._base
+    return tensor

@@ -1,0 +1,203 @@
+"""Methods of Tensor that are made of functions: views that remember their base, in-place twins, dtype shorthands. Start at `install`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tracegrad.errors import DTypeError
+from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators
+from tracegrad.support.modes import state
+from tracegrad.tensors.attributes import moved
+from tracegrad.tensors.cached_views import Items, Views
+from tracegrad.tensors.call_trie import follow
+from tracegrad.tensors.tensor import Tensor
+
+_VIEWS = (
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "swapaxes",
+    "t",
+    "squeeze",
+    "unsqueeze",
+    "expand",
+    "expand_as",
+    "narrow",
+    "flatten",
+    "unflatten",
+    "unfold",
+    "movedim",
+    "split",
+    "chunk",
+    "unbind",
+    "broadcast_to",
+    "view_as",
+    "select",
+    "diagonal",
+    "ravel",
+    "tensor_split",
+    "hsplit",
+    "vsplit",
+    "dsplit",
+    "split_with_sizes",
+    "real",
+    "imag",
+    "view_as_real",
+    "view_as_complex",
+    "as_strided",
+    "adjoint",
+    "conj",
+    "positive",
+    "resolve_conj",
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+)
+
+
+_IN_PLACE = {f"tracegrad.ops.{family}" for family in ("arrays.pointwise", "arrays.complex_numbers", "arrays.indexing", "arrays.scattering",
+                                                      "special.arithmetic", "special.functions")}
+_ALSO = ("cumsum", "cumprod", "tril", "triu", "addmm", "addmv", "addr", "addbmm", "baddbmm", "renorm")
+# those that would change the shape or the dtype, or write a thing into another: torch has no such methods either
+_NOT_IN_PLACE = ("as_strided", "gather", "index_select", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal",
+                 "masked_select", "one_hot", "select_scatter", "slice_scatter", "diagonal_scatter", "signbit", "sum_to_size", "take",
+                 "take_along_axis", "take_along_dim", "to_dtype", "where", "real", "angle", "conj", "positive")  # fmt: skip
+_IN_PLACE_FUNCTIONS = """
+abs_ acos_ acosh_ addmv_ arccos_ arccosh_ arcsin_ arcsinh_ arctan_ arctanh_ asin_ asinh_ atan_ atanh_ ceil_ clamp_ clamp_max_ clamp_min_
+clip_ conj_physical_ cos_ cosh_ deg2rad_ detach_ erf_ erfc_ exp2_ exp_ expm1_ fill_ fix_ floor_ frac_ gcd_ i0_ index_put_ lcm_ ldexp_
+log10_ log1p_ log2_ log_ logit_ nan_to_num_ neg_ negative_ rad2deg_ reciprocal_ relu_ resize_as_ round_ rsqrt_ sigmoid_ sin_ sinc_ sinh_
+sqrt_ square_ tan_ tanh_ trunc_ xlogy_ zero_
+"""
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&", "or": "|",
+              "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
+
+
+def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A movement function whose result, if it is given a Tensor, remembers its base, but where torch copies what cannot be a view."""
+
+    known = Views()
+
+    @functools.wraps(fn)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            args = (kwargs.pop("tensor" if "tensor" in kwargs else "input", None),)
+        input = args[0]
+        if not state.grad:
+            made = follow(known, known, args, kwargs)
+            if made is not None:
+                return made
+        key = known.key(input, args, kwargs) if isinstance(input, Tensor) else None
+        taken = None if key is None else known.take(key, input)
+        if taken is not None:
+            return taken
+        result = fn(*args, **kwargs)
+        if not isinstance(input, Tensor):
+            return result
+        if not isinstance(result, Tensor):
+            views = type(result)(input._view(r) for r in result)
+            if key is not None:
+                known.learn(key, input, views)
+            return views
+        view = input._view(result)
+        if key is not None:
+            known.learn(key, input, view)
+        return Tensor(view._node(), view._device, state.trace) if moved(view) else view
+
+    return function
+
+
+def _as_item(getitem: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    """Tensor.__getitem__, with views that are known."""
+    known = Items()
+
+    @functools.wraps(getitem)
+    def __getitem__(self: Tensor, key: Any) -> Tensor:
+        if not state.grad:
+            made = follow(known, known, (self, key), {})
+            if made is not None:
+                return made  # type: ignore[no-any-return]
+        described = known.key(self, (self, key), {})
+        taken = None if described is None else known.take(described, self)
+        if taken is not None:
+            return taken  # type: ignore[no-any-return]
+        found = getitem(self, key)
+        if described is not None:
+            known.learn(described, self, found)
+        return found
+
+    return __getitem__
+
+
+def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function as a method that writes its result into the first operand."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self._rebind(fn(self, *args, **kwargs)._node(), name)
+
+    method.__name__, method.__doc__ = name, f"In-place version of `{name[:-1]}`."
+    return method
+
+
+def _as_function(name: str) -> Callable[..., Any]:
+    """A method of Tensor as a function."""
+    method = getattr(Tensor, name)
+
+    @functools.wraps(method)
+    def function(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(input, Tensor):
+            raise DTypeError(f"{name}: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
+        return method(input, *args, **kwargs)
+
+    return function
+
+
+def export_functions() -> None:
+    """Export methods, mostly those that work in place, as functions, which they are in torch, too: tg.relu_(x) is x.relu_()."""
+    for name in (*_IN_PLACE_FUNCTIONS.split(), "get_device", "is_distributed", "is_inference"):
+        PUBLIC[name] = _as_function(name)
+    for name in ("celu_", "rrelu_", "selu_", "threshold_"):
+        PUBLIC[name] = FUNCTIONAL[name]
+
+
+def install() -> None:
+    """Make the view methods, the in-place twins and the dtype shorthands, from the functions that the ops export."""
+    views = {PUBLIC[name]: _as_view(PUBLIC[name]) for name in _VIEWS}
+    for name, fn in PUBLIC.items():
+        if fn in views:  # also under its other names
+            PUBLIC[name] = views[fn]
+            if hasattr(Operators, name) and name not in ("real", "imag"):           # those are properties
+                setattr(Tensor, name, views[fn])
+    Tensor.__getitem__ = _as_item(Tensor.__getitem__)  # type: ignore[method-assign]
+    for name in ("T", "mT", "H", "mH"):
+        getter = getattr(Operators, name, None)
+        if isinstance(getter, property) and getter.fget is not None:
+            setattr(Tensor, name, property(_as_view(getter.fget)))
+    for name, fn in PUBLIC.items():
+        pointwise = fn.__module__ in _IN_PLACE and fn.__annotations__.get("return") == "Array"      # a bool or a pair has no such twin
+        if (pointwise or name in _ALSO) and name not in _NOT_IN_PLACE and f"{name}_" not in vars(Tensor):
+            setattr(Tensor, f"{name}_", _in_place(getattr(Operators, name, fn), f"{name}_"))
+    for name, sign in _OPERATORS.items():
+        setattr(Tensor, f"__i{name}__", _in_place(getattr(Operators, f"__{name}__"), f"{sign}="))
+    for name, dtype in {
+        "float": "float32",
+        "double": "float64",
+        "half": "float16",
+        "bfloat16": "bfloat16",
+        "char": "int8",
+        "short": "int16",
+        "int": "int32",
+        "long": "int64",
+        "byte": "uint8",
+        "bool": "bool",
+        "cfloat": "complex64",
+        "cdouble": "complex128",
+    }.items():
+        setattr(Tensor, name, lambda self, dtype=dtype: self.to(dtype=dtype))
+    for name in ("clone", "numel", "is_floating_point"):
+        PUBLIC[name] = _as_function(name)
+
+
+install()
