@@ -6,7 +6,7 @@ Parentheses, the spelling of literals and the names of vector accesses and conve
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os.path import basename
 from typing import Any
 
@@ -49,7 +49,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zip,
 )
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.markup import beside, called, extent, marked, offset, plain, used, with_comment
+from tracegrad.codegen.kernel.markup import beside, called, extent, marked, offset, plain, used, with_comment, with_numbers
 from tracegrad.codegen.kernel.statements import (
     Allocate,
     Assign,
@@ -434,10 +434,12 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
     printer = Printer(clang)
     fixed: dict[Node, bool] = {}
     names: dict[str, str] = {}                               # of a merged kernel's parts: what their parameters are called now
-    outer: list[dict[str, str]] = []                         # the same, in the blocks around
+    numbers: Iterator[int] | None = None                     # and what offsets they have
+    outer: list[tuple[dict[str, str], Iterator[int] | None]] = []         # the same, in the blocks around
 
     def add(text: str, comment: str = "") -> None:
         given = names
+        text = with_numbers(text, numbers) if numbers is not None else text
         out.append((called(text, lambda name: marked(given.get(name, name))) if given else text, comment))
 
     def add_statement(pad: str, statement: Statement) -> None:
@@ -457,7 +459,8 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
             if isinstance(item, Block):
                 if not item.items:
                     continue
-                outer.append(names)
+                outer.append((names, numbers))
+                numbers = iter(item.numbers) if item.numbers is not None else numbers
                 if item.renamed:
                     names = names | {old: names.get(new, new) for old, new in item.renamed.items()}
                 previous = None if item.comment else previous
@@ -466,7 +469,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
                 if len(item.items) == 1 and isinstance(inner, Statement) and not item.comment and head != "{":
                     add(pad + head[:-2])
                     add_statement(pad + "  ", inner)
-                    names = outer.pop()
+                    names, numbers = outer.pop()
                     continue
                 add(with_comment(pad + head, item.comment, 0))
                 stack.append((block, at))
@@ -475,7 +478,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
             add_statement(pad, item)
         else:
             if stack:
-                names = outer.pop()
+                names, numbers = outer.pop()
                 add(pad[:-2] + "}")
     return out
 

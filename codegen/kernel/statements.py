@@ -238,10 +238,11 @@ class Block:
 
     vars: the variables it binds; memo: the values that were computed in it, while it is written; comment: what is said beside the head;
     known: what holds in it, though the ranges of its variables do not show it: ("range", Index, low, high) or ("between", Index, Bound,
-    Bound), perhaps with a step and whether it is whole.
+    Bound), perhaps with a step and whether it is whole. Of a merged kernel's part: renamed, the parameters that are called otherwise than
+    in the texts in it; numbers, what stands in place of those that may be offsets (see markup), in order.
     """
 
-    __slots__ = ("comment", "head", "items", "known", "memo", "parts", "renamed", "vars")
+    __slots__ = ("comment", "head", "items", "known", "memo", "numbers", "parts", "renamed", "vars")
 
     def __init__(self, head: str, parts: Parts = (), vars: tuple[Var, ...] = (), known: tuple[Any, ...] = ()) -> None:
         self.head, self.parts, self.known = marked_in(head, names_of((*parts, *vars))), parts, known
@@ -249,7 +250,8 @@ class Block:
         self.items: list[Statement | Block] = []
         self.memo: dict[Any, Any] = {}
         self.comment = ""
-        self.renamed: dict[str, str] = {}                    # parameters that are called otherwise than in the texts in it
+        self.renamed: dict[str, str] = {}
+        self.numbers: tuple[int, ...] | None = None
 
 
 class Loop(Block):

@@ -554,6 +554,9 @@ class _Check:
         for held, factor in x.terms:
             if held.kind != "bounded" or held.base is None or factor < 0 or not self.holds(held.base, held.lo, held.hi, access.guards):
                 continue
+            # Where a vector begins, if that is known to leave room for the rest of it: what follows adds the rest.
+            room = held.hi - (access.each - 1) // factor
+            high = room if self.holds(held.base, held.lo, room, access.guards) else held.hi
             among: list[Term] = []                           # terms that a guard bounds all together
             x = x - Index(((held, 1),), 0) * factor
             inner = self.expand(held.base.opened())
@@ -565,11 +568,11 @@ class _Check:
                 if k < 0 or (part.var not in self.items and not part.vars.isdisjoint(self.items)):
                     return None
                 form.constant += factor * k * first
-                most = min(last - first, max(0, held.hi - least) // k)       # more of it alone would be too much
+                most = min(last - first, max(0, high - least) // k)       # more of it alone would be too much
                 if not most and part.var is not None:
                     form.alone |= {part.var}
                 among.append(Term(factor * k, most, part.var if part.var in self.items else None))
-            form.sums.append(([t for t in among if t.most], factor * (held.hi - held.lo), [], factor * (held.hi - held.lo)))
+            form.sums.append(([t for t in among if t.most], factor * (high - held.lo), [], factor * (high - held.lo)))
         x = x.opened()
         form.constant += x.constant
         for atom, c in x.terms:

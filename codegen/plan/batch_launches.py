@@ -99,7 +99,7 @@ def is_serial(step: Kernel) -> bool:
 def can_be_serial(step: Kernel) -> bool:
     """Whether its work-items are few, and what one of them can do one after the other."""
     alone = step.group is not None and prod(step.group) == 1 and not step.cooperates       # a work-group's may be of one item, too
-    return alone and prod(step.global_size) <= tuning().merged_items and not step.foreign and step.numbers is None
+    return alone and prod(step.global_size) <= tuning().merged_items and not step.foreign
 
 
 def is_little(step: Kernel) -> bool:
@@ -187,6 +187,7 @@ def together(parts: Sequence[Kernel]) -> Kernel:
         block = as_block(k, stem)
         block.comment = f"{k.entry}: {k.comment}" if k.comment else k.entry
         block.renamed = {p.name: called[p.ref] for p in k.parameters if p.name != called[p.ref]}
+        block.numbers = k.numbers
         body.items.append(block)
     notes = "; ".join(dict.fromkeys(k.note for k in parts if k.note))
     sizes = (1,) * max(len(k.global_size) for k in parts)
