@@ -550,7 +550,7 @@ def test_in_a_trace_and_on_every_device(device):
     traced, untraced = tg.trace(numerics)(x, y), numerics(x, y)
     for a, b in zip(traced, untraced, strict=True):
         assert a.dtype == b.dtype == xp.float64
-        np.testing.assert_allclose(a, b, rtol=1e-10)
+        np.testing.assert_allclose(a, b, rtol=1e-6)            # a mean of float32 is in it
 
 
 def test_a_traced_functions_number_does_not_promote():

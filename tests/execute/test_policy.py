@@ -260,7 +260,7 @@ def test_the_switch(monkeypatch):
 
 @pytest.mark.recall
 def test_report_reads_well():
-    x = tg.tensor([0.0, 0.25, 7.0])
+    x = tg.tensor([0.25] * 23)                      # of a shape that no other test has: what they did is known
     for _ in range(5):
         (x - 123.0).numpy()
     report = tg.report()

@@ -127,7 +127,7 @@ def test_every_public_function_is_here() -> None:
         "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace",
         "ones", "ones_like", "tensor", "zeros", "zeros_like", "bartlett_window", "blackman_window", "hamming_window", "hann_window",
         "kaiser_window", "empty_strided", "empty_permuted", "frombuffer",
-        *(f"{kind}Tensor" for kind in ("Half", "Float", "Double", "Bool", "Byte", "Char", "Short", "Int", "Long")),
+        *(f"{kind}Tensor" for kind in ("Half", "Float", "Double", "Bool", "Byte", "Char", "Short", "Int", "Long", "BFloat16")),
     }
     random_ = {"bernoulli", "binomial", "dropout3d", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn",
                "randn_like", "randperm", "poisson"}                         # see test_matrix
