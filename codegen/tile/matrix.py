@@ -84,8 +84,10 @@ class Blocks(Plain):
         return held + ceil_div(lines * self.depth, prod(self.local)) * into
 
     def bytes(self, by: MatrixInstruction) -> int:
-        """Of local memory."""
-        return self.stages * (self.rows(by) + self.columns(by)) * self.depth * by.of.itemsize
+        """Of local memory: of the stages, or of the lines of C that are there at a time, if these are more."""
+        stages = self.stages * (self.rows(by) + self.columns(by)) * self.depth * by.of.itemsize
+        lines = self.warps[0] * 8 * max(by.m // 8, CHUNK // by.of.itemsize if by.of.itemsize > 2 else 0)       # at most: see `lines`
+        return max(stages, lines * (self.columns(by) + PAD) * by.word.itemsize)
 
 
 def lines(by: MatrixInstruction, blocks: Blocks, of_a: bool, groups: int, across: bool) -> tuple[Digit, ...]:
@@ -228,7 +230,9 @@ class MatrixItems(Items):
             self.operands.append(_Staged(load, line, start, rows, along // self.each, every, turn, of_a))
             start += rows * along // self.each * self.words
         self.stage = start
-        self.blocks = self.w.array(self.w.own("blocks"), ctype(self.by.word), loop.stages * start, True, None, True)
+        _, high, warps, pitch = self.parts()
+        size = max(loop.stages * start, warps * high * pitch)
+        self.blocks = self.w.array(self.w.own("blocks"), ctype(self.by.word), size, True, None, True)
         self.blocks.aligned = 128
 
     def turned(self, across: bool, chunks: int) -> tuple[int, int]:
@@ -429,10 +433,7 @@ class MatrixItems(Items):
     def store(self, store: Store) -> None:
         """C's registers go to local memory, those of a few lines at a time, and from there to where they belong, row by row."""
         w, tile, rows, columns = self.w, store.tile, self.rows, self.columns
-        cut = next(n for n, d in enumerate(rows.digits) if d.held is Held.REGISTER)
-        high = prod(d.count for d in rows.digits[cut + 1:])  # lines of a warp in a part
-        warps = rows.digits[cut - 1].count
-        pitch = columns.block + PAD
+        cut, high, warps, pitch = self.parts()
         into = self.registers[tile]
         assert isinstance(into, Array)
         part = Var(w.own("part"), rows.digits[cut].count)
@@ -448,6 +449,12 @@ class MatrixItems(Items):
                 w.store(Access(self.blocks, line * pitch + self.within(columns, registers)), value)
             w.barrier()
             self.store_lines(store, part.index, warps, high, pitch)
+
+    def parts(self) -> tuple[int, int, int, int]:
+        """How C goes through local memory: which digit of the rows counts the parts, lines of a warp in one, warps, words of a line."""
+        digits = self.rows.digits
+        cut = next(n for n, d in enumerate(digits) if d.held is Held.REGISTER)
+        return cut, prod(d.count for d in digits[cut + 1:]), digits[cut - 1].count, self.columns.block + PAD
 
     def sum_below(self, axis: Axis, cut: int, registers: Registers) -> Index:
         """The sum of the digits behind one."""
