@@ -94,7 +94,7 @@ class Tuning(NamedTuple):
     panel_bytes: int = 32 << 10        # that a block of k reads of B's columns for every tile: in a core's first cache. (2048 cubed in
                                        # float64, a core of Zen 5: 98, 106, 100, 92 Gflop/s with 16, 32, 64, 128 K; 42 without blocks)
     gemm_step: int = 8                 # k of one block in local memory
-    # of matrix instructions, by the bytes of elements (see tile/matrix.Blocks; on an H200 384, 193 and 49 Tflop/s of 4096 cubed): of those
+    # of matrix instructions, by the bytes of elements (see tile/matrix.Blocks; on an H200 371, 193 and 51 Tflop/s of 4096 cubed): of those
     # that there is room for, what takes the least time
     matrix_blocks: tuple[tuple[int, tuple[tuple[int, int], tuple[int, int], int, int, bool]], ...] = (
         (2, ((2, 2), (4, 8), 32, 3, False)), (2, ((2, 2), (2, 4), 32, 3, False)), (2, ((2, 2), (2, 4), 32, 2, False)),
