@@ -106,8 +106,8 @@ def peers(device: Device) -> list[Peer]:
     return found
 
 
-def training(n: Any, adam: Any, name: str, scale: int, traced: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[int, ...]]:
-    """A training step of framework `n` (its `nn` and `F`), and its input's shape."""
+def training(n: Any, adam: Any, name: str, scale: int, traced: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[int, ...], Any]:
+    """A training step of framework `n` (its `nn` and `F`), its input's shape, and the model."""
     model, shape = STEPS[name](n.T.nn, scale)
     optimizer = adam(model.parameters(), lr=1e-3)
 
@@ -119,13 +119,12 @@ def training(n: Any, adam: Any, name: str, scale: int, traced: Callable[..., Any
         optimizer.step()
         return loss
 
-    step.model = model
-    return step, shape
+    return step, shape, model
 
 
 def stepped(name: str, scale: int, runs: int, others: Sequence[Peer]) -> list[str]:
     """A line of the table of steps: name, launches, wall time of one of many calls in a row, kernels' time, the rest, torch's."""
-    step, shape = training(namespace("tracegrad"), optim.Adam, name, scale, tg.trace)
+    step, shape, _ = training(namespace("tracegrad"), optim.Adam, name, scale, tg.trace)
     rng = np.random.default_rng(0)
     data = floats(rng, *shape), rng.integers(0, 10, shape[0])
     tensors = [tg.tensor(a) for a in data]
@@ -136,13 +135,14 @@ def stepped(name: str, scale: int, runs: int, others: Sequence[Peer]) -> list[st
         if peer.name.startswith("torch"):
             import torch
 
-            theirs, _ = training(namespace("torch"), torch.optim.Adam, name, scale, lambda fn: fn)
+            theirs, _, model = training(namespace("torch"), torch.optim.Adam, name, scale, lambda fn: fn)
             put = [peer.put(a) for a in data]
-            theirs.model.to(put[0].device)
+            model.to(put[0].device)
             calls.append((partial(theirs, *put), lambda loss: loss.item()))
     walls = by_turns(calls)
-    kernels = sum(k.seconds for k in step.profile(runs=runs))
-    cells = [name, str(sum(k.launches for k in step.profile(runs=1))), f"{1e3 * walls[0]:.3f}", f"{1e3 * kernels:.3f}",
+    profile = step.profile(runs=runs)
+    kernels = sum(k.seconds for k in profile)
+    cells = [name, str(sum(k.launches for k in profile)), f"{1e3 * walls[0]:.3f}", f"{1e3 * kernels:.3f}",
              f"{1e3 * (walls[0] - kernels):.3f}"]
     return cells + ([f"{1e3 * walls[1]:.3f}", f"{walls[0] / walls[1]:.2f}"] if len(walls) > 1 else ["–", "–"])
 
@@ -194,7 +194,7 @@ def measured(row: Row, device: Device, scale: int, runs: int, others: Sequence[P
     arguments = row.arguments(np.random.default_rng(0), scale)
     n = namespace("tracegrad")
     f, tensors = tg.trace(lambda *args: row.fn(n, *args)), [tg.tensor(a) for a in arguments]
-    f(*tensors)
+    ours = f(*tensors)
     profile = f.profile(runs=runs)
     seconds, most = sum(k.seconds for k in profile), limits(device)
     least = {"memory": row.bytes(*arguments) / most.bandwidth,
@@ -209,7 +209,7 @@ def measured(row: Row, device: Device, scale: int, runs: int, others: Sequence[P
         have.append(call is not None)
         if call is not None:
             put = [peer.put(a) for a in arguments]
-            agreed.append(difference(f(*tensors), call(*put), peer))
+            agreed.append(difference(ours, call(*put), peer))
             calls.append((partial(call, *put), peer.wait))
     own, *walls = by_turns(calls)
     rest = iter(walls)

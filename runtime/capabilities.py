@@ -7,9 +7,6 @@ and nobody at all where the driver is of a version whose answers came with trace
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import tempfile
 import warnings
 from dataclasses import asdict
@@ -18,10 +15,11 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from tracegrad.config import config
+from tracegrad.runtime.disk import Folder
 from tracegrad.runtime.drivers.pocl_header import GUARD, applies
-from tracegrad.runtime.icd import cache_folder
 from tracegrad.support.plan import Plain
+
+ANSWERS = Folder("capabilities")
 
 
 class Capabilities(Plain):
@@ -98,23 +96,9 @@ def capabilities(context: cl.Context, device: cl.Device, compiled_for: str = "")
     known = next((answers for part, answers in KNOWN.items() if part in version), None)
     if known is not None:
         return known
-    if not config.cache:
-        return probe(context, device)
     asked = [device.platform.name, device.platform.version, plain_name(device), device.driver_version, compiled_for,
              *(trial.source for trial in TRIALS.values())]
-    path = cache_folder("capabilities") / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
-    try:
-        return Capabilities(**{name: bool(passed) for name, passed in json.loads(path.read_text()).items()})
-    except (OSError, ValueError, TypeError, AttributeError):   # not there yet, or damaged
-        found = probe(context, device)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as draft:
-            json.dump(asdict(found), draft)
-        os.replace(draft.name, path)                       # at once: another process reads all of it or nothing
-    except OSError:                                        # no place to keep it: asked again next time
-        pass
-    return found
+    return Capabilities(**ANSWERS.answer(asked, lambda: asdict(probe(context, device))))
 
 
 def plain_name(device: cl.Device) -> str:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tracegrad.config import config
 from tracegrad.runtime.icd import cache_folder
@@ -73,6 +76,19 @@ class Folder:
                 self.sweep()
             self._written += 1
 
+    def known(self, asked: Any) -> Any:
+        """What was found out when this was asked before, as JSON has it; None if it was not."""
+        kept = self.get(_question(asked))
+        return None if kept is None else json.loads(kept)
+
+    def answer(self, asked: Any, find: Callable[[], Any]) -> Any:
+        """What find() found out when this was asked for the first time: lists, tables, numbers and texts, as JSON has them."""
+        found = self.known(asked)
+        if found is None:
+            found = find()
+            self.put(_question(asked), json.dumps(found).encode())
+        return found
+
     def sweep(self) -> None:
         """Make room: at more than config.cache_size MiB the oldest files go, down to three quarters of that."""
         now, found, total = time.time(), [], 0
@@ -98,3 +114,8 @@ class Folder:
 
 def _head(name: str, contents: bytes) -> bytes:
     return f"{_MAGIC} {name} {hashlib.sha256(contents).hexdigest()}\n".encode()
+
+
+def _question(asked: Any) -> str:
+    """The name of the file with the answer."""
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]

@@ -8,27 +8,25 @@ before it computes (`Device.decide`); nobody does where there is one driver, or 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyopencl as cl
 
 from tracegrad.config import config
 from tracegrad.errors import DeviceError
-from tracegrad.runtime.icd import cache_folder
+from tracegrad.runtime.disk import Folder
 from tracegrad.support.plan import Plain
 
 if TYPE_CHECKING:
     from tracegrad.runtime.device import Device
 
+OUTCOMES = Folder("trials")
 RUNS = 2000                    # of the trial's program that count beside its build
 _ROUNDS = 15                   # that are timed; the median counts
 _ITEMS, _LENGTH = 64, 4096     # work-items of the arithmetic, and the floats of each
@@ -85,47 +83,34 @@ def faster(devices: Sequence[Device]) -> Device:
     """The fastest of some devices of one kind; the first where nothing can be kept on disk (`config.cache`)."""
     if len(devices) < 2 or not config.cache:
         return devices[0]
-    found = scores(devices)
-    return min(devices, key=lambda d: found[devices.index(d)].total)
+    return _fastest(devices, scores(devices))
 
 
 def remembered(devices: Sequence[Device]) -> Device | None:
     """The fastest of some devices, if that is known without a trial."""
     if len(devices) < 2 or not config.cache:
         return devices[0]
-    found = _read(_file(devices), len(devices))
-    return None if found is None else min(devices, key=lambda d: found[devices.index(d)].total)
+    found = OUTCOMES.known(_asked(devices))
+    return None if found is None else _fastest(devices, _scores(found))
 
 
-def _file(devices: Sequence[Device]) -> Path:
-    """Where the outcome of the devices' trial is kept."""
-    asked = [[d.driver, d.platform, d.cl_device.platform.version, d.cl_device.driver_version, d.name, os.cpu_count()] for d in devices]
-    return cache_folder("trials") / f"{hashlib.sha256(json.dumps([asked, _SOURCE, RUNS]).encode()).hexdigest()[:16]}.json"
+def _fastest(devices: Sequence[Device], found: Sequence[Score]) -> Device:
+    return min(zip(devices, found, strict=True), key=lambda pair: pair[1].total)[0]
 
 
-def _read(path: Path, count: int) -> list[Score] | None:
-    try:
-        found = [Score(float(build), float(run)) for build, run in json.loads(path.read_text())]
-    except (OSError, ValueError, TypeError):               # not there yet, or damaged
-        return None
-    return found if len(found) == count else None
+def _asked(devices: Sequence[Device]) -> Any:
+    """What the outcome of the devices' trial depends on."""
+    return [[[d.driver, d.platform, d.cl_device.platform.version, d.cl_device.driver_version, d.name, os.cpu_count()] for d in devices],
+            _SOURCE, RUNS]
+
+
+def _scores(found: Any) -> list[Score]:
+    return [Score(float(build), float(run)) for build, run in found]
 
 
 def scores(devices: Sequence[Device]) -> list[Score]:
     """What the trials of the devices took; from the disk where they were made before."""
-    path = _file(devices)
-    kept = _read(path, len(devices))
-    if kept is not None:
-        return kept
-    found = [score(device) for device in devices]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as draft:
-            json.dump([(s.build, s.run) for s in found], draft)
-        os.replace(draft.name, path)                       # at once: another process reads all of it or nothing
-    except OSError:                                        # no place to keep it: tried again next time
-        pass
-    return found
+    return _scores(OUTCOMES.answer(_asked(devices), lambda: [(s.build, s.run) for s in map(score, devices)]))
 
 
 def score(device: Device) -> Score:

@@ -182,7 +182,7 @@ def in_blocks(
     length, end, start, stop = max(1, tuning().sum_steps // each) * step, bound(last), first, last
     begin = bound(first)                                     # what is known of it: it goes from first to last
     known = () if begin.low is None else (("between", var.index, bound(begin.low + offset), end, step, whole),)
-    deep = [each for each in sums if each.whole is not None]
+    deep = [one for one in sums if one.whole is not None]
     at: Index = ZERO
     with ExitStack() as loops:
         for many, flush, of in ((_FEW * length, LongSum.flush_blocks, deep), (length, LongSum.flush, sums)):

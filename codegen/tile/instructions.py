@@ -1,7 +1,7 @@
 """Matrix instructions: of which shapes and dtypes, which work-item holds what, and how they are spelled. Start at `TABLE`.
 
-A target has an entry only after a trial on the device (`runtime/matrix_trial.py`), whose name then stands in `Target.matrix`. What an
-instruction computes is worked out from its layouts (`multiplied`), in the driverless interpreter and in the trial alike.
+A target has an entry only after a trial on the device (`tracegrad/execute/matrix_trial.py`), whose name then stands in `Target.matrix`.
+What an instruction computes is worked out from its layouts (`_multiplied`), in the driverless interpreter and in the trial alike.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.instructions import Given, Instruction, instruction
-from tracegrad.support import dtypes
-from tracegrad.support.dtypes import DType, float16, float32, float64
+from tracegrad.support.dtypes import DType, bfloat16, float16, float32, float64
 from tracegrad.support.plan import Plain, Target
 
 Array = np.ndarray[Any, Any]
@@ -104,14 +103,9 @@ def towards_zero(x: Array, dtype: DType) -> Array:
     return np.where(np.isfinite(x) & (np.abs(near.astype(np.float64)) > np.abs(x)), np.nextafter(near, dtype.type(0)), near)
 
 
-def halves_of(word: Any) -> list[Any]:
-    """Two float16 of 32 bits."""
-    return list(np.array([word], np.uint32).view(np.float16))
-
-
-def brains_of(word: Any) -> list[Any]:
-    """Two bfloat16 of 32 bits, as float32."""
-    return list((np.array([word], np.uint32).view(np.uint16).astype(np.uint32) << 16).view(np.float32))
+def _pair_of(dtype: DType) -> Callable[[Any], Sequence[Any]]:
+    """The two numbers of 16 bits in one of 32."""
+    return lambda word: list(np.array([word], np.uint32).view(dtype))
 
 
 def cut_to_tf32(x: Any) -> list[Any]:
@@ -195,19 +189,16 @@ def _packed(dtype: str, pack: Callable[[Any, Any], int]) -> Instruction:
                        lambda given: [[np.array([pack(*given[0])], np.uint32)]])
 
 
-def _pack_halves(low: Any, high: Any) -> int:
-    with np.errstate(over="ignore"):
-        return int(np.array([low, high], np.float32).astype(np.float16).view(np.uint32)[0])
+def _pack(dtype: DType) -> Callable[[Any, Any], int]:
+    """Two float32 as numbers of 16 bits in one of 32."""
+    def pack(low: Any, high: Any) -> int:
+        with np.errstate(over="ignore"):
+            return int(np.array([low, high], np.float32).astype(dtype).view(np.uint32)[0])
+
+    return pack
 
 
-def _pack_brains(low: Any, high: Any) -> int:
-    bits = np.array([low, high], np.float32).view(np.uint32).astype(np.uint64)
-    even = bits >> np.uint64(16) & np.uint64(1)
-    near = np.where(np.isnan(np.array([low, high], np.float32)), np.uint64(0x7FC0), (bits + np.uint64(0x7FFF) + even) >> np.uint64(16))
-    return int(near[0]) | int(near[1]) << 16
-
-
-PACK = {"float16": _packed("f16", _pack_halves), "bfloat16": _packed("bf16", _pack_brains)}
+PACK = {"float16": _packed("f16", _pack(float16)), "bfloat16": _packed("bf16", _pack(bfloat16))}
 
 PTX = "cl_nv_device_attribute_query"      # where PTX is taken
 _RESULT32 = Layout(4, "float", _result)
@@ -227,12 +218,10 @@ def _entry(name: str, k: int, of: DType, into: DType, spelled: str, forms: tuple
                              seen)
 
 
-_BRAIN: DType | None = getattr(dtypes, "bfloat16", None)
-_BRAINS = () if _BRAIN is None else (
-    _entry("MMA_BF16", 16, _BRAIN, float32, "f32.bf16.bf16.f32", _layouts(_pairs, "uint"), _RESULT32, brains_of),)
 TABLE = {entry.name: entry for entry in (
-    *_BRAINS,
-    _entry("MMA_F16", 16, float16, float32, "f32.f16.f16.f32", _layouts(_pairs, "uint"), _RESULT32, halves_of, seen="NVIDIA H100"),
+    _entry("MMA_BF16", 16, bfloat16, float32, "f32.bf16.bf16.f32", _layouts(_pairs, "uint"), _RESULT32, _pair_of(bfloat16),
+           seen="NVIDIA H200"),
+    _entry("MMA_F16", 16, float16, float32, "f32.f16.f16.f32", _layouts(_pairs, "uint"), _RESULT32, _pair_of(float16), seen="NVIDIA H100"),
     _entry("MMA_TF32", 8, float32, float32, "f32.tf32.tf32.f32", _layouts(_single, "float"), _RESULT32, cut_to_tf32, "high", "NVIDIA H100"),
     _entry("MMA_F64", 8, float64, float64, "f64.f64.f64.f64", _layouts(_single, "double"), _RESULT64, lambda x: [x], seen="NVIDIA H100"),
 )}

@@ -20,7 +20,7 @@ import pytest
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverError, OutOfMemoryError, UnsupportedError
-from tracegrad.runtime import capabilities, doctor, icd, trial
+from tracegrad.runtime import capabilities, disk, doctor, icd, trial
 from tracegrad.runtime import device as runtime_device
 from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
 from tracegrad.runtime.capabilities import Capabilities
@@ -79,7 +79,7 @@ class TestCapabilities:
             return capabilities.capabilities(real.context, fake), bool(tries)
 
         monkeypatch.setattr(capabilities, "probe", counted)
-        monkeypatch.setattr(capabilities, "cache_folder", lambda name: tmp_path / name)
+        monkeypatch.setattr(disk, "cache_folder", lambda name: tmp_path / name)
         monkeypatch.setattr(config, "cache", True)
         return ask
 
@@ -123,7 +123,7 @@ class TestCapabilities:
         assert ask() == (found, True)
         monkeypatch.setattr(config, "cache", True)
         (tmp_path / "a file").touch()
-        monkeypatch.setattr(capabilities, "cache_folder", lambda name: tmp_path / "a file" / name)
+        monkeypatch.setattr(disk, "cache_folder", lambda name: tmp_path / "a file" / name)
         assert ask() == (found, True)                                 # no folder to keep it in: no error
 
     @pytest.mark.parametrize(("type_", "preferred", "plain"), [("CPU", 8, True), ("CPU", 1, False), ("CPU", 0, False), ("GPU", 4, False)])
@@ -661,7 +661,7 @@ def driver(name: str, version: str = "1") -> Any:
 def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, trial.Score]:
     """What the trial of a driver gives, by name; the folder of what was tried is empty."""
     table: dict[str, trial.Score] = {}
-    monkeypatch.setattr(trial, "cache_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(disk, "cache_folder", lambda name: tmp_path / name)
     monkeypatch.setattr(trial, "score", lambda device: table[device.driver])
     monkeypatch.setattr(config, "cache", True)
     return table

@@ -7,30 +7,26 @@ answers are kept on disk, by device and driver version, so only the first proces
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tracegrad.config import config
 from tracegrad.errors import TracegradError
 from tracegrad.execute.plan_cache import LIBRARY
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime.device import Device, devices
+from tracegrad.runtime.disk import Folder
 from tracegrad.runtime.doctor import Finding
-from tracegrad.runtime.icd import cache_folder
 from tracegrad.runtime.launch import Executable
 from tracegrad.support.modes import float32_matmul
 from tracegrad.support.plan import Target
 
 Array = np.ndarray[Any, Any]
+ANSWERS = Folder("matrix")
 # (rows, k, columns): whole blocks, and parts of them.
 SIZES = ((128, 96, 128), (72, 104, 88), (33, 19, 70))
 
@@ -56,22 +52,8 @@ def _remembered(device: Device) -> tuple[str, ...]:
     from tracegrad.codegen.tile.instructions import candidates  # noqa: PLC0415 (not loaded before anything is compiled)
 
     names = candidates(device.target, device.extensions)
-    if not names or not config.cache:
-        return tried(device, names)
     asked = [LIBRARY, device.platform, device.cl_device.platform.version, device.name, device.cl_device.driver_version, names]
-    path = cache_folder("capabilities") / f"matrix-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
-    try:
-        return tuple([name for name in json.loads(path.read_text()) if name in names])
-    except (OSError, ValueError, TypeError):                 # not there yet, or damaged
-        found = tried(device, names)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as draft:
-            json.dump(found, draft)
-        os.replace(draft.name, path)                         # at once: another process reads all of it or nothing
-    except OSError:                                          # no place to keep it: tried again next time
-        pass
-    return found
+    return tuple(ANSWERS.answer(asked, lambda: tried(device, names))) if names else ()
 
 
 def findings() -> list[Finding]:
