@@ -213,15 +213,7 @@ class Kernel:
 
     def with_offsets(self, numbers: Sequence[int]) -> Kernel:
         """The kernel with these in place of the numbers that may be offsets (see markup), in order."""
-        if all(type(s) is Raw for s in self.body.items):     # of text, the body can have them
-            body, left = Block(""), iter(numbers)
-            for line in self.body.items:
-                assert isinstance(line, Raw)
-                code = with_numbers(line.code, left)
-                body.items.append(line if code == line.code else line.with_code(code))
-            made = replace(self, body=body)
-        else:
-            made = replace(self, numbers=tuple(numbers))
+        made = replace(self, numbers=tuple(numbers))
         made.__dict__.update({name: self.__dict__[name] for name in _OF_BODY if name in self.__dict__ and name not in _OF_NUMBERS})
         made.__dict__["form"] = with_numbers(self.form, iter(numbers))
         return made

@@ -7,7 +7,6 @@ of `expressions`; what it declares, reads and writes are objects. Only `Raw` is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from copy import copy
 from typing import Any
 
 from tracegrad.codegen.kernel.expressions import (
@@ -221,12 +220,6 @@ class Raw(Statement):
     ) -> None:
         self.code, self.node, self.given = marked_in(code, names_of((*parts, *defines, *writes)) | names), node, parts
         self.defines, self.writes, self.cooperates, self.allocates = defines, writes, cooperates, allocates
-
-    def with_code(self, code: str) -> Raw:
-        """The same with other text, marked."""
-        made = copy(self)
-        made.code = code
-        return made
 
     @property
     def parts(self) -> Parts:
