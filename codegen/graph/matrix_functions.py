@@ -12,8 +12,8 @@ from tracegrad.graph.ir import Node
 from tracegrad.graph.primitive import REGISTRY, const
 from tracegrad.ops.arrays.complex_numbers import conj, real
 from tracegrad.ops.arrays.pointwise import eq, lt, maximum
-from tracegrad.ops.linalg import factorizations as lapack
-from tracegrad.ops.linalg.factorizations import column, h, row, scalars
+from tracegrad.ops.linalg import eigen, factorizations, inverses
+from tracegrad.ops.linalg.lapack import column, h, row, scalars
 from tracegrad.ops.primitives.contraction import matmul
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.movement import narrow, reshape
@@ -23,7 +23,7 @@ Call = Callable[..., Node]                   # of an operation, its operands and
 
 
 def _svd(call: Call, a: Node) -> list[Any]:
-    return [call(lapack.SVD_, a, full=False, index=k) for k in range(3)]
+    return [call(eigen.SVD_, a, full=False, index=k) for k in range(3)]
 
 
 def _pinv(call: Call, node: Node, a: Node, *limits: Node) -> Any:
@@ -40,7 +40,7 @@ def _cofactors(call: Call, node: Node, a: Node) -> Any:
     zero = const(0, a.dtype)
     known = scalars(eq(total(a * zero, (rank - 2, rank - 1)), zero))                # neither NaN nor infinity
     u, s, vh = _svd(call, where(known, a, const(1, a.dtype)))
-    sign = call(lapack.SLOGDET, u, index=0) * call(lapack.SLOGDET, vh, index=0)
+    sign = call(inverses.SLOGDET, u, index=0) * call(inverses.SLOGDET, vh, index=0)
     found = matmul(conj(u) * row(products_of_others(s, (len(s.shape) - 1,))), conj(vh)) * scalars(sign)
     return where(known, found, const(float("nan"), a.dtype))
 
@@ -51,16 +51,16 @@ def _polar(call: Call, node: Node, a: Node) -> Any:
 
 
 def _lyapunov(call: Call, node: Node, x: Node, e: Node) -> Any:
-    w, v = (call(lapack.EIGH, x, index=k) for k in range(2))
+    w, v = (call(eigen.EIGH, x, index=k) for k in range(2))
     return matmul(matmul(v, matmul(matmul(h(v), e), v) / (row(w) + column(w))), h(v))
 
 
 def _order(call: Call, node: Node, pivots: Node) -> Any:
     *batch, count = pivots.shape
-    return reshape(call(lapack.ORDER, reshape(pivots, (*batch, 1, count)), **node.attrs), node.shape)     # as matrices of one row
+    return reshape(call(factorizations.ORDER, reshape(pivots, (*batch, 1, count)), **node.attrs), node.shape)     # as matrices of one row
 
 
 COMPOSED: dict[Any, Callable[..., Any]] = {
-    lapack.PINV: _pinv, lapack.COFACTORS: _cofactors, REGISTRY["polar"]: _polar, REGISTRY["lyapunov"]: _lyapunov,
-    lapack.ORDER: _order,
+    inverses.PINV: _pinv, inverses.COFACTORS: _cofactors, REGISTRY["polar"]: _polar, REGISTRY["lyapunov"]: _lyapunov,
+    factorizations.ORDER: _order,
 }

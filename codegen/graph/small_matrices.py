@@ -16,14 +16,15 @@ from tracegrad.codegen.graph.matrix_functions import COMPOSED
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import REGISTRY, Primitive, Shared, bind
-from tracegrad.ops.linalg import factorizations as lapack
+from tracegrad.ops.linalg import eigen, factorizations, inverses, matrix_exponential
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import complex_of, real_of
 from tracegrad.support.plan import MatrixCheck, Target
 from tracegrad.support.tuning import tuning
 
-KERNELS = (lapack.SOLVE, lapack.INV, lapack.TRIANGLE, lapack.DET, lapack.SLOGDET, lapack.CHOLESKY, lapack.LU_, lapack.QR_, lapack.INFO,
-           lapack.EIGH, lapack.EIG, lapack.SVD_, lapack.MATRIX_EXP, lapack.FRECHET, REGISTRY["geqrf"])
+KERNELS = (inverses.SOLVE, inverses.INV, inverses.TRIANGLE, inverses.INFO, inverses.DET, inverses.SLOGDET,
+           factorizations.CHOLESKY, factorizations.LU_, factorizations.QR_, eigen.EIGH, eigen.EIG, eigen.SVD_,
+           matrix_exponential.MATRIX_EXP, matrix_exponential.FRECHET, REGISTRY["geqrf"])
 
 
 def in_kernels(graph: Graph, target: Target) -> Graph:
@@ -65,7 +66,7 @@ def reason(node: Node) -> str:
     """Why a factorisation is the host's, for `explain()`; "": it is not."""
     if not _known(node):
         return ""
-    shapes = [(*node.shape[:-1], 1, node.shape[-1])] if node.fn is lapack.ORDER else [o.shape for o in node.operands]
+    shapes = [(*node.shape[:-1], 1, node.shape[-1])] if node.fn is factorizations.ORDER else [o.shape for o in node.operands]
     batch, most = prod(shapes[0][:-2]), tuning().matrix_size
     if max(size for shape in shapes for size in shape[-2:]) > most:
         return f"LAPACK's: larger than {most} x {most}"

@@ -77,7 +77,7 @@ class Template:
                       for n, at in zip(order, places, strict=True)]
         self.result = _places(self.result, [made + p if (p := found.number[n]) >= 0 else ~p for n in ends])
         self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
-        if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see factorizations.run)
+        if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see lapack.run)
             self.shared = False
         for n in order:
             _owners[id(n.attrs)] = self

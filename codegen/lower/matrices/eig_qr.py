@@ -19,7 +19,7 @@ from tracegrad.codegen.kernel.expressions import Array
 from tracegrad.codegen.kernel.names import EIGENVALUES
 from tracegrad.codegen.kernel.vectors import LANES
 from tracegrad.codegen.lower.matrices.jacobi import scaled, squares
-from tracegrad.ops.linalg.factorizations import NEARLY_LARGEST
+from tracegrad.ops.linalg.eigen import NEARLY_LARGEST
 
 if TYPE_CHECKING:
     from tracegrad.codegen.lower.matrices.small_matrices import Matrices

@@ -1,6 +1,6 @@
 """Exponentials of many small matrices, and their derivatives (see small_matrices.py). Start at `exponential`.
 
-The steps are those of `ops.factorizations._exp`: scaling and squaring of Taylor's polynomial of degree 16, in products alone. Each matrix
+The steps are those of `matrix_exponential.py`: scaling and squaring of Taylor's polynomial of degree 16, in products alone. Each matrix
 of a vector is halved as often as its norm asks for. A derivative is that of numbers A + x E, x x = 0: the same steps on twice as many
 parts.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracegrad.codegen.kernel.expressions import Array
-from tracegrad.ops.linalg.factorizations import EXP_NORM, EXP_SERIES
+from tracegrad.ops.linalg.matrix_exponential import EXP_NORM, EXP_SERIES
 
 if TYPE_CHECKING:
     from tracegrad.codegen.lower.matrices.small_matrices import Matrices

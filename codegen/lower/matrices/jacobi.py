@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Array
-from tracegrad.ops.linalg.factorizations import NOT_SMALL
+from tracegrad.ops.linalg.eigen import NOT_SMALL
 
 if TYPE_CHECKING:
     from tracegrad.codegen.lower.matrices.small_matrices import Matrices

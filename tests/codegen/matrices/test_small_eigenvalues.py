@@ -13,7 +13,7 @@ from tests.helpers.marks import one_of
 from tracegrad import linalg as L
 from tracegrad.codegen.lower.matrices import eig_qr
 from tracegrad.errors import LinAlgError
-from tracegrad.ops.linalg import factorizations
+from tracegrad.ops.linalg import eigen
 from tracegrad.support.tuning import Tuning, tuned
 from tracegrad.testing import gradcheck
 
@@ -299,7 +299,7 @@ def test_derivatives_where_each_call_has_an_order_of_its_own(monkeypatch: pytest
             found.append(x.grad.numpy())
         return found
 
-    wanted, plain, calls = gradients(), factorizations.Eig.results, [0]
+    wanted, plain, calls = gradients(), eigen.Eig.results, [0]
 
     def results(self: Any, a: Any) -> Any:
         calls[0] += 1
@@ -307,7 +307,7 @@ def test_derivatives_where_each_call_has_an_order_of_its_own(monkeypatch: pytest
         w, v = plain(self, a)
         return [w[..., order], v[..., order]]
 
-    monkeypatch.setattr(factorizations.Eig, "results", results)
+    monkeypatch.setattr(eigen.Eig, "results", results)
     for found, same in zip(gradients(), wanted, strict=True):
         np.testing.assert_allclose(found, same, atol=1e-9)
     assert calls[0] > 3

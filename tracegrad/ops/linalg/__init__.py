@@ -1,5 +1,19 @@
 """Products of matrices, factorizations, and `tg.linalg`."""
 
-from tracegrad.ops.linalg import factorizations, ldl, lu, norms, orthogonal, products, systems
+from tracegrad.ops.linalg import (
+           decompositions,
+           eigen,
+           factorizations,
+           inverses,
+           lapack,
+           ldl,
+           lu,
+           matrix_exponential,
+           norms,
+           orthogonal,
+           products,
+           systems,
+)
 
-__all__ = ["factorizations", "ldl", "lu", "norms", "orthogonal", "products", "systems"]
+__all__ = ["decompositions", "eigen", "factorizations", "inverses", "lapack", "ldl", "lu", "matrix_exponential", "norms", "orthogonal",
+           "products", "systems"]

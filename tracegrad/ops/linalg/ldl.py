@@ -18,16 +18,18 @@ from tracegrad.graph.ir import Aval
 from tracegrad.graph.operators import linalg
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.arguments import on_nodes
-from tracegrad.ops.linalg.factorizations import Lapack, h, permutation, run, spread
+from tracegrad.ops.linalg.decompositions import check_matrices
+from tracegrad.ops.linalg.factorizations import permutation
+from tracegrad.ops.linalg.lapack import Lapack, h, run, spread
 from tracegrad.ops.linalg.products import matmul
-from tracegrad.ops.linalg.systems import _matrices, solve_triangular
+from tracegrad.ops.linalg.systems import solve_triangular
 from tracegrad.ops.primitives.contraction import swap_last as t
 from tracegrad.support import dtypes
 from tracegrad.support.cache import memoize
 
 Array = Any      # a Node or a Tensor
 _ALPHA = (1 + root(17)) / 8
-_INDEFINITE = (lambda x: x + x.swapaxes(-1, -2))(spread(2, 4, 4))
+INDEFINITE = (lambda x: x + x.swapaxes(-1, -2))(spread(2, 4, 4))
 
 
 class LDLFactorResult(NamedTuple):
@@ -130,7 +132,7 @@ def unpacked(ld: Any, pivots: Any, hermitian: bool) -> tuple[Any, Any, Any]:
 class LdlFactor(Lapack):
     """LD, pivots (int32) and info (int32) of (*, n, n)."""
     name, differentiable = "ldl_factor", False
-    cases = [((_INDEFINITE,), dict(hermitian=False, check=True, index=0)), ((_INDEFINITE[0],), dict(hermitian=True, check=False, index=0))]
+    cases = [((INDEFINITE,), dict(hermitian=False, check=True, index=0)), ((INDEFINITE[0],), dict(hermitian=True, check=False, index=0))]
 
     def avals(self, *operands, **attrs):
         a = operands[0]
@@ -159,7 +161,7 @@ class LdlFactor(Lapack):
 class LdlUnpack(Lapack):
     """The order (int32) of rows, L and the inverse of D, from LD and pivots."""
     name, differentiable, python = "ldl_unpack", False, None
-    cases = [((np.tril(_INDEFINITE), np.array([[1, 2, 3, 4], [-3, -3, 3, 4]], np.int32)), dict(hermitian=False, index=1))]
+    cases = [((np.tril(INDEFINITE), np.array([[1, 2, 3, 4], [-3, -3, 3, 4]], np.int32)), dict(hermitian=False, index=1))]
 
     def aval(self, *operands, **attrs): return self.avals(*operands, **attrs)[attrs["index"]]
 
@@ -199,7 +201,7 @@ def ldl_factor(A: Array, *, hermitian: bool = False) -> Any:
 
     >>> tg.linalg.ldl_factor(tg.tensor([[0.0, 1.0], [1.0, 0.0]])).pivots
     """
-    _matrices("ldl_factor", A, square=True)
+    check_matrices("ldl_factor", A, square=True)
     _constant("ldl_factor", A)
     attrs = {"hermitian": bool(hermitian), "check": True}
     return LDLFactorResult(run(_FACTOR, A, **attrs), run(_FACTOR, A, index=1, **attrs))
@@ -212,7 +214,7 @@ def ldl_factor_ex(A: Array, *, hermitian: bool = False, check_errors: bool = Fal
 
     check_errors: one that is 0 is a LinAlgError.
     """
-    _matrices("ldl_factor_ex", A, square=True)
+    check_matrices("ldl_factor_ex", A, square=True)
     _constant("ldl_factor_ex", A)
     attrs = {"hermitian": bool(hermitian), "check": bool(check_errors)}
     return LDLFactorExResult(*(run(_FACTOR, A, index=i, **attrs) for i in range(3)))
@@ -222,8 +224,8 @@ def ldl_factor_ex(A: Array, *, hermitian: bool = False, check_errors: bool = Fal
 @on_nodes
 def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False) -> Array:
     """X in A X = B, B (*, n, k), from `ldl_factor(A, hermitian=...)`; batches broadcast. Differentiable in B, not in LD (AutogradError)."""
-    _matrices("ldl_solve", LD, B)
-    _matrices("ldl_solve", LD, square=True)
+    check_matrices("ldl_solve", LD, B)
+    check_matrices("ldl_solve", LD, square=True)
     _constant("ldl_solve", LD)
     if pivots.dtype != dtypes.int32 or pivots.shape != LD.shape[:-1]:
         raise ShapeError(f"ldl_solve: pivots must be the int32{LD.shape[:-1]} that ldl_factor gives, got {pivots.dtype}{pivots.shape}")

@@ -1,6 +1,6 @@
 """LU factorisations as torch has them, under tg.linalg and under its older names, and the functions that report instead of raising (_ex).
 
-Everything takes matrices (*, m, n), float32 or float64, and is composed of the operations in `factorizations.py`.
+Everything takes matrices (*, m, n), float32 or float64, and is composed of the primitives beside it (`lapack.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.arrays.pointwise import eq, ne
 from tracegrad.ops.arrays.reductions import any_, argmax
 from tracegrad.ops.arrays.shaping import diagonal, full_like_shape, tril, triu
-from tracegrad.ops.linalg import factorizations as lapack
-from tracegrad.ops.linalg.factorizations import h, run
+from tracegrad.ops.linalg import factorizations, inverses, lapack
+from tracegrad.ops.linalg.decompositions import check_matrices, cholesky
+from tracegrad.ops.linalg.lapack import h, run
 from tracegrad.ops.linalg.products import matmul
-from tracegrad.ops.linalg.systems import _eye, _matrices, cholesky, inv, solve, solve_triangular
+from tracegrad.ops.linalg.systems import _eye, inv, solve, solve_triangular
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.contraction import swap_last as t
 from tracegrad.ops.primitives.elementwise import where
@@ -85,7 +86,7 @@ def lu_factor(A: Array, *, pivot: bool = True) -> Any:
     >>> tg.linalg.lu_factor(tg.tensor([[1.0, 2.0], [3.0, 4.0]])).pivots
     """
     _lu_operand("lu_factor", A, pivot)
-    return LUFactorResult(run(lapack.LU_, A), run(lapack.LU_, A, index=1))
+    return LUFactorResult(run(factorizations.LU_, A), run(factorizations.LU_, A, index=1))
 
 
 @linalg()
@@ -98,8 +99,8 @@ def lu_factor_ex(A: Array, *, pivot: bool = True, check_errors: bool = False) ->
     _lu_operand("lu_factor_ex", A, pivot)
     if check_errors:
         raise ArgumentError("lu_factor_ex: check_errors=True is not supported: a zero pivot is no error of the factorisation; look at info")
-    packed = run(lapack.LU_, A)
-    return LUFactorExResult(packed, run(lapack.LU_, A, index=1), _first_zero(packed))
+    packed = run(factorizations.LU_, A)
+    return LUFactorExResult(packed, run(factorizations.LU_, A, index=1), _first_zero(packed))
 
 
 def _first_zero(packed: Node) -> Any:
@@ -110,7 +111,7 @@ def _first_zero(packed: Node) -> Any:
 
 
 def _lu_operand(name: str, a: Any, pivot: bool) -> None:
-    _matrices(name, a)
+    check_matrices(name, a)
     if not pivot:
         raise ArgumentError(f"{name}: pivot=False is not supported; use pivot=True")
 
@@ -120,8 +121,8 @@ def _lu_operand(name: str, a: Any, pivot: bool) -> None:
 def lu(A: Array, *, pivot: bool = True) -> Any:
     """(P, L, U) with A = P L U, of (*, m, n), k = min(m, n): a permutation (m, m), L (m, k) with ones on its diagonal, U (k, n)."""
     _lu_operand("lu", A, pivot)
-    packed = run(lapack.LU_, A)
-    return LUResult(lapack.permutation(run(lapack.LU_, A, index=2), A.dtype), *_triangles(packed))
+    packed = run(factorizations.LU_, A)
+    return LUResult(factorizations.permutation(run(factorizations.LU_, A, index=2), A.dtype), *_triangles(packed))
 
 
 def _triangles(packed: Any) -> tuple[Any, Any]:
@@ -137,8 +138,8 @@ def _triangles(packed: Any) -> tuple[Any, Any]:
 @on_nodes
 def lu_solve(LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: bool = False) -> Array:
     """X in A X = B (left=False: X A = B; adjoint: A^H for A), B (*, n, k), from `lu_factor(A)`. LinAlgError for a zero pivot."""
-    _matrices("lu_solve", LU, B)
-    _matrices("lu_solve", LU, square=True)
+    check_matrices("lu_solve", LU, B)
+    check_matrices("lu_solve", LU, square=True)
     if pivots.dtype != dtypes.int32 or pivots.shape != LU.shape[:-1]:
         raise ShapeError(f"lu_solve: pivots must be the int32{LU.shape[:-1]} that lu_factor gives, got {pivots.dtype}{pivots.shape}")
     if not left:
@@ -147,7 +148,7 @@ def lu_solve(LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: 
 
 
 def _lu_solved(packed: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
-    p = lapack.permutation(run(lapack.ORDER, pivots, rows=packed.shape[-1]), packed.dtype)
+    p = factorizations.permutation(run(factorizations.ORDER, pivots, rows=packed.shape[-1]), packed.dtype)
     if adjoint:                             # (P L U)^H = U^H L^H P^H
         y = solve_triangular(h(packed), b, upper=False)
         return matmul(p, solve_triangular(h(packed), y, upper=True, unitriangular=True))
@@ -173,12 +174,12 @@ def _torch_lu_solve(b: Array, LU_data: Array, LU_pivots: Array) -> Array:
 @on_nodes
 def lu_unpack(LU_data: Array, LU_pivots: Array, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
     """(P, L, U) from what `linalg.lu_factor` gives; empty tensors for what is not wanted."""
-    _matrices("lu_unpack", LU_data)
+    check_matrices("lu_unpack", LU_data)
     *lead, m, n = LU_data.shape
     if LU_pivots.dtype != dtypes.int32 or LU_pivots.shape != (*lead, min(m, n)):
         raise ShapeError(f"lu_unpack: LU_pivots must be the int32{(*lead, min(m, n))} that lu_factor gives, got {LU_pivots.aval}")
     nothing = full_like_shape((0,), 0, LU_data.dtype)
-    p = lapack.permutation(run(lapack.ORDER, LU_pivots, rows=m), LU_data.dtype) if unpack_pivots else nothing
+    p = factorizations.permutation(run(factorizations.ORDER, LU_pivots, rows=m), LU_data.dtype) if unpack_pivots else nothing
     return LUResult(p, *(_triangles(LU_data) if unpack_data else (nothing, nothing)))
 
 
@@ -198,10 +199,10 @@ def inv_ex(A: Array, *, check_errors: bool = False) -> Any:
 
     check_errors: a singular matrix is a LinAlgError, as in `inv`.
     """
-    _matrices("inv_ex", A, square=True)
+    check_matrices("inv_ex", A, square=True)
     if check_errors:
         return InvExResult(inv(A), full_like_shape(A.shape[:-2], 0, dtypes.int32))
-    info = run(lapack.INFO, A, cholesky=False)
+    info = run(inverses.INFO, A, cholesky=False)
     bad, a = _possible(A, info)
     return InvExResult(where(bad, const(float("nan"), A.dtype), inv(a)), info)
 
@@ -210,11 +211,11 @@ def inv_ex(A: Array, *, check_errors: bool = False) -> Any:
 @on_nodes
 def solve_ex(A: Array, B: Array, *, left: bool = True, check_errors: bool = False) -> Any:
     """(result, info): `solve`, and info (int32, *) as of `inv_ex`; the result of a singular matrix is NaN."""
-    _matrices("solve_ex", A, square=True)
+    check_matrices("solve_ex", A, square=True)
     x = solve(A, B, left=left) if check_errors else None
     if x is not None:
         return SolveExResult(x, full_like_shape(A.shape[:-2], 0, dtypes.int32))
-    info = run(lapack.INFO, A, cholesky=False)
+    info = run(inverses.INFO, A, cholesky=False)
     bad, a = _possible(A, info)
     x = solve(a, B, left=left)
     vector = x.ndim < max(2, A.ndim)
@@ -230,10 +231,10 @@ def cholesky_ex(A: Array, *, upper: bool = False, check_errors: bool = False) ->
 
     check_errors: such a matrix is a LinAlgError, as in `cholesky`.
     """
-    _matrices("cholesky_ex", A, square=True)
+    check_matrices("cholesky_ex", A, square=True)
     if check_errors:
         return CholeskyExResult(cholesky(A, upper=upper), full_like_shape(A.shape[:-2], 0, dtypes.int32))
-    info = run(lapack.INFO, A, cholesky=True)
+    info = run(inverses.INFO, A, cholesky=True)
     bad, a = _possible(A, info)
     return CholeskyExResult(where(bad, const(float("nan"), A.dtype), cholesky(a, upper=upper)), info)
 

@@ -13,9 +13,11 @@ from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims
 from tracegrad.ops.arrays.pointwise import eq, ne
 from tracegrad.ops.arrays.reductions import as_asked, reduce
 from tracegrad.ops.arrays.reductions import norm as elementwise_norm
-from tracegrad.ops.linalg.factorizations import INFO, run
+from tracegrad.ops.linalg.decompositions import check_matrices, svdvals
+from tracegrad.ops.linalg.inverses import INFO
+from tracegrad.ops.linalg.lapack import run
 from tracegrad.ops.linalg.lu import _possible
-from tracegrad.ops.linalg.systems import _matrices, inv, svdvals
+from tracegrad.ops.linalg.systems import inv
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes
@@ -104,7 +106,7 @@ def cond(A: Array, p: Any = None) -> Array:
         ends = [mv.reshape(mv.narrow(s, s.ndim - 1, k, 1), s.shape[:-1]) for k in (0, s.shape[-1] - 1)]
         return ends[1] / ends[0] if p == -2 else ends[0] / ends[1]
     size = matrix_norm(A, p)
-    _matrices("cond", A, square=True)
+    check_matrices("cond", A, square=True)
     info = run(INFO, A, cholesky=False)
     _, possible = _possible(A, info)
     return where(ne(info, 0) & eq(size, size), const(inf, size.dtype), size * matrix_norm(inv(possible), p))

@@ -12,16 +12,16 @@ from tracegrad.graph.operators import PUBLIC, Operators, linalg, public
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.arrays.shaping import full_like_shape, tril, triu
-from tracegrad.ops.linalg import factorizations as lapack
-from tracegrad.ops.linalg.factorizations import Lapack, column, h, row, run
+from tracegrad.ops.linalg import inverses
+from tracegrad.ops.linalg.decompositions import check_floats, check_matrices, qr
+from tracegrad.ops.linalg.decompositions import svd as full_svd
+from tracegrad.ops.linalg.lapack import POSITIVE, SQUARE, TALL, Lapack, column, h, hermitian_part, row, run
 from tracegrad.ops.linalg.products import matmul as product
-from tracegrad.ops.linalg.systems import _eye, _floats, _matrices, qr
-from tracegrad.ops.linalg.systems import svd as full_svd
+from tracegrad.ops.linalg.systems import _eye
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.contraction import matmul
 
 Array = Any      # a Node or a Tensor
-_TALL, _POSITIVE, _SQUARE = lapack._TALL, lapack._POSITIVE, lapack._SQUARE
 
 
 # ----------------------------------------------------------------------------------------------------- Householder reflectors
@@ -30,7 +30,7 @@ _TALL, _POSITIVE, _SQUARE = lapack._TALL, lapack._POSITIVE, lapack._SQUARE
 class Geqrf(Lapack):
     """What LAPACK's geqrf gives of (*, m, n): R above the diagonal, the reflectors below it; and their factors tau (*, min(m, n))."""
     name, square, differentiable, python = "geqrf", False, False, None
-    cases = [((_TALL,), dict(index=0)), ((_TALL,), dict(index=1))]
+    cases = [((TALL,), dict(index=0)), ((TALL,), dict(index=1))]
 
     def avals(self, *operands, **attrs):
         (a,) = operands
@@ -55,7 +55,7 @@ class GeqrfResult(NamedTuple):
 @on_nodes
 def geqrf(input: Array) -> Any:
     """(a, tau) of (*, m, n): the QR decomposition as LAPACK packs it, for `linalg.householder_product` and `ormqr`. No derivative."""
-    _matrices("geqrf", input)
+    check_matrices("geqrf", input)
     return GeqrfResult(run(REGISTRY["geqrf"], input), run(REGISTRY["geqrf"], input, index=1))
 
 
@@ -64,14 +64,14 @@ def _reflectors(name: str, a: Node, tau: Node) -> tuple[Any, Any]:
 
     (the compact WY form: R. Schreiber, C. Van Loan, 1989; T solves (I + D U) T = D, D = diag(tau), U = V^H V above its diagonal).
     """
-    _floats(name, a, tau)
+    check_floats(name, a, tau)
     *lead, m, n = a.shape
     if tau.ndim != a.ndim - 1 or tau.shape[:-1] != tuple(lead) or tau.shape[-1] > min(m, n):
         raise ShapeError(f"{name}: takes reflectors (*, m, n) and tau (*, k), k <= m and n, got {a.shape} and {tau.shape}")
     k = tau.shape[-1]
     v = tril(mv.narrow(a, a.ndim - 1, 0, k), -1) + mv.pad(_eye(k, a), (0, 0), (m - k, 0))
     d = _eye(k, a) * row(tau)
-    return v, run(lapack.TRIANGLE, _eye(k, a) + column(tau) * triu(matmul(h(v), v), 1), d, upper=True, unit=True)
+    return v, run(inverses.TRIANGLE, _eye(k, a) + column(tau) * triu(matmul(h(v), v), 1), d, upper=True, unit=True)
 
 
 @linalg()
@@ -81,7 +81,7 @@ def householder_product(A: Array, tau: Array) -> Array:
 
     A (*, m, n), m >= n; tau (*, k), k <= n.
     """
-    _matrices("householder_product", A)
+    check_matrices("householder_product", A)
     m, n = A.shape[-2:]
     if m < n:
         raise ShapeError(f"householder_product: takes A (*, m, n), m >= n, got {A.shape}")
@@ -100,7 +100,7 @@ def orgqr(input: Array, tau: Array) -> Array:
 @on_nodes
 def ormqr(input: Array, tau: Array, other: Array, left: bool = True, transpose: bool = False) -> Array:
     """Q other (left=False: other Q; transpose: Q^H), Q (*, m, m) the product of the reflectors that `geqrf` gives; other is not square."""
-    _matrices("ormqr", input, other)
+    check_matrices("ormqr", input, other)
     v, w = _reflectors("ormqr", input, tau)
     m = input.shape[-2]
     if other.shape[-2 if left else -1] != m or other.shape[:-2] != input.shape[:-2]:
@@ -117,7 +117,7 @@ def ormqr(input: Array, tau: Array, other: Array, left: bool = True, transpose: 
 class Lyapunov(Lapack):
     """Y in X Y + Y X = E, of Hermitian X (*, n, n) with no two eigenvalues of sum 0: by eigenvectors. Linear in E, and its own adjoint."""
     name, python, symmetric = "lyapunov", None, True
-    cases = [((_POSITIVE, _SQUARE), dict(index=0))]
+    cases = [((POSITIVE, SQUARE), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands[:1]
 
@@ -128,17 +128,13 @@ class Lyapunov(Lapack):
 
     def vjp(self, ct, y, x, e, index):
         g = run(self, x, ct)
-        return _symmetric(-(matmul(g, h(y)) + matmul(h(y), g))), g
-
-
-def _symmetric(x: Any) -> Any:
-    return (x + h(x)) * 0.5
+        return hermitian_part(-(matmul(g, h(y)) + matmul(h(y), g))), g
 
 
 class MatrixSqrtH(Lapack):
     """The square root of Hermitian positive definite (*, n, n), of which the lower triangle is read. Derivative: dX X + X dX = dA."""
     name, symmetric = "matrix_sqrth", True
-    cases = [((_POSITIVE,), dict(index=0)), ((_POSITIVE[1],), dict(index=0))]
+    cases = [((POSITIVE,), dict(index=0)), ((POSITIVE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands
 
@@ -149,7 +145,7 @@ class MatrixSqrtH(Lapack):
             raise self.error("is not positive definite: it has no Hermitian square root", a, tuple(int(i) for i in bad[0][:-1]))
         return [(v * np.sqrt(w)[..., None, :]) @ v.conj().swapaxes(-1, -2)]
 
-    def vjp(self, ct, y, a, index): return (run(_LYAPUNOV, y, _symmetric(ct)),)
+    def vjp(self, ct, y, a, index): return (run(_LYAPUNOV, y, hermitian_part(ct)),)
 
 
 class Polar(Lapack):
@@ -159,7 +155,7 @@ class Polar(Lapack):
     2008, chapter 8).
     """
     name, square = "polar", False
-    cases = [((_TALL,), dict(index=0)), ((_TALL,), dict(index=1)), ((_SQUARE,), dict(index=0))]
+    cases = [((TALL,), dict(index=0)), ((TALL,), dict(index=1)), ((SQUARE,), dict(index=0))]
 
     def avals(self, *operands, **attrs):
         (a,) = operands
@@ -175,12 +171,12 @@ class Polar(Lapack):
         attrs = {"index": index}
         u, right = self.result((a,), attrs, 0, y), self.result((a,), attrs, 1, y)
         if index:
-            k = _symmetric(ct)
+            k = hermitian_part(ct)
             return (matmul(u, k + run(_LYAPUNOV, right, matmul(right, k) - matmul(k, right))),)
         inner = matmul(h(u), ct)
         g = matmul(u, run(_LYAPUNOV, right, inner - h(inner)))
         if a.shape[-2] > a.shape[-1]:
-            g = g + h(run(lapack.SOLVE, right, h(ct - matmul(u, inner))))
+            g = g + h(run(inverses.SOLVE, right, h(ct - matmul(u, inner))))
         return (g,)
 
 
@@ -203,7 +199,7 @@ def polar(A: Array) -> Any:
 
     >>> tg.linalg.polar(tg.tensor([[0.0, -2.0], [3.0, 0.0]])).H
     """
-    _matrices("polar", A)
+    check_matrices("polar", A)
     return PolarResult(run(REGISTRY["polar"], A), run(REGISTRY["polar"], A, index=1))
 
 
@@ -214,7 +210,7 @@ def matrix_sqrth(A: Array) -> Array:
 
     >>> tg.linalg.matrix_sqrth(tg.tensor([[4.0, 0.0], [0.0, 9.0]]))
     """
-    _matrices("matrix_sqrth", A, square=True)
+    check_matrices("matrix_sqrth", A, square=True)
     return run(REGISTRY["matrix_sqrth"], A)
 
 

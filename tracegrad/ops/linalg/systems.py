@@ -1,8 +1,9 @@
-"""tg.linalg: systems, inverses, determinants and factorisations, composed of the operations in `factorizations.py` and of products.
+"""tg.linalg: systems, inverses, determinants, ranks and products of several matrices, composed of the primitives in `inverses.py`.
 
 Names and arguments are torch.linalg's. Everything takes matrices (*, m, n) of floats or complex numbers, `*` any batch dimensions, and is
 differentiable to any order, forward, under vmap and in a trace. Raises ShapeError and DTypeError at the call, LinAlgError (a matrix is
-singular, not positive definite, ...) when a value that depends on it is looked at. Norms are in `norms.py`.
+singular, not positive definite, ...) when a value that depends on it is read. Factors and eigenvalues are in `decompositions.py`, norms in
+`norms.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from tracegrad.ops.arrays.complex_numbers import conj, real
 from tracegrad.ops.arrays.pointwise import abs_squared, detach, lt, maximum
 from tracegrad.ops.arrays.shaping import diagonal as diagonal_
 from tracegrad.ops.arrays.shaping import full_like_shape, tril
-from tracegrad.ops.linalg import factorizations as lapack
-from tracegrad.ops.linalg.factorizations import h, run
+from tracegrad.ops.linalg import inverses, lapack, matrix_exponential
+from tracegrad.ops.linalg.decompositions import check_floats, check_matrices, svdvals
+from tracegrad.ops.linalg.lapack import h, run
 from tracegrad.ops.linalg.products import cross as cross_along
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.primitives import movement as mv
@@ -43,35 +45,6 @@ class SlogdetResult(NamedTuple):
     logabsdet: Any
 
 
-class EighResult(NamedTuple):
-    """What `eigh` returns."""
-
-    eigenvalues: Any
-    eigenvectors: Any
-
-
-class EigResult(NamedTuple):
-    """What eig returns."""
-
-    eigenvalues: Any
-    eigenvectors: Any
-
-
-class QRResult(NamedTuple):
-    """What `qr` returns."""
-
-    Q: Any
-    R: Any
-
-
-class SVDResult(NamedTuple):
-    """What `svd` returns."""
-
-    U: Any
-    S: Any
-    Vh: Any
-
-
 class LstsqResult(NamedTuple):
     """What `lstsq` returns."""
 
@@ -79,24 +52,6 @@ class LstsqResult(NamedTuple):
     residuals: Any
     rank: Any
     singular_values: Any
-
-
-def _floats(name: str, *xs: Any) -> None:
-    for x in xs:
-        if not isinstance(x, Node) or x.dtype not in lapack.FLOATS:
-            seen = x.dtype if isinstance(x, Node) else type(x).__name__
-            raise DTypeError(f"{name}: takes float32, float64 and complex tensors, got {seen}; cast first, for example x.to(tg.float32)")
-    if any(x.dtype != xs[0].dtype for x in xs):
-        raise DTypeError(f"{name}: the tensors must have one dtype, got {' and '.join(str(x.dtype) for x in xs)}; cast one of them")
-
-
-def _matrices(name: str, *xs: Any, square: bool = False) -> None:
-    _floats(name, *xs)
-    for x in xs:
-        if x.ndim < 2:
-            raise ShapeError(f"{name}: takes matrices (*, m, n), got {x.shape}; use unsqueeze")
-    if square and xs[0].shape[-1] != xs[0].shape[-2]:
-        raise ShapeError(f"{name}: takes square matrices (*, n, n), got {xs[0].shape}")
 
 
 def _together(name: str, a: Node, b: Node) -> tuple[Node, Node]:
@@ -131,8 +86,8 @@ def solve(A: Array, B: Array, *, left: bool = True) -> Array:
 
     >>> tg.linalg.solve(tg.tensor([[2.0, 1.0], [1.0, 3.0]]), tg.tensor([3.0, 5.0]))
     """
-    _floats("solve", A, B)
-    _matrices("solve", A, square=True)
+    check_floats("solve", A, B)
+    check_matrices("solve", A, square=True)
     vector = _is_vector(A, B)
     if not vector and B.ndim < 2:
         raise ShapeError(f"solve: B must have at least 1 dimension, got {B.shape}")
@@ -144,8 +99,8 @@ def solve(A: Array, B: Array, *, left: bool = True) -> Array:
         raise ShapeError(f"solve: A {A.shape} and B {B.shape} do not fit: B must have {n} {'rows' if left else 'columns'}, has {rows}")
     a, b = _together("solve", A, b)
     if not left:
-        return t(run(lapack.SOLVE, t(a), t(b)))
-    x = run(lapack.SOLVE, a, b)
+        return t(run(inverses.SOLVE, t(a), t(b)))
+    x = run(inverses.SOLVE, a, b)
     return mv.reshape(x, x.shape[:-1]) if vector else x
 
 
@@ -156,8 +111,8 @@ def inv(A: Array) -> Array:
 
     >>> tg.linalg.inv(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
     """
-    _matrices("inv", A, square=True)
-    return run(lapack.INV, A)
+    check_matrices("inv", A, square=True)
+    return run(inverses.INV, A)
 
 
 @public("inverse")
@@ -174,16 +129,16 @@ def solve_triangular(A: Array, B: Array, *, upper: bool, left: bool = True, unit
 
     unitriangular: the diagonal counts as ones. LinAlgError for a zero on the diagonal (torch divides by it).
     """
-    _matrices("solve_triangular", A, B)
-    _matrices("solve_triangular", A, square=True)
+    check_matrices("solve_triangular", A, B)
+    check_matrices("solve_triangular", A, square=True)
     rows = B.shape[-2 if left else -1]
     if rows != A.shape[-1]:
         raise ShapeError(f"solve_triangular: A {A.shape} and B {B.shape} do not fit: B must have {A.shape[-1]} "
                          f"{'rows' if left else 'columns'}, has {rows}")
     a, b = _together("solve_triangular", A, B)
     if left:
-        return run(lapack.TRIANGLE, a, b, upper=bool(upper), unit=bool(unitriangular))
-    return t(run(lapack.TRIANGLE, t(a), t(b), upper=not upper, unit=bool(unitriangular)))
+        return run(inverses.TRIANGLE, a, b, upper=bool(upper), unit=bool(unitriangular))
+    return t(run(inverses.TRIANGLE, t(a), t(b), upper=not upper, unit=bool(unitriangular)))
 
 
 @linalg("pinv")
@@ -195,19 +150,19 @@ def pinv(A: Array, rcond: Any = None, hermitian: bool = False, *, atol: Any = No
     older name. hermitian: A is symmetric, and only its lower triangle is read. The derivative holds where the rank does not change (Golub
     and Pereyra, 1973).
     """
-    _matrices("pinv", A)
+    check_matrices("pinv", A)
     a = _hermitian("pinv", A) if hermitian else A
     low, relative = _tolerances("pinv", A, atol, rtol if rtol is not None else rcond)
     if not isinstance(low, Node) and not isinstance(relative, Node):
-        return run(lapack.PINV, a, atol=low, rtol=relative)
+        return run(inverses.PINV, a, atol=low, rtol=relative)
     limits = (mv.expand(mv.reshape(v, (*v.shape, 1, 1)), (*A.shape[:-2], 1, 1)) for v in
               (cast(v, A.dtype) if isinstance(v, Node) else const(v, A.dtype) for v in (low, relative)))
-    return run(lapack.PINV, a, *limits, atol=0.0, rtol=0.0)
+    return run(inverses.PINV, a, *limits, atol=0.0, rtol=0.0)
 
 
 def _hermitian(name: str, a: Node) -> Any:
     """The symmetric matrices of which `a` has the lower triangle; the gradient is of all of a, as in torch."""
-    _matrices(name, a, square=True)
+    check_matrices(name, a, square=True)
     low = h(tril(a, -1))
     triangle = tril(a) + low
     if a.dtype.kind == "c":                     # of which the diagonal is taken to be real
@@ -254,8 +209,8 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
     singular_values, "gelsy" residuals and singular_values; None, "gelsd" and "gelss" give everything. The derivative is that of
     pinv(A) B, at constant rank; singular_values has none, see `svdvals`.
     """
-    _floats("lstsq", A, B)
-    _matrices("lstsq", A)
+    check_floats("lstsq", A, B)
+    check_matrices("lstsq", A)
     if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
         raise ArgumentError(f"lstsq: driver must be 'gels', 'gelsy', 'gelsd' or 'gelss', got {driver!r}")
     vector = _is_vector(A, B)
@@ -304,8 +259,8 @@ def matrix_power(input: Array, n: int) -> Array:
 @on_nodes
 def matrix_exp(input: Array) -> Array:
     """exp of the matrices (*, n, n): the series, not element by element; Taylor's polynomial of degree 16, scaling and squaring."""
-    _matrices("matrix_exp", input, square=True)
-    return run(lapack.MATRIX_EXP, input)
+    check_matrices("matrix_exp", input, square=True)
+    return run(matrix_exponential.MATRIX_EXP, input)
 
 
 @linalg()
@@ -348,8 +303,8 @@ def det(A: Array) -> Array:
 
     >>> tg.linalg.det(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
     """
-    _matrices("det", A, square=True)
-    return run(lapack.DET, A)
+    check_matrices("det", A, square=True)
+    return run(inverses.DET, A)
 
 
 @linalg(public=True)
@@ -360,52 +315,26 @@ def slogdet(A: Array) -> Any:
     The sign, of complex matrices a complex number of size 1, has no derivative for real ones; that of logabsdet is the inverse, transposed:
     a LinAlgError where there is none.
     """
-    _matrices("slogdet", A, square=True)
-    return SlogdetResult(run(lapack.SLOGDET, A), run(lapack.SLOGDET, A, index=1))
+    check_matrices("slogdet", A, square=True)
+    return SlogdetResult(run(inverses.SLOGDET, A), run(inverses.SLOGDET, A, index=1))
 
 
 @linalg(public=True)
 @on_nodes
 def logdet(input: Array) -> Array:
     """The logarithm of the determinants of (*, n, n): -inf for 0, NaN for negative ones, but complex numbers of complex matrices."""
-    _matrices("logdet", input, square=True)
-    size = run(lapack.SLOGDET, input, index=1)
+    check_matrices("logdet", input, square=True)
+    size = run(inverses.SLOGDET, input, index=1)
     if input.dtype.kind == "c":
-        return size + log(run(lapack.SLOGDET, input))
-    return where(lt(run(lapack.SLOGDET, input), 0.0), const(float("nan"), input.dtype), size)
-
-
-# ------------------------------------------------------------------------------------------------------------ factorisations
-
-
-@linalg()
-@on_nodes
-def cholesky(A: Array, *, upper: bool = False) -> Array:
-    """L in A = L L^T, lower triangle with a positive diagonal, of symmetric positive definite (*, n, n); upper: U = L^T in A = U^T U.
-
-    Only the lower triangle of A is read; the gradient is symmetric. LinAlgError if A is not positive definite.
-
-    >>> tg.linalg.cholesky(tg.tensor([[4.0, 2.0], [2.0, 5.0]]))
-    """
-    _matrices("cholesky", A, square=True)
-    y = run(lapack.CHOLESKY, A)
-    return h(y) if upper else y
-
-
-def _cholesky(input: Array, upper: bool = False) -> Array:
-    """`linalg.cholesky`."""
-    return cholesky(input, upper=upper)
-
-
-_cholesky.__name__ = "cholesky"
-public("cholesky")(on_nodes(_cholesky))
+        return size + log(run(inverses.SLOGDET, input))
+    return where(lt(run(inverses.SLOGDET, input), 0.0), const(float("nan"), input.dtype), size)
 
 
 @linalg(public=True)
 @on_nodes
 def cholesky_solve(input: Array, L: Array, upper: bool = False) -> Array:
     """X in A X = input (*, n, k), where A = L L^T (upper: L^T L)."""
-    _matrices("cholesky_solve", input, L)
+    check_matrices("cholesky_solve", input, L)
     y = solve_triangular(h(L) if upper else L, input, upper=False)
     return solve_triangular(L if upper else h(L), y, upper=True)
 
@@ -414,104 +343,8 @@ def cholesky_solve(input: Array, L: Array, upper: bool = False) -> Array:
 @on_nodes
 def cholesky_inverse(L: Array, upper: bool = False) -> Array:
     """The inverse of A = L L^T (upper: L^T L), from its Cholesky factor (*, n, n)."""
-    _matrices("cholesky_inverse", L, square=True)
+    check_matrices("cholesky_inverse", L, square=True)
     return cholesky_solve(mv.expand(_eye(L.shape[-1], L), L.shape), L, upper)
-
-
-@linalg()
-@on_nodes
-def eigh(A: Array, UPLO: str = "L") -> Any:
-    """(eigenvalues, eigenvectors) of symmetric or Hermitian (*, n, n): (*, n) in ascending order, and (*, n, n), whose columns are
-
-    orthonormal. UPLO: which triangle is read, "L" or "U"; imaginary parts of the diagonal are not. The gradient is symmetric. Vectors are
-    known up to their sign, or complex phase (the first component that is not small is positive), and rotations, of equal eigenvalues:
-    their gradient has a meaning for functions that don't depend on it, and is NaN or infinite for equal eigenvalues; that of eigenvalues
-    always is right for simple ones.
-
-    >>> tg.linalg.eigh(tg.tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
-    """
-    a = _triangle("eigh", A, UPLO)
-    return EighResult(run(lapack.EIGH, a), run(lapack.EIGH, a, index=1))
-
-
-def _triangle(name: str, a: Any, uplo: str) -> Any:
-    """a, such that its lower triangle is the one to read."""
-    _matrices(name, a, square=True)
-    if uplo not in ("L", "U", "l", "u"):
-        raise ArgumentError(f"{name}: UPLO must be 'L' or 'U', got {uplo!r}")
-    return h(a) if uplo in "Uu" else a
-
-
-@linalg()
-@on_nodes
-def eigvalsh(A: Array, UPLO: str = "L") -> Array:
-    """The eigenvalues (*, n) of symmetric or Hermitian (*, n, n), ascending: `eigh` without the vectors, also for equal eigenvalues."""
-    return run(lapack.EIGH, _triangle("eigvalsh", A, UPLO))
-
-
-@linalg()
-@on_nodes
-def eig(A: Array) -> Any:
-    """(eigenvalues, eigenvectors) of (*, n, n), complex: (*, n) in no promised order, and (*, n, n), whose columns have length 1.
-
-    Vectors are known up to a factor of size 1; here the largest component is positive. Their gradient has a meaning for functions that do
-    not depend on that factor, and is NaN or infinite for equal eigenvalues. For symmetric and Hermitian matrices `eigh` is faster and more
-    accurate.
-
-    >>> tg.linalg.eig(tg.tensor([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
-    """
-    _matrices("eig", A, square=True)
-    return EigResult(run(lapack.EIG, A), run(lapack.EIG, A, index=1))
-
-
-@linalg()
-@on_nodes
-def eigvals(A: Array) -> Any:
-    """The eigenvalues (*, n) of (*, n, n), complex, in no promised order: `eig` without the vectors."""
-    _matrices("eigvals", A, square=True)
-    return run(lapack.EIG, A)
-
-
-@linalg()
-@on_nodes
-def qr(A: Array, mode: str = "reduced") -> Any:
-    """(Q, R) with A = Q R, of (*, m, n): Q (*, m, k) with orthonormal columns, R (*, k, n) an upper triangle, k = min(m, n).
-
-    mode: "reduced"; "complete": k = m (no derivative if m > n); "r": Q is empty. The derivative needs that the first k columns are
-    independent. The signs of R's diagonal are LAPACK's.
-    """
-    _matrices("qr", A)
-    if mode not in ("reduced", "complete", "r"):
-        raise ArgumentError(f"qr: mode must be 'reduced', 'complete' or 'r', got {mode!r}")
-    m, n = A.shape[-2:]
-    complete = mode == "complete" and m > n
-    first = mv.narrow(A, A.ndim - 1, 0, m) if m < n else A
-    q, r = run(lapack.QR_, first, complete=complete), run(lapack.QR_, first, complete=complete, index=1)
-    if m < n:                               # the rest of R follows from Q
-        r = mv.concat([r, matmul(h(q), mv.narrow(A, A.ndim - 1, m, n - m))], A.ndim - 1)
-    return QRResult(full_like_shape((0,), 0, A.dtype) if mode == "r" else q, r)
-
-
-@linalg()
-@on_nodes
-def svd(A: Array, full_matrices: bool = True, *, driver: str | None = None) -> Any:
-    """(U, S, Vh) with A = U diag(S) Vh, of (*, m, n): (*, m, k), S (*, k) descending, (*, k, n), k = min(m, n); or square U, Vh.
-
-    The gradient of U and Vh needs distinct singular values (and, if m != n, none that is 0, and full_matrices=False), else it is NaN or
-    infinite, or an AutogradError; that of S does not. driver is accepted (LAPACK's gesdd is used, or Jacobi's rotations for small
-    matrices). The signs of vectors, or complex phases, are such that of each row of Vh (up to k) the first number that is not small is
-    positive; the gradient has a meaning for functions that do not depend on it.
-    """
-    _matrices("svd", A)
-    return SVDResult(*(run(lapack.SVD_, A, full=bool(full_matrices), index=k) for k in range(3)))
-
-
-@linalg()
-@on_nodes
-def svdvals(A: Array, *, driver: str | None = None) -> Array:
-    """The singular values (*, min(m, n)) of (*, m, n), descending."""
-    _matrices("svdvals", A)
-    return run(lapack.SVD_, A, full=False, index=1)
 
 
 @linalg()
@@ -522,7 +355,7 @@ def matrix_rank(A: Array, tol: Any = None, hermitian: bool = False, *, atol: Any
     atol, rtol: numbers, or tensors that broadcast to the batch. tol: the absolute tolerance, the older name. hermitian: A is symmetric, and
     only its lower triangle is read.
     """
-    _matrices("matrix_rank", A)
+    check_matrices("matrix_rank", A)
     low, relative = _tolerances("matrix_rank", A, atol if atol is not None else tol, rtol)
     if not min(A.shape[-2:]):
         return full_like_shape(A.shape[:-2], 0, dtypes.int64)
