@@ -12,7 +12,7 @@ from tracegrad.ops.arguments import integer
 from tracegrad.ops.arrays.pointwise import where
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.tensors.creation import arange
+from tracegrad.tensors.creation.filled import arange
 from tracegrad.tensors.tensor import Tensor, new_tensor
 
 _FAMILIES = (ops,)                  # imported for what they put into FOURIER

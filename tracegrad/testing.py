@@ -12,7 +12,8 @@ from tracegrad.errors import AutogradError, DTypeError
 from tracegrad.ops.arrays.complex_numbers import view_as_complex, view_as_real
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import complex128, differentiable, float64
-from tracegrad.tensors.creation import randn, tensor
+from tracegrad.tensors.creation.from_data import tensor
+from tracegrad.tensors.creation.random_numbers import randn
 from tracegrad.tensors.tensor import Tensor
 
 

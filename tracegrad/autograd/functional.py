@@ -14,7 +14,7 @@ import optree
 
 from tracegrad.autograd import transforms
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.tensors.creation import ones_like
+from tracegrad.tensors.creation.filled import ones_like
 from tracegrad.tensors.tensor import Tensor
 
 

@@ -24,7 +24,7 @@ from tracegrad.graph.primitive import REGISTRY, as_node, bind, cast, iota, place
 from tracegrad.ops.primitives.movement import concat, narrow, permute, reshape
 from tracegrad.support import dtypes
 from tracegrad.support.modes import enable_grad, state
-from tracegrad.tensors.creation import tensor
+from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.scopes import Examples
 from tracegrad.tensors.tensor import Steps, Tensor
 

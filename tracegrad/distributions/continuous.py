@@ -14,7 +14,8 @@ from tracegrad.distributions.distribution import Distribution, inside_one, param
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.random.sampling import gamma_numbers
-from tracegrad.tensors.creation import empty, rand, randn
+from tracegrad.tensors.creation.filled import empty
+from tracegrad.tensors.creation.random_numbers import rand, randn
 from tracegrad.tensors.tensor import Tensor
 
 EULER = 0.57721566490153286

@@ -15,7 +15,7 @@ from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.random.sampling import binomial, gamma_numbers, poisson
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation import arange, eye
+from tracegrad.tensors.creation.filled import arange, eye
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tensors.type_info import finfo
 

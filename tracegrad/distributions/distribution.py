@@ -11,7 +11,8 @@ from tracegrad.graph.ir import Size
 from tracegrad.graph.primitive import broadcast_shapes
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad, state
-from tracegrad.tensors.creation import rand, tensor
+from tracegrad.tensors.creation.from_data import tensor
+from tracegrad.tensors.creation.random_numbers import rand
 from tracegrad.tensors.tensor import Tensor
 
 

@@ -10,7 +10,7 @@ from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution
 from tracegrad.errors import ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
-from tracegrad.tensors.creation import randn
+from tracegrad.tensors.creation.random_numbers import randn
 from tracegrad.tensors.tensor import Tensor
 
 

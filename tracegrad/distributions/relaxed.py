@@ -16,7 +16,8 @@ from tracegrad.distributions.discrete import _ByOdds, _OfChoices
 from tracegrad.distributions.distribution import Distribution, inside_one, parameters
 from tracegrad.distributions.transforms import ExpTransform, SigmoidTransform, StickBreakingTransform, TransformedDistribution
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.tensors.creation import as_tensor, rand
+from tracegrad.tensors.creation.from_data import as_tensor
+from tracegrad.tensors.creation.random_numbers import rand
 
 
 class LogitRelaxedBernoulli(_ByOdds):

@@ -10,7 +10,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation import rand, randn
+from tracegrad.tensors.creation.random_numbers import rand, randn
 from tracegrad.tensors.tensor import Tensor, from_array
 
 _GAINS = {"linear": 1.0, "sigmoid": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,

@@ -9,7 +9,7 @@ import numpy as np
 from tracegrad.errors import OutOfMemoryError, TraceError
 from tracegrad.graph.ir import ADDRESSED, user_location
 from tracegrad.support.modes import state
-from tracegrad.tensors.creation import empty
+from tracegrad.tensors.creation.filled import empty
 from tracegrad.tensors.tensor import Tensor, from_array
 
 

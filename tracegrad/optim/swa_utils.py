@@ -15,7 +15,7 @@ from tracegrad.optim.lr_scheduler import LRScheduler, _per_group
 from tracegrad.optim.optimizer import Optimizer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation import zeros
+from tracegrad.tensors.creation.filled import zeros
 from tracegrad.tensors.tensor import Tensor
 
 Average = Callable[[Tensor, Tensor, Any], Any]

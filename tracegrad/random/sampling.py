@@ -18,14 +18,15 @@ from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
-from tracegrad.tensors.creation import _create, _draw
+from tracegrad.tensors.creation.arguments import create
+from tracegrad.tensors.creation.random_numbers import seed_and_offset
 from tracegrad.tensors.tensor import Tensor, new_tensor
 
 
 def _counts(draw: Callable[..., Any], *parameters: Tensor) -> Tensor:
     """draw(NumPy's generator, *parameters), as the first's dtype. Its derivative is 0, as torch has it."""
     given, like = [p.detach() for p in parameters], (parameters[0].shape, parameters[0].dtype)
-    seed, offset = _draw(like[0], 1)
+    seed, offset = seed_and_offset(like[0], 1)
 
     def on_host(seed: Any, offset: Any, *values: Any) -> Any:
         stream = np.random.Generator(np.random.Philox(key=int(seed), counter=[0, 0, 1, int(offset)]))
@@ -81,7 +82,7 @@ def von_mises_numbers(concentration: Tensor) -> Tensor:
     return _counts(lambda stream, k: stream.vonmises(0.0, np.asarray(k, np.float64)), concentration)
 
 
-@_create(draws=True)
+@create(draws=True)
 def poisson(input: Tensor) -> Tensor:
     """Numbers of events of rate `input` (floats, not negative), as its dtype. On the host; generator: as in `rand`.
 
@@ -100,7 +101,7 @@ def poisson(input: Tensor) -> Tensor:
     return _counts(draw, input)
 
 
-@_create(draws=True)
+@create(draws=True)
 def binomial(count: Tensor, prob: Tensor) -> Tensor:
     """How many of `count` trials of probability `prob` succeed, both float tensors of one dtype that broadcast. On the host.
 

@@ -10,7 +10,7 @@ from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensors.creation import full
+from tracegrad.tensors.creation.filled import full
 from tracegrad.tensors.tensor import Tensor
 
 

@@ -10,7 +10,7 @@ from tracegrad.nn.module import Module
 from tracegrad.nn.modules.linear import uniform_by_fan_in
 from tracegrad.nn.modules.sizes import Size, as_tuple
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensors.creation import empty
+from tracegrad.tensors.creation.filled import empty
 from tracegrad.tensors.tensor import Tensor
 
 

@@ -18,7 +18,7 @@ from tracegrad.nn.modules.normalization import BatchNorm1d, BatchNorm2d, BatchNo
 from tracegrad.nn.modules.sizes import Size
 from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.support.modes import no_grad, state
-from tracegrad.tensors.creation import zeros
+from tracegrad.tensors.creation.filled import zeros
 
 
 class _Lazy(Module):

@@ -10,7 +10,7 @@ from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensors.creation import empty
+from tracegrad.tensors.creation.filled import empty
 from tracegrad.tensors.tensor import Tensor
 
 

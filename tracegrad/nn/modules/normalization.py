@@ -13,7 +13,7 @@ from tracegrad.nn.modules.sizes import Size, as_tuple
 from tracegrad.nn.parameter import Parameter
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation import ones, zeros
+from tracegrad.tensors.creation.filled import ones, zeros
 from tracegrad.tensors.tensor import Tensor
 
 

@@ -23,7 +23,7 @@ from tracegrad.nn.parameter import Parameter
 from tracegrad.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.support import modes
-from tracegrad.tensors.creation import empty, zeros
+from tracegrad.tensors.creation.filled import empty, zeros
 from tracegrad.tensors.tensor import Tensor
 
 State = tuple[Tensor, ...]

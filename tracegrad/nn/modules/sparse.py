@@ -11,7 +11,8 @@ from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation import empty, tensor
+from tracegrad.tensors.creation.filled import empty
+from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.tensor import Tensor
 
 

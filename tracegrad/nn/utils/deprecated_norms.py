@@ -13,7 +13,7 @@ from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter, UninitializedParameter
 from tracegrad.nn.utils.parametrize import compute_attribute, computed_attribute, plain_attribute
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation import randn
+from tracegrad.tensors.creation.random_numbers import randn
 
 M = TypeVar("M", bound=Module)
 

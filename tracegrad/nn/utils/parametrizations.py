@@ -12,7 +12,7 @@ from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.utils.parametrize import register_parametrization
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation import randn
+from tracegrad.tensors.creation.random_numbers import randn
 from tracegrad.tensors.tensor import Tensor
 
 

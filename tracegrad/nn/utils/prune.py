@@ -16,7 +16,8 @@ from tracegrad.nn.utils.convert_parameters import parameters_to_vector
 from tracegrad.nn.utils.deprecated_norms import removed_parts, taken_parameter
 from tracegrad.nn.utils.parametrize import compute_attribute, computed_attribute
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation import ones_like, rand, zeros_like
+from tracegrad.tensors.creation.filled import ones_like, zeros_like
+from tracegrad.tensors.creation.random_numbers import rand
 from tracegrad.tensors.tensor import Tensor
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError, ArgumentTypeError
 from tracegrad.ops.arrays.shaping import stack
 from tracegrad.support.dtypes import float64
-from tracegrad.tensors.creation import as_tensor, tensor
+from tracegrad.tensors.creation.from_data import as_tensor, tensor
 from tracegrad.tensors.tensor import Tensor
 
 

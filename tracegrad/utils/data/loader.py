@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from tracegrad.errors import ArgumentError
-from tracegrad.tensors.creation import tensor
+from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.utils.data.collate import default_collate, default_convert
 from tracegrad.utils.data.datasets import IterableDataset, Subset, TensorDataset, samples
 from tracegrad.utils.data.samplers import BatchSampler, RandomSampler, SequentialSampler

@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 from tracegrad.errors import ArgumentError, ArgumentTypeError
 from tracegrad.support.dtypes import float64
 from tracegrad.support.random_state import using
-from tracegrad.tensors.creation import multinomial, randint, randperm, tensor
+from tracegrad.tensors.creation.from_data import tensor
+from tracegrad.tensors.creation.random_numbers import multinomial, randint, randperm
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -1,0 +1,121 @@
+"""What creation functions share: the decorator that exports them, sizes, numbers and dtypes as users give them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    OutOfMemoryError,
+    of_memory,
+)
+from tracegrad.execute.compile import find_device
+from tracegrad.execute.eager_executor import Remembered
+from tracegrad.graph.ir import Aval
+from tracegrad.graph.operators import F, public
+from tracegrad.graph.primitive import Shape
+from tracegrad.support import dtypes, random_state
+from tracegrad.support.layouts import accept
+from tracegrad.support.modes import state
+from tracegrad.tensors import methods
+from tracegrad.tensors.tensor import Tensor
+
+_FIRST = methods                    # imported for what it makes of Tensor
+_RUN_TIME = Aval((), dtypes.float64, True)
+_TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
+
+
+def create(*names: str, draws: bool = False, again: bool = False) -> Callable[[F], F]:
+    """Decorator: export the function, which also takes torch's layout, memory_format and pin_memory (support/layouts.py); draws: and
+    generator.
+
+    again: what it makes of numbers depends on nothing else, and is remembered if it is small (see execute/eager_executor.py).
+    """
+
+    def attach(make: F) -> F:
+        known = Remembered()
+
+        def made_by(args: Any, kwargs: Any) -> Any:
+            try:
+                return make(*args, **kwargs)
+            except (OutOfMemoryError, MemoryError, ValueError) as error:
+                refused = of_memory(make.__name__, error)
+                if refused is None:
+                    raise
+                refused.on(find_device())
+                raise refused from error.__cause__
+
+        @functools.wraps(make)
+        def entry(*args: Any, **kwargs: Any) -> Any:
+            if not kwargs or _TORCHS.isdisjoint(kwargs):
+                key = known.key(args, kwargs) if again else None
+                if key is None:
+                    return made_by(args, kwargs)
+                device = find_device()
+                node = known.node(key, device)
+                if node is not None:
+                    return Tensor(node, device)
+                made = made_by(args, kwargs)
+                if made._device is device:
+                    known.learn(key, made._n)
+                return made
+            name = make.__name__
+            accept(name, kwargs)
+            if not draws:
+                return made_by(args, kwargs)
+            with random_state.using(name, kwargs.pop("generator", None)):
+                return made_by(args, kwargs)
+
+        return public(*(names or (make.__name__,)), method=False)(entry)  # type: ignore[return-value]
+
+    return attach
+
+
+def shape_of(call: str, size: Sequence[Any]) -> Shape:
+    """The shape given as f(2, 3) or f((2, 3))."""
+    if len(size) == 1 and isinstance(size[0], (tuple, list)):
+        size = size[0]
+    out = []
+    for n in size:
+        number = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+        if not number or n < 0:
+            raise (ArgumentError if number else ArgumentTypeError)(f"{call}: sizes are non-negative ints, got {tuple(size)}")
+        out.append(int(n))
+    return tuple(out)
+
+
+def sized(make: Any) -> Any:
+    """Decorator: what `make` takes as *size may also be given by name, as f(size=(2, 3))."""
+
+    @functools.wraps(make)
+    def entry(*args: Any, **kwargs: Any) -> Tensor:
+        if "size" in kwargs:
+            args = (*args, kwargs.pop("size"))
+        return make(*args, **kwargs)  # type: ignore[no-any-return]
+
+    return entry
+
+
+def python_number(call: str, value: Any, may_be_complex: bool = False) -> Any:
+    """A Python number for one, or for a numpy scalar or a tensor of one element."""
+    if isinstance(value, (Tensor, np.generic)):
+        value = value.item()
+    if not isinstance(value, (int, float, complex) if may_be_complex else (int, float)):
+        raise ArgumentTypeError(f"{call}: expected a {'real ' if isinstance(value, complex) else ''}number, got {value!r}")
+    return value
+
+
+def number_or_node(call: str, value: Any, dtype: Any) -> Any:
+    """A Python number, or the node of a float that was given to a @trace function, which has no value yet, for a float dtype."""
+    if state.trace is not None and isinstance(value, Tensor) and value._node().aval == _RUN_TIME and dtypes.is_float(float_dtype(dtype)):
+        return value._node()
+    return python_number(call, value, True)
+
+
+def float_dtype(dtype: Any) -> Any:
+    return dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)

@@ -1,0 +1,112 @@
+"""Methods that make tensors like another or overwrite one with random numbers: `x.new_zeros(2)`, `x.normal_()`."""
+
+from __future__ import annotations
+
+from math import log1p, pi
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import (
+    ArgumentError,
+)
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.primitive import fails
+from tracegrad.support import dtypes, random_state
+from tracegrad.tensors.creation.filled import empty, empty_strided, full, ones, zeros
+from tracegrad.tensors.creation.from_data import tensor
+from tracegrad.tensors.creation.random_numbers import (
+    check_positive,
+    computed_dtype,
+    draw_bernoulli,
+    draw_exponential,
+    draw_integers,
+    rand,
+    randn,
+)
+from tracegrad.tensors.tensor import Tensor
+
+
+def fill_randomly(name: str, draw: Any) -> Any:
+    """An in-place method that overwrites a tensor with random numbers."""
+
+    def method(self: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
+        with random_state.using(name, generator):
+            return self.copy_(draw(self, *args, **kwargs))
+
+    method.__name__, method.__doc__ = name, f"Overwrite with random numbers ({name[:-1]})."
+    return method
+
+
+def _uniform(x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+    if fails(low <= high):
+        raise ArgumentError(f"uniform_: the range must go up, got {low} to {high}")
+    return rand(x.shape, dtype=x.dtype, device=x.device) * (high - low) + low  # type: ignore[no-any-return]
+
+
+def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    if fails(std >= 0):
+        raise ArgumentError(f"normal_: std must not be negative, got {std}")
+    return randn(x.shape, dtype=x.dtype, device=x.device) * std + mean  # type: ignore[no-any-return]
+
+
+Tensor.uniform_ = fill_randomly("uniform_", _uniform)  # type: ignore[attr-defined]
+Tensor.normal_ = fill_randomly("normal_", _normal)  # type: ignore[attr-defined]
+
+
+def _cauchy(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    check_positive("cauchy_", "sigma", sigma)
+    u = rand(x.shape, dtype=computed_dtype("cauchy_", x), device=x.device)
+    return ((u - 0.5) * pi).tan() * sigma + median  # type: ignore[no-any-return]
+
+
+def _geometric(x: Tensor, p: float) -> Tensor:
+    if not 0.0 < p <= 1.0:
+        raise ArgumentError(f"geometric_: p must be above 0 and at most 1, got {p}")
+    u = rand(x.shape, dtype=dtypes.float64 if x.dtype == dtypes.float64 else dtypes.float32, device=x.device)
+    return ((-u).log1p() * (1.0 / log1p(-p) if p < 1.0 else 0.0)).ceil().clamp(min=1.0)  # type: ignore[no-any-return]
+
+
+def _log_normal(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    check_positive("log_normal_", "std", std)
+    return (randn(x.shape, dtype=computed_dtype("log_normal_", x), device=x.device) * std + mean).exp()  # type: ignore[no-any-return]
+
+
+def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tensor:
+    if high is None:                                            # random_(to), or up to what the dtype holds exactly
+        digits = dtypes.finfo(x.dtype).nmant + 1 if dtypes.is_float(x.dtype) else 1
+        most = min(np.iinfo(x.dtype).max, 2**63 - 2) + 1 if dtypes.is_int(x.dtype) else 2**digits
+        high = most if low is None else low
+        low = 0
+    return draw_integers("random_", low, high, (x.shape,), dtypes.int64, x.device).to(dtype=x.dtype)
+
+
+Tensor.bernoulli_ = fill_randomly("bernoulli_", lambda x, p=0.5: draw_bernoulli("bernoulli_", x, p))  # type: ignore[attr-defined]
+
+
+def _fill_as(name: str, draw: Any) -> None:
+    setattr(Tensor, name, fill_randomly(name, lambda x, *args, **named: draw(x, *args, **named).to(dtype=x.dtype)))
+
+
+for _name, _distribution in dict(
+    exponential_=draw_exponential, cauchy_=_cauchy, geometric_=_geometric, log_normal_=_log_normal, random_=_random
+).items():
+    _fill_as(_name, _distribution)
+
+
+def _new(make: Any) -> Any:
+    """A creation function as a method: with the tensor's dtype and device unless given."""
+
+    def method(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **size: Any) -> Tensor:
+        given = dict(dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        return make(*args, **given, **size)  # type: ignore[no-any-return]
+
+    method.__name__ = f"new_{make.__name__}"
+    method.__doc__ = f"Like `tg.{make.__name__}`, with this tensor's dtype and device unless given."
+    return method
+
+
+for _make in (tensor, zeros, ones, empty, full, empty_strided):
+    setattr(Tensor, f"new_{_make.__name__}", _new(_make))
+for _name in ("bernoulli", "multinomial"):
+    setattr(Tensor, _name, PUBLIC[_name])

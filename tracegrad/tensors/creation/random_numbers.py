@@ -1,0 +1,210 @@
+"""Random tensors: rand, randn, randint, bernoulli, multinomial. They draw from the stream of `random_state`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nan, prod
+from typing import Any
+
+from tracegrad.errors import (
+    ArgumentError,
+    DTypeError,
+)
+from tracegrad.execute.compile import find_device
+from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.primitive import Shape, broadcast_shapes, cast, data, scalar
+from tracegrad.ops.arguments import integer
+from tracegrad.ops.arrays import random_bits
+from tracegrad.ops.arrays.index_checks import in_range
+from tracegrad.ops.arrays.pointwise import where
+from tracegrad.support import dtypes, random_state
+from tracegrad.support.modes import state
+from tracegrad.tensors.creation.arguments import create, float_dtype, shape_of, sized
+from tracegrad.tensors.creation.filled import like_function
+from tracegrad.tensors.tensor import Tensor, new_tensor
+
+
+def seed_and_offset(shape: Shape, numbers: int) -> tuple[Node, Node]:
+    """Seed and offset for `numbers` draws per element of `shape`; of every example of a vmap whose randomness is "different"."""
+    own = [(scope.number, scope.size) for scope in state.scopes if scope.randomness == "different"]
+    if any(scope.randomness == "error" for scope in state.scopes):
+        raise ArgumentError("vmap: a random function was called inside; pass randomness='different' for numbers of each example's own or "
+                            "'same' for equal ones, or draw outside and map over what is drawn")
+    step = Aval((*shape, numbers), dtypes.int64).size        # (it refuses what no index reaches, before anything is drawn)
+    count = step * prod(size for _, size in own)
+    if state.trace is not None:
+        seed, offset = state.trace.random(count)
+    else:
+        seed = data(Aval((), dtypes.int64, True), random_state.seed())
+        offset = data(Aval((), dtypes.int64, True), random_state.offset())
+        random_state.advance(count)
+    for index, size in reversed(own):           # the numbers of an inner vmap's examples stand side by side
+        offset = cast(offset, dtypes.int64) + index * step
+        step *= size
+    return seed, offset
+
+
+def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, requires_grad: bool, *more: Any) -> Tensor:
+    """A tensor of numbers that `draw`, one of random_bits', makes."""
+    where = None if state.trace is not None else find_device(device)
+    return new_tensor(draw(*seed_and_offset(shape, 1), *more, shape, dtype, device=where), where or device, requires_grad)
+
+
+@create(draws=True)
+@sized
+def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Uniform in [0, 1); of a complex dtype, both parts."""
+    shape = shape_of("rand", size)
+    if float_dtype(dtype).kind == "c":
+        z = PUBLIC["view_as_complex"](rand(*shape, 2, dtype=dtypes.real_of(float_dtype(dtype)), device=device))
+        return new_tensor(z._node(), z.device, requires_grad)
+    return _drawn(random_bits.uniform, shape, float_dtype(dtype), device, requires_grad)
+
+
+@create(draws=True)
+@sized
+def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Standard normal; of a complex dtype circular, of variance 1: both parts have variance 1/2."""
+    shape = shape_of("randn", size)
+    if float_dtype(dtype).kind == "c":
+        z = PUBLIC["view_as_complex"](randn(*shape, 2, dtype=dtypes.real_of(float_dtype(dtype)), device=device) * 0.5**0.5)
+        return new_tensor(z._node(), z.device, requires_grad)
+    return _drawn(random_bits.normal, shape, float_dtype(dtype), device, requires_grad)
+
+
+rand_like = like_function("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g))
+randn_like = like_function("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requires_grad=g))
+
+
+@create(draws=True)
+def randint(low: Any = 0, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None,
+            requires_grad: bool = False) -> Tensor:
+    """Integers from low (inclusive) to high (exclusive): randint(low, high, size), or randint(high, size) from 0 on.
+
+    Raises ArgumentError if there is no integer between them, DTypeError if one does not fit dtype.
+    """
+    if size is None:
+        low, high, size = 0, low, high
+    elif high is None:
+        low, high = 0, low
+    out = draw_integers("randint", low, high, (size,), dtypes.int64 if dtype is None else dtype, device)
+    return out.requires_grad_() if requires_grad else out
+
+
+def draw_integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: Any, device: Any) -> Tensor:
+    low, high = integer(call, "low", low), integer(call, "high", high)
+    if not low < high:
+        raise ArgumentError(f"{call}: low must be below high, got {low} and {high}")
+    found, shape = dtypes.as_dtype(dtype), shape_of(call, size)
+    for bound in (low, high - 1):
+        scalar(call, bound, found)
+    return _drawn(random_bits.randint, shape, found, device, False, low, high)
+
+
+@create(draws=True)
+def randint_like(input: Tensor, low: Any = 0, high: Any = None, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Like `randint`, with the shape, dtype and device of `input` unless given: randint_like(x, high) or randint_like(x, low, high)."""
+    if not isinstance(input, Tensor):
+        raise DTypeError(f"randint_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
+    low, high = (0, low) if high is None else (low, high)
+    return draw_integers("randint_like", low, high, input.shape, dtype or input.dtype, device or input.device)
+
+
+@create(draws=True)
+def randperm(n: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A random order of 0 ... n - 1 (int64)."""
+    found = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype)
+    scalar("randperm", max(0, *shape_of("randperm", (n,))), found)                 # whether the dtype holds them
+    out = rand((n,), device=device).argsort().to(dtype=found)
+    return out.requires_grad_() if requires_grad else out  # type: ignore[no-any-return]
+
+
+@create(draws=True)
+def bernoulli(input: Tensor, p: Any = None) -> Tensor:
+    """1 with probability `input` (or with probability p, if given), else 0; its shape and dtype.
+
+    A tensor's elements that are no probabilities give NaN (torch: an error); a number outside [0, 1] is an ArgumentError.
+    """
+    if p is None and not dtypes.is_float(input.dtype):
+        raise DTypeError(f"bernoulli: takes probabilities in a float tensor, got {input.dtype}; use x.float(), or give p")
+    return draw_bernoulli("bernoulli", input, input if p is None else p)
+
+
+def draw_bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
+    if not isinstance(p, Tensor) and not 0.0 <= p <= 1.0:
+        raise ArgumentError(f"{call}: p must be from 0 to 1, got {p}")
+    wide = p.dtype if isinstance(p, Tensor) and p.dtype == dtypes.float64 else dtypes.float32
+    drawn: Tensor = (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)
+    if not isinstance(p, Tensor) or not dtypes.is_float(x.dtype):
+        return drawn
+    return where((p >= 0.0) & (p <= 1.0), drawn, nan)  # type: ignore[no-any-return]
+
+
+@create(draws=True)
+def normal(
+    mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Normal, with the given means and standard deviations: tensors that broadcast, or numbers; two numbers need a size.
+
+    Raises ArgumentError for a negative std and for numbers without a size.
+    """
+    if not isinstance(std, Tensor) and not std >= 0:
+        raise ArgumentError(f"normal: std must not be negative, got {std}")
+    given = [v for v in (mean, std) if isinstance(v, Tensor)]
+    if not given:
+        if size is None:
+            raise ArgumentError("normal: two numbers need a size; or give mean or std as a tensor")
+        drawn = randn(size, dtype=dtype, device=device) * std + mean
+        return drawn.requires_grad_() if requires_grad else drawn  # type: ignore[no-any-return]
+    if size is not None:
+        raise ArgumentError("normal: a size is for two numbers; tensors have their own")
+    for v in given:
+        if not dtypes.is_float(v.dtype):
+            raise DTypeError(f"normal: mean and std must be float tensors, got {v.dtype}; use x.float()")
+    shape = broadcast_shapes("normal", [v.shape for v in given])
+    found = given[0].dtype if len(given) == 1 else dtypes.promote(given[0].dtype, given[1].dtype)
+    return (randn(shape, dtype=found, device=given[0].device) * std + mean).detach()  # type: ignore[no-any-return]
+
+
+@create(draws=True)
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
+    """num_samples indices (int64) drawn with probabilities proportional to a vector, or to each row of a matrix.
+
+    Without replacement, an index is drawn once at most: by the order of p / e, with e exponential (Efraimidis & Spirakis 2006). Negative
+    probabilities, or too few positive ones, are an IndexOutOfRange when the result is looked at.
+    """
+    if input.ndim not in (1, 2) or not dtypes.is_float(input.dtype) or not input.shape[-1]:
+        raise DTypeError(f"multinomial: takes a vector or matrix of float probabilities, got {input.dtype} {input.shape}")
+    n, k = input.shape[-1], integer("multinomial", "num_samples", num_samples)
+    if k < 1 or (k > n and not replacement):
+        raise ArgumentError(f"multinomial: num_samples must be from 1 to {n} (any number with replacement), got {k}")
+    p = input.detach().to(dtype=dtypes.float32) if dtypes.is_half(input.dtype) else input.detach()
+    valid = ((p >= 0) & (p < float("inf"))).all(-1, True) & ((p > 0).sum(-1, True) >= (1 if replacement else k))
+    if replacement:
+        total = p.cumsum(-1)
+        most = total.narrow(-1, n - 1, 1)
+        drawn = (rand((*p.shape[:-1], k), dtype=p.dtype, device=p.device) * most).minimum(most.nextafter(most * 0.0))
+        found = PUBLIC["searchsorted"](total, drawn, right=True)
+    else:
+        found = (p / draw_exponential(p)).topk(k, -1)[1]
+    node = where(valid, found, -1)._node()
+    checked = in_range(node, n, "multinomial", "a drawn index (-1: of bad probabilities)", f"{n} probabilities")
+    return new_tensor(checked, input.device)
+def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
+    check_positive("exponential_", "lambd", lambd)
+    u = rand(x.shape, dtype=computed_dtype("exponential_", x), device=x.device)
+    least = float(dtypes.finfo(u.dtype).eps) / 2                    # never 0, as in torch: logarithms are taken of these
+    return where(u == 0.0, least, -(-u).log1p()) * (1.0 / lambd)  # type: ignore[no-any-return]
+
+
+def check_positive(call: str, what: str, value: float) -> None:
+    if not value > 0:
+        raise ArgumentError(f"{call}: {what} must be positive, got {value}")
+
+
+def computed_dtype(call: str, x: Tensor) -> Any:
+    """The dtype that a distribution is computed in: float32 for those of 16 bits."""
+    if not dtypes.is_float(x.dtype):
+        raise DTypeError(f"{call}: makes floats, not {x.dtype}")
+    return dtypes.float32 if dtypes.is_half(x.dtype) else x.dtype
