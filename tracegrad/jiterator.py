@@ -14,8 +14,8 @@ from math import e, inf, log, nan, pi
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import broadcast_shapes
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import promote
 from tracegrad.tensors.tensor import Tensor

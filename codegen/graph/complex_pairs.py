@@ -14,8 +14,10 @@ import numpy as np
 
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.errors import GraphError
+from tracegrad.graph.families import not_taken
 from tracegrad.graph.ir import Aval, Graph, Node
-from tracegrad.graph.primitive import Pair, Primitive, Shared, bind, const, data, not_taken, placeholder
+from tracegrad.graph.leaves import Shared
+from tracegrad.graph.primitive import Pair, Primitive, bind, const, data, placeholder
 from tracegrad.ops.primitives.movement import narrow, reshape
 from tracegrad.support import dtypes
 from tracegrad.support.cache import memoize

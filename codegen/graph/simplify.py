@@ -15,8 +15,9 @@ import numpy as np
 
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.errors import CompilerBug, ShapeError
+from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.primitive import bind, broadcast_shapes, cast, const
+from tracegrad.graph.primitive import bind, cast, const
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind, is_float, is_half, is_int
 

@@ -15,7 +15,8 @@ from typing import Any
 from tracegrad.codegen.graph.matrix_functions import COMPOSED
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.graph.ir import Aval, Graph, Node
-from tracegrad.graph.primitive import REGISTRY, Primitive, Shared, bind
+from tracegrad.graph.leaves import Shared
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind
 from tracegrad.ops.linalg import eigen, factorizations, inverses, matrix_exponential
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import complex_of, real_of

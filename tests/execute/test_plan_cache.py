@@ -21,7 +21,8 @@ from tests.helpers import corpus
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute import plan_cache
 from tracegrad.execute.compile import Program, executable_graph
-from tracegrad.graph.primitive import REGISTRY, Elementwise
+from tracegrad.graph.families import Elementwise
+from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import namer
 from tracegrad.support.plan import HostStep, Target
 from tracegrad.support.tuning import Tuning, tuned

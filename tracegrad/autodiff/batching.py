@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tracegrad.graph.ir import Node, located, topological
-from tracegrad.graph.primitive import REGISTRY, Bundle, CustomCall, Shared, bind, const, iota
+from tracegrad.graph.leaves import Bundle, CustomCall, Shared
+from tracegrad.graph.primitive import REGISTRY, bind, const, iota
 from tracegrad.ops.primitives.movement import concat, expand, narrow, permute, reshape
 
 Rule = Callable[[Node, list[Node], list[bool], int], Node]

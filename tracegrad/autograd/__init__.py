@@ -20,8 +20,9 @@ from tracegrad.execute.compile import free_saved, lock, realize
 from tracegrad.execute.deferred import flush
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node, forget_operands, own_nodes, topological, user_location
+from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import REGISTRY, CustomCall, bind, saves, unique
+from tracegrad.graph.primitive import REGISTRY, bind, saves, unique
 from tracegrad.support.cache import listed
 from tracegrad.support.modes import enable_grad, no_grad, set_grad_enabled, state
 from tracegrad.tensors.scopes import inference_mode

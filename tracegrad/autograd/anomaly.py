@@ -11,7 +11,7 @@ from tracegrad.errors import AutogradError
 from tracegrad.execute.compile import find_device
 from tracegrad.execute.partition import device_of
 from tracegrad.graph.ir import Node, topological
-from tracegrad.graph.primitive import CustomCall
+from tracegrad.graph.leaves import CustomCall
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor

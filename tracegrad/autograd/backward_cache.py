@@ -25,7 +25,8 @@ from tracegrad.execute.compile import Device
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
 from tracegrad.graph.canonical import Key, contribution, fixed
 from tracegrad.graph.ir import Folded, Location, Node, derivative_of, forget_operands
-from tracegrad.graph.primitive import REGISTRY, CustomCall, data, saves
+from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.primitive import REGISTRY, data, saves
 from tracegrad.support.cache import Cache
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state

@@ -25,8 +25,9 @@ from tracegrad.control_flow.scan import Body, loop_nodes, turn_draws
 from tracegrad.control_flow.while_loop import while_nodes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tracegrad.graph.ir import Aval, Node, own_nodes, topological
+from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.operators import public
-from tracegrad.graph.primitive import REGISTRY, CustomCall, as_node, bind, cast, different_devices, iota, placeholder
+from tracegrad.graph.primitive import REGISTRY, as_node, bind, cast, different_devices, iota, placeholder
 from tracegrad.ops.arrays.index_checks import counts_where
 from tracegrad.ops.arrays.pointwise import logical_not
 from tracegrad.ops.arrays.shaping import cat, stack

@@ -17,7 +17,8 @@ from tracegrad.control_flow.scan import Loop, loop_nodes
 from tracegrad.execute.deferred import flushes, waiting
 from tracegrad.graph.canonical import Key, canonical, contribution
 from tracegrad.graph.ir import Node, own_nodes
-from tracegrad.graph.primitive import REGISTRY, CustomCall, in_registry, placeholder
+from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.primitive import REGISTRY, in_registry, placeholder
 from tracegrad.ops.primitives.movement import concat, narrow, reshape
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor, held_elsewhere

@@ -23,7 +23,8 @@ from tracegrad.control_flow.numpy_loop import turns
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.canonical import Key, canonical
 from tracegrad.graph.ir import Aval, Graph, Node, topological
-from tracegrad.graph.primitive import REGISTRY, CustomCall, Shared, bind, in_registry, placeholder, to_keep
+from tracegrad.graph.leaves import CustomCall, Shared
+from tracegrad.graph.primitive import REGISTRY, bind, in_registry, placeholder, to_keep
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.ops.primitives.movement import narrow, permute, reshape
 from tracegrad.support.cache import listed

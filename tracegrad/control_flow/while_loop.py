@@ -18,7 +18,8 @@ from tracegrad.autodiff.derivatives import dense, substituted, variable, zeros_l
 from tracegrad.control_flow.scan import Body, needed_inputs, outputs
 from tracegrad.execute.compile import Program, upload
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import REGISTRY, CustomCall, Shared, bind, placeholder
+from tracegrad.graph.leaves import CustomCall, Shared
+from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import differentiable
 from tracegrad.support.modes import state

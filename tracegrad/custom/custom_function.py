@@ -21,7 +21,8 @@ from tracegrad.autodiff.derivatives import zeros_like
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError
 from tracegrad.execute.compile import Device
 from tracegrad.graph.ir import Aval, Node, topological
-from tracegrad.graph.primitive import REGISTRY, CustomCall, bind, cast, placeholder
+from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.primitive import REGISTRY, bind, cast, placeholder
 from tracegrad.support import dtypes
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import dtype_kind

@@ -10,8 +10,9 @@ import numpy as np
 from tracegrad.custom.custom_function import opaque_value
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from tracegrad.graph.ir import Aval
+from tracegrad.graph.leaves import Shared
 from tracegrad.graph.operators import public
-from tracegrad.graph.primitive import Shared, bind, own_name
+from tracegrad.graph.primitive import bind, own_name
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor, from_array

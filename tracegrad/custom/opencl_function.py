@@ -11,9 +11,11 @@ import numpy as np
 
 from tracegrad.custom.custom_function import Function
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, UnsupportedError
+from tracegrad.graph.families import Elementwise, refuse_complex
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.leaves import Shared
 from tracegrad.graph.operators import public
-from tracegrad.graph.primitive import Elementwise, Shared, bind, different_devices, own_name, refuse_complex
+from tracegrad.graph.primitive import bind, different_devices, own_name
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 
 from tracegrad.distributions.constraints import Constraint
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
+from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Size
-from tracegrad.graph.primitive import broadcast_shapes
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.creation.from_data import tensor

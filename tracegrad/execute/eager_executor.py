@@ -21,10 +21,11 @@ from tracegrad.execute.policy import AT_ONCE
 from tracegrad.graph import cached_subgraphs
 from tracegrad.graph.cached_subgraphs import Template
 from tracegrad.graph.canonical import resolve
+from tracegrad.graph.families import Movement
 from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
 from tracegrad.graph.primitive import AT_ONCE as FAMILIES
-from tracegrad.graph.primitive import NOWHERE, REGISTRY, Movement, data, in_registry
+from tracegrad.graph.primitive import NOWHERE, REGISTRY, data, in_registry
 from tracegrad.numpy_backend.numpy_program import Routine
 from tracegrad.runtime.buffer import Held, hold
 from tracegrad.support.blas import quiet, quietly, shared_among_threads

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import Node, topological
-from tracegrad.graph.primitive import REGISTRY, Movement
+from tracegrad.graph.primitive import REGISTRY
 
 _TRANSFER = REGISTRY["transfer"]
 Seen = Callable[[Node], Node]           # compile.resolve: the node that holds a value, behind what only differentiation cares about

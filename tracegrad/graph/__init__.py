@@ -1,1 +1,1 @@
-"""What a program is made of: nodes and graphs (`ir`), what an operation has to say of itself (`primitive`), their text and their checks."""
+"""What a program is made of: nodes and graphs (`ir`), what an operation says of itself (`primitive`, `families`), text and checks."""

@@ -1,4 +1,4 @@
-"""Primitives: what a node of the graph applies. Start at `Primitive`; the families below say what an op class must give.
+"""Primitives: what a node of the graph applies. Start at `Primitive`; `families.py` says what an op class must give.
 
 One op is one class in `tracegrad/ops/`: name, shape rule, numpy meaning, derivative and OpenCL expression together. A class
 that lacks a rule fails at import. `REGISTRY` (name -> the op's one instance) is the only list of ops; tests run over it.
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
+from tracegrad.errors import AutogradError, DeviceError, DTypeError
 from tracegrad.graph.cached_subgraphs import calls, describe, executors, learn
 from tracegrad.graph.canonical import number_of, without_number
 from tracegrad.graph.intervals import Interval
@@ -49,8 +49,8 @@ class _Primitives:
 
 primitive = _Primitives()
 Shape = tuple[int, ...]
-_REAL_SCALARS = (bool, int, float)            # numpy.float64 is a float: to torch, too, a Python number that promotes nothing
-_PYTHON_SCALARS = (*_REAL_SCALARS, complex)
+REAL_SCALARS = (bool, int, float)            # numpy.float64 is a float: to torch, too, a Python number that promotes nothing
+PYTHON_SCALARS = (*REAL_SCALARS, complex)
 
 
 class Pair(NamedTuple):
@@ -319,7 +319,7 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
         learn(memo, known[0], known[1], node)
         if loose is not None and node.fn is fn and memo[loose] is None:
             x, = known[1]
-            numbers = [o for o in operands if o.fn is _CONST and o.aval is Aval((), x.aval.dtype)]
+            numbers = [o for o in operands if o.fn is REGISTRY["const"] and o.aval is Aval((), x.aval.dtype)]
             if numbers and x in operands and dtypes.is_float(x.dtype) and not dtypes.is_half(x.dtype):     # (which may round it: `_lost`)
                 twin = Node(fn, operands, dict(attrs), node.aval, node.needs_grad)         # what tells of which template a node is
                 learn(memo, loose, [x, *numbers], twin)
@@ -346,8 +346,8 @@ def as_node(value: Any, name: str = "") -> Node:
     """A Node for a Node or a Python or numpy scalar (a constant; weak if it is a Python scalar). name: the op's, for errors."""
     if isinstance(value, Node):
         return value
-    if isinstance(value, _PYTHON_SCALARS):
-        kind = next(t for t in _PYTHON_SCALARS if isinstance(value, t))
+    if isinstance(value, PYTHON_SCALARS):
+        kind = next(t for t in PYTHON_SCALARS if isinstance(value, t))
         return const(value, dtypes.as_dtype(kind), weak=True)
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return const(value.item(), dtypes.as_dtype(value.dtype))
@@ -355,169 +355,6 @@ def as_node(value: Any, name: str = "") -> Node:
     raise DTypeError(f"{call}expected a Tensor or a Python scalar, got {type(value).__name__}; use tg.tensor(...) for arrays and lists")
 
 
-# ---------------------------------------------------------------------------------------------------------------- leaves
-
-
-class Const(Primitive):
-    """A scalar known at compile time: it stands as a literal in the kernel's text."""
-
-    name, family, differentiable, number = "const", "leaf", False, True
-
-    def aval(self, *, value: Any, bits: bytes, weak: bool) -> Aval:
-        return Aval((), value.dtype, weak)
-
-    def numpy(self, *, value: Any, bits: bytes, weak: bool) -> Any:
-        return np.asarray(value)
-
-    def interval(self, node: Node, *operands: Interval) -> Interval | None:
-        value = node.attrs["value"]
-        return (int(value), int(value)) if value.dtype.kind in "biu" else None
-
-
-class Placeholder(Primitive):
-    """An input of a captured program. `uid` makes each one unique."""
-
-    name, family, differentiable, constant = "placeholder", "leaf", False, False
-
-    def aval(self, *, uid: int, aval: Aval, label: str) -> Aval:
-        return aval
-
-    def numpy(self, **attrs: Any) -> Any:
-        raise NotImplementedError("a placeholder has no value of its own")
-
-
-class Data(Primitive):
-    """A leaf that holds a computed or uploaded value (`node.value`)."""
-
-    name, family, differentiable, constant = "data", "leaf", False, False
-
-    def aval(self, *, aval: Aval) -> Aval:
-        return aval
-
-    def numpy(self, **attrs: Any) -> Any:
-        raise NotImplementedError("data is read from node.value")
-
-    def interval(self, node: Node, *operands: Interval) -> Interval | None:
-        return node.attrs.get("range")                      # known of what made it
-
-
-class Iota(Primitive):
-    """0, 1, 2, ... along `dim` of `shape`."""
-
-    name, family, differentiable = "iota", "index", False
-
-    def aval(self, *, shape: Shape, dim: int, dtype: DType) -> Aval:
-        return Aval(shape, dtype)
-
-    def numpy(self, *, shape: Shape, dim: int, dtype: DType) -> Any:
-        return np.broadcast_to(np.arange(shape[dim], dtype=dtype).reshape([-1 if i == dim else 1 for i in range(len(shape))]), shape)
-
-    def interval(self, node: Node, *operands: Interval) -> Interval | None:
-        return 0, max(0, node.attrs["shape"][node.attrs["dim"]] - 1)
-
-    cases = [((), dict(shape=(2, 3), dim=1, dtype=dtypes.int64)), ((), dict(shape=(4,), dim=0, dtype=dtypes.float32))]
-
-
-class Bundle(Primitive):
-    """Base of nodes with several results; an `Output` node picks one. The node itself has an empty aval.
-
-    Give `avals(*operands, **attrs) -> tuple[Aval, ...]`. Its vjp gets a list of cotangents (None where nothing came).
-    """
-
-    family = "bundle"
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        raise NotImplementedError
-
-    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
-        return Aval((0,), dtypes.float32)
-
-
-class CustomCall(Bundle):
-    """One call of a user's Function: operands are its raw outputs (graph values), then its tracked inputs.
-
-    Not in REGISTRY: there is one instance per call, made by `custom/custom_function.py`, which gives it `vjp` from the user's backward.
-    (One whose derivative depends on nothing but its operands' shapes is `structural`, and there is one instance of it.)
-    To execution it is nothing (output i *is* operand i); to differentiation it is the only way from the outputs to the inputs.
-    """
-
-    family, differentiable = "custom", True
-    structural: ClassVar[bool] = False
-    batched: Any = None      # batched(operands, size): the results for operands with a batch in front; without it, calls are unrolled
-    kept_results: Any = None     # kept_results(call): what of its operands its derivative reads, and takes long to compute again
-    selects: ClassVar[bool] = False                  # vjp(..., wanted=): only the cotangents of operands with a flag are asked for
-    partial: ClassVar[bool] = False                  # batched(operands, flags, size): only operands with a flag have one
-    pushes: Any = False                              # whether forward mode calls `push`, or is derived from vjp
-
-    def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
-        """The results' tangents from those of the operands, by number."""
-        raise NotImplementedError
-
-    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
-        """The operands that results depend on, as far as differentiation is concerned."""
-        return operands
-
-
-class Output(Primitive):
-    """Result number `index` of a Bundle node."""
-
-    name, family, boundary, moves = "output", "output", True, True
-
-    def aval(self, bundle: Aval, *, index: int, aval: Aval) -> Aval:
-        return aval
-
-    def numpy(self, bundle: Any, *, index: int, aval: Aval) -> Any:
-        return bundle[index]
-
-    def vjp(self, ct: Node, y: Node, bundle: Node, *, index: int, aval: Aval) -> tuple[Any, ...]:
-        raise AutogradError("the cotangent of an output belongs to its bundle: autodiff collects it")
-
-
-class Shared(Primitive):
-    """Base of operations with several results that are computed together: one node a result, which differ in `index` only.
-
-    Give `results(*arrays, **attrs)`: all results, as numpy arrays, and `avals`: their shapes and dtypes.
-    """
-
-    differentiable, expensive = False, True
-    batches: ClassVar[bool] = False                  # leading dimensions of the operands are a batch, the same for all
-    programs: Sequence[tuple[str, Any]] = ()         # the compile.Programs that it runs itself, and what they are
-    # into(outs, *arrays, **attrs): `results`, written into arrays of their shapes; it only reads `arrays`. With it nothing is copied on
-    # devices that compute in the host's memory.
-    into: Any = None
-
-    def __init__(self) -> None:
-        self._memo: tuple[Sequence[Any], dict[str, Any], Sequence[Any], set[int]] | None = None
-
-    def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
-        raise NotImplementedError
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        """Shape and dtype of every result."""
-        raise NotImplementedError
-
-    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
-        return self.avals(*operands, **attrs)[int(attrs["index"])]
-
-    def numpy(self, *arrays: Any, **attrs: Any) -> Any:
-        index = attrs.pop("index")
-        memo = self._memo
-        if memo is None or index in memo[3] or attrs != memo[1] or not _same(arrays, memo[0]):
-            copies = [np.array(a) for a in arrays]   # the function may write into its arguments, as it may elsewhere
-            memo = self._memo = ([np.array(a) for a in arrays], attrs, self.results(*copies, **attrs), set())
-        memo[3].add(index)
-        if len(memo[3]) == len(memo[2]):
-            self._memo = None
-        return memo[2][index]
-
-
-def _same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether these are the same numbers, bit for bit. (The same array may hold others by now.)"""
-    pairs = zip(map(np.asarray, arrays), others, strict=True)
-    return len(arrays) == len(others) and all(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
-
-
-_CONST, _DATA = REGISTRY["const"], REGISTRY["data"]
 _consts = Cache("constants", 1000)               # by value and dtype, Entries: a short way to nodes that are alive
 NOWHERE = Location("", 0, "")
 _uid = [0]
@@ -538,7 +375,7 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
         with np.errstate(over="ignore"):
             exact = dtype.type(value)
         bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
-        node = bind(_CONST, (), {"value": exact, "bits": bits, "weak": weak})
+        node = bind(REGISTRY["const"], (), {"value": exact, "bits": bits, "weak": weak})
         if value and exact.dtype.kind != "c":           # not a zero, which may be -0.0, as may a part of a complex number
             _consts[key] = Entry(node)
     return node
@@ -548,7 +385,7 @@ def a_number(value: float, dtype: DType) -> Node:
     """The same of a float below canonical.MOST that may never come again, as a node of its own."""
     node = Node.__new__(Node)
     exact = dtype.type(value)
-    node.fn, node.operands, node.aval, node.loc = _CONST, (), Aval((), dtype), NOWHERE
+    node.fn, node.operands, node.aval, node.loc = REGISTRY["const"], (), Aval((), dtype), NOWHERE
     node.attrs = {"value": exact, "bits": dtype.str.encode() + exact.tobytes(), "weak": False}
     node.needs_grad, node.constant, node.value = False, True, None
     return node
@@ -560,7 +397,7 @@ def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
         return cast(value, dtype)
     if isinstance(value, np.generic):
         value = value.item()
-    if not isinstance(value, _PYTHON_SCALARS):
+    if not isinstance(value, PYTHON_SCALARS):
         raise DTypeError(f"{name}: expected a number, got {type(value).__name__}")
     if isinstance(value, complex):
         if dtype.kind != "c":
@@ -603,7 +440,7 @@ def data(aval: Aval, value: Any, attrs: dict[str, Any] | None = None) -> Node:
     attrs: its attributes, where they were made before.
     """
     node = _new_node(Node)
-    node.fn, node.operands, node.attrs, node.aval = _DATA, (), {"aval": aval} if attrs is None else attrs, aval
+    node.fn, node.operands, node.attrs, node.aval = REGISTRY["data"], (), {"aval": aval} if attrs is None else attrs, aval
     node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, value
     return node
 
@@ -620,7 +457,7 @@ def renewed(variable: Node, value: Any) -> Node:
     """The variable node of the same leaf, which has got another value. (A step makes one per parameter: no detours here, either.)"""
     aval = variable.aval
     held, node = _new_node(Node), _new_node(Node)
-    held.fn, held.operands, held.attrs, held.aval = _DATA, (), {"aval": aval}, aval
+    held.fn, held.operands, held.attrs, held.aval = REGISTRY["data"], (), {"aval": aval}, aval
     held.loc, held.needs_grad, held.constant, held.value = NOWHERE, False, False, value
     node.fn, node.operands, node.attrs, node.aval = variable.fn, (held,), variable.attrs, aval
     node.loc, node.needs_grad, node.constant, node.value = variable.loc, True, False, None
@@ -630,199 +467,6 @@ def renewed(variable: Node, value: Any) -> Node:
 def iota(shape: Shape, dim: int, dtype: DType = dtypes.int64) -> Node:
     """0, 1, 2, ... along `dim`."""
     return bind(REGISTRY["iota"], (), {"shape": shape, "dim": dim, "dtype": dtype})
-
-
-# -------------------------------------------------------------------------------------------------------------- families
-
-
-def broadcast_shapes(name: str, shapes: Sequence[Shape]) -> Shape:
-    """The common shape, by numpy's rule; a ShapeError names the op and the shapes."""
-    first = shapes[0]
-    if all(s == first for s in shapes):
-        return first
-    n = max(map(len, shapes))
-    out = [1] * n
-    for s in shapes:
-        for i, d in enumerate(s, n - len(s)):
-            if d != 1 and d != out[i]:
-                if out[i] != 1:
-                    raise ShapeError(f"{name}: shapes {' and '.join(str(tuple(s)) for s in shapes)} do not broadcast together "
-                                     f"(sizes {out[i]} and {d} at dimension {i - n}); reshape or unsqueeze one of them")
-                out[i] = d
-    return tuple(out)
-
-
-class Elementwise(Primitive):
-    """y[i] = f(x0[i], x1[i], ...), operands broadcast implicitly and of one dtype.
-
-    Give: `nin`, `numpy`, `vjp`, `opencl(self, *operands: str) -> str` (an expression in plain OpenCL C: operators, ?:, and
-    builtin names; it is used for scalars and for vectors), and `domain` (where tests draw operands).
-    `result`: "same" as the operands, "bool" (comparisons), "float" (integers become the default float first), or "real" (of complex
-    numbers: the dtype of their parts). Those that take complex numbers ("c" in `kinds`) give `pair`.
-    """
-
-    family = "elementwise"
-    required = ("numpy",)
-    nin: ClassVar[int] = 1
-    result: ClassVar[str] = "same"
-    domain: ClassVar[tuple[float, float]] = (-2.0, 2.0)
-    kinds: ClassVar[str] = "biuf"           # dtype kinds it takes
-
-    opencl: Any = None
-
-    def __init_subclass__(cls) -> None:
-        if cls.__dict__.get("name") and cls.opencl is None and cls.pair is None:
-            raise TypeError(f"op class {cls.__name__} lacks opencl")
-        super().__init_subclass__()
-
-    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
-        shape = operands[0].shape
-        for o in operands:
-            if o.shape != shape and o.shape:
-                shape = broadcast_shapes(self.name, [o.shape for o in operands])
-                break
-        dtype = operands[-1].dtype
-        if dtype_kind(dtype) not in self.kinds:
-            raise not_taken(self.name, dtype)
-        weak = operands[0].weak and all(o.weak for o in operands) and self.result != "bool"
-        if self.result == "bool":
-            dtype = dtypes.bool_
-        elif self.result == "real" and dtype.kind == "c":
-            dtype = dtypes.real_of(dtype)
-        return Aval(shape, dtype, weak)
-
-    def prepare(self, args: list[Any]) -> tuple[Node, ...]:
-        return tuple(common_dtype(args, self.result == "float", self.name))
-
-
-def not_taken(name: str, dtype: DType) -> DTypeError:
-    """The error for an operand of a dtype that an operation does not take."""
-    if dtype.kind == "c":
-        return DTypeError(f"{name}: does not take {dtype}; use the real numbers x.real, x.imag, x.abs() or x.angle()")
-    return DTypeError(f"{name}: does not take {dtype}; cast first, for example x.to(tg.float32)")
-
-
-def refuse_complex(name: str, *operands: Any) -> None:
-    """DTypeError if one of `operands` (avals, nodes or tensors) is complex: for operations on real numbers only."""
-    for x in operands:
-        if x.dtype.kind == "c":
-            raise not_taken(name, x.dtype)
-
-
-def by_parts(self: Any, *operands: Any, **attrs: Any) -> Pair:
-    """The `pair` of operations that move elements, or add them up: they do the same to both parts."""
-    def part(k: int) -> Node:
-        chosen = {**attrs, "value": (attrs["value"].real, attrs["value"].imag)[k]} if "value" in attrs else attrs
-        return bind(self, tuple([o[k] if isinstance(o, Pair) else o for o in operands]), chosen)
-
-    return Pair(part(0), part(1))
-
-
-def bilinear(self: Any, a: Pair, b: Pair, **attrs: Any) -> Pair:
-    """The `pair` of products of two operands: four real ones, or two where an operand is a real one that was promoted."""
-    def product(x: Node, y: Node) -> Any:
-        return bind(self, (x, y), attrs)
-
-    if _zeros(a.im):
-        return Pair(product(a.re, b.re), product(a.re, b.im))
-    if _zeros(b.im):
-        return Pair(product(a.re, b.re), product(a.im, b.re))
-    return Pair(product(a.re, b.re) - product(a.im, b.im), product(a.re, b.im) + product(a.im, b.re))
-
-
-def _zeros(x: Node) -> bool:
-    """Whether every element is known to be 0."""
-    while isinstance(x.fn, Movement) and len(x.operands) == 1 and x.fn.name != "pad":
-        x = x.operands[0]
-    return x.fn is _CONST and not x.attrs["value"]
-
-
-def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") -> list[Node]:
-    """Operand nodes cast to the dtype they promote to, by torch's rule: the tensors with dimensions decide; 0-d ones, and
-    after them weak nodes and Python and numpy scalars, only raise the category. name: the op's, for errors.
-    """
-    if len(args) == 2:                      # what nearly all calls are
-        a, b = args
-        if isinstance(a, Node) and not a.aval.weak and (not to_float or dtype_kind(a.aval.dtype) in "fc"):
-            if isinstance(b, Node):
-                if a.aval.dtype is b.aval.dtype and not b.aval.weak:
-                    return [a, b]
-            elif dtype_kind(a.aval.dtype) == "f" and type(b) in _REAL_SCALARS:
-                return [a, scalar(name, b, a.aval.dtype)]
-    args = [a.item() if isinstance(a, np.generic) else a for a in args]
-    dtype: DType | None = None
-    of_scalars: DType | None = None
-    for a in args:
-        if isinstance(a, Node) and not a.aval.weak:
-            if a.aval.shape:
-                dtype = a.aval.dtype if dtype is None else dtypes.promote(dtype, a.aval.dtype)
-            else:
-                of_scalars = a.aval.dtype if of_scalars is None else dtypes.promote(of_scalars, a.aval.dtype)
-    if of_scalars is not None and (dtype is None or dtypes.category(of_scalars) > dtypes.category(dtype)):
-        dtype = dtypes.complex_of(dtype) if dtype is not None and dtype_kind(dtype) == "f" else of_scalars
-    weak = dtype is None
-    if dtype is None:
-        dtype = dtypes.bool_
-        for a in args:
-            dtype = dtypes.promote(dtype, as_node(a, name).dtype)
-    else:
-        for a in args:
-            if isinstance(a, Node):
-                if a.aval.weak:
-                    dtype = dtypes.promote_scalar(dtype, a.dtype.type(0).item())
-            elif isinstance(a, _PYTHON_SCALARS):
-                dtype = dtypes.promote_scalar(dtype, a)
-    if to_float and dtype_kind(dtype) not in "fc":
-        dtype = dtypes.float64 if weak else dtypes.get_default_dtype()
-    out = []
-    for a in args:
-        if isinstance(a, Node):
-            out.append(a if a.aval.dtype == dtype and (a.aval.weak == weak or weak) else cast(a, dtype))
-        elif isinstance(a, _PYTHON_SCALARS):
-            out.append(scalar(name, a, dtype, weak))
-        else:
-            out.append(cast(as_node(a, name), dtype))       # raises, unless it is a 0-d array
-    return out
-
-
-class Cast(Primitive):
-    """Conversion to another dtype, as C converts (floats to integers truncate towards zero). Of complex numbers to others: the real part,
-
-    but to bools: whether they are not 0.
-    """
-
-    name, family, saves = "cast", "elementwise", False
-
-    def aval(self, x: Aval, *, dtype: DType, weak: bool) -> Aval:
-        return Aval(x.shape, dtype, weak)
-
-    def numpy(self, x: Any, *, dtype: DType, weak: bool) -> Any:
-        x = np.asarray(x)
-        with np.errstate(all="ignore"):
-            return (x.real if x.dtype.kind == "c" and dtype.kind not in "cb" else x).astype(dtype)
-
-    def numpy_with(self, *, dtype: DType, weak: bool) -> Any:
-        whole = dtype.kind in "cb"
-        return lambda x: (x if whole or x.dtype.kind != "c" else x.real).astype(dtype)
-
-    def vjp(self, ct: Node, y: Node, x: Node, *, dtype: DType, weak: bool) -> tuple[Any, ...]:
-        return (cast(ct, x.dtype) if dtype_kind(x.dtype) in "fc" and dtype_kind(dtype) in "fc" else None,)
-
-    def pair(self, x: Any, *, dtype: DType, weak: bool) -> Any:
-        real = dtypes.real_of(dtype)
-        if not isinstance(x, Pair):
-            part = x if x.dtype == real else cast(x, real)
-            return Pair(part, filled(0, part))
-        if dtype.kind == "c":
-            return Pair(cast(x.re, real), cast(x.im, real))
-        if dtype.kind == "b":
-            return cast(x.re, real) | cast(x.im, real)
-        return cast(x.re, real)
-
-    def interval(self, node: Node, *operands: Interval) -> Interval | None:
-        return operands[0] if operands and node.operands[0].dtype.kind in "biu" else None
-
-    cases = [(((2, 3),), dict(dtype=dtypes.float32, weak=False)), (((2, 3),), dict(dtype=dtypes.int64, weak=False))]
 
 
 def cast(x: Node, dtype: DType) -> Node:
@@ -840,41 +484,3 @@ def filled(value: Any, like: Node) -> Node:
     """`value` in the shape and dtype of `like`."""
     c = const(value, like.dtype)
     return c if not like.shape else bind(REGISTRY["expand"], (c,), {"shape": like.shape})
-
-
-class Movement(Primitive):
-    """Results whose elements are elements of the operands: no arithmetic, so it never runs by itself.
-
-    Give `aval`, `numpy`, `vjp` and `locate`, from which the code generator gets index arithmetic.
-    """
-
-    family, saves, linear, moves = "movement", False, True, True
-    pair = by_parts
-    required: ClassVar[tuple[str, ...]] = ("aval", "numpy", "locate")
-    fill: Any = None                        # the attribute that holds the value where no operand is hit (pad)
-
-    def interval(self, node: Node, *operands: Interval) -> Interval | None:
-        ends = [*operands, *((int(v), int(v)) for k, v in node.attrs.items() if k == "value")]       # what pad fills in
-        return (min(low for low, _ in ends), max(high for _, high in ends)) if operands else None
-
-    locate: Any = None
-    # def locate(self, index, *operands: Aval, **attrs) -> list[tuple[int, tuple, list[guard]]]
-    #   index: one symbolic integer per result dimension (they support + - * // % with ints and each other). The element at
-    #   `index` is that of the first entry (operand number, index into it, guards) whose guards all hold, else the fill value.
-    #   A guard is ("range", expression, low, high): low <= expression < high; or ("multiple", expression, k): it is a multiple of k.
-
-
-class Reduction(Primitive):
-    """Combine elements along the dims `dim` (a sorted tuple), which vanish from the shape.
-
-    Give `numpy`, `vjp`, `identity(dtype)` (the value of an empty reduction) and `combine(a, b) -> str` (OpenCL expression,
-    associative). keepdim is a reshape by the caller.
-    """
-
-    family, expensive = "reduction", True
-    required = ("numpy", "identity", "combine")
-    identity: Any = None
-    combine: Any = None
-
-    def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
-        return Aval(tuple(d for i, d in enumerate(x.shape) if i not in dim), x.dtype)

@@ -17,9 +17,10 @@ import numpy as np
 
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.canonical import resolve
+from tracegrad.graph.families import Elementwise, broadcast_shapes
 from tracegrad.graph.ir import Graph, Location, Node
+from tracegrad.graph.leaves import Shared
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, SPECIAL
-from tracegrad.graph.primitive import Elementwise, Shared, broadcast_shapes
 from tracegrad.graph.printing import assigned_name, aval_text, file_line, identifier, source_line, unique_names
 from tracegrad.support.dtypes import dtype_kind
 

@@ -13,7 +13,7 @@ from tracegrad.errors import ArgumentError, IndexOutOfRange
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.primitive import Shared
+from tracegrad.graph.leaves import Shared
 from tracegrad.support.plan import HostStep, Launch, Loop, Plan, Step
 
 # ---------------------------------------------------------------------------------------------------------------- kernels

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracegrad.errors import LinAlgError
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.primitive import Bundle
+from tracegrad.graph.leaves import Bundle
 
 
 def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = None) -> list[Any]:

@@ -15,7 +15,8 @@ from tracegrad.autodiff import derivatives
 from tracegrad.errors import TraceError
 from tracegrad.execute.compile import read
 from tracegrad.graph.ir import Aval, Node, topological, user_location
-from tracegrad.graph.primitive import REGISTRY, Bundle, placeholder
+from tracegrad.graph.leaves import Bundle
+from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.graph.printing import assigned_name, identifier
 from tracegrad.numpy_backend.interpreter import evaluate
 from tracegrad.support.dtypes import complex128, float64, int64

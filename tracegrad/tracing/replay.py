@@ -20,7 +20,8 @@ from tracegrad.execute.compile import Program, realize
 from tracegrad.execute.deferred import flush
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Graph, Node, located, topological
-from tracegrad.graph.primitive import REGISTRY, CustomCall, bind, data, saves, to_keep
+from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.primitive import REGISTRY, bind, data, saves, to_keep
 from tracegrad.support import random_state
 from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.attributes import base_of

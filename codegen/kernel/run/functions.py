@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.graph.primitive import REGISTRY, Elementwise
+from tracegrad.graph.families import Elementwise
+from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.special.polynomials import OrthogonalPolynomial
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import DType, bfloat16, float16

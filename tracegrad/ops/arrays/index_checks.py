@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DTypeError, IndexOutOfRange
+from tracegrad.graph.families import Elementwise
 from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import REGISTRY, Elementwise, bind, cast, const
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const
 from tracegrad.ops.arrays.pointwise import lt
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes

@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
+from tracegrad.graph.families import broadcast_shapes, by_parts, common_dtype
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC, Operators, functional, public
-from tracegrad.graph.primitive import REGISTRY, Primitive, bind, broadcast_shapes, by_parts, cast, common_dtype, const, iota, scalar
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, const, iota, scalar
 from tracegrad.ops.arguments import known_values, on_nodes, one_dim
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.pointwise import detach, eq

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError
+from tracegrad.graph.families import broadcast_shapes, common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, by_itself, method, public, write
-from tracegrad.graph.primitive import REGISTRY, broadcast_shapes, call, cast, common_dtype, refuse_complex, saving_nothing
+from tracegrad.graph.primitive import REGISTRY, call, cast, saving_nothing
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.primitives.elementwise import times
 from tracegrad.support import dtypes

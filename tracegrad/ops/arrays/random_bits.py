@@ -15,8 +15,9 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.cached_subgraphs import calls, learn
+from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Node
-from tracegrad.graph.primitive import REGISTRY, Elementwise, bind, cast, const, iota
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arrays.pointwise import cos, log, sqrt
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes

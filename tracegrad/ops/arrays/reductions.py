@@ -11,9 +11,10 @@ from math import inf, prod
 from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import LINALG, Operators, public
-from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota, refuse_complex
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims
 from tracegrad.ops.arrays.pointwise import abs_, abs_squared, eq, gt, lt, maximum, minimum, ne, real, sqrt
 from tracegrad.ops.arrays.pointwise import pow as power

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, public
-from tracegrad.graph.primitive import REGISTRY, broadcast_shapes, cast, const, iota, scalar
+from tracegrad.graph.primitive import REGISTRY, cast, const, iota, scalar
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, sizes_of
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import _linear, getitem, put_slice, scatter_rows, setitem, take_rows

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, IndexOutOfRange, ShapeError
+from tracegrad.graph.families import broadcast_shapes, common_dtype
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, functional, public
-from tracegrad.graph.primitive import broadcast_shapes, cast, common_dtype, const, iota, scalar
+from tracegrad.graph.primitive import cast, const, iota, scalar
 from tracegrad.ops.arguments import inferred, integer, known_values, on_nodes, one_dim, sizes_of, some_dims
 from tracegrad.ops.arrays.pointwise import eq, ge, le
 from tracegrad.ops.primitives import movement as mv

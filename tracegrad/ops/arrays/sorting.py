@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError
+from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import public
-from tracegrad.graph.primitive import REGISTRY, Primitive, bind, const, refuse_complex
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind, const
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.arrays.indexing import gather
 from tracegrad.ops.arrays.pointwise import detach, eq, minimum

@@ -7,8 +7,9 @@ from math import sqrt as root
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators, functional
-from tracegrad.graph.primitive import REGISTRY, bind, broadcast_shapes, cast, const, iota
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.arrays.pointwise import le
 from tracegrad.ops.arrays.reductions import softmax

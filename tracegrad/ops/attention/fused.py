@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DTypeError, ShapeError
+from tracegrad.graph.families import common_dtype, refuse_complex
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import REGISTRY, Primitive, Shared, bind, common_dtype, const, iota, refuse_complex
+from tracegrad.graph.leaves import Shared
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind, const, iota
 from tracegrad.ops.arrays.pointwise import detach, eq, le
 from tracegrad.ops.arrays.reductions import amax, softmax, sum_
 from tracegrad.ops.primitives.contraction import matmul, swap_last

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import bilinear, common_dtype
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import functional
-from tracegrad.graph.primitive import REGISTRY, Primitive, bilinear, bind, common_dtype
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes

@@ -6,9 +6,10 @@ from math import gcd, prod
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, functional
-from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota, refuse_complex
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import gather, scatter_rows, take_rows

@@ -7,9 +7,10 @@ from math import prod
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import functional
-from tracegrad.graph.primitive import cast, const, iota, refuse_complex
+from tracegrad.graph.primitive import cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, rounded_once
 from tracegrad.ops.arrays.indexing import gather, take_rows
 from tracegrad.ops.arrays.pointwise import abs_, clamp, detach, eq, floor, fmod, ge, gt, le, lt, round_, sign

@@ -9,7 +9,8 @@ import numpy as np
 
 from tracegrad.errors import AutogradError, LinAlgError
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import REGISTRY, Shared, cast, iota
+from tracegrad.graph.leaves import Shared
+from tracegrad.graph.primitive import REGISTRY, cast, iota
 from tracegrad.ops.arrays.pointwise import eq
 from tracegrad.ops.arrays.shaping import tril, triu
 from tracegrad.ops.linalg.inverses import TRIANGLE, bad_minor

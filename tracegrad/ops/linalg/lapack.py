@@ -23,7 +23,8 @@ import numpy as np
 
 from tracegrad.errors import DTypeError, LinAlgError, ShapeError
 from tracegrad.graph.ir import LINE, Aval, Node
-from tracegrad.graph.primitive import Shared, bind, const, iota
+from tracegrad.graph.leaves import Shared
+from tracegrad.graph.primitive import bind, const, iota
 from tracegrad.ops.arrays.complex_numbers import conj
 from tracegrad.ops.arrays.pointwise import eq
 from tracegrad.ops.primitives.contraction import swap_last as t

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import broadcast_shapes, common_dtype
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import Operators, functional, method, public
-from tracegrad.graph.primitive import broadcast_shapes, cast, common_dtype
+from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.arrays.complex_numbers import conj
 from tracegrad.ops.arrays.shaping import diagonal, unsqueeze

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import broadcast_shapes, common_dtype
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import linalg, public
-from tracegrad.graph.primitive import broadcast_shapes, cast, common_dtype, const
+from tracegrad.graph.primitive import cast, const
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.arrays.complex_numbers import conj, real
 from tracegrad.ops.arrays.pointwise import abs_squared, detach, lt, maximum

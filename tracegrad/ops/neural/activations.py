@@ -7,8 +7,9 @@ from math import prod
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import common_dtype, refuse_complex
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators, functional, public
-from tracegrad.graph.primitive import cast, common_dtype, const, holds, iota, refuse_complex
+from tracegrad.graph.primitive import cast, const, holds, iota
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import embedding, scatter_rows, shorten_rows

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import broadcast_shapes, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, F, functional, public
-from tracegrad.graph.primitive import broadcast_shapes, cast, holds, refuse_complex
+from tracegrad.graph.primitive import cast, holds
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.pointwise import clamp, detach, exp, expm1, ge, le, log1p, lt, rsqrt, sigmoid
 from tracegrad.ops.arrays.pointwise import where as select

@@ -10,9 +10,10 @@ from math import nan
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import functional
-from tracegrad.graph.primitive import REGISTRY, bind, cast, const, fails, holds, iota, refuse_complex
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, fails, holds, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.pointwise import abs_, eq, ge, le, log1p, lt, ne

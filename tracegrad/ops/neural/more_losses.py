@@ -8,9 +8,10 @@ from math import pi
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.graph.families import broadcast_shapes, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, functional
-from tracegrad.graph.primitive import broadcast_shapes, cast, const, holds, iota, refuse_complex
+from tracegrad.graph.primitive import cast, const, holds, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import gather

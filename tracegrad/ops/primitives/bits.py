@@ -9,8 +9,9 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.ir import Aval
+from tracegrad.graph.leaves import Shared
 from tracegrad.graph.operators import public
-from tracegrad.graph.primitive import REGISTRY, Shared, bind
+from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.ops.arguments import on_nodes, some_dims
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes

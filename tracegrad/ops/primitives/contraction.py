@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tracegrad.errors import DTypeError, ShapeError
+from tracegrad.graph.families import bilinear
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import REGISTRY, Primitive, bilinear, bind
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind
 from tracegrad.ops.primitives.movement import permute
 from tracegrad.support.dtypes import dtype_kind
 

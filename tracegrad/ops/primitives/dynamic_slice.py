@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.graph.families import by_parts
 from tracegrad.graph.ir import Aval, Graph, Node, located
-from tracegrad.graph.primitive import REGISTRY, Primitive, Shape, bind, by_parts, const, iota
+from tracegrad.graph.primitive import REGISTRY, Primitive, Shape, bind, const, iota
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DTypeError
+from tracegrad.graph.families import Elementwise, by_parts, common_dtype
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import REGISTRY, Elementwise, Pair, by_parts, call, cast, common_dtype, saving_nothing
+from tracegrad.graph.primitive import REGISTRY, Pair, call, cast, saving_nothing
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError
+from tracegrad.graph.families import Reduction, by_parts, refuse_complex
 from tracegrad.graph.intervals import Interval
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import REGISTRY, Pair, Primitive, Reduction, bind, by_parts, cast, filled, refuse_complex
+from tracegrad.graph.primitive import REGISTRY, Pair, Primitive, bind, cast, filled
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.elementwise import eq
 from tracegrad.ops.primitives.movement import concat, expand, flip, narrow, permute, reshape

@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tracegrad.graph.families import by_parts, common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
-from tracegrad.graph.primitive import REGISTRY, Pair, Primitive, bind, by_parts, common_dtype, refuse_complex
+from tracegrad.graph.primitive import REGISTRY, Pair, Primitive, bind
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.movement import flip, narrow, pad
 from tracegrad.support import dtypes

@@ -12,9 +12,10 @@ from typing import Any
 from numpy.lib.stride_tricks import as_strided
 
 from tracegrad.errors import ArgumentError
+from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import public
-from tracegrad.graph.primitive import REGISTRY, Movement, bind, const
+from tracegrad.graph.primitive import REGISTRY, bind, const
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.primitives import movement as mv
 

@@ -6,9 +6,10 @@ from math import pi
 from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.graph.families import common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import Operators, public
-from tracegrad.graph.primitive import cast, common_dtype, const, holds, refuse_complex, scalar
+from tracegrad.graph.primitive import cast, const, holds, scalar
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.complex_numbers import complex_, imag, real
 from tracegrad.ops.arrays.pointwise import (

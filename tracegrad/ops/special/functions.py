@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError
+from tracegrad.graph.families import Elementwise, common_dtype, refuse_complex
 from tracegrad.graph.operators import PUBLIC, SPECIAL, F, Operators, entered, method, public
-from tracegrad.graph.primitive import REGISTRY, Elementwise, call, common_dtype, const, refuse_complex
+from tracegrad.graph.primitive import REGISTRY, call, const
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays import reductions  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arrays.complex_numbers import real

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
+from tracegrad.graph.families import common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, public
-from tracegrad.graph.primitive import REGISTRY, bind, cast, common_dtype, const, iota, refuse_complex
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import gather, scatter_rows, take_rows

@@ -11,9 +11,10 @@ from tracegrad.errors import (
     DTypeError,
 )
 from tracegrad.execute.compile import find_device
+from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import Shape, broadcast_shapes, cast, data, scalar
+from tracegrad.graph.primitive import Shape, cast, data, scalar
 from tracegrad.ops.arguments import integer
 from tracegrad.ops.arrays import random_bits
 from tracegrad.ops.arrays.index_checks import in_range

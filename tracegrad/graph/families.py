@@ -1,0 +1,258 @@
+"""Families of operations that follow one rule: `Elementwise`, `Movement`, `Reduction`; and what dtypes operands are cast to, `Cast`.
+
+Say here what an op class of the family must give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tracegrad.errors import DTypeError, ShapeError
+from tracegrad.graph.intervals import Interval
+from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.primitive import (
+    PYTHON_SCALARS,
+    REAL_SCALARS,
+    REGISTRY,
+    Pair,
+    Primitive,
+    Shape,
+    as_node,
+    bind,
+    cast,
+    filled,
+    scalar,
+)
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import DType, dtype_kind
+
+
+def broadcast_shapes(name: str, shapes: Sequence[Shape]) -> Shape:
+    """The common shape, by numpy's rule; a ShapeError names the op and the shapes."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    n = max(map(len, shapes))
+    out = [1] * n
+    for s in shapes:
+        for i, d in enumerate(s, n - len(s)):
+            if d != 1 and d != out[i]:
+                if out[i] != 1:
+                    raise ShapeError(f"{name}: shapes {' and '.join(str(tuple(s)) for s in shapes)} do not broadcast together "
+                                     f"(sizes {out[i]} and {d} at dimension {i - n}); reshape or unsqueeze one of them")
+                out[i] = d
+    return tuple(out)
+
+
+class Elementwise(Primitive):
+    """y[i] = f(x0[i], x1[i], ...), operands broadcast implicitly and of one dtype.
+
+    Give: `nin`, `numpy`, `vjp`, `opencl(self, *operands: str) -> str` (an expression in plain OpenCL C: operators, ?:, and
+    builtin names; it is used for scalars and for vectors), and `domain` (where tests draw operands).
+    `result`: "same" as the operands, "bool" (comparisons), "float" (integers become the default float first), or "real" (of complex
+    numbers: the dtype of their parts). Those that take complex numbers ("c" in `kinds`) give `pair`.
+    """
+
+    family = "elementwise"
+    required = ("numpy",)
+    nin: ClassVar[int] = 1
+    result: ClassVar[str] = "same"
+    domain: ClassVar[tuple[float, float]] = (-2.0, 2.0)
+    kinds: ClassVar[str] = "biuf"           # dtype kinds it takes
+
+    opencl: Any = None
+
+    def __init_subclass__(cls) -> None:
+        if cls.__dict__.get("name") and cls.opencl is None and cls.pair is None:
+            raise TypeError(f"op class {cls.__name__} lacks opencl")
+        super().__init_subclass__()
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        shape = operands[0].shape
+        for o in operands:
+            if o.shape != shape and o.shape:
+                shape = broadcast_shapes(self.name, [o.shape for o in operands])
+                break
+        dtype = operands[-1].dtype
+        if dtype_kind(dtype) not in self.kinds:
+            raise not_taken(self.name, dtype)
+        weak = operands[0].weak and all(o.weak for o in operands) and self.result != "bool"
+        if self.result == "bool":
+            dtype = dtypes.bool_
+        elif self.result == "real" and dtype.kind == "c":
+            dtype = dtypes.real_of(dtype)
+        return Aval(shape, dtype, weak)
+
+    def prepare(self, args: list[Any]) -> tuple[Node, ...]:
+        return tuple(common_dtype(args, self.result == "float", self.name))
+
+
+def not_taken(name: str, dtype: DType) -> DTypeError:
+    """The error for an operand of a dtype that an operation does not take."""
+    if dtype.kind == "c":
+        return DTypeError(f"{name}: does not take {dtype}; use the real numbers x.real, x.imag, x.abs() or x.angle()")
+    return DTypeError(f"{name}: does not take {dtype}; cast first, for example x.to(tg.float32)")
+
+
+def refuse_complex(name: str, *operands: Any) -> None:
+    """DTypeError if one of `operands` (avals, nodes or tensors) is complex: for operations on real numbers only."""
+    for x in operands:
+        if x.dtype.kind == "c":
+            raise not_taken(name, x.dtype)
+
+
+def by_parts(self: Any, *operands: Any, **attrs: Any) -> Pair:
+    """The `pair` of operations that move elements, or add them up: they do the same to both parts."""
+    def part(k: int) -> Node:
+        chosen = {**attrs, "value": (attrs["value"].real, attrs["value"].imag)[k]} if "value" in attrs else attrs
+        return bind(self, tuple([o[k] if isinstance(o, Pair) else o for o in operands]), chosen)
+
+    return Pair(part(0), part(1))
+
+
+def bilinear(self: Any, a: Pair, b: Pair, **attrs: Any) -> Pair:
+    """The `pair` of products of two operands: four real ones, or two where an operand is a real one that was promoted."""
+    def product(x: Node, y: Node) -> Any:
+        return bind(self, (x, y), attrs)
+
+    if _zeros(a.im):
+        return Pair(product(a.re, b.re), product(a.re, b.im))
+    if _zeros(b.im):
+        return Pair(product(a.re, b.re), product(a.im, b.re))
+    return Pair(product(a.re, b.re) - product(a.im, b.im), product(a.re, b.im) + product(a.im, b.re))
+
+
+def _zeros(x: Node) -> bool:
+    """Whether every element is known to be 0."""
+    while isinstance(x.fn, Movement) and len(x.operands) == 1 and x.fn.name != "pad":
+        x = x.operands[0]
+    return x.fn is REGISTRY["const"] and not x.attrs["value"]
+
+
+def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") -> list[Node]:
+    """Operand nodes cast to the dtype they promote to, by torch's rule: the tensors with dimensions decide; 0-d ones, and
+    after them weak nodes and Python and numpy scalars, only raise the category. name: the op's, for errors.
+    """
+    if len(args) == 2:                      # what nearly all calls are
+        a, b = args
+        if isinstance(a, Node) and not a.aval.weak and (not to_float or dtype_kind(a.aval.dtype) in "fc"):
+            if isinstance(b, Node):
+                if a.aval.dtype is b.aval.dtype and not b.aval.weak:
+                    return [a, b]
+            elif dtype_kind(a.aval.dtype) == "f" and type(b) in REAL_SCALARS:
+                return [a, scalar(name, b, a.aval.dtype)]
+    args = [a.item() if isinstance(a, np.generic) else a for a in args]
+    dtype: DType | None = None
+    of_scalars: DType | None = None
+    for a in args:
+        if isinstance(a, Node) and not a.aval.weak:
+            if a.aval.shape:
+                dtype = a.aval.dtype if dtype is None else dtypes.promote(dtype, a.aval.dtype)
+            else:
+                of_scalars = a.aval.dtype if of_scalars is None else dtypes.promote(of_scalars, a.aval.dtype)
+    if of_scalars is not None and (dtype is None or dtypes.category(of_scalars) > dtypes.category(dtype)):
+        dtype = dtypes.complex_of(dtype) if dtype is not None and dtype_kind(dtype) == "f" else of_scalars
+    weak = dtype is None
+    if dtype is None:
+        dtype = dtypes.bool_
+        for a in args:
+            dtype = dtypes.promote(dtype, as_node(a, name).dtype)
+    else:
+        for a in args:
+            if isinstance(a, Node):
+                if a.aval.weak:
+                    dtype = dtypes.promote_scalar(dtype, a.dtype.type(0).item())
+            elif isinstance(a, PYTHON_SCALARS):
+                dtype = dtypes.promote_scalar(dtype, a)
+    if to_float and dtype_kind(dtype) not in "fc":
+        dtype = dtypes.float64 if weak else dtypes.get_default_dtype()
+    out = []
+    for a in args:
+        if isinstance(a, Node):
+            out.append(a if a.aval.dtype == dtype and (a.aval.weak == weak or weak) else cast(a, dtype))
+        elif isinstance(a, PYTHON_SCALARS):
+            out.append(scalar(name, a, dtype, weak))
+        else:
+            out.append(cast(as_node(a, name), dtype))       # raises, unless it is a 0-d array
+    return out
+
+
+class Cast(Primitive):
+    """Conversion to another dtype, as C converts (floats to integers truncate towards zero). Of complex numbers to others: the real part,
+
+    but to bools: whether they are not 0.
+    """
+
+    name, family, saves = "cast", "elementwise", False
+
+    def aval(self, x: Aval, *, dtype: DType, weak: bool) -> Aval:
+        return Aval(x.shape, dtype, weak)
+
+    def numpy(self, x: Any, *, dtype: DType, weak: bool) -> Any:
+        x = np.asarray(x)
+        with np.errstate(all="ignore"):
+            return (x.real if x.dtype.kind == "c" and dtype.kind not in "cb" else x).astype(dtype)
+
+    def numpy_with(self, *, dtype: DType, weak: bool) -> Any:
+        whole = dtype.kind in "cb"
+        return lambda x: (x if whole or x.dtype.kind != "c" else x.real).astype(dtype)
+
+    def vjp(self, ct: Node, y: Node, x: Node, *, dtype: DType, weak: bool) -> tuple[Any, ...]:
+        return (cast(ct, x.dtype) if dtype_kind(x.dtype) in "fc" and dtype_kind(dtype) in "fc" else None,)
+
+    def pair(self, x: Any, *, dtype: DType, weak: bool) -> Any:
+        real = dtypes.real_of(dtype)
+        if not isinstance(x, Pair):
+            part = x if x.dtype == real else cast(x, real)
+            return Pair(part, filled(0, part))
+        if dtype.kind == "c":
+            return Pair(cast(x.re, real), cast(x.im, real))
+        if dtype.kind == "b":
+            return cast(x.re, real) | cast(x.im, real)
+        return cast(x.re, real)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return operands[0] if operands and node.operands[0].dtype.kind in "biu" else None
+
+    cases = [(((2, 3),), dict(dtype=dtypes.float32, weak=False)), (((2, 3),), dict(dtype=dtypes.int64, weak=False))]
+
+
+class Movement(Primitive):
+    """Results whose elements are elements of the operands: no arithmetic, so it never runs by itself.
+
+    Give `aval`, `numpy`, `vjp` and `locate`, from which the code generator gets index arithmetic.
+    """
+
+    family, saves, linear, moves = "movement", False, True, True
+    pair = by_parts
+    required: ClassVar[tuple[str, ...]] = ("aval", "numpy", "locate")
+    fill: Any = None                        # the attribute that holds the value where no operand is hit (pad)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        ends = [*operands, *((int(v), int(v)) for k, v in node.attrs.items() if k == "value")]       # what pad fills in
+        return (min(low for low, _ in ends), max(high for _, high in ends)) if operands else None
+
+    locate: Any = None
+    # def locate(self, index, *operands: Aval, **attrs) -> list[tuple[int, tuple, list[guard]]]
+    #   index: one symbolic integer per result dimension (they support + - * // % with ints and each other). The element at
+    #   `index` is that of the first entry (operand number, index into it, guards) whose guards all hold, else the fill value.
+    #   A guard is ("range", expression, low, high): low <= expression < high; or ("multiple", expression, k): it is a multiple of k.
+
+
+class Reduction(Primitive):
+    """Combine elements along the dims `dim` (a sorted tuple), which vanish from the shape.
+
+    Give `numpy`, `vjp`, `identity(dtype)` (the value of an empty reduction) and `combine(a, b) -> str` (OpenCL expression,
+    associative). keepdim is a reshape by the caller.
+    """
+
+    family, expensive = "reduction", True
+    required = ("numpy", "identity", "combine")
+    identity: Any = None
+    combine: Any = None
+
+    def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
+        return Aval(tuple(d for i, d in enumerate(x.shape) if i not in dim), x.dtype)

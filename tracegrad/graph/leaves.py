@@ -1,0 +1,174 @@
+"""Operations of every program: constants, inputs, data, index numbers, results of one call, outputs. Start at `Const`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tracegrad.errors import AutogradError
+from tracegrad.graph.intervals import Interval
+from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.primitive import Primitive, Shape
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import DType
+
+
+class Const(Primitive):
+    """A scalar known at compile time: it stands as a literal in the kernel's text."""
+
+    name, family, differentiable, number = "const", "leaf", False, True
+
+    def aval(self, *, value: Any, bits: bytes, weak: bool) -> Aval:
+        return Aval((), value.dtype, weak)
+
+    def numpy(self, *, value: Any, bits: bytes, weak: bool) -> Any:
+        return np.asarray(value)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        value = node.attrs["value"]
+        return (int(value), int(value)) if value.dtype.kind in "biu" else None
+
+
+class Placeholder(Primitive):
+    """An input of a captured program. `uid` makes each one unique."""
+
+    name, family, differentiable, constant = "placeholder", "leaf", False, False
+
+    def aval(self, *, uid: int, aval: Aval, label: str) -> Aval:
+        return aval
+
+    def numpy(self, **attrs: Any) -> Any:
+        raise NotImplementedError("a placeholder has no value of its own")
+
+
+class Data(Primitive):
+    """A leaf that holds a computed or uploaded value (`node.value`)."""
+
+    name, family, differentiable, constant = "data", "leaf", False, False
+
+    def aval(self, *, aval: Aval) -> Aval:
+        return aval
+
+    def numpy(self, **attrs: Any) -> Any:
+        raise NotImplementedError("data is read from node.value")
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return node.attrs.get("range")                      # known of what made it
+
+
+class Iota(Primitive):
+    """0, 1, 2, ... along `dim` of `shape`."""
+
+    name, family, differentiable = "iota", "index", False
+
+    def aval(self, *, shape: Shape, dim: int, dtype: DType) -> Aval:
+        return Aval(shape, dtype)
+
+    def numpy(self, *, shape: Shape, dim: int, dtype: DType) -> Any:
+        return np.broadcast_to(np.arange(shape[dim], dtype=dtype).reshape([-1 if i == dim else 1 for i in range(len(shape))]), shape)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return 0, max(0, node.attrs["shape"][node.attrs["dim"]] - 1)
+
+    cases = [((), dict(shape=(2, 3), dim=1, dtype=dtypes.int64)), ((), dict(shape=(4,), dim=0, dtype=dtypes.float32))]
+
+
+class Bundle(Primitive):
+    """Base of nodes with several results; an `Output` node picks one. The node itself has an empty aval.
+
+    Give `avals(*operands, **attrs) -> tuple[Aval, ...]`. Its vjp gets a list of cotangents (None where nothing came).
+    """
+
+    family = "bundle"
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        raise NotImplementedError
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        return Aval((0,), dtypes.float32)
+
+
+class CustomCall(Bundle):
+    """One call of a user's Function: operands are its raw outputs (graph values), then its tracked inputs.
+
+    Not in REGISTRY: there is one instance per call, made by `custom/custom_function.py`, which gives it `vjp` from the user's backward.
+    (One whose derivative depends on nothing but its operands' shapes is `structural`, and there is one instance of it.)
+    To execution it is nothing (output i *is* operand i); to differentiation it is the only way from the outputs to the inputs.
+    """
+
+    family, differentiable = "custom", True
+    structural: ClassVar[bool] = False
+    batched: Any = None      # batched(operands, size): the results for operands with a batch in front; without it, calls are unrolled
+    kept_results: Any = None     # kept_results(call): what of its operands its derivative reads, and takes long to compute again
+    selects: ClassVar[bool] = False                  # vjp(..., wanted=): only the cotangents of operands with a flag are asked for
+    partial: ClassVar[bool] = False                  # batched(operands, flags, size): only operands with a flag have one
+    pushes: Any = False                              # whether forward mode calls `push`, or is derived from vjp
+
+    def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
+        """The results' tangents from those of the operands, by number."""
+        raise NotImplementedError
+
+    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The operands that results depend on, as far as differentiation is concerned."""
+        return operands
+
+
+class Output(Primitive):
+    """Result number `index` of a Bundle node."""
+
+    name, family, boundary, moves = "output", "output", True, True
+
+    def aval(self, bundle: Aval, *, index: int, aval: Aval) -> Aval:
+        return aval
+
+    def numpy(self, bundle: Any, *, index: int, aval: Aval) -> Any:
+        return bundle[index]
+
+    def vjp(self, ct: Node, y: Node, bundle: Node, *, index: int, aval: Aval) -> tuple[Any, ...]:
+        raise AutogradError("the cotangent of an output belongs to its bundle: autodiff collects it")
+
+
+class Shared(Primitive):
+    """Base of operations with several results that are computed together: one node a result, which differ in `index` only.
+
+    Give `results(*arrays, **attrs)`: all results, as numpy arrays, and `avals`: their shapes and dtypes.
+    """
+
+    differentiable, expensive = False, True
+    batches: ClassVar[bool] = False                  # leading dimensions of the operands are a batch, the same for all
+    programs: Sequence[tuple[str, Any]] = ()         # the compile.Programs that it runs itself, and what they are
+    # into(outs, *arrays, **attrs): `results`, written into arrays of their shapes; it only reads `arrays`. With it nothing is copied on
+    # devices that compute in the host's memory.
+    into: Any = None
+
+    def __init__(self) -> None:
+        self._memo: tuple[Sequence[Any], dict[str, Any], Sequence[Any], set[int]] | None = None
+
+    def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        """Shape and dtype of every result."""
+        raise NotImplementedError
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        return self.avals(*operands, **attrs)[int(attrs["index"])]
+
+    def numpy(self, *arrays: Any, **attrs: Any) -> Any:
+        index = attrs.pop("index")
+        memo = self._memo
+        if memo is None or index in memo[3] or attrs != memo[1] or not _same(arrays, memo[0]):
+            copies = [np.array(a) for a in arrays]   # the function may write into its arguments, as it may elsewhere
+            memo = self._memo = ([np.array(a) for a in arrays], attrs, self.results(*copies, **attrs), set())
+        memo[3].add(index)
+        if len(memo[3]) == len(memo[2]):
+            self._memo = None
+        return memo[2][index]
+
+
+def _same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether these are the same numbers, bit for bit. (The same array may hold others by now.)"""
+    pairs = zip(map(np.asarray, arrays), others, strict=True)
+    return len(arrays) == len(others) and all(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
