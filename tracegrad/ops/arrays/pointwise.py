@@ -1,4 +1,4 @@
-"""Pointwise functions: the primitives of `ops/primitives/elementwise.py` as functions, methods and operators, and what is composed of them.
+"""Pointwise functions: elementwise primitives as functions, methods and operators, and what is composed of them.
 
 Everything here takes Tensors or Nodes (derivative rules use the same functions) and Python scalars, broadcasts, and promotes.
 """

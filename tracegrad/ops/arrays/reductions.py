@@ -20,7 +20,8 @@ from tracegrad.ops.arrays.pointwise import abs_, abs_squared, eq, gt, lt, maximu
 from tracegrad.ops.arrays.pointwise import pow as power
 from tracegrad.ops.arrays.shaping import as_float, flatten, full_like_shape
 from tracegrad.ops.primitives import movement as mv
-from tracegrad.ops.primitives.elementwise import exp, log, times, where
+from tracegrad.ops.primitives.elementwise import times, where
+from tracegrad.ops.primitives.float_functions import exp, log
 from tracegrad.ops.primitives.reduction import Amax, Amin
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind

@@ -24,7 +24,8 @@ from tracegrad.graph.primitive import REGISTRY, Primitive, bind, const, iota
 from tracegrad.ops.arrays.pointwise import detach, eq, le
 from tracegrad.ops.arrays.reductions import amax, softmax, sum_
 from tracegrad.ops.primitives.contraction import matmul, swap_last
-from tracegrad.ops.primitives.elementwise import exp, where
+from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.float_functions import exp
 from tracegrad.ops.primitives.movement import expand, reshape
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind

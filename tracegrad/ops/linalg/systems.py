@@ -31,7 +31,8 @@ from tracegrad.ops.linalg.products import cross as cross_along
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.contraction import swap_last as t
-from tracegrad.ops.primitives.elementwise import log, where
+from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.float_functions import log
 from tracegrad.ops.primitives.reduction import total
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind

@@ -19,7 +19,8 @@ from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.pointwise import abs_, eq, ge, le, log1p, lt, ne
 from tracegrad.ops.arrays.reductions import mean, reduce, sum_
 from tracegrad.ops.primitives import movement as mv
-from tracegrad.ops.primitives.elementwise import exp, log, where
+from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.float_functions import exp, log
 from tracegrad.ops.primitives.reduction import total
 from tracegrad.support.dtypes import dtype_kind
 

@@ -22,7 +22,8 @@ from tracegrad.ops.neural.activations import pairwise_distance
 from tracegrad.ops.neural.layers import logsigmoid
 from tracegrad.ops.neural.losses import _reduced, _same_shape
 from tracegrad.ops.primitives import movement as mv
-from tracegrad.ops.primitives.elementwise import exp, log, where
+from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.float_functions import exp, log
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.ops.primitives.elementwise import Float, erf_of, erfc_of, lgamma_of
+from tracegrad.ops.primitives.float_functions import Float, erf_of, erfc_of, lgamma_of
 
 FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tan", "floor", "rint", "fabs", "pow", "lgamma", "erf", "erfc")
 INF, NAN = float("inf"), float("nan")

@@ -42,7 +42,7 @@ from tracegrad.ops.arrays.pointwise import (
     sin,
     where,
 )
-from tracegrad.ops.primitives.elementwise import Analytic, Float, erfc_of
+from tracegrad.ops.primitives.float_functions import Analytic, Float, erfc_of
 from tracegrad.ops.primitives.formula import INF, NAN, Formula, chebyshev, next_to_zero, polynomial
 from tracegrad.support import dtypes
 from tracegrad.support.cache import memoize
@@ -598,15 +598,16 @@ acosh, asinh = _operation("acosh", "acosh", "arccosh"), _operation("asinh", "asi
 atanh = _operation("atanh", "atanh", "arctanh")
 hypot, copysign, nextafter = _operation("hypot", "hypot"), _operation("copysign", "copysign"), _operation("nextafter", "nextafter")
 gcd, logaddexp2 = _operation("gcd", "gcd"), _operation("logaddexp2", "logaddexp2")
-erfc, erfinv = _operation("erfc", "erfc", special=("erfc",)), _operation("erfinv", "erfinv", special=("erfinv",))
+erfc = _operation("erfc", "erfc", special=("erfc",))
+erfinv = _operation("erfinv", "erfinv", special=("erfinv",))
 lgamma, digamma = _operation("lgamma", "lgamma", special=("gammaln",)), _operation("digamma", "digamma", special=("digamma", "psi"))
 igamma = _operation("igamma", "igamma", special=("gammainc",))
 igammac = _operation("igammac", "igammac", special=("gammaincc",))
 i0 = _operation("i0", "i0", special=("i0", "modified_bessel_i0"))
 i1, i0e = _operation("i1", special=("i1", "modified_bessel_i1")), _operation("i0e", special=("i0e",))
 i1e = _operation("i1e", special=("i1e",))
-erfcx, ndtri, zeta = (_operation(name, special=(name,)) for name in ("erfcx", "ndtri", "zeta"))
-ndtr, log_ndtr = (_operation(name, special=(name,)) for name in ("ndtr", "log_ndtr"))
+zeta = _operation("zeta", special=("zeta",))
+erfcx, ndtri, ndtr, log_ndtr = (_operation(name, special=(name,)) for name in ("erfcx", "ndtri", "ndtr", "log_ndtr"))
 entr = _operation("entr", special=("entr",))
 SPECIAL.update(erf=PUBLIC["erf"], exp2=PUBLIC["exp2"], expit=PUBLIC["sigmoid"], expm1=PUBLIC["expm1"], log1p=PUBLIC["log1p"],
                round=PUBLIC["round"], softmax=PUBLIC["softmax"], log_softmax=PUBLIC["log_softmax"], logsumexp=PUBLIC["logsumexp"])
