@@ -1,4 +1,4 @@
-"""Special functions, under torch.special's names: they stand in `ops/special/functions.py`."""
+"""Special functions, under torch.special's names: they stand in `ops/special/`."""
 
 from __future__ import annotations
 

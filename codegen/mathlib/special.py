@@ -1,4 +1,4 @@
-"""C templates of the special functions: the text that each Formula of `ops/special/functions.py` writes of itself. Rendered by
+"""C templates of the special functions: the text that each Formula of `ops/special/` writes of itself. Rendered by
 `library`."""
 
 from __future__ import annotations

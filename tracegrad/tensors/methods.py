@@ -59,7 +59,7 @@ _VIEWS = (
 
 
 _IN_PLACE = {f"tracegrad.ops.{family}" for family in ("arrays.pointwise", "arrays.complex_numbers", "arrays.indexing", "arrays.scattering",
-                                                      "special.arithmetic", "special.functions")}
+                                                      "special.arithmetic", "special.functions", "special.gamma", "special.exports")}
 _ALSO = ("cumsum", "cumprod", "tril", "triu", "addmm", "addmv", "addr", "addbmm", "baddbmm", "renorm")
 # those that would change the shape or the dtype, or write a thing into another: torch has no such methods either
 _NOT_IN_PLACE = ("as_strided", "gather", "index_select", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal",

@@ -1,4 +1,4 @@
-"""Bessel functions of real order 0 and 1 (J, Y, K) and Airy's Ai: Formulas, as those of `functions.py`, and tg.special's names of them.
+"""Bessel functions of real order 0 and 1 (J, Y, K) and Airy's Ai: Formulas, as those of `gamma.py`, and tg.special's names of them.
 
 By Chebyshev series of what is smooth: near 0 the function without its logarithm or pole, as a series in x^2; far away the modulus of
 its asymptotic form, in 1/x or 1/x^2 (M. Abramowitz, I. Stegun, "Handbook of mathematical functions", 1964, chapters 9 and 10). The
@@ -13,7 +13,7 @@ from math import sqrt as root
 from tracegrad.ops.arrays.pointwise import eq
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.formula import INF, NAN, Formula, chebyshev, next_to_zero
-from tracegrad.ops.special.functions import _operation
+from tracegrad.ops.special.exports import operation
 
 _K0_SMALL = (
     -0.2676636966169514, 0.3442898999246285, 0.0359799365153615, 0.001264615411446926, 2.286212103119452e-05, 2.5347910790261494e-07,
@@ -284,7 +284,7 @@ class AiryAi(Formula):
 
 
 bessel_j0, bessel_j1, bessel_y0, bessel_y1, airy_ai = (
-    _operation(name, special=(name,)) for name in ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai"))
+    operation(name, special=(name,)) for name in ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai"))
 modified_bessel_k0, modified_bessel_k1, scaled_modified_bessel_k0, scaled_modified_bessel_k1 = (
-    _operation(name, special=(name,))
+    operation(name, special=(name,))
     for name in ("modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1"))

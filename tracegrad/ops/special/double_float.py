@@ -1,5 +1,5 @@
 """lgamma and erfc of pairs of floats, where the device has no float64: elsewhere both are builtins. Formulas, as those of
-`functions.py`."""
+`gamma.py` and `normal.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from math import pi
 from typing import Any
 
 from tracegrad.ops.primitives.formula import INF, NAN, chebyshev, polynomial
-from tracegrad.ops.special.functions import STIRLING, Erfcx
+from tracegrad.ops.special.gamma import STIRLING
+from tracegrad.ops.special.normal import Erfcx
 
 _SERIES = (                                                                     # of lgamma(x) / ((x - 1) (x - 2)) in x - 1.5
     0.5233830675936226, -0.17797233729529863, 0.043707765509376, -0.012436054693716324, 0.0038166273622453444,
