@@ -16,7 +16,7 @@ from tracegrad.graph.ir import Aval
 from tracegrad.graph.operators import FUNCTIONAL as F
 from tracegrad.graph.operators import PUBLIC as P
 from tracegrad.graph.primitive import const, placeholder
-from tracegrad.ops.arrays import indexing, random_bits
+from tracegrad.ops.arrays import random_bits, subscripts
 from tracegrad.support import dtypes
 from tracegrad.support.philox import philox_numpy
 
@@ -448,16 +448,16 @@ ADVANCED = [[1, 0, 1], (slice(None), [2, 0]), ([0, 1], slice(None), [1, -1]), (s
 @pytest.mark.parametrize("key", BASIC + ADVANCED, ids=str)
 def test_getitem_and_setitem_are_numpys(key: Any) -> None:
     check(lambda x: x[key], lambda x: x[key], X)
-    assert indexing.is_basic(key) == (key in BASIC if isinstance(key, (int, slice)) else any(key is k for k in BASIC))
+    assert subscripts.is_basic(key) == (key in BASIC if isinstance(key, (int, slice)) else any(key is k for k in BASIC))
     changed = X.copy()
     value = r(*X[key].shape)
     changed[key] = value
-    check(lambda x, v: indexing.setitem(x, key, v), lambda x, v: changed, X, value)
+    check(lambda x, v: subscripts.setitem(x, key, v), lambda x, v: changed, X, value)
     changed[key] = 2.5
-    check(lambda x: indexing.setitem(x, key, 2.5), lambda x: changed, X)
+    check(lambda x: subscripts.setitem(x, key, 2.5), lambda x: changed, X)
     if value.size:
         check_gradient(lambda x: x[key], X, order=1)
-        check_gradient(lambda x, v: indexing.setitem(x, key, v), X, value, order=1)
+        check_gradient(lambda x, v: subscripts.setitem(x, key, v), X, value, order=1)
 
 
 def test_integers_beside_an_index_array_are_taken_first_as_in_torch() -> None:
@@ -487,13 +487,13 @@ def test_index_tensors_wrap_negatives() -> None:
     check(lambda x, i, j: x[:, i, j], lambda x, i, j: x[:, i, j], X, i, j)
     changed = X.copy()
     changed[:, i % 3] = 0
-    check(lambda x, i: indexing.setitem(x, (slice(None), i), 0), lambda x, i: changed, X, i)
+    check(lambda x, i: subscripts.setitem(x, (slice(None), i), 0), lambda x, i: changed, X, i)
 
 
 def test_the_last_of_equal_indices_wins_and_gets_the_gradient() -> None:
     x, i, v = np.zeros(3), np.array([1, 1, 0]), np.array([5.0, 6.0, 7.0])
-    check(indexing.setitem, lambda x, i, v: np.array([7.0, 6.0, 0.0]), x, i, v)
-    gx, _, gv = gradients(indexing.setitem, [x, i, v])
+    check(subscripts.setitem, lambda x, i, v: np.array([7.0, 6.0, 0.0]), x, i, v)
+    gx, _, gv = gradients(subscripts.setitem, [x, i, v])
     np.testing.assert_array_equal(gx, [0, 0, 1])
     np.testing.assert_array_equal(gv, [0, 1, 1])
 
@@ -503,16 +503,16 @@ def test_mask_assignment_reads_no_mask() -> None:
     for value in (7.0, r(int(mask.sum()))):
         changed = X.copy()
         changed[mask] = value
-        check(indexing.setitem, lambda x, m, v, changed=changed: changed, X, mask, np.asarray(value))
+        check(subscripts.setitem, lambda x, m, v, changed=changed: changed, X, mask, np.asarray(value))
     rows = np.array([[True, False, True], [False, True, True]])
     for value in (r(4), r(4, 4)):
         changed = X.copy()
         changed[rows] = value
-        check(indexing.setitem, lambda x, m, v, changed=changed: changed, X, rows, value)
+        check(subscripts.setitem, lambda x, m, v, changed=changed: changed, X, rows, value)
     with pytest.raises(TraceError, match=r"getitem: .*tg\.where"):
         node(2, 3)[node(2, 3) > 0]
     with pytest.raises(ShapeError, match=r"tg\.where\(mask, value, x\)"):
-        indexing.setitem(node(2, 3), node(2, 3) > 0, node(2, 3))
+        subscripts.setitem(node(2, 3), node(2, 3) > 0, node(2, 3))
 
 
 def test_gather_and_scatter() -> None:
@@ -761,7 +761,7 @@ ERRORS = [
     (lambda: node(2, 3)[1.5], ArgumentError, "getitem: an index must be"),
     (lambda: node(2, 3)[node(2)], DTypeError, "getitem: index must hold integers"),
     (lambda: node(2, 3)[[True, False, True]], IndexOutOfRange, "getitem: a boolean mask"),
-    (lambda: indexing.setitem(node(2, 3), 0, node(2)), ShapeError, "setitem: a value of shape"),
+    (lambda: subscripts.setitem(node(2, 3), 0, node(2)), ShapeError, "setitem: a value of shape"),
     (lambda: node(2, 3).gather(1, node(2, dtype=np.int64)), ShapeError, "gather: index"),
     (lambda: F["layer_norm"](node(2, 3), 4), ShapeError, "layer_norm: normalized_shape"),
     (lambda: F["dropout"](node(2), 1.5), ArgumentError, "dropout: p"),

@@ -29,7 +29,7 @@ from tracegrad.graph.ir import Aval, Folded, Node, Size, own_nodes, user_locatio
 from tracegrad.graph.operators import PUBLIC, Operators
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, data, detached, iota, scalar
 from tracegrad.ops.arguments import one_dim
-from tracegrad.ops.arrays import indexing
+from tracegrad.ops.arrays import subscripts
 from tracegrad.ops.arrays.pointwise import acceptable
 from tracegrad.ops.arrays.shaping import expanded
 from tracegrad.ops.primitives.dynamic_slice import as_slice, parts, slice_at
@@ -872,9 +872,9 @@ class Tensor(Operators):
     # ------------------------------------------------------------------------------------------------------- indexing
 
     def __getitem__(self, key: Any) -> Tensor:
-        if indexing.is_basic(key):
-            return self._view(indexing.getitem(self, key, True, _apart()))
-        return indexing.getitem(self, self._known_masks(_masks_of_bytes("getitem", key)), False, _apart())  # type: ignore[no-any-return]
+        if subscripts.is_basic(key):
+            return self._view(subscripts.getitem(self, key, True, _apart()))
+        return subscripts.getitem(self, self._known_masks(_masks_of_bytes("getitem", key)), False, _apart())  # type: ignore[no-any-return]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
@@ -882,13 +882,13 @@ class Tensor(Operators):
             if dtype_kind(array.dtype) not in "biufc":
                 raise DTypeError(f"setitem: cannot assign {type(value).__name__}; give a tensor, a number, or lists or arrays of numbers")
             value = from_array(array, self._device)
-        if isinstance(value, Tensor) and value._device is not self._device and (not value.ndim or indexing.is_basic(key)):
+        if isinstance(value, Tensor) and value._device is not self._device and (not value.ndim or subscripts.is_basic(key)):
             value = value.to(device=self._device)           # as copy_ does; by other indices torch, too, takes one device's only
         key = _masks_of_bytes("setitem", key)
-        if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
+        if state.trace is None and not state.examples and _masks(key) and not subscripts.selects(self, key, value):
             key = self._known_masks(key)
-        place, at = (self[key], ...) if self._has_windows() and indexing.is_basic(key) else (self, key)
-        place._rebind(indexing.setitem(place, at, value, _apart())._node(), "setitem")
+        place, at = (self[key], ...) if self._has_windows() and subscripts.is_basic(key) else (self, key)
+        place._rebind(subscripts.setitem(place, at, value, _apart())._node(), "setitem")
 
     def _known_masks(self, key: Any) -> Any:
         """The key with boolean masks read and turned into index arrays (their number of hits is a shape: it must be known)."""
@@ -1075,7 +1075,7 @@ def _put(base: Node, steps: Steps, value: Node, call: str) -> Node:
             value = flip(value, attrs["dims"])
         elif fn.name == "slice":
             dims = parts(value.shape, source.shape) if _apart() else ()
-            value = indexing.put_slice(source, value, attrs["start"], attrs["step"], dims)
+            value = subscripts.put_slice(source, value, attrs["start"], attrs["step"], dims)
         elif fn.name in _PARTS:
             value = _PARTS[fn.name](value, source)
         else:  # the padding of a diagonal: what it holds is seen by nobody
