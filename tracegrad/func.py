@@ -12,7 +12,7 @@ from tracegrad.errors import ArgumentError
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.normalization import _BatchNorm
 from tracegrad.nn.utils.stateless import functional_call
-from tracegrad.ops.arrays.shaping import stack
+from tracegrad.ops.arrays.joining import stack
 from tracegrad.tensors.tensor import Tensor
 
 

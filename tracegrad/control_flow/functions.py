@@ -29,8 +29,8 @@ from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, as_node, bind, cast, different_devices, iota, placeholder
 from tracegrad.ops.arrays.index_checks import counts_where
+from tracegrad.ops.arrays.joining import cat, stack
 from tracegrad.ops.arrays.pointwise import logical_not
-from tracegrad.ops.arrays.shaping import cat, stack
 from tracegrad.ops.primitives.movement import concat, narrow, reshape
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.dtypes import dtype_kind

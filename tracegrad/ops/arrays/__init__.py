@@ -4,6 +4,7 @@ from tracegrad.ops.arrays import (
            complex_numbers,
            index_checks,
            indexing,
+           joining,
            pointwise,
            random_bits,
            reductions,
@@ -14,5 +15,5 @@ from tracegrad.ops.arrays import (
            subscripts,
 )
 
-__all__ = ["complex_numbers", "index_checks", "indexing", "pointwise", "random_bits", "reductions", "scattering", "shaping", "sorting",
-           "stacking", "subscripts"]
+__all__ = ["complex_numbers", "index_checks", "indexing", "joining", "pointwise", "random_bits", "reductions", "scattering", "shaping",
+           "sorting", "stacking", "subscripts"]

@@ -1,6 +1,7 @@
-"""Shaping functions: everything from `reshape` to `meshgrid`, composed of the movement primitives. None of them computes anything.
+"""Shaping functions: reshape, permute, expand, flip, pad, diagonals, ... composed of the movement primitives; none computes anything.
 
-Names, arguments and meanings are torch's. All are pure here; which Tensor methods alias their base is the Tensor's business.
+Names, arguments and meanings are torch's. All are pure here: the Tensor's methods say which results alias their base. `joining.py` has
+`cat`, `split` and their kin.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, IndexOutOfRange, ShapeError
-from tracegrad.graph.families import broadcast_shapes, common_dtype
+from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, functional, public
 from tracegrad.graph.primitive import cast, const, iota, scalar
@@ -24,9 +25,6 @@ from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
-
-
-# ------------------------------------------------------------------------------------------------------------ same elements
 
 
 @public("reshape")
@@ -275,122 +273,6 @@ def _each_repeated(input: Node, d: int, repeats: int) -> Any:
     shape = x.shape
     x = mv.expand(mv.reshape(x, (*shape[:d + 1], 1, *shape[d + 1:])), (*shape[:d + 1], repeats, *shape[d + 1:]))
     return mv.reshape(x, (*shape[:d], shape[d] * repeats, *shape[d + 1:]))
-
-
-# ----------------------------------------------------------------------------------------------------- joining and splitting
-
-
-@public("cat", "concat", "concatenate", method=False)
-@on_nodes
-def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
-    """The tensors one after the other along dim; dtypes are promoted, the other sizes must agree (ShapeError)."""
-    xs = common_dtype(list(tensors), name="cat")
-    if any(x.ndim == 0 for x in xs):
-        raise ShapeError("cat: 0-d tensors cannot be concatenated; use stack")
-    xs = [x for x in xs if x.shape != (0,)] or xs[:1]       # torch skips empty 1-d tensors whatever the others' rank
-    d = one_dim("cat", dim, xs[0].ndim)
-    for x in xs:
-        if x.ndim != xs[0].ndim or any(i != d and a != b for i, (a, b) in enumerate(zip(x.shape, xs[0].shape, strict=True))):
-            raise ShapeError(f"cat: shapes {', '.join(str(x.shape) for x in xs)} must agree in all dimensions but dim {d}")
-    return mv.concat(xs, d)
-
-
-@public("stack", method=False)
-@on_nodes
-def stack(tensors: Sequence[Array], dim: int = 0) -> Array:
-    """The tensors, all of one shape, along a new dimension `dim`."""
-    xs = common_dtype(list(tensors), name="stack")
-    if any(x.shape != xs[0].shape for x in xs):
-        raise ShapeError(f"stack: shapes {', '.join(str(x.shape) for x in xs)} must be equal")
-    d = one_dim("stack", dim, xs[0].ndim + 1)
-    return cat([unsqueeze(x, d) for x in xs], d)
-
-
-@public("split")
-@on_nodes
-def split(input: Array, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Array, ...]:
-    """Pieces of that size (the last may be smaller), or of those sizes, along dim."""
-    d = one_dim("split", dim, input.ndim)
-    if not input.ndim:
-        raise ShapeError("split: takes at least 1 dimension, got ()")
-    n = input.shape[d]
-    if not isinstance(split_size_or_sections, (list, tuple)):
-        size = integer("split", "the size of a piece", split_size_or_sections)
-        if size < 0 or (n and not size):
-            raise ArgumentError(f"split: the size of a piece must be positive, got {size}")
-        sizes = [min(size, n - at) for at in range(0, n, size or 1)] or [0]
-    else:
-        sizes = [integer("split", "a size", s) for s in split_size_or_sections]
-        if sum(sizes) != n or any(s < 0 for s in sizes):
-            raise ShapeError(f"split: sizes {sizes} must add up to {n}, the size of dimension {d} of {input.shape}")
-    out, at = [], 0
-    for s in sizes:
-        out.append(mv.narrow(input, d, at, s))
-        at += s
-    return tuple(out)
-
-
-@public("chunk")
-@on_nodes
-def chunk(input: Array, chunks: int, dim: int = 0) -> tuple[Array, ...]:
-    """At most `chunks` pieces of equal size (the last may be smaller) along dim."""
-    d = one_dim("chunk", dim, input.ndim)
-    if integer("chunk", "chunks", chunks) <= 0:
-        raise ArgumentError(f"chunk: the number of chunks must be positive, got {chunks}")
-    if not input.ndim:
-        raise ShapeError("chunk: takes at least 1 dimension, got ()")
-    n = input.shape[d]
-    return tuple(split(input, -(-n // chunks) if n else [0] * chunks, d))
-
-
-@public("unbind")
-@on_nodes
-def unbind(input: Array, dim: int = 0) -> tuple[Array, ...]:
-    """The slices of input along dim, without that dimension."""
-    if not input.ndim:
-        raise ShapeError("unbind: takes at least 1 dimension, got ()")
-    return tuple(select(input, dim, i) for i in range(input.shape[one_dim("unbind", dim, input.ndim)]))
-
-
-@public("narrow")
-def narrow(input: Array, dim: int, start: Any, length: int) -> Array:
-    """`length` elements from `start` along dim.
-
-    start: an integer, or a 0-d integer tensor, which is looked at (the result is a view): inside @trace that is a TraceError.
-    """
-    if isinstance(start, Operators):
-        if start.shape:
-            raise ShapeError(f"narrow: a start that is a tensor must be 0-d, got shape {start.shape}")
-        way_out = f"use x.index_select({dim}, start + tg.arange({length}))"
-        start = int(known_values("narrow", "start", start, way_out))
-    return _narrow(input, dim, start, length)
-
-
-@on_nodes
-def _narrow(input: Node, dim: int, start: int, length: int) -> Any:
-    d = one_dim("narrow", dim, input.ndim)
-    if not input.ndim:
-        raise ShapeError("narrow: takes at least 1 dimension, got ()")
-    n = input.shape[d]
-    start, length = integer("narrow", "start", start), integer("narrow", "length", length)
-    first = start + n if start < 0 else start
-    if not 0 <= first <= first + length <= n:
-        raise IndexOutOfRange(f"narrow: start {start} and length {length} exceed dimension {d} of {input.shape}")
-    return mv.narrow(input, d, first, length)
-
-
-@public("select")
-@on_nodes
-def select(input: Array, dim: int, index: int) -> Array:
-    """Element `index` along dim, without that dimension."""
-    d = one_dim("select", dim, input.ndim)
-    if not input.ndim:
-        raise ShapeError("select: takes at least 1 dimension, got ()")
-    n = input.shape[d]
-    index = integer("select", "index", index)
-    if not -n <= index < n:
-        raise IndexOutOfRange(f"select: index {index} is out of range for dimension {d} of {input.shape}")
-    return mv.reshape(mv.narrow(input, d, index % n, 1), input.shape[:d] + input.shape[d + 1:])
 
 
 # ------------------------------------------------------------------------------------------------------------ reorder and fill

@@ -13,9 +13,10 @@ from tracegrad.graph.operators import functional
 from tracegrad.graph.primitive import cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, rounded_once
 from tracegrad.ops.arrays.indexing import gather, take_rows
+from tracegrad.ops.arrays.joining import stack
 from tracegrad.ops.arrays.pointwise import abs_, clamp, detach, eq, floor, fmod, ge, gt, le, lt, round_, sign
 from tracegrad.ops.arrays.reductions import sum_
-from tracegrad.ops.arrays.shaping import movedim, stack, unsqueeze
+from tracegrad.ops.arrays.shaping import movedim, unsqueeze
 from tracegrad.ops.convolution.pooling import adaptive_average
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.primitives import movement as mv

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError
-from tracegrad.ops.arrays.shaping import stack
+from tracegrad.ops.arrays.joining import stack
 from tracegrad.support.dtypes import float64
 from tracegrad.tensors.creation.from_data import as_tensor, tensor
 from tracegrad.tensors.tensor import Tensor
