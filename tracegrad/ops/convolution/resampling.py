@@ -17,7 +17,7 @@ from tracegrad.ops.arrays.joining import stack
 from tracegrad.ops.arrays.pointwise import abs_, clamp, detach, eq, floor, fmod, ge, gt, le, lt, round_, sign
 from tracegrad.ops.arrays.reductions import sum_
 from tracegrad.ops.arrays.shaping import movedim, unsqueeze
-from tracegrad.ops.convolution.pooling import adaptive_average
+from tracegrad.ops.convolution.adaptive_pooling import adaptive_average
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where

@@ -1,5 +1,5 @@
 """Moments, quantiles, counts."""
 
-from tracegrad.ops.statistics import moments, order_statistics
+from tracegrad.ops.statistics import bins, moments, order_statistics, unique
 
-__all__ = ["moments", "order_statistics"]
+__all__ = ["bins", "moments", "order_statistics", "unique"]
