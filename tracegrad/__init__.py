@@ -16,7 +16,7 @@ from tracegrad.support.modes import uncollected
 with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad import amp, autograd, backends, cuda, errors, fft, linalg, random, signal, special, testing, utils
     from tracegrad.amp import GradScaler, autocast
-    from tracegrad.autograd import backward, transforms
+    from tracegrad.autograd import backward, jacobians, transforms, vmap_transform
     from tracegrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
     from tracegrad.config import config
     from tracegrad.control_flow import functions

@@ -1,4 +1,4 @@
-"""Function transforms under torch.func's names. They stand in `autograd/transforms.py`; what is about modules, here."""
+"""Function transforms under torch.func's names. They stand in `autograd/`; what is about modules, here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracegrad.autograd.transforms import grad, hessian, jacfwd, jvp, linearize, value_and_grad, vjp, vmap
-from tracegrad.autograd.transforms import jacobian as jacrev
+from tracegrad.autograd.jacobians import hessian, jacfwd
+from tracegrad.autograd.jacobians import jacobian as jacrev
+from tracegrad.autograd.transforms import grad, jvp, linearize, value_and_grad, vjp
+from tracegrad.autograd.vmap_transform import vmap
 from tracegrad.errors import ArgumentError
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.normalization import _BatchNorm

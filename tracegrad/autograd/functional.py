@@ -12,7 +12,7 @@ from typing import Any
 
 import optree
 
-from tracegrad.autograd import transforms
+from tracegrad.autograd import jacobians, transforms
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.tensors.creation.filled import ones_like
 from tracegrad.tensors.tensor import Tensor
@@ -30,7 +30,7 @@ def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, 
     if strategy not in ("reverse-mode", "forward-mode"):
         raise ArgumentError(f"jacobian: strategy {strategy!r}; it is 'reverse-mode' or 'forward-mode'")
     args, numbers = _arguments(inputs)
-    transform = transforms.jacobian if strategy == "reverse-mode" else transforms.jacfwd
+    transform = jacobians.jacobian if strategy == "reverse-mode" else jacobians.jacfwd
     return _released(transform(func, numbers)(*args), create_graph)
 
 
@@ -41,7 +41,7 @@ def hessian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, s
     if outer_jacobian_strategy not in ("reverse-mode", "forward-mode"):
         raise ArgumentError(f"hessian: outer_jacobian_strategy {outer_jacobian_strategy!r}; it is 'reverse-mode' or 'forward-mode'")
     args, numbers = _arguments(inputs)
-    outer = transforms.jacobian if outer_jacobian_strategy == "reverse-mode" else transforms.jacfwd
+    outer = jacobians.jacobian if outer_jacobian_strategy == "reverse-mode" else jacobians.jacfwd
     return _released(outer(transforms.grad(func, numbers), numbers)(*args), create_graph)
 
 
