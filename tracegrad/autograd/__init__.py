@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
@@ -12,18 +11,31 @@ from tracegrad.autodiff import derivatives
 from tracegrad.autograd import forward_ad, function, functional
 from tracegrad.autograd.anomaly import detect_anomaly, set_detect_anomaly
 from tracegrad.autograd.backward_cache import Backward
+from tracegrad.autograd.hooks import (
+    GradFn,
+    RemovableHandle,
+    grad_fn_of,
+    post_accumulate_hooks,
+    register_hook,
+    register_post_accumulate_grad_hook,
+    retain_grad,
+    retaining,
+    retaining_by_node,
+    retains_grad,
+    run_post_accumulate_hooks,
+    steps_back,
+)
 from tracegrad.autograd.transforms import matching
 from tracegrad.custom.custom_function import Context as FunctionCtx
 from tracegrad.custom.custom_function import Function
-from tracegrad.errors import AutogradError, DeviceError, TraceError
+from tracegrad.errors import AutogradError, TraceError
 from tracegrad.execute.compile import free_saved, lock, realize
 from tracegrad.execute.deferred import flush
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node, forget_operands, own_nodes, topological, user_location
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import REGISTRY, bind, saves, unique
-from tracegrad.support.cache import listed
+from tracegrad.graph.primitive import REGISTRY, bind, saves
 from tracegrad.support.modes import enable_grad, no_grad, set_grad_enabled, state
 from tracegrad.tensors.scopes import inference_mode
 from tracegrad.tensors.tensor import Tensor, leaves, own_copy
@@ -31,7 +43,7 @@ from tracegrad.tensors.tensor import Tensor, leaves, own_copy
 __all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "Variable", "backward", "detect_anomaly", "enable_grad",
            "forward_ad", "function", "functional", "grad", "inference_mode", "no_grad", "register_hook", "retain_grad",
            "set_detect_anomaly", "set_grad_enabled"]
-_VARIABLE, _DETACH, _OUTPUT, _OFFSET = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"], REGISTRY["offset"]
+_VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
 
 def __getattr__(name: str) -> Any:
@@ -73,7 +85,7 @@ def backward(
         return
     outputs = [t._node() for t in roots]
     known = None
-    plain = grad_tensors is None and not (create_graph or retain_graph or _retaining or _afterwards)
+    plain = grad_tensors is None and not (create_graph or retain_graph or retaining or post_accumulate_hooks)
     if len(roots) == 1 and plain and outputs[0].aval.size == 1:
         with lock:
             known = Backward(roots[0])
@@ -82,14 +94,14 @@ def backward(
     cotangents = _cotangents("backward", roots, outputs, grad_tensors)
     order = _history("backward", outputs)
     # All variables, also those whose tensors are gone: what a custom backward on the way there does, and its errors, are the caller's.
-    retained = _retained() if _retaining else {}
+    retained = retaining_by_node() if retaining else {}
     wanted = [n for n in order if n.fn is _VARIABLE or n in retained]
     grads = _differentiate(outputs, wanted, cotangents, create_graph)
     receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
     for tensor, ct in receivers:
         _accumulate(tensor, ct, create_graph)
-    if _afterwards:
-        _run_afterwards([t for t, _ in receivers])
+    if post_accumulate_hooks:
+        run_post_accumulate_hooks([t for t, _ in receivers])
     if not (create_graph if retain_graph is None else retain_graph):
         reached = [n for n, ct in zip(wanted, grads, strict=True) if ct is not None]
         sums = [(n, resolve(t._grad._n)) for n in reached for t in _leaf(n) if t._grad is not None]
@@ -110,8 +122,8 @@ def _backward_to(
     reached = [(t, g) for t, g in zip(inputs, found, strict=True) if g is not None]
     for tensor, g in reached:
         _accumulate(tensor, g._node(), create_graph)
-    if _afterwards:
-        _run_afterwards([t for t, _ in reached])
+    if post_accumulate_hooks:
+        run_post_accumulate_hooks([t for t, _ in reached])
 
 
 def grad(
@@ -142,7 +154,7 @@ def grad(
     nodes = [t._node() for t in roots]
     sources = [t._node() for t in wanted]
     known = None
-    plain = grad_outputs is None and not (create_graph or retain_graph or _retaining or forward_ad.active())
+    plain = grad_outputs is None and not (create_graph or retain_graph or retaining or forward_ad.active())
     if len(roots) == 1 and plain and nodes[0].aval.size == 1:
         with lock:
             known = Backward(roots[0], sources)
@@ -158,7 +170,7 @@ def grad(
         _check_outside(order, wanted)
     earlier = _earlier(order, wanted, sources)
     ends = sources + [n for n, _ in earlier]
-    retained = _retained() if _retaining else {}
+    retained = retaining_by_node() if retaining else {}
     if retained:
         live = set(derivatives.dependents(nodes, ends))
         retained = {n: kept for n, kept in retained.items() if n in live}
@@ -183,7 +195,7 @@ def grad(
         live = set(derivatives.dependents(nodes, ends))
         reached = [t for t in result if t is not None]
         made_of = [(n, resolve(t._n)) for n, t in zip(sources, result, strict=True) if t is not None]
-        walked = [n for n in order if n in live and any(o in live for o in _steps_back(n))]
+        walked = [n for n in order if n in live and any(o in live for o in steps_back(n))]
         works = _free(walked, reached)
         if known is not None and len(reached) == len(result):
             known.learn(works, walked, made_of, [n for n in order if n.needs_grad and n not in live])
@@ -279,7 +291,7 @@ def _check_outside(order: Sequence[Node], inputs: Sequence[Tensor]) -> None:
         tensor = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
         if tensor is not None and not tensor._is_leaf():
             start = tensor._node_outside()
-            if not wanted.isdisjoint({*topological([start], lambda n: not n.needs_grad, _steps_back)} - {start}):
+            if not wanted.isdisjoint({*topological([start], lambda n: not n.needs_grad, steps_back)} - {start}):
                 raise _began_outside("grad", tensor)
 
 
@@ -289,10 +301,10 @@ def _history(call: str, outputs: Sequence[Node], inputs: Sequence[Node] = ()) ->
     Raises AutogradError if one of them was freed.
     """
     ends = set(inputs)
-    order = topological(outputs, lambda n: not n.needs_grad or n in ends, _steps_back)
+    order = topological(outputs, lambda n: not n.needs_grad or n in ends, steps_back)
     if not ends.issubset(order):  # an input behind another one, or none at all
         ends = set()
-        order = topological(outputs, lambda n: not n.needs_grad, _steps_back)
+        order = topological(outputs, lambda n: not n.needs_grad, steps_back)
     freed = state.trace.freed if state.trace is not None else ()
     for node in order:
         if node not in ends and (node in freed or (node.needs_grad and not node.operands)):
@@ -300,11 +312,6 @@ def _history(call: str, outputs: Sequence[Node], inputs: Sequence[Node] = ()) ->
                 f"{call}: the history of {node.fn.name} ({node.loc}) was freed by an earlier backward; pass retain_graph=True to that one"
             )
     return order
-
-
-def _steps_back(node: Node) -> tuple[Node, ...]:
-    """Where the derivative goes on from `node`."""
-    return node.fn.tracked(node.operands) if isinstance(node.fn, CustomCall) and node.operands else node.operands
 
 
 def _cotangents(call: str, roots: list[Tensor], outputs: list[Node], given: Any) -> list[Node]:
@@ -357,148 +364,6 @@ def _accumulate(tensor: Tensor, ct: Node, create_graph: bool) -> None:
             present._rebind(present._node() + ct, "backward")
 
 
-# ---------------------------------------------------------------------------------------------------- hooks and grad_fn
-
-
-class RemovableHandle:
-    """What register_hook returns: remove() takes the hook away."""
-
-    def __init__(self, hooks: dict[int, Any], key: int) -> None:
-        self._hooks, self._key = hooks, key
-
-    def remove(self) -> None:
-        self._hooks.pop(self._key, None)
-
-
-def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-    """Call `hook(gradient)` whenever the tensor's gradient is computed; what it returns (unless None) takes the gradient's place.
-
-    Raises AutogradError if the tensor does not require grad.
-    """
-    node = tensor._node()
-    if not node.needs_grad:
-        raise AutogradError("register_hook: the tensor does not require grad, so no gradient of it is ever computed")
-    hooks = derivatives.HOOKS.setdefault(node)
-    if tensor._is_leaf():
-        tensor._hooks = hooks
-    key = unique()
-
-    def on_node(ct: Node) -> Node:
-        owner = owner_ref()
-        place = device if owner is None else owner._device               # a leaf may have moved
-        replaced = hook(Tensor(ct, place, state.trace))
-        if replaced is None:
-            return ct
-        if replaced._device is not place:
-            raise DeviceError(f"register_hook: the hook returned a gradient on {replaced._device} for a tensor on {place}; "
-                              "move it with x.to(device)")
-        return derivatives.conform(replaced._node(), node_ref() or ct)
-
-    device, node_ref, owner_ref = tensor._device, weakref.ref(node), weakref.ref(tensor)
-    hooks[key] = on_node
-    return RemovableHandle(hooks, key)
-
-
-# By id, the hooks of leaves that run when their gradients have been added up, with the leaf.
-_afterwards: dict[int, tuple[weakref.ref[Tensor], dict[int, Callable[[Tensor], None]]]] = {}
-
-
-def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
-    """Call `hook(tensor)` whenever a backward has added to the leaf's `grad`: to step an optimizer of its own, and free the gradient.
-
-    Raises AutogradError unless the tensor is a leaf that requires grad. Backward inside @trace raises TraceError for such a tensor.
-    """
-    if not tensor._node().needs_grad or not tensor._is_leaf():
-        raise AutogradError("register_post_accumulate_grad_hook: only a leaf that requires grad accumulates gradients; use register_hook")
-    if id(tensor) not in _afterwards:
-        _afterwards[id(tensor)] = weakref.ref(tensor), {}
-        weakref.finalize(tensor, _afterwards.pop, id(tensor), None)
-    key, hooks = unique(), _afterwards[id(tensor)][1]
-    hooks[key] = hook
-    return RemovableHandle(hooks, key)
-
-
-def _run_afterwards(tensors: Sequence[Tensor]) -> None:
-    for tensor in tensors:
-        for hook in list(_afterwards.get(id(tensor), (None, {}))[1].values()):
-            if state.trace is not None:
-                raise TraceError(f"backward: inside @trace ({state.trace.name}) a post-accumulate-grad hook would run at the first call "
-                                 "only; do what it does after backward, in the traced function")
-            hook(tensor)
-
-
-def retain_grad(tensor: Tensor) -> None:
-    """Make backward store the gradient of this non-leaf tensor in its `grad`, too."""
-    node = tensor._node()
-    if not node.needs_grad:
-        raise AutogradError("retain_grad: the tensor does not require grad")
-    if not tensor._is_leaf():
-        _retaining[id(tensor)] = tensor
-
-
-# By id, those that retain their gradients. Their nodes are looked up at a backward: changed in place, one retains that of its last value.
-_retaining: weakref.WeakValueDictionary[int, Tensor] = listed("tensors that retain gradients", weakref.WeakValueDictionary())
-
-
-def _retained() -> dict[Node, list[Tensor]]:
-    """The non-leaf tensors that want their gradients stored, by node."""
-    found: dict[Node, list[Tensor]] = {}
-    for tensor in list(_retaining.values()):
-        if tensor._trace is state.trace or (state.trace is not None and state.trace.knows(tensor)):
-            found.setdefault(tensor._node(), []).append(tensor)
-    return found
-
-
-def _retains_grad(tensor: Tensor) -> bool:
-    return id(tensor) in _retaining
-
-
-class GradFn:
-    """The step of the derivative history that made a tensor: `name()`, and `next_functions` towards the leaves."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-
-    def name(self) -> str:
-        """The operation's name; "AccumulateGrad" for a leaf."""
-        return "AccumulateGrad" if self.variable is not None else self._call.fn.name
-
-    @property
-    def _call(self) -> Node:
-        """The node whose rule is the step: the call itself for one of several results."""
-        return self.node.operands[0] if self.node.fn is _OUTPUT and self.node.operands else self.node
-
-    @property
-    def variable(self) -> Tensor | None:
-        """The leaf, if this is its AccumulateGrad."""
-        return leaves.get(self.node.attrs["uid"]) if self.node.fn is _VARIABLE else None
-
-    @property
-    def next_functions(self) -> tuple[tuple[GradFn | None, int], ...]:
-        """(GradFn, output number) per operand; (None, 0) for operands without a history."""
-        if self.variable is not None:
-            return ()
-        return tuple(
-            (GradFn(o), o.attrs.get("index", 0) if o.fn is _OUTPUT else 0) if o.needs_grad else (None, 0)
-            for o in _steps_back(self._call)
-            if o.fn is not _OFFSET  # where a slice starts is a number to the user
-        )
-
-    def __repr__(self) -> str:
-        return f"<{self.name()}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GradFn) and other.node is self.node
-
-    def __hash__(self) -> int:
-        return hash(self.node)
-
-
-def _grad_fn(tensor: Tensor) -> GradFn | None:
-    node = tensor._node()
-    return None if state.hidden or tensor._is_leaf() else GradFn(node)
-
-
 def _backward_method(
     self: Tensor,
     gradient: Any = None,
@@ -515,7 +380,7 @@ for _name, _value in {
     "register_hook": register_hook,
     "register_post_accumulate_grad_hook": register_post_accumulate_grad_hook,
     "retain_grad": retain_grad,
-    "grad_fn": property(_grad_fn),
-    "retains_grad": property(_retains_grad),
+    "grad_fn": property(grad_fn_of),
+    "retains_grad": property(retains_grad),
 }.items():
     setattr(Tensor, _name, _value)

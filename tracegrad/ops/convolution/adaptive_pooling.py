@@ -8,7 +8,7 @@ from typing import Any
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, functional
+from tracegrad.graph.operators import PUBLIC, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.indexing import gather, take_rows
@@ -16,6 +16,7 @@ from tracegrad.ops.arrays.pointwise import floor, ge, lt
 from tracegrad.ops.arrays.reductions import ValuesIndices
 from tracegrad.ops.arrays.shaping import movedim
 from tracegrad.ops.convolution.convolution import per_dim
+from tracegrad.ops.convolution.pooling import export_with_indices
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.reduction import total
@@ -217,17 +218,5 @@ def adaptive_max_pool3d(input: Array, output_size: Any, return_indices: bool = F
     return _adaptive_max("adaptive_max_pool3d", 3, input, output_size, return_indices)
 
 
-def _with_indices(name: str) -> None:
-    whole = FUNCTIONAL[name]
-
-    def fn(*args: Any, **kwargs: Any) -> Any:
-        return whole(*args, **{**kwargs, "return_indices": True})
-
-    fn.__name__ = fn.__qualname__ = f"{name}_with_indices"
-    fn.__doc__ = f"`{name}` with return_indices=True."
-    functional(fn)
-
-
-for _name in ("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d",
-              "max_pool1d", "max_pool2d", "max_pool3d"):
-    _with_indices(_name)
+for _name in ("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d"):
+    export_with_indices(_name)

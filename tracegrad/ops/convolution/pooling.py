@@ -8,7 +8,7 @@ from typing import Any
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operators import functional
+from tracegrad.graph.operators import FUNCTIONAL, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
@@ -290,3 +290,19 @@ def fold(input: Array, output_size: Any, kernel_size: Any, dilation: Any = 1, pa
     for i in range(2):
         x = mv.narrow(x, 2 + i, patches.edges[i], size[i])
     return x if input.ndim == 3 else mv.reshape(x, x.shape[1:])
+
+
+def export_with_indices(name: str) -> None:
+    """Export the pool `name` under torch's second name, too: the one that returns indices."""
+    whole = FUNCTIONAL[name]
+
+    def fn(*args: Any, **kwargs: Any) -> Any:
+        return whole(*args, **{**kwargs, "return_indices": True})
+
+    fn.__name__ = fn.__qualname__ = f"{name}_with_indices"
+    fn.__doc__ = f"`{name}` with return_indices=True."
+    functional(fn)
+
+
+for _name in ("max_pool1d", "max_pool2d", "max_pool3d"):
+    export_with_indices(_name)
