@@ -21,7 +21,8 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.config import config
     from tracegrad.control_flow import functions
     from tracegrad.custom import host_call, opencl_function
-    from tracegrad.custom.custom_function import Context, Function, autograd_function
+    from tracegrad.custom.custom_function import Function, autograd_function
+    from tracegrad.custom.user_call import Context
     from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
     from tracegrad.execute import eager_executor
     from tracegrad.execute.compile import find_device as device

@@ -26,8 +26,8 @@ from tracegrad.autograd.hooks import (
     steps_back,
 )
 from tracegrad.autograd.transforms import matching
-from tracegrad.custom.custom_function import Context as FunctionCtx
 from tracegrad.custom.custom_function import Function
+from tracegrad.custom.user_call import Context as FunctionCtx
 from tracegrad.errors import AutogradError, TraceError
 from tracegrad.execute.compile import free_saved, lock, realize
 from tracegrad.execute.deferred import flush

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from tracegrad.custom.custom_function import Context as FunctionCtx
-from tracegrad.custom.custom_function import Function, opaque_value
+from tracegrad.custom.custom_function import Function
+from tracegrad.custom.user_call import Context as FunctionCtx
+from tracegrad.custom.user_call import opaque_value
 from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.tensor import Tensor
 

@@ -1,155 +1,27 @@
 """Custom Functions: the user's own forward and backward as an operation of the graph. Start at `Function.apply`.
 
 `forward` runs once, on tensors that report no requires_grad but keep their place in the graph, so a saved intermediate is
-still a function of the inputs when backward is differentiated again. The call becomes one node (`UserCall`) whose operands
-are the raw outputs, the tensor arguments and the saved tensors; to differentiation it is the only way from outputs to inputs,
-so the user's backward is used at every order, in forward mode, and inside @trace.
+still a function of the inputs when backward is differentiated again. The call becomes one node, a `UserCall` (`user_call.py`).
 """
 
 from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import optree
-
 from tracegrad.autodiff.batching import batch
-from tracegrad.autodiff.derivatives import zeros_like
-from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError
-from tracegrad.execute.compile import Device
-from tracegrad.graph.ir import Aval, Node, topological
-from tracegrad.graph.leaves import CustomCall
-from tracegrad.graph.primitive import REGISTRY, bind, cast, placeholder
-from tracegrad.support import dtypes
+from tracegrad.custom.user_call import Context, UserCall
+from tracegrad.errors import ArgumentError, AutogradError, ShapeError
+from tracegrad.graph.ir import Aval, topological
+from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support.cache import memoize
-from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.scopes import Examples
 from tracegrad.tensors.tensor import Tensor
 
 _OUTPUT, _DETACH = REGISTRY["output"], REGISTRY["detach"]
-
-
-class ByName(Sequence[Any]):
-    """Values that can be had by position, as an attribute, and as a key."""
-
-    def __init__(self, values: Sequence[Any], names: dict[str, int], what: str) -> None:
-        self._values, self._names, self._what = tuple(values), names, what
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, str):
-            if key not in self._names:
-                raise ArgumentError(f"{self._what}: there is no {key!r}; known are {', '.join(self._names) or 'none'}")
-            return self._values[self._names[key]]
-        return self._values[key]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        try:
-            return self[name]
-        except ArgumentError as error:
-            raise AttributeError(str(error)) from None
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._values)
-
-    def keys(self) -> Any:
-        return self._names.keys()
-
-    def __repr__(self) -> str:
-        return f"{self._what}{self._values}"
-
-
-class Context:
-    """What `forward` leaves for `backward`. Any attribute may be set; tensors among them are restored like saved ones, but unchecked."""
-
-    def __init__(self, function: type[Function], names: list[str], values: list[Any], needs: list[bool]) -> None:
-        self._function, self._names, self._arguments = function, names, values
-        self._phase: str = "forward"
-        self._saved: list[tuple[str | None, Any]] | None = None
-        self._saved_for_forward: tuple[Any, ...] = ()
-        self._dirty: tuple[Tensor, ...] = ()
-        self._constant: tuple[Tensor, ...] = ()
-        self._called: set[str] = set()
-        self._materialize = True
-        self._restored: list[Any] | None = None
-        self._watched: list[tuple[int, weakref.ref[Tensor], int]] = []       # saved object, the tensor to watch, its version when saved
-        self._needs = ByName(needs, {n: i for i, n in enumerate(names)}, "needs_input_grad")
-
-    def _only_in_forward(self, call: str, once: bool = True) -> None:
-        if self._phase != "forward":
-            raise AutogradError(f"{self._function.__name__}: ctx.{call} was called outside forward; it records what forward did, so call "
-                                "it there, or in setup_context")
-        if once and call in self._called:
-            raise AutogradError(f"{self._function.__name__}: ctx.{call} was called twice; call it once with everything")
-        self._called.add(call)
-
-    def save_for_backward(self, *objects: Any, **named: Any) -> None:
-        """Keep any Python objects (tensors, containers of them, numbers, None, ...) for backward; at most once, inside forward."""
-        self._only_in_forward("save_for_backward")
-        self._saved = [(None, o) for o in objects] + list(named.items())
-
-    def save_for_forward(self, *tensors: Any) -> None:
-        """Keep tensors for `jvp`, where they are `ctx.saved_tensors`; without it, those are what save_for_backward kept."""
-        self._only_in_forward("save_for_forward")
-        self._saved_for_forward = tensors
-
-    def mark_dirty(self, *tensors: Any) -> None:
-        """Tell which arguments forward modified in place; they must be among its outputs."""
-        self._only_in_forward("mark_dirty")
-        for t in tensors:
-            if not any(t is a for a in self._arguments):
-                seen = f"{t.dtype}{list(t.shape)} that is none of them" if isinstance(t, Tensor) else type(t).__name__
-                raise AutogradError(f"{self._function.__name__}: ctx.mark_dirty takes tensors that are arguments of forward, got a {seen}")
-        self._dirty = tensors
-
-    def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Tell which outputs have no derivative: they don't require grad, and backward gets zeros for them."""
-        self._only_in_forward("mark_non_differentiable")
-        for t in tensors:
-            if not isinstance(t, Tensor):
-                raise AutogradError(
-                    f"{self._function.__name__}: ctx.mark_non_differentiable takes output tensors, got {type(t).__name__}")
-        self._constant = tensors
-
-    def set_materialize_grads(self, value: bool) -> None:
-        """False: backward gets None instead of zeros for outputs that nothing used."""
-        self._only_in_forward("set_materialize_grads")
-        self._materialize = bool(value)
-
-    @property
-    def needs_input_grad(self) -> ByName:
-        """Whether each argument's gradient is wanted, by position, attribute or key."""
-        return self._needs
-
-    @property
-    def saved_variables(self) -> ByName:
-        """What save_for_backward kept, by position and, where given by name, as attribute and key.
-
-        Raises AutogradError if a saved tensor was modified in place since.
-        """
-        saved = self._saved or []
-        for k, reference, version in self._watched if self._phase == "checked" else ():
-            tensor = reference()
-            if tensor is not None and tensor._version != version:
-                raise AutogradError(
-                    f"{self._function.__name__}: the saved tensor {saved[k][0] or k!r} ({tensor.dtype}{list(tensor.shape)}) was modified "
-                    f"in place after it was saved (version {version}, now {tensor._version}); save a clone(), or do not modify it before "
-                    "backward")
-        values = self._restored if self._restored is not None else [o for _, o in saved]
-        return ByName(values, {n: i for i, (n, _) in enumerate(saved) if n is not None}, "saved_variables")
-
-    @property
-    def saved_tensors(self) -> tuple[Any, ...]:
-        """What save_for_backward kept, as a tuple (torch's name)."""
-        return tuple(self.saved_variables)
 
 
 class Function:
@@ -376,7 +248,7 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
     dirty = {id(d): originals[id(d)] for d in ctx._dirty}
     results: list[Any] = []
     if needed:
-        call = UserCall(cls, ctx, outputs, values, originals, given, opaque)
+        call = UserCall(cls, ctx, outputs, values, originals, given, opaque, _has(cls, "jvp"))
         inputs = [v._node() for v in values if isinstance(v, Tensor)]
         node = bind(call, (*(t._node() for t in tensors), *inputs, *call.saved_nodes), {})
         node.needs_grad = True
@@ -398,222 +270,3 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
     if needed:
         call.watch([r for r in results if isinstance(r, Tensor)])
     return type(raw)(results) if several and type(raw) in (tuple, list) else tuple(results) if several else results[0]
-
-
-def _holds_tensors(value: Any) -> bool:
-    return any(isinstance(x, Tensor) for x in optree.tree_leaves(value, none_is_leaf=True))
-
-
-class UserCall(CustomCall):
-    """One call of a custom Function, as a node: operands are raw outputs, tensor arguments, saved tensors.
-
-    What forward saved is kept as a tree whose tensors are operands of the node, so that a derivative of the derivative finds them
-    in the graph, whichever copy of the graph that is.
-    """
-
-    def __init__(self, cls: type[Function], ctx: Context, outputs: list[Any], values: list[Any], originals: dict[int, Tensor], given: int,
-                 opaque: bool) -> None:
-        tensors = [o for o in outputs if isinstance(o, Tensor)]
-        self.name = cls.__name__  # type: ignore[misc]
-        self.cls, self.ctx, self.given = cls, ctx, given
-        self.devices = [t._device for t in (*tensors, *(v for v in values if isinstance(v, Tensor)))]       # of results and arguments
-        self.outputs = [isinstance(o, Tensor) for o in outputs]
-        self.silent = [any(o is c for c in ctx._constant) or not dtypes.differentiable(o.dtype) for o in tensors]
-        self.count = len(tensors)
-        self.arguments = [(n, isinstance(v, Tensor)) for n, v in zip(ctx._names, values, strict=True)]
-        self.output_avals = tuple(o._node().aval for o in tensors)
-        self.node: weakref.ref[Node] | None = None
-        self.saved_nodes: list[Node] = []
-        self.saves = _holds_tensors([*ctx._saved_for_forward, *(o for _, o in ctx._saved or ())])  # type: ignore[misc]
-        self.leaves: list[tuple[str, Any]] = []            # how to restore each leaf of the saved tree
-        attributes = {k: v for k, v in vars(ctx).items() if not k.startswith("_") and _holds_tensors(v)}
-        saved = [o for _, o in ctx._saved or ()]
-        tree: Any = (saved, list(ctx._saved_for_forward), attributes)
-        leaves, self.tree = optree.tree_flatten(tree, is_leaf=lambda o: not _holds_tensors(o), none_is_leaf=True)
-        for leaf in leaves:
-            self.leaves.append(self._kept(leaf, tensors, originals, opaque))
-        for k, o in enumerate(saved):
-            if isinstance(o, Tensor) and not any(o is t for t in tensors):
-                watched = originals.get(id(o), o)
-                ctx._watched.append((k, weakref.ref(watched), watched._version))
-        self.saved_outputs = [(k, i) for k, o in enumerate(saved) for i, t in enumerate(tensors) if o is t]
-        for name in attributes:                             # what is a graph value must not be kept alive by the context
-            delattr(ctx, name)
-        ctx._saved = None if ctx._saved is None else [(n, None) for n, _ in ctx._saved]
-        ctx._saved_for_forward = ()
-
-    def _kept(self, leaf: Any, outputs: list[Tensor], originals: dict[int, Tensor], opaque: bool) -> tuple[str, Any]:
-        """("object", it), ("output", its number) or ("operand", its number among the saved nodes)."""
-        if not isinstance(leaf, Tensor):
-            return "object", leaf
-        place = next((k for k, out in enumerate(outputs) if out is leaf), None)
-        if place is not None:
-            return "output", place
-        original = originals.get(id(leaf))
-        node = (leaf if original is None or leaf._versions else original)._node()
-        self.devices.append(leaf._device)
-        if opaque and original is None and not node.needs_grad and node.fn is not _DETACH and dtypes.differentiable(node.dtype):
-            inputs = [t._node() for t in originals.values()]
-            node = opaque_value(node, inputs, f"{self.name}: its second derivative needs the derivative of a tensor that forward saved "
-                                "and computed outside tracegrad (numpy(), item(), host_call); save only arguments and outputs, and return "
-                                "such a value as an output that backward handles")
-        self.saved_nodes.append(node)
-        return "operand", len(self.saved_nodes) - 1
-
-    def watch(self, results: list[Tensor]) -> None:
-        """From now on, saved outputs are checked for modification through the tensors that the caller got."""
-        for k, i in self.saved_outputs:
-            self.ctx._watched.append((k, weakref.ref(results[i]), results[i]._version))
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return self.output_avals
-
-    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
-        return operands[self.count:len(operands) - len(self.saved_nodes)]
-
-    @property
-    def pushes(self) -> bool:
-        return _has(self.cls, "jvp")
-
-    @contextmanager
-    def _restored(self, y: Node, operands: tuple[Node, ...], forward: bool) -> Iterator[Context]:
-        """The ctx with what forward left in it, as tensors of these operands: for backward, or for jvp."""
-        saved = operands[len(operands) - len(self.saved_nodes):]
-
-        def restored_leaf(kind: str, what: Any) -> Any:
-            if kind == "object":
-                return what
-            if kind == "operand":
-                return self._tensor(saved[what], self.devices[len(operands) - len(saved) + what])
-            return self._tensor(bind(_OUTPUT, (y,), {"index": what, "aval": self.output_avals[what]}), self.devices[what])
-
-        tree: Any = optree.tree_unflatten(self.tree, [restored_leaf(*leaf) for leaf in self.leaves])
-        restored, for_forward, attributes = tree
-        ctx, hidden = self.ctx, state.hidden
-        before = ctx._restored, ctx._phase
-        # A copy of the call (a replayed trace's history) has values of its own, which nobody can have modified.
-        ctx._phase = "checked" if self.node is not None and self.node() is y else "backward"
-        ctx._restored = for_forward if forward and for_forward else restored
-        vars(ctx).update(attributes)
-        pulling, state.hidden, state.pulling = state.pulling, False, True
-        try:
-            yield ctx
-        finally:
-            state.hidden, state.pulling = hidden, pulling
-            ctx._restored, ctx._phase = before
-            for name, value in attributes.items():
-                if vars(ctx).get(name) is value:
-                    delattr(ctx, name)
-
-    def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
-        """The outputs' tangents by the user's jvp, by number; those without one are left out."""
-        inputs = self.tracked(operands)
-        pairs = iter(zip(inputs, tangents[self.count:], self.devices[self.count:], strict=False))
-        given: list[Tensor | None] = []
-        for _, is_tensor in self.arguments:
-            node, tangent, device = next(pairs) if is_tensor else (None, None, None)
-            if node is None or (tangent is None and not (self.ctx._materialize and dtype_kind(node.dtype) in "fc")):
-                given.append(None)
-            else:
-                given.append(self._tensor(zeros_like(node) if tangent is None else tangent, device))
-        with self._restored(y, operands, True) as ctx:
-            returned = self.cls.jvp(ctx, *given)
-        several = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-        if len(several) != len(self.outputs):
-            raise AutogradError(f"{self.name}.jvp: returned {len(several)} tangents, expected {len(self.outputs)}, one for each output "
-                                "(None where there is none)")
-        found: dict[int, Node] = {}
-        for k, t in enumerate(t for t, is_tensor in zip(several, self.outputs, strict=True) if is_tensor):
-            if t is None or self.silent[k]:
-                continue
-            if not isinstance(t, Tensor) or t.shape != operands[k].shape:
-                seen = f"{t.dtype}{list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
-                raise AutogradError(f"{self.name}.jvp: the tangent of output {k} is a {seen}, expected a tensor of "
-                                    f"{list(operands[k].shape)}")
-            self._check_device("jvp", f"the tangent of output {k}", t, self.devices[k])
-            found[k] = cast(t._node(), operands[k].dtype)
-        return found or None
-
-    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        inputs = self.tracked(operands)
-        grads = iter([self._grad(c, operands[i], self.silent[i], self.devices[i]) for i, c in enumerate(ct)])
-        with self._restored(y, operands, False) as ctx:
-            returned = self.cls.backward(ctx, *(next(grads) if is_tensor else None for is_tensor in self.outputs))
-        found = self._by_name(returned)
-        tensors = iter(zip(inputs, self.devices[self.count:], strict=False))
-        result: list[Any] = []
-        for name, is_tensor in self.arguments:
-            g = found.get(name)
-            if not is_tensor:
-                if g is not None:
-                    raise AutogradError(
-                        f"{self.name}.backward: returned a gradient for {name!r}, which is not a tensor; return None for it")
-                continue
-            result.append(self._checked(name, g, *next(tensors)))
-        return (*(None for _ in range(self.count)), *result, *(None for _ in self.saved_nodes))
-
-    def _tensor(self, node: Node, device: Device) -> Tensor:
-        """What backward gets for a node; without history where the gradients shall have none."""
-        return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, device, state.trace)
-
-    def _grad(self, ct: Node | None, output: Node, constant: bool, device: Device) -> Tensor | None:
-        if ct is None or constant:
-            return self._tensor(zeros_like(output), device) if self.ctx._materialize else None
-        return self._tensor(ct, device)
-
-    def _check_device(self, rule: str, what: str, given: Tensor, device: Device) -> None:
-        if given.device is not device:
-            raise DeviceError(f"{self.name}.{rule}: {what} is on {given.device}, expected on {device}; move it with x.to(device)")
-
-    def _by_name(self, returned: Any) -> dict[str, Any]:
-        names = [n for n, _ in self.arguments]
-        if isinstance(returned, dict):
-            for name in returned:
-                if name not in names:
-                    raise AutogradError(
-                        f"{self.name}.backward: returned a gradient for {name!r}; forward's arguments are {', '.join(names)}")
-            return returned
-        grads = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-        extra = grads[len(names):]
-        if len(grads) < self.given or any(g is not None for g in extra):
-            raise AutogradError(f"{self.name}.backward: returned {len(grads)} gradients, expected {len(names)}, "
-                                f"one for each of {', '.join(names)} (None where there is none), or a dict by name")
-        return dict(zip(names, grads, strict=False))
-
-    def _checked(self, name: str, g: Any, primal: Node, device: Device) -> Node | None:
-        if g is None:
-            return None
-        if not isinstance(g, Tensor):
-            raise AutogradError(f"{self.name}.backward: the gradient for {name!r} is a {type(g).__name__}, expected a tensor or None")
-        if not g.ndim:                                  # a number, in effect: torch, too, moves it
-            g = g.to(device=device)
-        self._check_device("backward", f"the gradient for {name!r}", g, device)
-        node = g._node()
-        if not dtypes.differentiable(primal.dtype):
-            raise AutogradError(
-                f"{self.name}.backward: returned a gradient for {name!r}, which is {primal.dtype} and has none; return None for it")
-        lead = len(node.shape) - len(primal.shape)
-        fits = lead >= 0 and all(p in (1, n) for p, n in zip(primal.shape, node.shape[lead:], strict=True))
-        if node.shape != primal.shape and not fits and node.aval.size != 1:
-            raise ShapeError(f"{self.name}.backward: the gradient for {name!r} has shape {node.shape}, expected {primal.shape}")
-        return cast(node, primal.dtype)
-
-
-class OpaqueValue(CustomCall):
-    """A value made in a way that cannot be differentiated (NumPy on values): says so when a derivative asks."""
-
-    def __init__(self, aval: Aval, message: str) -> None:
-        self.name, self.message, self.output_avals = "opaque", message, (aval,)  # type: ignore[misc]
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return self.output_avals
-
-    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        raise AutogradError(self.message)
-
-
-def opaque_value(node: Node, sources: Sequence[Node], message: str) -> Node:
-    """`node`, which depends on `sources` though the graph does not say how: a derivative through it raises AutogradError(message)."""
-    call = bind(OpaqueValue(node.aval, message), (node, *sources), {})
-    call.needs_grad = True
-    return bind(_OUTPUT, (call,), {"index": 0, "aval": node.aval})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.custom.custom_function import opaque_value
+from tracegrad.custom.user_call import opaque_value
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.leaves import Shared
