@@ -6,23 +6,7 @@ What is not here: distributions of matrices (Wishart, LKJCholesky), and the regi
 from __future__ import annotations
 
 from tracegrad.distributions import constraints, transforms
-from tracegrad.distributions.continuous import (
-    Beta,
-    Cauchy,
-    Chi2,
-    Dirichlet,
-    Exponential,
-    Gamma,
-    Gumbel,
-    HalfCauchy,
-    HalfNormal,
-    Laplace,
-    LogNormal,
-    MultivariateNormal,
-    Normal,
-    StudentT,
-    Uniform,
-)
+from tracegrad.distributions.continuous import Beta, Chi2, Dirichlet, Exponential, Gamma, Uniform
 from tracegrad.distributions.discrete import (
     Bernoulli,
     Binomial,
@@ -36,6 +20,17 @@ from tracegrad.distributions.discrete import (
 )
 from tracegrad.distributions.distribution import Distribution, Independent
 from tracegrad.distributions.divergence import kl_divergence, register_kl
+from tracegrad.distributions.location_scale import (
+    Cauchy,
+    Gumbel,
+    HalfCauchy,
+    HalfNormal,
+    Laplace,
+    LogNormal,
+    MultivariateNormal,
+    Normal,
+    StudentT,
+)
 from tracegrad.distributions.low_rank import LowRankMultivariateNormal
 from tracegrad.distributions.mixture import MixtureSameFamily
 from tracegrad.distributions.positive import FisherSnedecor, GeneralizedPareto, InverseGamma, Pareto, VonMises, Weibull

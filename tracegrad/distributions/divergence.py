@@ -6,20 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.distributions.continuous import (
-    Beta,
-    Dirichlet,
-    Exponential,
-    Gamma,
-    HalfNormal,
-    Laplace,
-    LogNormal,
-    MultivariateNormal,
-    Normal,
-    Uniform,
-)
+from tracegrad.distributions.continuous import Beta, Dirichlet, Exponential, Gamma, Uniform
 from tracegrad.distributions.discrete import Bernoulli, Binomial, Categorical, Geometric, OneHotCategorical, Poisson
 from tracegrad.distributions.distribution import Distribution, Independent
+from tracegrad.distributions.location_scale import HalfNormal, Laplace, LogNormal, MultivariateNormal, Normal
 from tracegrad.errors import MissingRuleError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.tensors.tensor import Tensor

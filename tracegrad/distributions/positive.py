@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.distributions import constraints
-from tracegrad.distributions.continuous import EULER
 from tracegrad.distributions.distribution import Distribution, inside_one, parameters
+from tracegrad.distributions.location_scale import EULER
 from tracegrad.graph.operators import PUBLIC, SPECIAL
 from tracegrad.random.sampling import gamma_numbers, von_mises_numbers
 from tracegrad.support.modes import no_grad

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from tracegrad.distributions import constraints
-from tracegrad.distributions.continuous import EULER, Normal
 from tracegrad.distributions.discrete import _ByOdds, _OfChoices
 from tracegrad.distributions.distribution import Distribution, inside_one, parameters
+from tracegrad.distributions.location_scale import EULER, Normal
 from tracegrad.distributions.transforms import ExpTransform, SigmoidTransform, StickBreakingTransform, TransformedDistribution
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.tensors.creation.from_data import as_tensor

@@ -1,0 +1,387 @@
+"""Distributions with a location and a scale: Normal, LogNormal, Laplace, Cauchy, Gumbel, StudentT, MultivariateNormal, and halves of them.
+
+Each is one class: parameters, moments, density and how it is drawn.
+Source of the densities, moments and entropies: Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions, 1994.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from tracegrad.distributions import constraints
+from tracegrad.distributions.continuous import within
+from tracegrad.distributions.distribution import Distribution, inside_one, parameters
+from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.graph.operators import LINALG, PUBLIC
+from tracegrad.random.sampling import gamma_numbers
+from tracegrad.tensors.creation.random_numbers import randn
+from tracegrad.tensors.tensor import Tensor
+
+EULER = 0.57721566490153286
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class _LocationScale(Distribution):
+    """loc + scale * a standard one."""
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = parameters(type(self).__name__, loc, scale)
+        super().__init__(self.loc.shape, (), validate_args)
+
+    def _standard(self, shape: tuple[int, ...]) -> Any:
+        raise NotImplementedError
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return self.loc + self.scale * self._standard(self._shape(sample_shape))
+
+    def _normed(self, call: str, value: Tensor) -> Any:
+        return (self._value(call, value) - self.loc) / self.scale
+
+    @property
+    def mean(self) -> Any:
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        return self.loc
+
+
+class Normal(_LocationScale):
+    """The normal distribution of mean loc and standard deviation scale.
+
+    >>> tg.distributions.Normal(0.0, 1.0).log_prob(tg.tensor(0.0))
+    """
+
+    @property
+    def stddev(self) -> Any:
+        return self.scale
+
+    @property
+    def variance(self) -> Any:
+        return self.scale**2
+
+    def _standard(self, shape: tuple[int, ...]) -> Any:
+        return randn(*shape, dtype=self.loc.dtype, device=self.loc.device)
+
+    def log_prob(self, value: Tensor) -> Any:
+        return -(self._value("log_prob", value) - self.loc)**2 / (2 * self.scale**2) - self.scale.log() - _HALF_LOG_2PI
+
+    def cdf(self, value: Tensor) -> Any:
+        return 0.5 * (1 + (self._normed("cdf", value) / math.sqrt(2)).erf())
+
+    def icdf(self, value: Tensor) -> Any:
+        return self.loc + self.scale * PUBLIC["erfinv"](2 * value - 1) * math.sqrt(2)
+
+    def entropy(self) -> Any:
+        return 0.5 + _HALF_LOG_2PI + self.scale.log()
+
+
+class LogNormal(_LocationScale):
+    """exp of a normal one: loc and scale are of the logarithm."""
+
+    support = constraints.positive
+
+    @property
+    def mean(self) -> Any:
+        return (self.loc + self.scale**2 / 2).exp()
+
+    @property
+    def mode(self) -> Any:
+        return (self.loc - self.scale**2).exp()
+
+    @property
+    def variance(self) -> Any:
+        return (self.scale**2).expm1() * (2 * self.loc + self.scale**2).exp()
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return Normal(self.loc, self.scale, False).rsample(sample_shape).exp()
+
+    def log_prob(self, value: Tensor) -> Any:
+        log = self._value("log_prob", value).log()
+        return Normal(self.loc, self.scale, False).log_prob(log) - log
+
+    def cdf(self, value: Tensor) -> Any:
+        return Normal(self.loc, self.scale, False).cdf(self._value("cdf", value).log())
+
+    def icdf(self, value: Tensor) -> Any:
+        return Normal(self.loc, self.scale, False).icdf(value).exp()
+
+    def entropy(self) -> Any:
+        return Normal(self.loc, self.scale, False).entropy() + self.loc
+
+
+class Laplace(_LocationScale):
+    """The Laplace (double exponential) distribution."""
+
+    @property
+    def stddev(self) -> Any:
+        return math.sqrt(2) * self.scale
+
+    @property
+    def variance(self) -> Any:
+        return 2 * self.scale**2
+
+    def _standard(self, shape: tuple[int, ...]) -> Any:
+        u = inside_one(shape, self.loc) - 0.5
+        return -u.sign() * (-2 * u.abs()).clamp(min=-1 + 2.0**-24).log1p()
+
+    def log_prob(self, value: Tensor) -> Any:
+        return -(2 * self.scale).log() - self._normed("log_prob", value).abs()
+
+    def cdf(self, value: Tensor) -> Any:
+        z = self._normed("cdf", value)
+        return 0.5 - 0.5 * z.sign() * (-z.abs()).expm1()
+
+    def icdf(self, value: Tensor) -> Any:
+        u = value - 0.5
+        return self.loc - self.scale * u.sign() * (-2 * u.abs()).log1p()
+
+    def entropy(self) -> Any:
+        return 1 + (2 * self.scale).log()
+
+
+class Cauchy(_LocationScale):
+    """The Cauchy distribution, which has no mean."""
+
+    @property
+    def mean(self) -> Any:
+        return self.loc * math.nan
+
+    @property
+    def variance(self) -> Any:
+        return self.scale * math.inf
+
+    def _standard(self, shape: tuple[int, ...]) -> Any:
+        return ((inside_one(shape, self.loc) - 0.5) * math.pi).tan()
+
+    def log_prob(self, value: Tensor) -> Any:
+        return -math.log(math.pi) - self.scale.log() - (self._normed("log_prob", value)**2).log1p()
+
+    def cdf(self, value: Tensor) -> Any:
+        return self._normed("cdf", value).atan() / math.pi + 0.5
+
+    def icdf(self, value: Tensor) -> Any:
+        return ((value - 0.5) * math.pi).tan() * self.scale + self.loc
+
+    def entropy(self) -> Any:
+        return math.log(4 * math.pi) + self.scale.log()
+
+
+class _Half(Distribution):
+    """The absolute value of a symmetric distribution around 0: twice its density above."""
+
+    arg_constraints = {"scale": constraints.positive}
+    support = constraints.nonnegative
+    has_rsample = True
+    _whole: type[_LocationScale]
+
+    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
+        (self.scale,) = parameters(type(self).__name__, scale)
+        super().__init__(self.scale.shape, (), validate_args)
+
+    @property
+    def _both(self) -> _LocationScale:
+        return self._whole(0.0 * self.scale, self.scale, False)
+
+    @property
+    def mode(self) -> Any:
+        return 0.0 * self.scale
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return self._both.rsample(sample_shape).abs()
+
+    def log_prob(self, value: Tensor) -> Any:
+        value = self._value("log_prob", value)
+        return within(value >= 0, self._both.log_prob(value) + math.log(2), -math.inf)
+
+    def cdf(self, value: Tensor) -> Any:
+        return 2 * self._both.cdf(self._value("cdf", value)) - 1
+
+    def icdf(self, value: Tensor) -> Any:
+        return self._both.icdf((value + 1) / 2)
+
+    def entropy(self) -> Any:
+        return self._both.entropy() - math.log(2)
+
+
+class HalfNormal(_Half):
+    """The absolute value of a normal number of mean 0 and standard deviation scale."""
+
+    _whole = Normal
+
+    @property
+    def mean(self) -> Any:
+        return self.scale * math.sqrt(2 / math.pi)
+
+    @property
+    def variance(self) -> Any:
+        return self.scale**2 * (1 - 2 / math.pi)
+
+
+class HalfCauchy(_Half):
+    """The absolute value of a Cauchy number around 0."""
+
+    _whole = Cauchy
+
+    @property
+    def mean(self) -> Any:
+        return self.scale * math.inf
+
+    @property
+    def variance(self) -> Any:
+        return self.scale * math.inf
+
+
+class Gumbel(_LocationScale):
+    """The Gumbel distribution: of the largest of many."""
+
+    @property
+    def mean(self) -> Any:
+        return self.loc + self.scale * EULER
+
+    @property
+    def variance(self) -> Any:
+        return (math.pi**2 / 6) * self.scale**2
+
+    def _standard(self, shape: tuple[int, ...]) -> Any:
+        return -(-inside_one(shape, self.loc).log()).log()
+
+    def log_prob(self, value: Tensor) -> Any:
+        y = -self._normed("log_prob", value)
+        return y - y.exp() - self.scale.log()
+
+    def cdf(self, value: Tensor) -> Any:
+        return (-(-self._normed("cdf", value)).exp()).exp()
+
+    def icdf(self, value: Tensor) -> Any:
+        return self.loc - self.scale * (-value.log()).log()
+
+    def entropy(self) -> Any:
+        return self.scale.log() + (1 + EULER)
+
+
+class StudentT(Distribution):
+    """Student's t of df degrees of freedom, moved and scaled. Samples are drawn on the host; they have a first derivative."""
+
+    arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None) -> None:
+        self.df, self.loc, self.scale = parameters("StudentT", df, loc, scale)
+        super().__init__(self.df.shape, (), validate_args)
+
+    @property
+    def mean(self) -> Any:
+        return within(self.df > 1, self.loc, math.nan)
+
+    @property
+    def mode(self) -> Any:
+        return self.loc
+
+    @property
+    def variance(self) -> Any:
+        finite = self.scale**2 * self.df / (self.df - 2)
+        return within(self.df > 1, within(self.df > 2, finite, math.inf), math.nan)
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        shape = self._shape(sample_shape)
+        chi2 = 2 * gamma_numbers((0.5 * self.df).expand(shape))
+        return self.loc + self.scale * randn(*shape, dtype=self.df.dtype, device=self.df.device) * (self.df / chi2).sqrt()
+
+    def log_prob(self, value: Tensor) -> Any:
+        y, df = (self._value("log_prob", value) - self.loc) / self.scale, self.df
+        norm = self.scale.log() + 0.5 * df.log() + 0.5 * math.log(math.pi) + (0.5 * df).lgamma() - (0.5 * (df + 1)).lgamma()
+        return -0.5 * (df + 1) * (y**2 / df).log1p() - norm
+
+    def entropy(self) -> Any:
+        df = self.df
+        beta = (0.5 * df).lgamma() + math.lgamma(0.5) - (0.5 * (df + 1)).lgamma()
+        return self.scale.log() + 0.5 * (df + 1) * ((0.5 * (df + 1)).digamma() - (0.5 * df).digamma()) + 0.5 * df.log() + beta
+
+
+class MultivariateNormal(Distribution):
+    """Normal vectors of mean loc (*, n), and one of covariance_matrix, precision_matrix or its Cholesky factor scale_tril (*, n, n).
+
+    >>> tg.distributions.MultivariateNormal(tg.zeros(2), tg.eye(2)).log_prob(tg.zeros(2))
+    """
+
+    arg_constraints = {"loc": constraints.real_vector, "covariance_matrix": constraints.positive_definite,
+                       "precision_matrix": constraints.positive_definite, "scale_tril": constraints.lower_cholesky}
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, loc: Tensor, covariance_matrix: Tensor | None = None, precision_matrix: Tensor | None = None,
+                 scale_tril: Tensor | None = None, validate_args: bool | None = None) -> None:
+        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
+        if len(given) != 1:
+            raise ArgumentError("MultivariateNormal: give one of covariance_matrix, precision_matrix and scale_tril")
+        if loc.ndim < 1 or given[0].ndim < 2 or given[0].shape[-2:] != (loc.shape[-1], loc.shape[-1]):
+            raise ShapeError(f"MultivariateNormal: loc {loc.shape} and the matrix {given[0].shape} must be (*, n) and (*, n, n)")
+        batch = PUBLIC["broadcast_shapes"](loc.shape[:-1], given[0].shape[:-2])
+        n = loc.shape[-1]
+        self.loc = loc.expand((*batch, n))
+        for name, m in (("covariance_matrix", covariance_matrix), ("precision_matrix", precision_matrix), ("scale_tril", scale_tril)):
+            if m is not None:
+                vars(self)[name] = m.expand((*batch, n, n))
+        super().__init__(batch, (n,), validate_args)
+        if scale_tril is not None:
+            self._factor = vars(self)["scale_tril"]
+        elif covariance_matrix is not None:
+            self._factor = LINALG["cholesky"](vars(self)["covariance_matrix"])
+        else:                                                     # L^-T of the precision's factor, turned upside down, is lower triangular
+            flipped = LINALG["cholesky"](vars(self)["precision_matrix"].flip((-2, -1))).flip((-2, -1)).mT
+            self._factor = LINALG["solve_triangular"](flipped, PUBLIC["eye"](n, dtype=loc.dtype, device=loc.device), upper=False)
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        batch, n = tuple(batch_shape), self.loc.shape[-1]
+        return type(self)(self.loc.expand((*batch, n)), scale_tril=self._factor.expand((*batch, n, n)), validate_args=False)
+
+    @property
+    def scale_tril(self) -> Any:
+        return self._factor
+
+    @property
+    def covariance_matrix(self) -> Any:
+        given: Tensor | None = vars(self).get("covariance_matrix")
+        return self._factor @ self._factor.mT if given is None else given
+
+    @property
+    def precision_matrix(self) -> Any:
+        given: Tensor | None = vars(self).get("precision_matrix")
+        return PUBLIC["cholesky_inverse"](self._factor) if given is None else given
+
+    @property
+    def mean(self) -> Any:
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        return self.loc
+
+    @property
+    def variance(self) -> Any:
+        return (self._factor**2).sum(-1)
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        eps = randn(*self._shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + (self._factor @ eps.unsqueeze(-1)).squeeze(-1)
+
+    def _half_log_det(self) -> Any:
+        return self._factor.diagonal(0, -2, -1).log().sum(-1)
+
+    def log_prob(self, value: Tensor) -> Any:
+        away = (self._value("log_prob", value) - self.loc).unsqueeze(-1)
+        shape = PUBLIC["broadcast_shapes"](away.shape[:-2], self._batch_shape)
+        n = self.loc.shape[-1]
+        z = LINALG["solve_triangular"](self._factor.expand((*shape, n, n)), away.expand((*shape, n, 1)), upper=False).squeeze(-1)
+        return -0.5 * (z**2).sum(-1) - self._half_log_det() - n * _HALF_LOG_2PI
+
+    def entropy(self) -> Any:
+        return self.loc.shape[-1] * (0.5 + _HALF_LOG_2PI) + self._half_log_det()
