@@ -7,8 +7,9 @@ from tracegrad.optim.adam import Adam, Adamax, AdamW, NAdam, RAdam
 from tracegrad.optim.adaptive import Adadelta, Adagrad, RMSprop
 from tracegrad.optim.lbfgs import LBFGS
 from tracegrad.optim.matrix import Adafactor, Muon
-from tracegrad.optim.optimizer import Optimizer, ParamGroup
+from tracegrad.optim.optimizer import Optimizer
+from tracegrad.optim.param_group import ParamGroup
 from tracegrad.optim.sgd import ASGD, SGD, Rprop
 
-__all__ = ["ASGD", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "Optimizer",
-           "ParamGroup", "RAdam", "RMSprop", "Rprop", "lr_scheduler", "swa_utils"]
+__all__ = ["ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "Optimizer", "ParamGroup",
+           "RAdam", "RMSprop", "Rprop", "SGD", "lr_scheduler", "swa_utils"]

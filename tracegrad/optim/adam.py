@@ -8,7 +8,8 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.optim.optimizer import Counting, ParamGroup, at_least, one_minus_power, zeros_like
+from tracegrad.optim.optimizer import Counting, at_least, one_minus_power, zeros_like
+from tracegrad.optim.param_group import ParamGroup
 from tracegrad.tensors.tensor import Tensor
 
 Betas = tuple[float, float]

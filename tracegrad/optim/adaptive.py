@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError
-from tracegrad.optim.optimizer import Counting, ParamGroup, at_least, given, zeros_like
+from tracegrad.optim.optimizer import Counting, at_least, given, zeros_like
+from tracegrad.optim.param_group import ParamGroup
 from tracegrad.tensors.tensor import Tensor, from_array
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.optim.optimizer import Optimizer, ParamGroup, at_least, in_reals
+from tracegrad.optim.optimizer import Optimizer, at_least, in_reals
+from tracegrad.optim.param_group import ParamGroup
 from tracegrad.support.modes import enable_grad, no_grad, state
 from tracegrad.tensors.tensor import Tensor, from_array
 

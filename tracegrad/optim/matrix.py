@@ -10,7 +10,8 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, zeros_like
+from tracegrad.optim.optimizer import Counting, Optimizer, at_least, zeros_like
+from tracegrad.optim.param_group import ParamGroup
 from tracegrad.support.dtypes import finfo
 from tracegrad.tensors.tensor import Tensor, from_array
 

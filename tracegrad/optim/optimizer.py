@@ -1,7 +1,7 @@
 """What all optimizers share: groups of parameters, state, saving. Start at `Optimizer.step`.
 
 A step is made of in-place operations on tensors under no_grad. So in a traced step it fuses with the backward that gave the gradients;
-outside it is recorded once and done at once (update.py). In a trace the learning rate is a run-time number, read from its group at every
+outside a trace it is recorded once and replayed by every later step (update.py). In a trace the learning rate is a run-time number, read from its group at every
 replay: changing it compiles nothing. The other hyperparameters are static: changing one records the step again, except a momentum
 that a scheduler moves (`ParamGroup.at_run_time`).
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,132 +22,10 @@ from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn.hooks import RemovableHandle
 from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.nn.utils.clip_grad import by_device
+from tracegrad.optim.param_group import ParamGroup
 from tracegrad.optim.update import update
-from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import enable_grad, no_grad, state
 from tracegrad.tensors.tensor import Tensor, from_array
-
-
-class ParamGroup(MutableMapping[str, Any]):
-    """Parameters and their hyperparameters: `group["lr"]` and `group.lr` are the same. `group["params"]` is the list of tensors.
-
-    Inside @trace, reading `lr` gives a 0-d tensor that stands for its value at each replay. A learning rate that is a tensor of one
-    element stays that tensor, as in torch: what is written into it is the rate from then on, and schedulers write into it.
-    """
-
-    _trace_all_attributes = True                                # a traced step watches all of it ...
-    _trace_by_reference = ("_lr", "_momentum", "_beta1")        # ... but reads these anew at every replay
-    _lr: float | Tensor
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        for name, value in options.items():
-            self[name] = value
-
-    @property
-    def lr(self) -> Any:
-        """The learning rate: a float; inside @trace a 0-d tensor."""
-        return self._number("lr")
-
-    @lr.setter
-    def lr(self, value: Any) -> None:
-        self._set_number("lr", value)
-        if not value >= 0:
-            raise ArgumentError(f"lr: must not be negative, got {value}")
-
-    def at_run_time(self, name: str) -> None:
-        """Make "momentum", or the first of "betas", a number that traced steps read at every replay, as they do the learning rate."""
-        if name == "betas" and "_beta1" not in self.__dict__:
-            self.__dict__["_beta1"], self.__dict__["_beta2"] = map(float, self.__dict__.pop("betas"))
-        elif name == "momentum" and "_momentum" not in self.__dict__:
-            self.__dict__["_momentum"] = float(self.__dict__.pop("momentum"))
-
-    def _number(self, name: str) -> Any:
-        value = self.__dict__["_" + name]
-        if isinstance(value, Tensor):
-            return value if value.ndim == 0 or state.trace is None else value.reshape(())
-        return value if state.trace is None else state.trace.scalar(self, name)
-
-    def _set_number(self, name: str, value: Any) -> None:
-        if state.trace is not None:
-            raise TraceError(f"{name}: it was set inside @trace ({state.trace.name}), where only the first call would do it; "
-                             "set it (or step the scheduler) outside, the traced step reads it at every call")
-        if name == "lr" and isinstance(value, Tensor):
-            if value.numel() != 1 or dtype_kind(value.dtype) != "f":
-                raise ArgumentError(f"{name}: must be a number, or a tensor of one float, got {value.dtype}{list(value.shape)}")
-            if value >= 0:
-                self.__dict__["_lr"] = value
-            return
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-            raise ArgumentError(f"{name}: must be a Python number, got {type(value).__name__}; traced steps read it at every call anyway")
-        if name != "lr" or value >= 0:
-            self.__dict__["_" + name] = float(value)
-
-    @contextmanager
-    def lr_on(self, device: Any) -> Iterator[None]:
-        """A learning rate that is a tensor lies on that device meanwhile."""
-        own = self._lr
-        if not isinstance(own, Tensor) or own.device is device or state.trace is not None:
-            yield
-            return
-        self.__dict__["_lr"] = own.to(device=device)
-        try:
-            yield
-        finally:
-            self.__dict__["_lr"] = own
-
-    def schedule(self, lr: Any) -> None:
-        """Make `lr` the learning rate, in the tensor that it is kept in if it is."""
-        if isinstance(self._lr, Tensor) and self._lr is not lr:
-            with no_grad():
-                self._lr.copy_(lr) if isinstance(lr, Tensor) else self._lr.fill_(lr)
-        else:
-            self.lr = lr
-
-    def __getattr__(self, name: str) -> Any:
-        own = self.__dict__
-        if name == "betas" and "_beta1" in own:
-            return self._number("beta1"), own["_beta2"]
-        if name in ("momentum", "beta1") and "_" + name in own:
-            return self._number(name)
-        raise AttributeError(f"ParamGroup has no {name!r}; it has {', '.join(self._names())}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "betas" and "_beta1" in self.__dict__:
-            self._set_number("beta1", value[0])
-            self.__dict__["_beta2"] = float(value[1])
-        elif name == "momentum" and "_momentum" in self.__dict__:
-            self._set_number("momentum", value)
-        else:
-            object.__setattr__(self, name, value)
-
-    def __getitem__(self, name: str) -> Any:
-        own = self.__dict__
-        if name in own and not name.startswith("_"):            # in few steps
-            return own[name]
-        if name not in self:
-            raise KeyError(name)
-        return getattr(self, name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self, name, value)
-
-    def __delitem__(self, name: str) -> None:
-        delattr(self, name)
-
-    def _names(self) -> list[str]:
-        return ["betas" if name == "_beta1" else name.removeprefix("_") for name in self.__dict__ if name != "_beta2"]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
-
-    def __len__(self) -> int:
-        return len(self._names())
-
-    def __repr__(self) -> str:
-        return f"ParamGroup({', '.join(f'{k}={v}' for k, v in self.items() if k != 'params')}, {len(self['params'])} params)"
 
 
 def hooked(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -432,7 +309,7 @@ def clear_grad(p: Tensor, set_to_none: bool) -> None:
 
 
 def zeros_like(p: Tensor) -> Callable[[], Tensor]:
-    # Uploaded rather than computed: the tensor is made at once, also when the first step runs inside a trace.
+    # Uploaded rather than computed: the tensor is made here, also when the first step runs inside a trace.
     return lambda: from_array(np.zeros(p.shape, p.dtype), p.device)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, given, zeros_like
+from tracegrad.optim.optimizer import Counting, Optimizer, at_least, given, zeros_like
+from tracegrad.optim.param_group import ParamGroup
 from tracegrad.tensors.tensor import Tensor, from_array
 
 

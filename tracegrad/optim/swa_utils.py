@@ -11,7 +11,7 @@ from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.normalization import _BatchNorm
-from tracegrad.optim.lr_scheduler import LRScheduler, _per_group
+from tracegrad.optim.lr_scheduler.base import LRScheduler, per_group
 from tracegrad.optim.optimizer import Optimizer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad
@@ -129,7 +129,7 @@ class SWALR(LRScheduler):
             raise ArgumentError(f"SWALR: anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
         if anneal_epochs != int(anneal_epochs) or anneal_epochs < 0:
             raise ArgumentError(f"SWALR: anneal_epochs must be an integer of at least 0, got {anneal_epochs}")
-        for group, rate in zip(optimizer.param_groups, _per_group("SWALR", "swa_lr", swa_lr, optimizer), strict=True):
+        for group, rate in zip(optimizer.param_groups, per_group("SWALR", "swa_lr", swa_lr, optimizer), strict=True):
             group["swa_lr"] = rate
         self.anneal_epochs, self.anneal_strategy = anneal_epochs, anneal_strategy
         super().__init__(optimizer, last_epoch)

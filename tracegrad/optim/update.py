@@ -29,7 +29,8 @@ from tracegrad.tensors.tensor import Tensor, from_array
 from tracegrad.tracing.recording import Recording
 
 if TYPE_CHECKING:
-    from tracegrad.optim.optimizer import Optimizer, ParamGroup
+    from tracegrad.optim.optimizer import Optimizer
+    from tracegrad.optim.param_group import ParamGroup
 
 _RUN_TIME = ("params", "_lr", "_momentum", "_beta1")
 FLAT = 1 << 20          # bytes of parameters; beyond, an operation takes longer than a call, and an old value of one would keep too much

@@ -1,0 +1,86 @@
+"""The base of learning-rate schedulers. Start at `LRScheduler.step`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tracegrad.errors import ArgumentError
+from tracegrad.optim.optimizer import Optimizer
+
+
+class LRScheduler:
+    """Base of schedulers. A subclass gives `get_lr()`: the learning rates of all groups in epoch `last_epoch`.
+
+    last_epoch: -1 to begin, or the epoch to go on from (groups need their "initial_lr" then). Making one begins epoch 0.
+    """
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentError(f"{type(self).__name__}: expected an Optimizer, got {type(optimizer).__name__}")
+        self.optimizer, self.last_epoch = optimizer, last_epoch
+        for i, group in enumerate(optimizer.param_groups):
+            if "initial_lr" not in group:
+                if last_epoch != -1:
+                    raise ArgumentError(f"{type(self).__name__}: last_epoch is {last_epoch}, but group {i} has no 'initial_lr' to go on "
+                                        "from; load the optimizer's state first, or begin with last_epoch=-1")
+                group["initial_lr"] = float(group["lr"])
+        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        self._step_count = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._initial = True
+        try:
+            self.step()
+        finally:
+            self._initial = False
+
+    def get_lr(self) -> list[float]:
+        """The learning rates of the groups in this epoch, computed from those of the last."""
+        raise NotImplementedError(f"{type(self).__name__} does not define get_lr")
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go on to the next epoch, or to `epoch`."""
+        self._step_count += 1
+        self._go(epoch)
+
+    def _go(self, epoch: int | None = None) -> None:
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        closed = getattr(self, "_get_closed_form_lr", None)
+        self._set(self.get_lr() if epoch is None or closed is None else closed())
+
+    def _set(self, rates: Iterable[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group.schedule(rate)
+        self._last_lr = self._present()
+
+    def _present(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _times(self, factor: float) -> list[float]:
+        return [lr * factor for lr in self._present()]
+
+    def get_last_lr(self) -> list[float]:
+        """The learning rates that the last step set, one per group."""
+        return list(self._last_lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs. Functions are left out: make the scheduler with the same ones."""
+        return {k: v for k, v in vars(self).items() if k != "optimizer" and not _holds_functions(v)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken (the optimizer's own state holds its present learning rate)."""
+        vars(self).update(state_dict)
+
+
+def _holds_functions(value: Any) -> bool:
+    return callable(value) or (isinstance(value, list) and any(map(callable, value)))
+
+
+def per_group(call: str, name: str, value: Any, optimizer: Optimizer) -> list[Any]:
+    """One value for all groups, or a sequence with one for each."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value] * len(optimizer.param_groups)
+    if len(values) != len(optimizer.param_groups):
+        raise ArgumentError(f"{call}: {name} has {len(values)} entries for {len(optimizer.param_groups)} groups")
+    return values
