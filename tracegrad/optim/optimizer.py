@@ -1,9 +1,9 @@
 """What all optimizers share: groups of parameters, state, saving. Start at `Optimizer.step`.
 
-A step is made of in-place operations on tensors under no_grad. So in a traced step it fuses with the backward that gave the gradients;
-outside a trace it is recorded once and replayed by every later step (update.py). In a trace the learning rate is a run-time number, read from its group at every
-replay: changing it compiles nothing. The other hyperparameters are static: changing one records the step again, except a momentum
-that a scheduler moves (`ParamGroup.at_run_time`).
+A step is made of in-place operations on tensors under no_grad. So in a traced step it fuses with the backward that gave the gradients.
+Outside a trace it is recorded once and replayed by every later step (update.py). In a trace the learning rate is a run-time number, read
+from its group at every replay: changing it compiles nothing. The other hyperparameters are static: changing one records the step again,
+except a momentum that a scheduler moves (`ParamGroup.at_run_time`).
 """
 
 from __future__ import annotations
