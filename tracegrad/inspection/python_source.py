@@ -8,37 +8,38 @@ from __future__ import annotations
 
 import keyword
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
-
-import numpy as np
 
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.families import Elementwise, broadcast_shapes
 from tracegrad.graph.ir import Graph, Location, Node
 from tracegrad.graph.leaves import Shared
-from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, SPECIAL
+from tracegrad.graph.operators import PUBLIC, SPECIAL
 from tracegrad.graph.printing import assigned_name, aval_text, file_line, identifier, source_line, unique_names
+from tracegrad.inspection.python_calls import (
+    ATOM,
+    CALLS,
+    POWER,
+    UNARY,
+    Text,
+    attribute_text,
+    bottom,
+    dims_text,
+    dtype_text,
+    iota_text,
+    keepdim_base,
+    literal_text,
+    number_in,
+    operand_of,
+    relu_operand,
+    values_text,
+)
 from tracegrad.support.dtypes import dtype_kind
 
-ATOM, POWER, UNARY = 10, 9, 8                # how tightly the outermost operator of an expression binds, as in Python
 _RESERVED = ("tg", "primitive", "float", "complex")      # names that the text itself needs
 _WIDTH = 100                                 # longer expressions are cut into several statements
-
-
-@dataclass(frozen=True)
-class _Text:
-    """A piece of Python and how tightly it binds; `node`: it is this node's value, computed in place."""
-
-    text: str
-    binds: int = ATOM
-    node: Node | None = None
-
-    def within(self, binds: int) -> str:
-        return self.text if self.binds >= binds else f"({self.text})"
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,10 @@ class _Writer:
     def _operands(self, node: Node) -> list[Node | _Scalar]:
         """The operands as the text shows them: without what broadcasting and weak scalars say anyway."""
         operands = [resolve(o) for o in node.operands]
-        relu_of = _relu_operand(node)
+        relu_of = relu_operand(node)
         if relu_of is not None:
             return [relu_of]
-        kept = _keepdim(node)
+        kept = keepdim_base(node)
         if kept is not None:
             return [resolve(kept.operands[0])]
         if node.fn.name == "take" and operands[1].fn.name == "in_range" and operands[1].attrs["wrap"]:
@@ -126,10 +127,10 @@ class _Writer:
             shapes = [() if isinstance(t, _Scalar) else t.shape for t in trial]
             return not all(isinstance(trial[i], _Scalar) for i in carriers) and broadcast_shapes(node.fn.name, shapes) == node.shape
 
-        for i in sorted(range(len(operands)), key=lambda i: _bottom(operands[i]).fn.name != "const"):    # literals first
+        for i in sorted(range(len(operands)), key=lambda i: bottom(operands[i]).fn.name != "const"):    # literals first
             operand = operands[i]
-            plain = _bottom(operand)
-            scalar = plain if plain.fn.name == "const" else _number_in(plain)
+            plain = bottom(operand)
+            scalar = plain if plain.fn.name == "const" else number_in(plain)
             for simpler in ([_Scalar(scalar)] if scalar is not None and i in carriers else []) + [plain]:
                 trial = [*shown[:i], simpler, *shown[i + 1:]]
                 if says_the_same(trial):
@@ -137,45 +138,45 @@ class _Writer:
                     break
         return shown
 
-    def expression(self, node: Node, args: list[_Text]) -> _Text:
+    def expression(self, node: Node, args: list[Text]) -> Text:
         """The Python for a node, given that of its parts."""
         text = self._expression(node, args)
-        return text if isinstance(text, _Text) else _Text(text)
+        return text if isinstance(text, Text) else Text(text)
 
-    def _expression(self, node: Node, args: list[_Text]) -> _Text | str:
+    def _expression(self, node: Node, args: list[Text]) -> Text | str:
         name, attrs, a = node.fn.name, node.attrs, args[0].within(ATOM) if args else ""
-        if _relu_operand(node) is not None:
+        if relu_operand(node) is not None:
             return f"tg.relu({args[0].text})"
-        kept = _keepdim(node)
+        kept = keepdim_base(node)
         if kept is not None:
-            return f"{a}.{kept.fn.name}({_dims(kept)}, keepdim=True)"
+            return f"{a}.{kept.fn.name}({dims_text(kept)}, keepdim=True)"
         sign, binds = node.fn.operator
         if sign and len(args) == 2:
             left, right = args
-            return _Text(f"{left.within(binds + (binds in (1, POWER)))} {sign} {right.within(binds + (binds != POWER))}", binds)
+            return Text(f"{left.within(binds + (binds in (1, POWER)))} {sign} {right.within(binds + (binds != POWER))}", binds)
         if sign:
-            return _Text(f"{sign}{args[0].within(UNARY)}", UNARY)
+            return Text(f"{sign}{args[0].within(UNARY)}", UNARY)
         if name == "const":
-            return f"tg.tensor({_literal(node)}, dtype={_dtype(node.dtype)})"
+            return f"tg.tensor({literal_text(node)}, dtype={dtype_text(node.dtype)})"
         if name == "data":
-            return f"tg.tensor({_data_values(node)}, dtype={_dtype(node.dtype)})"
-        if name == "cast" and _first(node).aval.weak:
-            return f"tg.tensor({args[0].text}, dtype={_dtype(attrs['dtype'])})"
+            return f"tg.tensor({values_text(node)}, dtype={dtype_text(node.dtype)})"
+        if name == "cast" and operand_of(node).aval.weak:
+            return f"tg.tensor({args[0].text}, dtype={dtype_text(attrs['dtype'])})"
         if name == "cast":
-            return f"{a}.to({_dtype(attrs['dtype'])})"
+            return f"{a}.to({dtype_text(attrs['dtype'])})"
         if name == "iota":
-            return _iota(node)
+            return iota_text(node)
         if node.fn.python is not None:
             return str(node.fn.python(self.define, [t.text for t in args], **attrs))
-        if name in _WRITTEN and (written := _WRITTEN[name](node, args)) is not None:
+        if name in CALLS and (written := CALLS[name](node, args)) is not None:
             return str(written)
         if name in ("sum", "prod", "amax", "amin"):
-            dtype = f"dtype={_dtype(node.dtype)}" if name in ("sum", "prod") and dtype_kind(node.dtype) not in "fc" else ""
-            dims = "" if node.shape == () and name != "cumsum" else _dims(node)
+            dtype = f"dtype={dtype_text(node.dtype)}" if name in ("sum", "prod") and dtype_kind(node.dtype) not in "fc" else ""
+            dims = "" if node.shape == () and name != "cumsum" else dims_text(node)
             return f"{a}.{name}({', '.join(filter(None, (dims, dtype)))})"
         if name in ("running_max", "running_min"):
             return f"{a}.cum{name[-3:]}({attrs['dim']})[0]"
-        if name in ("argmax", "argmin") or (name in ("cumsum", "cumprod") and node.dtype == _first(node).dtype):
+        if name in ("argmax", "argmin") or (name in ("cumsum", "cumprod") and node.dtype == operand_of(node).dtype):
             return f"{a}.{name}({attrs['dim']})"
         if not attrs and (name in PUBLIC or name in SPECIAL) and isinstance(node.fn, Elementwise):
             return f"tg.{'' if name in PUBLIC else 'special.'}{name}({', '.join(t.text for t in args)})"
@@ -186,7 +187,7 @@ class _Writer:
         if name in ("view_as_real", "view_as_complex"):
             return f"tg.{name}({args[0].text})"
         self.primitives = True
-        return f"primitive.{name}({', '.join([*(t.text for t in args), *(f'{k}={_attribute(v)}' for k, v in attrs.items())])})"
+        return f"primitive.{name}({', '.join([*(t.text for t in args), *(f'{k}={attribute_text(v)}' for k, v in attrs.items())])})"
 
     def define(self, base: str, what: str | Graph) -> str:
         """The name under which the text has `what` in front of the function: an expression, or a graph as a function."""
@@ -230,10 +231,10 @@ class _Writer:
                        if called}
         body: list[str] = []
         at = ""
-        text: dict[Node, _Text] = {n: _Text(names[n]) for n in inputs}
+        text: dict[Node, Text] = {n: Text(names[n]) for n in inputs}
         consumer = self._only_consumers()
 
-        def assign(node: Node, value: _Text, called: str = "") -> _Text:
+        def assign(node: Node, value: Text, called: str = "") -> Text:
             nonlocal at
             comment = _comment(self.place[node])
             if at != comment:
@@ -241,7 +242,7 @@ class _Writer:
                 body.append(comment)
             chosen = self._free(called) if called else self._name(node)
             body.append(f"    {chosen} = {value.text}")
-            return _Text(chosen)
+            return Text(chosen)
 
         for node in self.order:
             if node not in self.parts:
@@ -257,11 +258,11 @@ class _Writer:
             if isinstance(node.fn, Shared) and node.fn.python and len(node.fn.avals(*[o.aval for o in node.operands], **node.attrs)) > 1:
                 if value.text not in self.calls:
                     self.calls[value.text] = assign(node, value, node.fn.name).text
-                value = _Text(f"{self.calls[value.text]}[{node.attrs['index']}]")
+                value = Text(f"{self.calls[value.text]}[{node.attrs['index']}]")
             follower = consumer.get(node)
             inline = follower is not None and self.place[follower] == self.place[node]
             inline = inline or node.fn.name == "const"
-            text[node] = _Text(value.text, value.binds, node) if inline else assign(node, value)
+            text[node] = Text(value.text, value.binds, node) if inline else assign(node, value)
         types = "; ".join(f"{names[n]}: {aval_text(n.aval)}" for n in inputs)
         doc = [f"    # {line}" for line in _wrapped(types, "; ", 110)]
         signature = _listed(f"def {self.name}(", [names[n] for n in inputs], "):", "")
@@ -278,14 +279,14 @@ class _Writer:
                     found[operand] = node
         return found
 
-    def _piece(self, part: Node | _Scalar, text: dict[Node, _Text]) -> _Text:
+    def _piece(self, part: Node | _Scalar, text: dict[Node, Text]) -> Text:
         if isinstance(part, _Scalar):
             if part.node.fn.name == "const":
-                literal = _literal(part.node)
-                return _Text(literal, UNARY if literal.startswith("-") else ATOM)
+                literal = literal_text(part.node)
+                return Text(literal, UNARY if literal.startswith("-") else ATOM)
             return text[part.node]
         if part.aval.weak and part.fn.name != "const":
-            return _Text(f"tg.tensor({text[part].text}, dtype={_dtype(part.dtype)})")     # a Python number where a tensor is needed
+            return Text(f"tg.tensor({text[part].text}, dtype={dtype_text(part.dtype)})")     # a Python number where a tensor is needed
         return text[part]
 
     def _name(self, node: Node) -> str:
@@ -356,234 +357,6 @@ def _by_phase(graph: Graph, place: dict[Node, Location]) -> list[Node]:
     return sorted(graph, key=phase.__getitem__)
 
 
-def _bottom(node: Node) -> Node:
-    """What is below an explicit broadcast."""
-    while node.fn.name == "expand":
-        node = resolve(node.operands[0])
-    return node
-
-
-def _first(node: Node) -> Node:
-    return resolve(node.operands[0])
-
-
-def _number_in(node: Node) -> Node | None:
-    """The run-time Python number behind a cast, if that is what this is."""
-    if node.fn.name == "cast" and node.operands[0].aval.weak and node.operands[0].fn.name != "const":
-        return node.operands[0]
-    return None
-
-
-def _relu_operand(node: Node) -> Node | None:
-    """x, where the node is tg.relu(x)."""
-    if node.fn.name != "where":
-        return None
-    condition, low, x = (resolve(o) for o in node.operands)
-    if condition.fn.name != "le" or resolve(condition.operands[0]) is not x:
-        return None
-    zeros = (resolve(condition.operands[1]), low)
-    return x if x.shape == node.shape and all(z.fn.name == "const" and z.attrs["value"] == 0 for z in zeros) else None
-
-
-def _keepdim(node: Node) -> Node | None:
-    """The reduction whose result this reshape gives its dimensions back."""
-    if node.fn.name != "reshape":
-        return None
-    inner = node.operands[0]
-    if inner.fn.name not in ("sum", "amax", "amin", "prod") or dtype_kind(inner.dtype) != "f":
-        return None
-    shape = inner.operands[0].shape
-    return inner if node.shape == tuple(1 if i in inner.attrs["dim"] else n for i, n in enumerate(shape)) else None
-
-
-def _dims(node: Node) -> str:
-    dim = node.attrs["dim"]
-    return str(dim[0]) if isinstance(dim, tuple) and len(dim) == 1 else str(dim)
-
-
-def _dtype(dtype: Any) -> str:
-    return "tg.bool_" if dtype == np.bool_ else f"tg.{dtype}"
-
-
-def _literal(node: Node) -> str:
-    """A constant as a Python literal: the shortest that its dtype reads back exactly."""
-    value = node.attrs["value"]
-    if node.dtype.kind == "c":
-        return _complex(value.item())
-    if dtype_kind(node.dtype) != "f":
-        return repr(value.item())
-    if not np.isfinite(value):
-        return f'float("{value.item()}")'
-    text = str(value) if not node.aval.weak else repr(value.item())
-    return text if node.dtype.type(text) == value else repr(value.item())
-
-
-def _complex(value: complex) -> str:
-    """A complex number as Python reads it back: signs of zeros, infinities and NaN need a call."""
-    text = repr(value)
-    try:
-        exact = repr(complex(eval(text, {}))) == text and "-0" not in text
-    except NameError:
-        exact = False
-    return text if exact else f"complex({_attribute(value.real)}, {_attribute(value.imag)})"
-
-
-def _data_values(node: Node) -> str:
-    value = node.value
-    values = value.download(node.shape, node.dtype) if hasattr(value, "download") else np.asarray(value)
-    if values.dtype.kind == "c":
-        def text(part: Any) -> str:
-            return f"[{', '.join(map(text, part))}]" if isinstance(part, list) else _complex(part)
-
-        return text(values.tolist())
-    return repr(values.tolist()).replace("-inf", 'float("-inf")').replace(" inf", ' float("inf")').replace("nan", 'float("nan")')
-
-
-def _attribute(value: Any) -> str:
-    if isinstance(value, np.dtype):
-        return _dtype(value)
-    if isinstance(value, np.generic):
-        return repr(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return f'float("{value}")'
-    if isinstance(value, complex):
-        return _complex(value)
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_attribute, value))}{',' if len(value) == 1 else ''})"
-    return repr(value)
-
-
-def _iota(node: Node) -> str:
-    shape, dim = node.shape, node.attrs["dim"]
-    text = f"tg.arange({shape[dim]}, dtype={_dtype(node.dtype)})"
-    if len(shape) == 1:
-        return text
-    line = tuple(n if i == dim else 1 for i, n in enumerate(shape))
-    text += f".reshape({', '.join(map(str, line))})" if dim != len(shape) - 1 else ""
-    return text if prod(shape) == shape[dim] and dim != len(shape) - 1 else f"{text}.expand({', '.join(map(str, shape))})"
-
-
-def _reshape(node: Node, args: list[_Text]) -> str:
-    shape = node.shape
-    return f"{args[0].within(ATOM)}.reshape({', '.join(map(str, shape)) if shape else '()'})"
-
-
-def _permute(node: Node, args: list[_Text]) -> str:
-    dims = node.attrs["dims"]
-    a = args[0].within(ATOM)
-    if dims == (1, 0):
-        return f"{a}.t()"
-    swapped = [i for i, d in enumerate(dims) if i != d]
-    if len(swapped) == 2:
-        return f"{a}.transpose({swapped[0] - len(dims)}, {swapped[1] - len(dims)})"
-    return f"{a}.permute({', '.join(map(str, dims)) or '()'})"
-
-
-def _expand(node: Node, args: list[_Text]) -> str:
-    operand = _first(node)
-    if operand.fn.name == "const":
-        return f"tg.full({node.shape}, {_literal(operand)}, dtype={_dtype(node.dtype)})"
-    return f"{args[0].within(ATOM)}.expand({', '.join(map(str, node.shape)) or '()'})"
-
-
-def _slice(node: Node, args: list[_Text]) -> str:
-    parts = []
-    for a, b, s, n in zip(node.attrs["start"], node.attrs["stop"], node.attrs["step"], _first(node).shape, strict=True):
-        parts.append(f"{a or ''}:{b if b != n else ''}{f':{s}' if s != 1 else ''}")
-    while len(parts) > 1 and parts[-1] == ":":
-        parts.pop()
-    return f"{args[0].within(ATOM)}[{', '.join(parts)}]"
-
-
-def _pad(node: Node, args: list[_Text]) -> str | None:
-    if any(node.attrs["interior"]) or "pad" not in FUNCTIONAL or min(*node.attrs["low"], *node.attrs["high"], 0) < 0:
-        return None
-    sizes = [n for pair in zip(reversed(node.attrs["low"]), reversed(node.attrs["high"]), strict=True) for n in pair]
-    while len(sizes) > 2 and sizes[-2:] == [0, 0]:
-        del sizes[-2:]
-    value = node.attrs["value"]
-    return f"tg.nn.functional.pad({args[0].text}, {sizes}{'' if value == 0 else f', value={_attribute(value)}'})"
-
-
-def _concat(node: Node, args: list[_Text]) -> str:
-    return f"tg.cat([{', '.join(t.text for t in args)}], dim={node.attrs['dim']})"
-
-
-def _flip(node: Node, args: list[_Text]) -> str:
-    return f"{args[0].within(ATOM)}.flip({', '.join(map(str, node.attrs['dims']))})"
-
-
-def _roll(node: Node, args: list[_Text]) -> str:
-    return f"{args[0].within(ATOM)}.roll({node.attrs['shift']}, {node.attrs['dim']})"
-
-
-def _take(node: Node, args: list[_Text]) -> str:
-    return f"{args[0].within(ATOM)}[{args[1].text}]"
-
-
-def _scatter(method: str) -> Callable[[Node, list[_Text]], str | None]:
-    def written(node: Node, args: list[_Text]) -> str | None:
-        x, index, source = args
-        return f"{x.within(ATOM)}.{method}(0, {index.text}, {source.text})" if len(node.operands[1].shape) == 1 else None
-
-    return written
-
-
-def _argsort(node: Node, args: list[_Text]) -> str:
-    return f"{args[0].within(ATOM)}.argsort({'descending=True' if node.attrs['descending'] else ''})"
-
-
-def _topk(node: Node, args: list[_Text]) -> str | None:
-    k, largest = node.attrs["k"], node.attrs["descending"]
-    return f"{args[0].within(ATOM)}.topk({k}{'' if largest else ', largest=False'})[1]"
-
-
-def _bits(node: Node, args: list[_Text]) -> str:
-    return f"{args[0].within(ATOM)}.view({_dtype(node.dtype)})"
-
-
-def _xor(node: Node, args: list[_Text]) -> str:
-    return f"tg.hash_tensor({args[0].text}, -1)"
-
-
-def _unfold(node: Node, args: list[_Text]) -> str | None:
-    dim, size, step, gap = (node.attrs[k] for k in ("dim", "size", "step", "gap"))
-    return f"{args[0].within(ATOM)}.unfold({dim}, {size}, {step})" if gap == 1 and size != step else None
-
-
-def _first_best(node: Node, args: list[_Text]) -> str:
-    return f"{args[0].within(ATOM)}.{'amax' if node.fn.name == 'first_max' else 'amin'}({_dims(node)})"
-
-
-def _conv(node: Node, args: list[_Text]) -> str | None:
-    """conv2d, or its transpose where this is the derivative; padding that differs between the sides has no public spelling."""
-    attrs = node.attrs
-    stride, dilation, padding = attrs["stride"], attrs["dilation"], tuple(low for low, _ in attrs["padding"])
-    if attrs["padding"] != tuple((p, p) for p in padding):
-        return None
-    options: list[tuple[str, Any, Any]] = [("stride", stride, 1), ("padding", padding, 0)]
-    if node.fn.name == "conv2d_input_grad":
-        kernel, given = node.operands[1].shape[2:], node.operands[0].shape[2:]
-        smallest = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(given, stride, padding, dilation, kernel, strict=True)]
-        more = tuple(n - least for n, least in zip(attrs["size"], smallest, strict=True))
-        if any(not 0 <= m < max(s, d) for m, s, d in zip(more, stride, dilation, strict=True)):
-            return None
-        options.append(("output_padding", more, 0))
-    options += [("dilation", dilation, 1), ("groups", attrs["groups"], 1)]
-    shown = [f", {k}={v[0] if isinstance(v, tuple) and v[0] == v[1] else v}" for k, v, usual in options if v not in (usual, (usual, usual))]
-    call = "conv2d" if node.fn.name == "conv2d" else "conv_transpose2d"
-    return f"tg.nn.functional.{call}({args[0].text}, {args[1].text}{''.join(shown)})"
-
-
-_WRITTEN: dict[str, Callable[[Node, list[_Text]], str | None]] = {
-    "reshape": _reshape, "permute": _permute, "expand": _expand, "slice": _slice, "pad": _pad, "concat": _concat, "flip": _flip,
-    "roll": _roll,
-    "take": _take, "scatter_add": _scatter("index_add"), "scatter_set": _scatter("index_copy"), "argsort": _argsort, "topk": _topk,
-    "unfold": _unfold, "first_max": _first_best, "first_min": _first_best, "conv2d": _conv, "conv2d_input_grad": _conv,
-    "bits": _bits, "xor": _xor,
-}
-
-
 def _comment(location: Location) -> str:
     line = source_line(location)
     if location.derived:
@@ -607,5 +380,3 @@ def _listed(start: str, items: list[str], end: str, indent: str) -> list[str]:
     if len(line) <= 120:
         return [line]
     return [start, *(f"{indent}    {part}," for part in _wrapped(", ".join(items), ", ", 110)), f"{indent}{end}"]
-
-
