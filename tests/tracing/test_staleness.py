@@ -627,16 +627,16 @@ def test_a_failed_call_leaves_everything():
 
 @pytest.mark.recall
 def test_the_short_way_of_a_call_sees_what_the_long_one_does(monkeypatch):
-    """A call that is like the latest one takes fewer checks (`Replay.again`): whatever differs from that one must be seen all the same."""
+    """A call that is like the latest one takes fewer checks (`Replay.fast_replay`): whatever differs from that one must be seen all the same."""
     ways = []
-    real = Replay.again
+    real = Replay.fast_replay
 
     def again(self, args):
         result = real(self, args)
         ways.append(result is not None)
         return result
 
-    monkeypatch.setattr(Replay, "again", again)
+    monkeypatch.setattr(Replay, "fast_replay", again)
     world = {"k": 2.0}
 
     def plain(x, y):

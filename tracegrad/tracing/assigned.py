@@ -17,7 +17,7 @@ from tracegrad.errors import TraceError
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.tracing.guards import ORDERED, Reach, Slot, containers, same
+from tracegrad.tracing.guards import ORDERED, GuardSet, Slot, containers, same
 from tracegrad.tracing.recording import Place, Recording, path_of
 
 _VARIABLE = REGISTRY["variable"]
@@ -40,7 +40,7 @@ class Part:
 class Assignments:
     """The places that a recording assigns to. values: all leaves of what it puts there, in order."""
 
-    def __init__(self, found: Sequence[tuple[Slot, Any]], recording: Recording, reach: Reach) -> None:
+    def __init__(self, found: Sequence[tuple[Slot, Any]], recording: Recording, reach: GuardSet) -> None:
         """found: the places and what the body put there. reach: what the function reaches otherwise."""
         self.slots = [slot for slot, _ in found]
         lists: dict[int, Slot] = {}
@@ -73,7 +73,7 @@ class Assignments:
     def __bool__(self) -> bool:
         return bool(self.slots)
 
-    def _move(self, recording: Recording, reach: Reach) -> None:
+    def _move(self, recording: Recording, reach: GuardSet) -> None:
         """Let a replay take from the places what the recording took from the tensors that were there."""
         moved: dict[int, Place] = {}
         for part in self._parts:
@@ -91,7 +91,7 @@ class Assignments:
                 recording.sources[k] = (kind, moved.get(id(what[1]), what))
         recording.no_grads = [moved.get(id(what), (kind, what)) if kind == "tensor" else (kind, what) for kind, what in recording.no_grads]
 
-    def settle(self, used: Iterable[Place], flat: Sequence[Any], reach: Reach) -> None:
+    def settle(self, used: Iterable[Place], flat: Sequence[Any], reach: GuardSet) -> None:
         """Note what is to be the same again; what nobody reads is not.
 
         used: where a replay takes tensors from. flat: the argument leaves.
@@ -104,7 +104,7 @@ class Assignments:
         for slot in self.slots:
             slot.before = None                               # a recording holds no tensor of the call that it was made in
 
-    def pattern(self, flat: Sequence[Any], reach: Reach) -> list[Any]:
+    def pattern(self, flat: Sequence[Any], reach: GuardSet) -> list[Any]:
         """Which tensors here are, or are views of, one that an argument or an earlier place has, or that the function reaches otherwise."""
         seen: dict[int, int] = {}
         for k, x in enumerate(flat):
@@ -118,7 +118,7 @@ class Assignments:
             found.append((seen.setdefault(id(tensor), k), seen.setdefault(base, k), base if base in reach.tensors else None))
         return found
 
-    def change(self, flat: Sequence[Any], reach: Reach) -> str:
+    def change(self, flat: Sequence[Any], reach: GuardSet) -> str:
         """What is no longer as it was, but for values, in words; empty if nothing."""
         for slot, form, kinds in self._held:
             leaves, now = _flat(slot.get())

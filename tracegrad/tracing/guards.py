@@ -1,7 +1,7 @@
-"""What a traced function reaches besides its arguments, and whether that is still the same. Start at `Reach`.
+"""What a traced function reaches besides its arguments, and whether that is still the same. Start at `GuardSet`.
 
 A trace bakes in every Python value that the function read from globals, closures and attributes, and takes the Tensors it
-found there as inputs by reference. `Reach` walks from the function over everything its code can name and notes where each
+found there as inputs by reference. `GuardSet` walks from the function over everything its code can name and notes where each
 scalar, container and Tensor was found; `holds()` looks again, so a changed value makes a new trace instead of a stale result.
 Attributes are followed where the code (or that of a function it calls) mentions their name. What cannot be seen this way: the clock, files,
 and whatever else lies outside of Python's objects.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import array
 import builtins
-import dis
 import functools
 import operator
 import random
@@ -21,21 +20,28 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from contextvars import ContextVar
-from os.path import dirname
 from typing import Any
 
 import numpy as np
 import optree
 
 from tracegrad.errors import TraceError, TracegradError
-from tracegrad.support.cache import Cache, memoize
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.tracing.reachable_names import (
+    asks_for_any_attribute,
+    codes_of,
+    function_in,
+    is_foreign,
+    is_foreign_function,
+    loaded_names,
+    names_of,
+)
+
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
+_LIMIT = 100_000
+
 
 _FLAGS = bool, str, type(None)
-_SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
-_OWN = dirname(dirname(__file__))                   # the package
-_FOREIGN = (_OWN, dirname(np.__file__), dirname(functools.__file__))
-_LIMIT = 100_000
 ORDERED = "tracegrad"                               # where optree goes through dicts in their own order
 _ordering = optree.dict_insertion_ordered(True, namespace=ORDERED)
 _ordering.__enter__()
@@ -80,7 +86,7 @@ class Slot:
             del self.owner[self.key]
 
 
-class Reach:
+class GuardSet:
     """Everything that `fn` (and `objects`, its static arguments) can name, as it is now. Raises TraceError where that is too much."""
 
     def __init__(self, fn: Callable[..., Any], objects: Iterable[Any] = (), without: Iterable[Slot] = ()) -> None:
@@ -164,7 +170,7 @@ class Reach:
         """Whether some code may read what is in a place, or look what kind of thing that is."""
         if self.asks or (slot.variable is None and id(slot.owner) not in self._attribute_dicts):
             return True
-        return any(slot.name in _loads(c) for f in self._functions for c in _codes(f.__code__))
+        return any(slot.name in loaded_names(c) for f in self._functions for c in codes_of(f.__code__))
     @property
     def asks(self) -> bool:
         """Whether some code may ask for an attribute that is not there."""
@@ -319,11 +325,11 @@ class Reach:
 
     def _function(self, f: types.FunctionType) -> None:
         self._found.append(getattr(f, "__wrapped__", None))
-        if _foreign(f):
+        if is_foreign_function(f):
             return
         self._functions.append(f)
-        self._names.update(_names(f.__code__))
-        self._dynamic |= any(map(_asks_for_any_attribute, _codes(f.__code__)))
+        self._names.update(names_of(f.__code__))
+        self._dynamic |= any(map(asks_for_any_attribute, codes_of(f.__code__)))
         for variable, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=False):
             self._note_attribute(cell, "cell_contents")
             self._cell_names[id(cell)] = variable
@@ -332,7 +338,7 @@ class Reach:
         self._found.append(f.__kwdefaults__)
 
     def _globals(self, f: types.FunctionType) -> None:
-        for name in _names(f.__code__):
+        for name in names_of(f.__code__):
             if name in f.__globals__:
                 self._note(f.__globals__, name, f.__globals__[name])
             elif hasattr(builtins, name):                    # somebody may put a global before it
@@ -375,14 +381,14 @@ class Reach:
             members = base.__dict__
             if is_foreign(base):
                 for name in sorted(names & members.keys()):
-                    self._found.append(_function_in(members[name]))
+                    self._found.append(function_in(members[name]))
                 continue
             self._classes[id(members)] = base
             self._note_length(members, base)
             for name, member in list(members.items()):
                 if name in names or (name.startswith("__") and isinstance(member, types.FunctionType)):
                     self._note(members, name, member, base)
-                    self._found.append(_function_in(member))
+                    self._found.append(function_in(member))
 
 
 def containers(value: Any) -> Iterator[Any]:
@@ -423,134 +429,6 @@ def _progress(iterator: Any) -> Any:
     """How far an iterator is, as far as it tells."""
     frame = getattr(iterator, "gi_frame", None)
     return operator.length_hint(iterator, -1), frame and frame.f_lasti, repr(iterator)
-
-
-def _function_in(member: Any) -> Any:
-    """The function behind a property, classmethod or staticmethod; other members as they are."""
-    return member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-
-
-def tensor_names(fn: Callable[..., Any], arguments: Iterable[tuple[str, Any]] = ()) -> dict[int, str]:
-    """What the user calls the tensors that `fn` reaches: id -> "w1", "model.0.weight", ... For reading only: it may miss some.
-
-    Objects with `named_parameters` name their own; those with `_trace_names(names)` (optimizers) name theirs after the others are known.
-    """
-    names: dict[int, str] = {}
-    late: list[Any] = []
-    seen: set[int] = set()
-    queue: deque[tuple[str, Any]] = deque([("", fn), *arguments])
-    while queue:
-        path, value = queue.popleft()
-        if isinstance(value, (*_SCALARS, type, types.ModuleType)) or id(value) in seen or len(seen) > _LIMIT:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Tensor):
-            names.setdefault(id(value), path)
-        elif isinstance(value, types.FunctionType):
-            queue.extend(_named_by(value))
-        elif isinstance(value, types.MethodType):
-            queue.extend([("", value.__self__), ("", value.__func__)])
-        elif hasattr(type(value), "named_parameters"):
-            for name, tensor in [*value.named_parameters(), *value.named_buffers()]:
-                names.setdefault(id(tensor), f"{path}.{name}")
-        elif hasattr(type(value), "_trace_names"):
-            late.append(value)
-        elif isinstance(value, (list, tuple)):
-            queue.extend((f"{path}.{i}", item) for i, item in enumerate(value))
-        elif isinstance(value, dict):
-            queue.extend((f"{path}.{key}", item) for key, item in value.items() if isinstance(key, str))
-        else:
-            queue.extend((f"{path}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
-    for o in late:
-        for name, tensor in o._trace_names(names):
-            names.setdefault(id(tensor), name)
-    return {key: name.removeprefix(".").removeprefix("self.") for key, name in names.items()}
-
-
-def _named_by(f: types.FunctionType) -> list[tuple[str, Any]]:
-    """Names and values of the closure variables and globals that a function's code mentions."""
-    if f.__code__.co_filename.startswith(_FOREIGN):
-        return [("", getattr(f, "__wrapped__", None))]
-    found = [(name, f.__globals__[name]) for name in f.__code__.co_names if name in f.__globals__]
-    for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
-        try:
-            found.append((name, cell.cell_contents))
-        except ValueError:                                   # not assigned yet
-            continue
-    return found
-
-
-def _foreign(f: types.FunctionType) -> bool:
-    """Whether a function cannot matter: numpy's, the standard library's, our own, or of an installed package that knows no tracegrad."""
-    return _foreign_file(f.__code__.co_filename, f.__globals__)
-
-
-def is_foreign(kind: type) -> bool:
-    """The same of a class: whether what it holds cannot matter."""
-    known: bool | None = _foreign_modules[kind.__module__]
-    if known is None:
-        module = sys.modules.get(kind.__module__)
-        filename = getattr(module, "__file__", None)
-        if filename is None:                                 # a builtin; or typed into an interpreter
-            known = kind.__module__ != "__main__"
-        else:
-            known = _foreign_file(filename, vars(module))
-        _foreign_modules[kind.__module__] = known
-    return known
-
-
-_foreign_modules = Cache("modules of classes", 10_000)
-
-
-def _foreign_file(filename: str, names: Mapping[str, Any]) -> bool:
-    if "site-packages" in filename.removeprefix(_OWN):
-        return not any((getattr(v, "__module__", None) or getattr(v, "__name__", None) or "").startswith("tracegrad")
-                       for v in list(names.values()) if isinstance(v, (types.ModuleType, types.FunctionType, type)))
-    return filename.startswith(_FOREIGN)
-
-
-def _codes(code: types.CodeType) -> list[types.CodeType]:
-    """`code` and that of the functions inside it."""
-    found = [code]
-    for c in found:
-        found += [k for k in c.co_consts if isinstance(k, types.CodeType)]
-    return found
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Every global and attribute name that `code` mentions, also as a string (getattr, globals()["name"])."""
-    names: set[str] = set()
-    for c in _codes(code):
-        names.update(c.co_names)
-        names.update(k for k in c.co_consts if isinstance(k, str) and k.isidentifier())
-    return names
-
-
-@memoize(1024)
-def _loads(code: types.CodeType) -> frozenset[str]:
-    """Those of the names that it does not only assign to."""
-    return frozenset(i.argval for i in dis.get_instructions(code)
-                     if isinstance(i.argval, str) and not i.opname.startswith(("STORE", "DELETE")))
-
-
-def _asks_for_any_attribute(code: types.CodeType) -> bool:
-    """Whether code computes names of attributes: getattr with anything but a literal, vars, __dict__."""
-    if not {"getattr", "vars", "__dict__", "attrgetter"} & set(code.co_names):
-        return False
-    if {"vars", "__dict__", "attrgetter"} & set(code.co_names):
-        return True
-    after: list[dis.Instruction] | None = None               # the instructions since a getattr was loaded
-    for instruction in dis.get_instructions(code):
-        if instruction.argval == "getattr":
-            after = []
-        elif after is not None and instruction.opname.startswith("CALL"):
-            name = after[1 - (instruction.arg or 0)] if instruction.arg in (2, 3) and len(after) >= instruction.arg - 1 else None
-            if name is None or name.opname != "LOAD_CONST" or not isinstance(name.argval, str):
-                return True
-            after = None
-        elif after is not None and instruction.opname not in ("PRECALL", "CACHE", "PUSH_NULL"):
-            after.append(instruction)
-    return False
 
 
 def _shown(value: Any) -> str:

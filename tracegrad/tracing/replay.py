@@ -28,7 +28,8 @@ from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.ownership import own
 from tracegrad.tensors.tensor import Tensor, become_leaf
 from tracegrad.tracing.assigned import Assignments
-from tracegrad.tracing.guards import Reach, Slot, is_foreign
+from tracegrad.tracing.guards import GuardSet, Slot
+from tracegrad.tracing.reachable_names import is_foreign
 from tracegrad.tracing.recording import Recording, at, path_of
 
 _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
@@ -37,7 +38,7 @@ _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
 class Replay:
     """A finished recording, compiled. `run` replays it on the present values."""
 
-    def __init__(self, recording: Recording, result: Any, reach: Reach, flat: Sequence[Any], returned: Sequence[str] = (),
+    def __init__(self, recording: Recording, result: Any, reach: GuardSet, flat: Sequence[Any], returned: Sequence[str] = (),
                  assigned: Sequence[tuple[Slot, Any]] = ()) -> None:
         """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`. assigned: the
         places outside (attributes, variables) that the body gave new tensors, and those: so does each replay."""
@@ -98,7 +99,7 @@ class Replay:
         fresh = self.recipe == [("value", k) for k in range(len(self.recipe))] and not assigned and not self.made_leaves
         # The two shapes of result that need no tree: one new tensor, or a tuple of them.
         self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
-        # Nothing but the arguments and the Python values that are reached decides whether it fits: see `again`.
+        # Nothing but the arguments and the Python values that are reached decides whether it fits: see `fast_replay`.
         self.short = bool(
             self.pure and self.plain and recording.inputs and not self.recorded
             and not (self.guarded or self.assigned or reach.tensors or recording.no_grads)
@@ -120,8 +121,8 @@ class Replay:
         """Whether a result has a history that the caller can go back through."""
         return node in self.histories
 
-    def fits(self, flat: Sequence[Any]) -> bool:
-        """Whether the world still looks as it did when this was recorded. flat: the argument leaves."""
+    def guards_hold(self, flat: Sequence[Any]) -> bool:
+        """Whether what was read from outside is as it was when this was recorded. flat: the argument leaves."""
         if self.assigned and self.assigned.change(flat, self.reach):
             return False
         for tensor, aval, needs_grad, leaf, hooks in self.guarded:
@@ -158,8 +159,8 @@ class Replay:
             return "other arguments share memory with what the function reaches"
         return self.reach.change()
 
-    def again(self, args: Sequence[Any]) -> Any:
-        """What the look-up of a signature, `fits` and `run` do, in one go: what a small function takes is the time of its call.
+    def fast_replay(self, args: Sequence[Any]) -> Any:
+        """What the look-up of a signature, `guards_hold` and `run` do, in one go: what a small function takes is the time of its call.
 
         Of a replay that is `short`, recorded in this grad mode for tensors without gradients or hooks. args: None is the answer unless
         they are such tensors, with values, and none of them twice or a view; or where something else is no longer what it was.
@@ -306,7 +307,7 @@ class _Recipe:
     gradient of the tensor at a place. labels: what the return statement calls `tensors`, "" where it does not.
     """
 
-    def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], reach: Reach, returned: Sequence[str],
+    def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], reach: GuardSet, returned: Sequence[str],
                  assigned: Sequence[Any]) -> None:
         """assigned: what is put elsewhere; its entries stand last."""
         paths, leaves, self.treedef = optree.tree_flatten_with_path(result, none_is_leaf=True)
@@ -369,7 +370,7 @@ def _levels(recording: Recording, tensor: Tensor) -> tuple[Tensor, list[tuple[An
     return tensor, levels
 
 
-def _check_static(recording: Recording, value: Any, flat: Sequence[Any], reach: Reach) -> None:
+def _check_static(recording: Recording, value: Any, flat: Sequence[Any], reach: GuardSet) -> None:
     """A result that is no tensor is handed out again at every replay, so it must be of a kind that nobody changes, or from outside."""
     changes = isinstance(value, (Iterator, Coroutine, set, bytearray, np.ndarray))
     own = not isinstance(value, (type, Enum, FunctionType)) and not is_foreign(type(value))
@@ -548,7 +549,7 @@ def _write(tensor: Tensor, value: Any) -> None:
     tensor._n = node
 
 
-def reached(flat: Sequence[Any], reach: Reach) -> dict[int, Any]:
+def reached(flat: Sequence[Any], reach: GuardSet) -> dict[int, Any]:
     """The argument leaves that the function reaches by another way, too: place -> which tensor, and how."""
     found: dict[int, Any] = {}
     for i, x in enumerate(flat):

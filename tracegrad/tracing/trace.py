@@ -27,7 +27,8 @@ from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import float32_matmul, state, without_collection
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor, from_array
-from tracegrad.tracing.guards import ORDERED, Reach, tensor_names
+from tracegrad.tracing.guards import ORDERED, GuardSet
+from tracegrad.tracing.reachable_names import tensor_names
 from tracegrad.tracing.recording import Recording, path_of
 from tracegrad.tracing.replay import Replay
 
@@ -51,7 +52,7 @@ class Traced:
         self._fn = fn
         self._replays: dict[Any, list[Replay]] = {}
         self._latest: Replay | None = None
-        self._short: tuple[Replay, bool, Any, str] | None = None  # the latest one and its mode (see __call__), if it can be run `again`
+        self._short: tuple[Replay, bool, Any, str] | None = None  # the latest one and its mode (see __call__), if it has a fast replay
         self._signature: Any = None  # of the latest recording
         self._changing: set[Any] = set()  # signatures whose body changed what it reads when it was recorded
         self.compilations: list[str] = []  # why each compilation happened
@@ -66,7 +67,7 @@ class Traced:
         short = self._short
         if (short is not None and not kwargs and state.plain and config.recall
                 and short[1] is state.grad and short[2] is dtypes.get_default_dtype() and short[3] == float32_matmul[0]):
-            result = short[0].again(args)
+            result = short[0].fast_replay(args)
             if result is not None:
                 return result
         if state.symbolic or state.anomaly is not None:
@@ -93,7 +94,7 @@ class Traced:
                 "and numbers, or objects that hash by identity (@dataclass(eq=False))"
             ) from None
         for replay in candidates:
-            if replay.fits(flat):
+            if replay.guards_hold(flat):
                 break
         else:
             reason = self._reason(signature, _labels(self._fn, args, kwargs), flat, candidates)
@@ -130,7 +131,7 @@ class Traced:
         recording = Recording(getattr(self._fn, "__qualname__", repr(self._fn)), device, names)
         own = [vars(x) for x in tensors if type(x) is not Tensor and getattr(x, "__dict__", None)]         # a Parameter's attributes
         objects = [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own]
-        reach = Reach(self._fn, objects)
+        reach = GuardSet(self._fn, objects)
         drawn = random_state.get_rng_state()
         state.trace = recording
         try:
@@ -160,7 +161,7 @@ class Traced:
             assigned = reach.assigned()
             change = "" if reach.holds() else reach.change()
             if assigned and not change:
-                reach = Reach(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
+                reach = GuardSet(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
             replay = Replay(recording, result, reach, flat, returned_names(self._fn), assigned)
             change = change or replay.assigned.once
         finally:
@@ -170,7 +171,7 @@ class Traced:
                 tensor._versions = before
         return replay, change
 
-    def _tracers(self, recording: Recording, flat: Sequence[Any], labels: list[str], reach: Reach) -> list[Any]:
+    def _tracers(self, recording: Recording, flat: Sequence[Any], labels: list[str], reach: GuardSet) -> list[Any]:
         """What stands for each argument leaf. Views of a tensor that others or the function itself lead to go through that tensor."""
         bases = [id(base_of(x)) for x in flat if isinstance(x, Tensor)]
         tracers = []
@@ -211,7 +212,7 @@ class Traced:
         new = [f"{names[i]} was {_described(a, b)} and is {_described(b, a)}" for i, (a, b) in pairs if a != b]
         return "; ".join([*new[:3], *[f"and {len(new) - 3} more"][: len(new) > 3]])
 
-    def _check_reach(self, recording: Recording, reach: Reach) -> None:
+    def _check_reach(self, recording: Recording, reach: GuardSet) -> None:
         known = reach.tensors.keys() | recording.places.keys() | recording.adopted.keys()
         for key, (tensor, node) in recording.captured.items():
             if key not in known and (tensor._base is None or id(tensor._base) not in known):
