@@ -627,7 +627,7 @@ def test_a_failed_call_leaves_everything():
 
 @pytest.mark.recall
 def test_the_short_way_of_a_call_sees_what_the_long_one_does(monkeypatch):
-    """A call that is like the latest one takes fewer checks (`Replay.fast_replay`): whatever differs from that one must be seen all the same."""
+    """A call like the latest one takes fewer checks (`Replay.fast_replay`): whatever differs from that one must be seen all the same."""
     ways = []
     real = Replay.fast_replay
 

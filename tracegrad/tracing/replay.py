@@ -19,7 +19,7 @@ from tracegrad.errors import TraceError
 from tracegrad.execute.compile import Program, realize
 from tracegrad.execute.deferred import flush
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.ir import Aval, Graph, Node, located, topological
+from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, bind, data, saves, to_keep
 from tracegrad.support import random_state
@@ -31,6 +31,7 @@ from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.guards import GuardSet, Slot
 from tracegrad.tracing.reachable_names import is_foreign
 from tracegrad.tracing.recording import Recording, at, path_of
+from tracegrad.tracing.traced_call import TracedCall
 
 _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
 
@@ -391,69 +392,6 @@ def _check_effect(recording: Recording, tensor: Tensor, node: Node) -> None:
                 "value that requires grad, and its derivative would be lost at the end of the call; return the new value, detach() it, or "
                 "do it inside `with tg.no_grad():`"
             )
-
-
-class TracedCall(CustomCall):
-    """A replayed trace as one node of the outer graph: its derivatives instantiate the recorded graph on the call's values."""
-
-    pushes = True
-
-    def __init__(self, replay: Replay, residuals: dict[Node, Node], before: dict[Node, Any]) -> None:
-        """before: values of the inputs that have others by now."""
-        self.replay, self.residuals, self.before = replay, residuals, before
-        self.name = replay.recording.name  # type: ignore[misc]
-        self.saves = replay.saves  # type: ignore[misc]
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return tuple(n.aval for n in self.replay.result_nodes)
-
-    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        results = self.replay.result_nodes
-        outs, variables = self._instance([r for r, c in zip(results, ct, strict=True) if c is not None], operands)
-        pulled = derivatives.vjp(outs, variables, [c for c in ct if c is not None])
-        return (*(None for _ in results), *pulled)
-
-    def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
-        """The results' tangents, by number."""
-        count = len(self.replay.result_nodes)
-        outs, variables = self._instance(self.replay.result_nodes, operands)
-        moving = [(v, t) for v, t in zip(variables, tangents[count:], strict=True) if t is not None]
-        found = derivatives.jvp(outs, [v for v, _ in moving], [t for _, t in moving])
-        return {k: t for k, t in enumerate(found) if t is not None} or None
-
-    def _instance(self, wanted: Sequence[Node], operands: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        """The wanted results, computed anew from variables, one for each source; and those."""
-        sources = operands[len(self.replay.result_nodes):]
-        new: dict[Node, Node] = dict(self.residuals)
-        variables = []
-        count = len(self.replay.recording.inputs)
-        for node, source in zip(self.replay.recording.inputs, sources[:count], strict=True):
-            # A node of its own per source: sources may depend on one another, and only the way through this call counts here.
-            variables.append(Node(REGISTRY["copy"], (source,), {}, source.aval, True) if source.needs_grad else source)
-            if node in self.before:
-                variables[-1].value = self.before[node]
-            new[node] = variables[-1]
-        written = self.replay.written
-        variables += sources[count:]
-        for node in Graph.capture(self.replay.recording.inputs, wanted):
-            if node in new and node not in self.residuals:
-                continue
-            with located(node.loc):
-                if node in written:  # a leaf that the function wrote: this way out belongs to what it is now
-                    made = variables[count + written[node]] = derivatives.variable(new[node.operands[0]])
-                elif node.fn is _VARIABLE:
-                    made = new[node.operands[0]]
-                elif node.fn.name == "const" or not node.operands:
-                    made = node
-                else:
-                    made = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
-            if node in self.residuals and made.value is None and resolve(made) is made:
-                made.value = self.residuals[node].value
-            if node in derivatives.HOOKS and node.fn is not _VARIABLE:          # a leaf's are called where its gradient arrives
-                made = made.twin()
-                derivatives.HOOKS[made] = derivatives.HOOKS[node]
-            new[node] = made
-        return [new[r] for r in wanted], variables
 
 
 def _no_strangers(recording: Recording, outputs: Sequence[Node]) -> None:
