@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.graph.ir import Node, located
+from tracegrad.graph.ir import Node
+from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind
 
 at = located

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tracegrad.graph.ir import Aval, Graph, Node, located
+from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import bind, placeholder
 
 

@@ -40,7 +40,8 @@ from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Flat, Group, strip
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
-from tracegrad.graph.ir import Graph, Node, located
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import bind, unique
 from tracegrad.support.dtypes import int32
 from tracegrad.support.plan import Plain, by_one

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracegrad.graph.ir import Node, located, topological
+from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.leaves import Bundle, CustomCall, Shared
+from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, const, iota
 from tracegrad.ops.primitives.movement import concat, expand, narrow, permute, reshape
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from tracegrad.errors import AutogradError
 from tracegrad.graph.families import Elementwise, by_parts
-from tracegrad.graph.ir import Node, located, on_behalf_of, topological
+from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.leaves import Bundle, CustomCall
+from tracegrad.graph.locations import located, on_behalf_of
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, in_registry, placeholder, unique
 from tracegrad.ops.attention.fused import too_little
 from tracegrad.ops.attention.pattern import Unlike, Written, written_out

@@ -32,8 +32,9 @@ from tracegrad.errors import AutogradError, TraceError
 from tracegrad.execute.compile import free_saved, lock, realize
 from tracegrad.execute.deferred import flush
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.ir import Node, forget_operands, own_nodes, topological, user_location
+from tracegrad.graph.ir import Node, forget_operands, own_nodes, topological
 from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, bind, saves
 from tracegrad.support.modes import enable_grad, no_grad, set_grad_enabled, state

@@ -24,8 +24,9 @@ from tracegrad.execute import policy
 from tracegrad.execute.compile import Device
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
 from tracegrad.graph.canonical import Key, contribution, fixed
-from tracegrad.graph.ir import Folded, Location, Node, derivative_of, forget_operands
+from tracegrad.graph.ir import Folded, Node, forget_operands
 from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.locations import Location, derivative_of
 from tracegrad.graph.primitive import REGISTRY, data, saves
 from tracegrad.support.cache import Cache
 from tracegrad.support.dtypes import dtype_kind

@@ -28,8 +28,9 @@ from tracegrad.execute.partition import Partition
 from tracegrad.graph.cached_subgraphs import look
 from tracegrad.graph.canonical import Canonical, canonical, fixed, is_number, resolve
 from tracegrad.graph.families import Movement
-from tracegrad.graph.ir import Folded, Graph, Location, Node, forget_operands, located, topological
+from tracegrad.graph.ir import Folded, Graph, Node, forget_operands, topological
 from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.locations import Location, located
 from tracegrad.graph.primitive import REGISTRY, bind, data, numpy_time, placeholder
 from tracegrad.graph.printing import namer
 from tracegrad.numpy_backend.interpreter import interpret

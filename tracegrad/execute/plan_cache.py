@@ -25,7 +25,8 @@ import numpy as np
 
 from tracegrad.config import config
 from tracegrad.graph.canonical import canonical
-from tracegrad.graph.ir import Aval, Graph, Location, Size
+from tracegrad.graph.ir import Aval, Graph, Size
+from tracegrad.graph.locations import Location
 from tracegrad.graph.primitive import REGISTRY, Primitive, in_registry
 from tracegrad.runtime.disk import Folder
 from tracegrad.support import plan as plans

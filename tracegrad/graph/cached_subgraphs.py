@@ -21,7 +21,8 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.graph.canonical import Key, canonical, contribution
 from tracegrad.graph.intervals import has_range, interval
-from tracegrad.graph.ir import INTERN, Folded, Node, Size, enter, user_location
+from tracegrad.graph.ir import INTERN, Folded, Node, Size, enter
+from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import Operators
 from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache, listed

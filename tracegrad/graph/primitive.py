@@ -19,7 +19,8 @@ from tracegrad.errors import AutogradError, DeviceError, DTypeError
 from tracegrad.graph.cached_subgraphs import calls, describe, executors, learn
 from tracegrad.graph.canonical import number_of, without_number
 from tracegrad.graph.intervals import Interval
-from tracegrad.graph.ir import INTERN, Aval, Entry, Location, Node, enter
+from tracegrad.graph.ir import INTERN, Aval, Entry, Node, enter
+from tracegrad.graph.locations import Location
 from tracegrad.graph.operators import Operators
 from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache

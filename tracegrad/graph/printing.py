@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import printable
-from tracegrad.graph.ir import Aval, Graph, Location, Node
+from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.locations import Location
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import dtype_kind
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import OutOfMemoryError, TraceError
-from tracegrad.graph.ir import ADDRESSED, user_location
+from tracegrad.graph.ir import ADDRESSED
+from tracegrad.graph.locations import user_location
 from tracegrad.support.modes import state
 from tracegrad.tensors.creation.filled import empty
 from tracegrad.tensors.tensor import Tensor, from_array

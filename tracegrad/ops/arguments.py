@@ -25,7 +25,8 @@ from tracegrad.errors import (
     TracegradError,
 )
 from tracegrad.graph.cached_subgraphs import calls, describe, executors, learn
-from tracegrad.graph.ir import LINE, Node, own_nodes, user_location
+from tracegrad.graph.ir import Node, own_nodes
+from tracegrad.graph.locations import LINE, user_location
 from tracegrad.graph.operators import Operators, by_itself, misused, write
 from tracegrad.graph.primitive import REGISTRY, bind, cast, different_devices
 from tracegrad.support.dtypes import DType, dtype_kind, float32, is_half

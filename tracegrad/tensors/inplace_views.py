@@ -12,7 +12,8 @@ from typing import Any
 
 from tracegrad.autodiff.derivatives import variable
 from tracegrad.errors import ArgumentError, AutogradError, OutOfMemoryError, ShapeError, TraceError
-from tracegrad.graph.ir import Aval, user_location
+from tracegrad.graph.ir import Aval
+from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, bind, const
 from tracegrad.ops.arguments import sizes_of

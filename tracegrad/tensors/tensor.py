@@ -25,7 +25,8 @@ from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackEr
 from tracegrad.execute.compile import PART, Device, find_device, is_view, part, read, realize, upload, without_history
 from tracegrad.execute.deferred import flush, waiting
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.ir import Aval, Folded, Node, Size, own_nodes, user_location
+from tracegrad.graph.ir import Aval, Folded, Node, Size, own_nodes
+from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC, Operators
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, data, detached, iota, scalar
 from tracegrad.ops.arguments import one_dim

@@ -14,8 +14,9 @@ import numpy as np
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import TraceError
 from tracegrad.execute.compile import read
-from tracegrad.graph.ir import Aval, Node, topological, user_location
+from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.leaves import Bundle
+from tracegrad.graph.locations import user_location
 from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.graph.printing import assigned_name, identifier
 from tracegrad.numpy_backend.interpreter import evaluate

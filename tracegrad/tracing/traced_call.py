@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from tracegrad.autodiff import derivatives
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.ir import Aval, Graph, Node, located
+from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.tracing.recording import Recording
 

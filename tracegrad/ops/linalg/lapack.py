@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.errors import DTypeError, LinAlgError, ShapeError
-from tracegrad.graph.ir import LINE, Aval, Node
+from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaves import Shared
+from tracegrad.graph.locations import LINE
 from tracegrad.graph.primitive import bind, const, iota
 from tracegrad.ops.arrays.complex_numbers import conj
 from tracegrad.ops.arrays.pointwise import eq

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.graph.families import by_parts
-from tracegrad.graph.ir import Aval, Graph, Node, located
+from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, Primitive, Shape, bind, const, iota
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where

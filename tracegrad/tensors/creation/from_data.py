@@ -16,7 +16,7 @@ from tracegrad.errors import (
     TracegradError,
 )
 from tracegrad.execute.compile import find_device, obstacle
-from tracegrad.graph.ir import user_location
+from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
