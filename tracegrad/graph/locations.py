@@ -11,7 +11,6 @@ from tracegrad.errors import INTERNAL, LinAlgError, printable
 from tracegrad.support.cache import Cache
 
 
-
 class _Line(NamedTuple):
     filename: str
     line: int
