@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyopencl as cl
@@ -33,6 +33,7 @@ from tracegrad.runtime.capabilities import Capabilities, capabilities, plain_nam
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl, name_cpu
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_unregistered
+from tracegrad.runtime.queries import ask, kind_of, memory_of, target_of
 from tracegrad.runtime.staging import Ring, Uploads
 from tracegrad.runtime.trial import faster, remembered
 from tracegrad.support.plan import Launch, Plan, Target, by_one
@@ -65,11 +66,11 @@ class Device:
     def __init__(self, cl_device: cl.Device, basic: cl.Device | None = None) -> None:
         self.cl_device = cl_device
         self.cl_basic = basic
-        self.kind = _kind(cl_device)
+        self.kind = kind_of(cl_device)
         self.driver = driver_name(cl_device.platform)
         self.name = plain_name(cl_device)
         self.platform = cl_device.platform.name.strip()
-        self.memory = _memory(cl_device, self.kind)
+        self.memory = memory_of(cl_device, self.kind)
         self.max_buffer = int(cl_device.max_mem_alloc_size)
         named = [name_cpu(side) for side in (cl_device, basic) if side is not None and is_pocl(side)]
         self.compiled_for = named[0] if named else ""            # the CPU that PoCL was told to compile for; "" where it knows its own
@@ -149,7 +150,7 @@ class Device:
     def target(self) -> Target:
         """What the code generator may know. A CPU whose driver cannot do long loops gets many small work-items, as a GPU does."""
         found = self.capabilities
-        target = _target(self.cl_device, self.kind if found.long_loops else "gpu", found.clang_builtins and found.long_loops)
+        target = target_of(self.cl_device, self.kind if found.long_loops else "gpu", found.clang_builtins and found.long_loops)
         return replace(target, host_memory=self.in_host_memory)
 
     def warn(self) -> None:
@@ -169,7 +170,7 @@ class Device:
     @cached_property
     def fp64(self) -> bool:
         """Whether it computes in float64."""
-        return "cl_khr_fp64" in self.cl_device.extensions.split() or bool(_ask(self.cl_device, "double_fp_config", 0))
+        return "cl_khr_fp64" in self.cl_device.extensions.split() or bool(ask(self.cl_device, "double_fp_config", 0))
 
     @cached_property
     def queue(self) -> cl.CommandQueue:
@@ -294,7 +295,7 @@ class Device:
     @cached_property
     def ring(self) -> Ring | None:
         """The way of writes, where the host's memory is not the device's; None if it is, or cannot be pinned."""
-        if self.kind == "cpu" or _ask(self.cl_device, "host_unified_memory", False):
+        if self.kind == "cpu" or ask(self.cl_device, "host_unified_memory", False):
             return None
         try:
             return Ring(self.context, self.host_queue)
@@ -434,69 +435,6 @@ def _rank(device: Device) -> tuple[int, int]:
     if "PoCL" in device.driver:
         return (2 if "Asserts" in version else 1), 0             # a distribution's debug build comes second
     return (3 if "intel" in device.platform.lower() else 4), 0
-
-
-def _kind(device: cl.Device) -> Literal["cpu", "gpu"]:
-    return "cpu" if device.type & cl.device_type.CPU else "gpu"
-
-
-def _ask(device: cl.Device, name: str, default: Any) -> Any:
-    """A device query, or `default` where the driver does not know it."""
-    try:
-        return getattr(device, name)
-    except (cl.Error, AttributeError):
-        return default
-
-
-def _target(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bool) -> Target:
-    """The device as numbers; nothing is assumed that the driver does not state or a trial did not show."""
-    extensions = set(device.extensions.split())
-    width = 4 * int(_ask(device, "native_vector_width_float", 0))
-    simd = max(16, width) if kind == "cpu" else 16               # 1 is a driver's way of saying "leave it to me"
-    # A CPU's is emulated, and of no use. So is that of some GPUs (ARM's), but what items share in it they need not all read or compute.
-    real_local = kind == "gpu" or device.local_mem_type == cl.device_local_mem_type.LOCAL
-    cache = int(_ask(device, "global_mem_cache_size", 0))
-    # A CPU driver that prefers scalars (1) joins work-items to vectors itself, with math functions for vectors. One that prefers vectors
-    # leaves both to the author: a call of a builtin stays a call, and what is around it scalar.
-    by_hand = kind == "cpu" and int(_ask(device, "preferred_vector_width_float", 0)) > 1
-    units, lanes, resident = _core(device) if kind == "gpu" else (1, Target.lanes, Target.resident)
-    return Target(
-        kind=kind,
-        simd_bytes=simd,
-        registers=32 if simd >= 64 else 16,
-        cores=max(1, device.max_compute_units // units),
-        max_work_group=device.max_work_group_size,
-        local_memory=int(device.local_mem_size) if real_local else 0,
-        l2_bytes=cache if kind == "gpu" and cache else Target.l2_bytes,
-        fp64="cl_khr_fp64" in extensions or bool(_ask(device, "double_fp_config", 0)),
-        plain_math=by_hand,
-        clang_builtins=clang_builtins,
-        lanes=lanes,
-        resident=resident,
-    )
-
-
-# What a compute unit is, by the vendor's PCI id: how many of them share local memory and schedule together (a core), the work-items
-# that run in step, and how many of those a core holds. NVIDIA's is a multiprocessor (64 warps), AMD's a CU (40 wavefronts of 64, about as
-# many of 32), Intel's an execution unit of 8 threads, of which a sub-slice has 8 (16 in Xe2), Qualcomm's a shader processor, ARM's a shader
-# core. Queries come before these numbers.
-_CORES = {0x10DE: (1, 32, 64), 0x1002: (1, 64, 40), 0x8086: (8, 16, 64), 0x5143: (1, 64, 16), 0x13B5: (1, 16, 64)}
-
-
-def _core(device: cl.Device) -> tuple[int, int, int]:
-    """Compute units of a core of a GPU, work-items that run in step, and work-items that a core holds."""
-    units, lanes, held = _CORES.get(int(_ask(device, "vendor_id", 0)), (1, 32, 32))
-    for name in ("warp_size_nv", "wavefront_width_amd"):
-        lanes = int(_ask(device, name, 0)) or lanes
-    return units, lanes, lanes * held
-
-
-def _memory(device: cl.Device, kind: str) -> int:
-    """Bytes that all buffers together may take. PoCL grants more than it states, so a CPU's limit is the machine's memory."""
-    stated = int(device.global_mem_size)
-    if kind == "cpu" and hasattr(os, "sysconf"):
-        return max(stated, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return stated
 
 
 def _after_fork() -> None:

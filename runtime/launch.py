@@ -8,10 +8,9 @@ temps and constants belong to the Executable. What is dropped after the enqueue 
 
 from __future__ import annotations
 
-import struct
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import prod
@@ -24,18 +23,14 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
+from tracegrad.runtime.bindings import BoundLoop, Place, ScalarBinding, bind_buffer, bound_items, is_host
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
 from tracegrad.runtime.program import Kernels, kernels
 from tracegrad.support.cache import listed
-from tracegrad.support.plan import Fault, HostStep, Launch, Line, Loop, Offset, Plan, Scalar, Slot, Step, Turn
+from tracegrad.support.plan import Fault, HostStep, Line, Loop, Plan, Slot, Step, Turn
 
-Place = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
-Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None, int]       # kernel, global size, local size, number of the launch
-
-_PACK = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
-_INT = struct.Struct("=i").pack
 _clock = count()                           # ticks at every run of any Executable
 _loading = threading.Lock()                # guards the next
 _loaded: weakref.WeakSet[Executable] = listed("loaded programs", weakref.WeakSet())       # those that have kernels
@@ -49,44 +44,6 @@ class LaunchTime:
     entry: str
     calls: int = 0
     seconds: float = 0.0
-
-
-@dataclass
-class _Turns:
-    """A loop as it is run: what to enqueue (or do) in each turn, and where the number of the turn goes."""
-
-    items: list[Any]                       # Enqueue | HostStep | _Turns
-    length: int
-    places: list[Place]
-    host: bool                             # whether there is a host step in it
-
-    def each(self) -> Iterator[None]:
-        """Turn after turn, with the kernels told which it is."""
-        for turn in range(self.length):
-            data = _INT(turn)
-            for set_arg, index in self.places:
-                set_arg(index, data)
-            yield
-
-
-class _ScalarBinding:
-    """A run-time scalar as one dtype: the places it goes to and the bytes they hold now."""
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
-        self.pack = struct.Struct("=" + _PACK[dtype.str[1:]]).pack
-        self.places: list[Place] = []
-        self.bound = b""
-
-    def bind(self, value: Any) -> None:
-        try:
-            data = self.pack(value)
-        except (struct.error, OverflowError, TypeError):
-            data = _convert(value, self.dtype)
-        if data != self.bound:             # as bytes: -0.0 is not 0.0, and a NaN is itself
-            for set_arg, index in self.places:
-                set_arg(index, data)
-            self.bound = data
 
 
 class Executable:
@@ -131,12 +88,12 @@ class Executable:
         built: Kernels = kernels(self.device, plan, self.small) if plan.launches else {}
         self._built = built                                # others may have them, too
         places: list[list[Place]] = [[] for _ in plan.slots]
-        scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
-        self._faults = [_ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
+        scalars: list[dict[np.dtype[Any], ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
+        self._faults = [ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
         to: dict[Any, list[Place]] = {Turn(step.number): [] for step in loops(plan.steps)}      # where by-value arguments go, but scalars
         to |= {Fault(i): binding.places for i, binding in enumerate(self._faults)}
         numbers = count()
-        self._items = _items(plan.steps, built, numbers, places, scalars, to)
+        self._items = bound_items(plan.steps, built, numbers, places, scalars, to)
         for i, slot in enumerate(plan.slots):
             if slot.alias is not None:                  # an in-place output is its input's buffer
                 places[slot.alias] += places[i]
@@ -154,11 +111,11 @@ class Executable:
         self._slot_sources = sources
         self._scalars = [list(by_dtype.values()) for by_dtype in scalars]
         for i, buffer in self._constants.items():
-            _bind(places[i], buffer)
+            bind_buffer(places[i], buffer)
         self._notes: Notes | None = None
         if plan.checks:
             rows = upload(self.device, np.zeros(ROWS * 2 * len(plan.checks), np.int32))
-            _bind([place for i, slot in enumerate(plan.slots) if slot.kind == "faults" for place in places[i]], rows)
+            bind_buffer([place for i, slot in enumerate(plan.slots) if slot.kind == "faults" for place in places[i]], rows)
             self._notes = Notes(rows, len(plan.checks), self.device.record)
             self._lines = [check.line for check in plan.checks]
         self._made = [i for i, slot in enumerate(plan.outputs) if plan.slots[slot].kind == "output"]     # not handed through
@@ -277,7 +234,7 @@ class Executable:
         for i, buffer in enumerate(inputs):
             self._bind_input(i, buffer)
         for buffer, (_, places) in zip(fresh, self._fresh, strict=True):
-            _bind(places, buffer)
+            bind_buffer(places, buffer)
         for k, binding in enumerate(self._faults):
             binding.bind(2 * k)
         self._bind_blocks()
@@ -320,7 +277,7 @@ class Executable:
                 if profiling:
                     self._events.append((number, event))
             else:
-                for _ in item.each():
+                for _ in item.iterations():
                     self._enqueue_all(item.items, queue)
 
     def _run_with_host_steps(self, inputs: Sequence[Buffer], fresh: list[Buffer], run: Run | None) -> None:
@@ -337,15 +294,15 @@ class Executable:
         """Run items of which some are host steps, or have some in them."""
         waiting: list[Any] = []
         for item in (*items, None):
-            if item is not None and not _is_host(item):
+            if item is not None and not is_host(item):
                 waiting.append(item)
                 continue
             if waiting:
                 with self.device.lock:
                     self._enqueue(waiting)
                 waiting.clear()
-            if isinstance(item, _Turns):
-                for _ in item.each():
+            if isinstance(item, BoundLoop):
+                for _ in item.iterations():
                     self._walk(item.items, buffers, run)
             elif item is not None:
                 if run is not None and run.notes is not None:
@@ -376,7 +333,7 @@ class Executable:
         if buffer.borrowed and i in self.written:
             raise ArgumentError(f"run: input {i} is updated in place, and {buffer!r} is an array's own memory")
         self._bound[i] = -1
-        _bind(places, buffer)
+        bind_buffer(places, buffer)
         self._bound[i] = buffer.serial
         self._given[i] = weakref.ref(buffer)
 
@@ -396,7 +353,7 @@ class Executable:
         blocks = [empty(self.device, nbytes) for nbytes in self.plan.blocks]
         for block, places in self._temps:
             assert block is not None       # _check saw to it
-            _bind(places, blocks[block])
+            bind_buffer(places, blocks[block])
         self._blocks = blocks
 
     def _pick(self, source: tuple[str, int], inputs: Sequence[Buffer], fresh: list[Buffer]) -> Buffer:
@@ -422,64 +379,6 @@ def loops(steps: Sequence[Step]) -> Iterator[Loop]:
             yield from loops(step.steps)
 
 
-def _items(steps: Sequence[Step], built: Kernels, numbers: Iterator[int], places: list[list[Place]],
-           scalars: list[dict[np.dtype[Any], _ScalarBinding]], to: dict[Any, list[Place]]) -> list[Any]:
-    """The steps as they are run; notes the places where each slot, scalar and other argument goes."""
-    found: list[Any] = []
-    for step in steps:
-        if isinstance(step, HostStep):
-            found.append(step)
-            continue
-        if isinstance(step, Loop):
-            inner = _items(step.steps, built, numbers, places, scalars, to)
-            found.append(_Turns(inner, step.length, to[Turn(step.number)], any(map(_is_host, inner))))
-            continue
-        number = next(numbers)
-        if 0 in step.global_size:                           # nothing to do, and OpenCL before 2.1 calls it an error
-            continue
-        kernel, indices = _kernel(built, step)
-        set_bytes = _byte_setter(kernel)
-        for index, arg in zip(indices, step.args, strict=True):
-            if isinstance(arg, Scalar):
-                scalars[arg.index].setdefault(arg.dtype, _ScalarBinding(arg.dtype)).places.append((set_bytes, index))
-            elif isinstance(arg, Offset):
-                set_bytes(index, np.int32(arg.value).tobytes())
-            elif isinstance(arg, int):
-                places[arg].append((kernel.set_arg, index))
-            else:
-                to[arg].append((set_bytes, index))
-        found.append((kernel, step.global_size, step.local_size, number))
-    return found
-
-
-def _is_host(item: Any) -> bool:
-    return isinstance(item, HostStep) or (isinstance(item, _Turns) and item.host)
-
-
-def _bind(places: list[Place], buffer: Buffer) -> None:
-    for set_arg, index in places:
-        set_arg(index, buffer.mem)
-
-
-def _byte_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
-    """How to set a by-value argument from its bytes. The documented way takes 12 us, the one pyopencl itself uses 0.2."""
-    multi = getattr(kernel, "_set_arg_buf_multi", None)
-    return kernel.set_arg if multi is None else lambda index, data: multi((index, data))
-
-
-def _kernel(built: Kernels, step: Launch) -> tuple[cl.Kernel, Sequence[int]]:
-    """The kernel of a launch, and which of its arguments those of the launch are."""
-    try:
-        made, name = built[step.entry]
-        kernel, places = made.kernel(name)
-    except (cl.Error, KeyError):
-        raise ArgumentError(f"Executable: the plan's source has no kernel {step.entry}") from None
-    count = kernel.num_args if places is None else len(places)
-    if count != len(step.args):
-        raise ArgumentError(f"Executable: {step.entry} takes {count} arguments, the plan gives {len(step.args)}")
-    return kernel, range(count) if places is None else places
-
-
 def _sources(plan: Plan, fresh: list[int]) -> list[tuple[str, int]]:
     """Where the buffer of each slot is found during a run: ("input" | "fresh" | "constant" | "faults" | "block", index there)."""
     known = {slot: ("fresh", i) for i, slot in enumerate(fresh)} | {slot: ("input", i) for i, slot in enumerate(plan.inputs)}
@@ -492,15 +391,6 @@ def _sources(plan: Plan, fresh: list[int]) -> list[tuple[str, int]]:
 
 def _array(slot: Slot) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(np.broadcast_to(np.asarray(slot.data, slot.dtype), slot.shape))
-
-
-def _convert(value: Any, dtype: np.dtype[Any]) -> bytes:
-    """The bytes of `value` as `dtype` where struct refuses it: a float for an int, 1e300 as a float32 (inf)."""
-    try:
-        with np.errstate(all="ignore"):
-            return np.asarray(value).astype(dtype).reshape(1).tobytes()
-    except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"run: the scalar {value!r} is not one {dtype}") from None
 
 
 def _check(plan: Plan, device: Device) -> None:
