@@ -26,14 +26,14 @@ class Capabilities(Plain):
     """What a device's compiler can do; each field is a trial of that name. Where nothing is asked, it is as OpenCL says."""
 
     clang_builtins: bool = False          # the C of clang-based drivers: vectors at any element's address, __builtin functions
-    long_loops: bool = True               # a work-item's loops run to their ends (llvmpipe leaves all of them after 65,535 turns)
+    long_loops: bool = True               # a work-item's loops run to their ends (llvmpipe leaves all of them after 65,535 iterations)
     wide_comparisons: bool = True         # an int that became a long compares with constants as it should (Mesa 22.3: always greater)
 
     def doubts(self) -> list[str]:
         """What will be wrong without an error."""
         return [text for fine, text in (
-            (self.long_loops, "it leaves the loops of a work-item after some number of turns, so kernels with long ones (running sums and "
-                              "scatters of many elements, above all) compute something else"),
+            (self.long_loops, "it leaves the loops of a work-item after some number of iterations, so kernels with long ones (running sums "
+                              "and scatters of many elements, above all) compute something else"),
             (self.wide_comparisons, "it compares integers that were widened to 64 bits with constants as if all were greater"),
         ) if not fine]
 
@@ -62,7 +62,7 @@ __kernel void probe_clang_builtins(__global const float *in, __global float *out
 }
 """
 
-# The sum depends on every turn: no compiler may do it in another way.
+# The sum depends on every iteration: no compiler may do it in another way.
 _LOOP = """
 __kernel void probe_long_loops(__global const int *in, __global int *out) {
   float x = 0.0f;

@@ -243,7 +243,7 @@ class Executable:
     # -- one run, step by step
 
     def _enqueue(self, items: Sequence[Any]) -> None:
-        """Enqueue launches, and all turns of loops, without waiting. Hold the device's lock."""
+        """Enqueue launches, and all iterations of loops, without waiting. Hold the device's lock."""
         device = self.device
         if device.profiling != config.profile:
             device.set_profiling(config.profile)

@@ -20,7 +20,7 @@ import pytest
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverError, OutOfMemoryError, UnsupportedError
-from tracegrad.runtime import capabilities, disk, doctor, icd, queries, trial
+from tracegrad.runtime import capabilities, disk, doctor, icd, trial
 from tracegrad.runtime import device as runtime_device
 from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
 from tracegrad.runtime.capabilities import Capabilities
@@ -28,6 +28,7 @@ from tracegrad.runtime.device import SMALL_WORK, Device, devices, find, synchron
 from tracegrad.runtime.doctor import devices_report, doctor_report, findings
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.program import build
+from tracegrad.runtime.queries import kind_of, target_of
 from tracegrad.support.plan import HostStep, Launch, Plan, Scalar, Slot
 
 F = np.dtype("float32")
@@ -133,7 +134,7 @@ class TestCapabilities:
             type=getattr(cl.device_type, type_), platform=SimpleNamespace(name="Portable Computing Language"), extensions="cl_khr_fp64",
             local_mem_type=cl.device_local_mem_type.LOCAL, local_mem_size=1 << 15, max_compute_units=7, max_work_group_size=512,
             native_vector_width_float=16, preferred_vector_width_float=preferred)
-        target = queries.target_of(fake, queries.kind_of(fake), plain)
+        target = target_of(fake, kind_of(fake), plain)
         assert (target.plain_math, target.clang_builtins, target.fp64, target.cores) == (plain, plain, True, 7)
         assert (target.kind, target.simd_bytes) == (("cpu", 64) if type_ == "CPU" else ("gpu", 16))
 
@@ -144,7 +145,7 @@ class TestCapabilities:
         fake = SimpleNamespace(
             type=cl.device_type.GPU, platform=SimpleNamespace(name="a driver"), extensions="", vendor_id=vendor, max_compute_units=128,
             local_mem_type=cl.device_local_mem_type.LOCAL, local_mem_size=1 << 15, max_work_group_size=512, **queries)
-        target = queries.target_of(fake, "gpu", False)
+        target = target_of(fake, "gpu", False)
         assert (target.cores, target.lanes, target.resident >= 1024) == (cores, lanes, True)
 
     def test_a_driver_that_is_wrong_is_told_once(self, monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
