@@ -337,7 +337,6 @@ class Sigmoid(Analytic):
         return complex_parts.reciprocal(Pair(small.re + 1.0, small.im))
 
 
-
 class Erf(Float):
     """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
     name, cost = "erf", 15.0

@@ -8,11 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import (
-    ArgumentError,
-    DTypeError,
-    ShapeError,
-)
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC, public
 from tracegrad.graph.primitive import cast, iota, scalar

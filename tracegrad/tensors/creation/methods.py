@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import (
-    ArgumentError,
-)
+from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import fails
 from tracegrad.support import dtypes, random_state

@@ -1,0 +1,191 @@
+"""What a statement reads and writes: declared variables, lanes that fit, elements in their buffers. Start at `Operands.expression`."""
+
+from __future__ import annotations
+
+from tracegrad.codegen.kernel.checks.proof import facts, guarded
+from tracegrad.codegen.kernel.checks.races import Races
+from tracegrad.codegen.kernel.expressions import (
+    Address,
+    At,
+    Bits,
+    Every,
+    Expression,
+    Held,
+    Infix,
+    Joined,
+    Lanes,
+    Load,
+    Number,
+    Op,
+    Pointer,
+    Select,
+    Splat,
+    Spread,
+    Turned,
+    Vector,
+    Verbatim,
+    Zip,
+    nodes,
+)
+from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.statements import Access, Array, Buffer, Local, Part, Store
+from tracegrad.codegen.kernel.vectors import computed_in, ctype
+
+
+class Operands(Races):
+    """The checks of expressions and accesses."""
+
+    def use(self, symbol: object) -> None:
+        if symbol not in self.scope:
+            raise self.fail(f"{symbol} is used before it is declared")
+
+    def read(self, parts: tuple[Part, ...]) -> None:
+        for part in parts:
+            if isinstance(part, Expression):
+                self.expression(part)
+            elif isinstance(part, Access):
+                self.access(part, False)
+            elif isinstance(part, Index):
+                for var in part.vars:
+                    self.use(var)
+            else:
+                self.use(part)
+
+    def differs(self, part: Part) -> bool:
+        if isinstance(part, Expression):
+            return not part.vars.isdisjoint(self.divergent) or any(
+                self.differs(p) for x in nodes(part) if isinstance(x, Verbatim) for p in x.reads)
+        if isinstance(part, Access):
+            return part.at is None or self.differs(part.at)
+        if isinstance(part, Index):
+            return not part.vars.isdisjoint(self.divergent)
+        return part in self.divergent
+
+    def expression(self, x: Expression) -> None:
+        """That variables are declared, elements are there, and types agree."""
+        known = len(self.known)
+        for k, part in enumerate(x.operands):
+            if k and x.lanes == 1 and isinstance(x, (Infix, Select)):      # C looks at it only where the first is so
+                del self.known[known:]
+                if isinstance(x, Select) or x.sign in ("&&", "||"):
+                    self.known += facts(x.parts[0], k == 1 if isinstance(x, Select) else x.sign == "&&")
+            self.expression(part)
+        del self.known[known:]
+        if isinstance(x, (Local, Number, Pointer)):
+            self.use(x)
+        elif isinstance(x, Address):
+            self.use(x.memory)
+            self.read((x.base,))
+        elif isinstance(x, At):
+            for var in x.index.vars:
+                self.use(var)
+        elif isinstance(x, Load):
+            self.access(x.access, False)
+        elif isinstance(x, Verbatim):
+            self.read(x.reads)
+        if x.lanes > 1:
+            self.vector(x)
+        elif not isinstance(x, (Vector, Lanes)) and any(part.lanes > 1 for part in x.operands):
+            raise self.fail(f"{x} is one value, of vectors")
+
+    def vector(self, x: Expression) -> None:
+        """That a vector's operands are vectors of as many lanes, or single values that become some."""
+        wide = [part for part in x.operands if part.lanes > 1]
+        for part in wide:
+            if part.lanes != (x.lanes // 2 if isinstance(x, (Zip, Joined)) else x.lanes) and not isinstance(x, Lanes):
+                raise self.fail(f"{part.lanes} lanes of {part} make {x.lanes}")
+        sizes = {_size(part) for part in wide}
+        if isinstance(x, Select):
+            condition, a, b = x.parts
+            if condition.lanes > 1 and _size(condition) != _size(x):
+                raise self.fail(f"the mask {condition} has lanes of {_size(condition)} bytes, what it is for of {_size(x)}")
+            if a.type != b.type:
+                raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
+        elif isinstance(x, (Every, Turned)):
+            if len({part.type for part in x.parts}) > 1:
+                raise self.fail(f"{x} is made of {', '.join(str(part.type) for part in x.parts)}")
+        elif isinstance(x, (Infix, Zip, Joined)):
+            a, b = x.parts
+            if len(wide) == 2 and a.type != b.type:
+                raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
+        elif isinstance(x, Op):
+            if len(sizes | {_size(x)}) > 1:
+                raise self.fail(f"{x} is of lanes of {', '.join(map(str, sorted(sizes | {_size(x)})))} bytes")
+        elif isinstance(x, (Bits, Held)):
+            if sizes and sizes != {_size(x)}:
+                raise self.fail(f"{x} is {x.type}, made of lanes of {sizes.pop()} bytes")
+        elif isinstance(x, (Splat, Spread, Vector)) and wide:
+            raise self.fail(f"{x} is made of vectors")
+
+    def pointed(self, pointer: Pointer, value: Expression) -> None:
+        """That a pointer points to what it is said to point to."""
+        if isinstance(value, Pointer):
+            right = set(value.of) <= set(pointer.of) and value.base == pointer.base and value.size >= pointer.size
+        else:
+            right = isinstance(value, Address) and value.memory in pointer.of and value.base == pointer.base
+        if not right:
+            raise self.fail(f"{value} is not what {pointer} may point to")
+
+    def made(self, symbol: Local, value: Expression) -> None:
+        """That a variable is of the type of its value."""
+        if symbol.lanes != value.lanes:
+            raise self.fail(f"{value.lanes} lanes of {value} make {symbol.lanes}")
+        if symbol.lanes > 1 and symbol.type != value.type:
+            raise self.fail(f"{symbol} is {symbol.type}, and its value is {value.type}")
+
+    def stored(self, s: Store) -> None:
+        access, value = s.access, s.value
+        if value.lanes not in (1, access.lanes * access.each):
+            raise self.fail(f"{value.lanes} lanes are stored as {access.lanes * access.each}")
+        if value.lanes > 1:
+            memory = access.memory
+            wanted = ctype(computed_in(memory.dtype), value.lanes) if isinstance(memory, Buffer) else f"{memory.type}{value.lanes}"
+            if value.type != wanted:
+                raise self.fail(f"a {value.type} is stored as {wanted}")
+
+    def access(self, access: Access, writes: bool) -> None:
+        memory, at = access.memory, access.at
+        self.use(memory)
+        if writes and access.place is not None:
+            self.expression(access.place)
+        if isinstance(memory, Pointer):
+            for buffer in memory.of:
+                self.access(Access(buffer, None if at is None else memory.base + at, guards=access.guards), writes)
+            memory = Array(memory.name, "", memory.size, False)          # and it stays where the pointer says
+            if at is None:
+                return
+        if isinstance(memory, Buffer):
+            if writes and memory.access == "const":
+                raise self.fail(f"{memory} is const")
+        if at is None:
+            if isinstance(memory, Buffer):
+                self.touched.setdefault(memory, []).append(None)
+            return
+        for var in at.vars:
+            self.use(var)
+        if isinstance(memory, Buffer):
+            self.remember(access, writes)
+        held = None
+        if access.lane is not None and access.lanes > 1 and access.lane in self.ranges:
+            held = low, high = self.ranges[access.lane]
+            self.lanes = access.lane, access.lanes - 1
+            self.ranges[access.lane] = low, high + access.lanes - 1
+            if high + access.lanes - 1 > access.lane.hi:
+                raise self.fail(f"the lanes of {access.lane} are taken to be in {access.lane.lo}..{access.lane.hi}, and go to "
+                                f"{high + access.lanes - 1}")
+        self.never = False
+        low, high = self.interval(at, (*access.guards, *self.known))
+        high += access.each - 1
+        if held is not None and access.lane is not None:
+            self.ranges[access.lane], self.lanes = held, None
+        if self.never:                                       # the guards do not hold here
+            return
+        if (low < 0 or (memory.size is not None and high >= memory.size)) and guarded(at, access.guards):
+            low, high = at.lo, at.hi + access.each - 1       # what a guard says of another form of the index: believed
+        if low < 0 or (memory.size is not None and high >= memory.size):
+            raise self.fail(f"elements {low}..{high} of {memory} are {'written' if writes else 'read'}, of {memory.size} that it has")
+
+
+def _size(x: Expression) -> int:
+    """Bytes of a lane."""
+    return x.mask if x.dtype.kind == "b" else computed_in(x.dtype).itemsize

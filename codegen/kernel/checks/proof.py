@@ -1,0 +1,139 @@
+"""What is known of a kernel at a statement: its variables, their ranges, the conditions around. Start at `Proof.interval`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad.codegen.kernel.expressions import At, Expression, Infix, Prefix
+from tracegrad.codegen.kernel.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.markup import plain
+from tracegrad.codegen.kernel.render import PLAIN
+from tracegrad.codegen.kernel.statements import Block, Item, Statement
+from tracegrad.errors import CompilerBug
+
+Range = tuple[int, int]
+_FAR = 1 << 62
+_NOT = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
+_FACTS = {"<": (-_FAR, 0), "<=": (-_FAR, 1), ">": (1, _FAR), ">=": (0, _FAR), "==": (0, 1)}      # of a - b, where a is so to b
+
+
+class Proof:
+    """The state of a proof. `fail` makes the error that says where it ends."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.scope: set[object] = set(kernel.parameters)
+        self.ranges: dict[Var, Range] = {}                   # what the variables in scope may be
+        self.lanes: tuple[Var, int] | None = None            # of the access that is looked at: along what, and how many behind the first
+        self.meaning: dict[Var, tuple[Index, int, int]] = {} # a loop's variable: start + step * (0 .. count - 1); a bound: itself
+        self.divergent: set[object] = set()                  # what differs between the items of a work-group
+        self.items: dict[Var, Item] = {}
+        self.stops: dict[Var | None, Index] = {}
+        self.limits: dict[Var | None, int] = {}              # a bound's that is the less of its meaning and of this
+        self.early: dict[Var | None, int] = {}               # by how much that may be less than its meaning
+        self.step_of: dict[Var, Var] = {}
+        self.known: list[tuple[Any, ...]] = []               # what holds in the open blocks
+        self.never = False
+        self.loops = 0                                       # how many are open
+        self.at: Statement | Block = kernel.body
+
+    def fail(self, what: str) -> CompilerBug:
+        statement = self.at
+        node = getattr(statement, "node", None)
+        text = plain(PLAIN.statement(statement) if isinstance(statement, Statement) else PLAIN.head(statement))
+        return CompilerBug(f"verify_kernel: in {self.kernel.entry}, `{text}`{f' (for {node!r})' if node is not None else ''}: {what}")
+
+    def interval(self, x: Index, guards: tuple[tuple[Any, ...], ...] = ()) -> Range:
+        """What x may be, given the ranges of variables, where `guards` hold."""
+        low = high = x.constant
+        for atom, c in x.terms:
+            if atom.var is not None:
+                a, b = self.ranges.get(atom.var, (atom.lo, atom.hi))
+            else:
+                assert atom.base is not None
+                a, b = self.interval(atom.base, guards)
+                if atom.kind == "div":
+                    a, b = a // atom.divisor, b // atom.divisor
+                elif atom.kind == "mod":
+                    a, b = self.remainder(atom.base, atom.divisor, a, b)
+            low, high = low + min(a * c, b * c), high + max(a * c, b * c)
+        for kind, g, *rest in guards:
+            if kind == "range":
+                for times in _times(x, g):                   # x is the sum of what the guard is about, so often, and of the rest
+                    below, above = self.interval(x.opened() - g.opened() * times)
+                    low, high = max(low, rest[0] * times + below), min(high, (rest[1] - 1) * times + above)
+        self.never |= low > high
+        return low, max(low, high)
+
+    def remainder(self, x: Index, divisor: int, low: int, high: int) -> Range:
+        """What x % divisor may be, where x is in low..high."""
+        if low // divisor == high // divisor:
+            return low % divisor, high % divisor
+        if self.lanes is not None:                           # vectors that begin at multiples of the divisor are inside of one
+            lane, more = self.lanes
+            if x == lane.index + x.constant and lane.multiple % divisor == 0 and x.constant % divisor + more < divisor:
+                return x.constant % divisor, x.constant % divisor + more
+        return 0, divisor - 1
+
+    def holds(self, x: Index | None, low: int, high: int, guards: tuple[tuple[Any, ...], ...]) -> bool:
+        """Whether x is in low..high where the guards hold."""
+        if x is None:
+            return False
+        never = self.never
+        least, most = self.interval(x, (*guards, *self.known))
+        self.never = never
+        return low <= least and most <= high
+
+    def expand(self, x: Index) -> Index:
+        """x in terms of work-items' numbers and of steps of loops; the latter are variables of their own."""
+        out = constant(x.constant)
+        for atom, c in x.terms:
+            if atom.var is None or atom.var not in self.meaning:
+                out = out + Index(((atom, 1),), 0) * c
+                continue
+            start, step, count = self.meaning[atom.var]
+            out = out + (self.expand(start) + self.steps(atom.var, count) * step) * c
+        return out
+
+    def steps(self, var: Var, count: int) -> Index:
+        found = self.step_of.get(var)
+        if found is None or found.hi != count - 1:
+            found = self.step_of[var] = Var(var.name, count)
+        return found.index
+
+    def expanded(self, vars: frozenset[Var]) -> bool:
+        """Whether a quotient or remainder of these has nothing to do with the number of the work-item."""
+        return all(v not in self.meaning or self.expand(v.index).vars.isdisjoint(self.items) for v in vars)
+
+
+def facts(x: Expression, holds: bool = True) -> list[tuple[Any, ...]]:
+    """What a condition says of indices where it holds, or (holds=False) where it does not."""
+    if isinstance(x, Prefix) and x.sign == "!":
+        return facts(x.parts[0], not holds)
+    if not isinstance(x, Infix) or x.lanes > 1:
+        return []
+    a, b = x.parts
+    if x.sign in ("&&", "||"):
+        return facts(a, holds) + facts(b, holds) if holds == (x.sign == "&&") else []
+    sign = x.sign if holds else _NOT.get(x.sign, "")
+    if sign not in _FACTS or not isinstance(a, At) or not isinstance(b, At):
+        return []
+    return [("range", a.index - b.index, *_FACTS[sign])]
+
+
+def _times(x: Index, g: Index) -> set[int]:
+    """How often g may be a part of x."""
+    have = dict(x.opened().terms)
+    return {1, *(have[a] // c for a, c in g.opened().terms if a in have and have[a] // c > 1 and have[a] % c == 0)}
+
+
+def guarded(x: Index, guards: tuple[tuple[Any, ...], ...]) -> bool:
+    """Whether guards are about the same variables as all that is said to be in a range."""
+    said = [atom.vars for atom in x.atoms() if atom.kind == "bounded"]
+    return bool(said) and all(any(not vars.isdisjoint(g[1].vars) for g in guards) for vars in said)
+
+
+def divides(step: int, x: Index) -> bool:
+    """Whether an index is a multiple of `step`, term by term."""
+    return x.constant % step == 0 and all(c % step == 0 for _, c in x.terms)
