@@ -8,13 +8,37 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from tracegrad.tracing.recording import Recording
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+class Recorder(Protocol):
+    """The trace being recorded, as the stages below `tracing` see it: a `tracing.recording.Recording`, which says what each part is."""
+
+    name: str
+    device: Any
+    names: dict[int, str]
+    nodes: dict[int, tuple[Any, Any]]
+    leaves: list[tuple[Any, Any]]
+    freed: set[Any]
+    called: dict[Any, str]
+    draws: int
+    turn: Any
+
+    def knows(self, tensor: Any) -> bool: ...
+    def stands_alone(self, tensor: Any) -> bool: ...
+    def node_of(self, tensor: Any) -> Any: ...
+    def rebind(self, tensor: Any, node: Any) -> None: ...
+    def grad_of(self, tensor: Any) -> Any: ...
+    def set_grad(self, tensor: Any, grad: Any) -> None: ...
+    def made(self, tensor: Any) -> bool: ...
+    def renew(self, owner: dict[str, Any], name: str, tensor: Any) -> None: ...
+    def adopt(self, tensor: Any) -> None: ...
+    def known(self, tensor: Any) -> Any: ...
+    def scalar(self, owner: Any, name: str) -> Any: ...
+    def random(self, count: int) -> tuple[Any, Any]: ...
 
 
 class _State(threading.local):
@@ -31,7 +55,7 @@ class _State(threading.local):
     own: dict[Any, Any] | None = None  # see ir.own_nodes
     tape: Any = None  # the calls under no_grad that are put off: see tensors/call_trie.py
     # The guards:
-    trace: Recording | None
+    trace: Recorder | None
     examples: int  # inside vmap: tensors stand for one example and have no values
     hidden: bool  # inside a custom forward: tensors report no requires_grad
     pulling: bool  # inside a custom backward

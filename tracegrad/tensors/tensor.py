@@ -15,7 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -42,12 +42,9 @@ from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.layouts import accept_format
-from tracegrad.support.modes import no_grad, set_grad_enabled, state
+from tracegrad.support.modes import Recorder, no_grad, set_grad_enabled, state
 from tracegrad.tensors.dlpack import exported
 from tracegrad.tensors.scopes import Recorded
-
-if TYPE_CHECKING:
-    from tracegrad.tracing.recording import Recording
 
 _DATA, _VARIABLE, _DETACH = REGISTRY["data"], REGISTRY["variable"], REGISTRY["detach"]
 _SLICE, _SLICE_AT = REGISTRY["slice"], REGISTRY["slice_at"]
@@ -96,7 +93,7 @@ class Tensor(Operators):
     _grad: Tensor | None
     _aliases: list[weakref.ref[Tensor]]  # what `data` and detach gave; not set before that
     _hooks: dict[int, Any] | None
-    _trace: Recording | None
+    _trace: Recorder | None
     _within: tuple[Any, ...]  # the scopes that it was made in (scopes.py); not set where there was none
 
     def __init__(self, node: Any = None, device: Any = None, trace: Any = None, *more: Any) -> None:
@@ -126,7 +123,7 @@ class Tensor(Operators):
         trace = state.trace
         if trace is not None:
             if self._trace is not trace:
-                return trace.node_of(self)
+                return trace.node_of(self)  # type: ignore[no-any-return]
         elif self._trace is not None:
             raise TraceError(
                 f"a tensor made inside @trace ({self._trace.name}) was used after the call ended; return it from the traced "
@@ -397,7 +394,7 @@ class Tensor(Operators):
     def grad(self) -> Tensor | None:
         trace = state.trace
         if trace is not None and self._trace is not trace:
-            return trace.grad_of(self)
+            return trace.grad_of(self)  # type: ignore[no-any-return]
         return self._grad
 
     @grad.setter
@@ -567,7 +564,7 @@ class Tensor(Operators):
         if state.trace is not None:
             known = state.trace.known(self)
             if known is not None:
-                return known if shared else known.copy()
+                return known if shared else known.copy()  # type: ignore[no-any-return]
             if _of_run_time_numbers(self._n):
                 raise TraceError(
                     f"{call} at {user_location()}: inside @trace ({state.trace.name}) Python cannot look at a float that was given to the "
