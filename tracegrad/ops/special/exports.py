@@ -7,7 +7,6 @@ from typing import Any
 
 from tracegrad.graph.operators import SPECIAL, F, entered, public
 from tracegrad.graph.primitive import REGISTRY, call
-from tracegrad.ops.arrays import reductions  # noqa: F401 - its exports are listed under tg.special, too
 
 Array = Any      # a Node or a Tensor
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError, AutogradError
 from tracegrad.graph.operators import method, public
-from tracegrad.ops.arrays import reductions  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arrays.pointwise import exp, log
 from tracegrad.ops.primitives.formula import INF, NAN, Formula, next_to_zero, polynomial
 from tracegrad.ops.special.exports import export_special, operation

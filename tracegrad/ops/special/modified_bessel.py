@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.ops.arrays import reductions  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arrays.pointwise import eq, sign, where
 from tracegrad.ops.primitives.formula import NAN, Formula, chebyshev
 from tracegrad.ops.special.exports import operation

@@ -10,7 +10,6 @@ from math import pi
 from math import sqrt as root
 from typing import Any
 
-from tracegrad.ops.arrays import reductions  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arrays.pointwise import exp, lt, where
 from tracegrad.ops.primitives.float_functions import Float, erfc_of
 from tracegrad.ops.primitives.formula import INF, Formula, chebyshev, polynomial

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError, of_memory
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, of_memory
 from tracegrad.execute.compile import find_device
 from tracegrad.execute.eager_executor import Remembered
 from tracegrad.graph.ir import Aval
@@ -114,3 +114,20 @@ def number_or_node(call: str, value: Any, dtype: Any) -> Any:
 
 def float_dtype(dtype: Any) -> Any:
     return dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
+
+
+def like_function(name: str, make: Any, value: str = "") -> Any:
+    """The function `name`_like. value: the name of its second argument, if it takes one."""
+    def fn(input: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **named: Any) -> Tensor:
+        if named:
+            if args or {*named} != {value}:
+                raise TypeError(f"{name}_like() got an unexpected keyword argument {next(k for k in named if args or k != value)!r}")
+            args = (named[value],)
+        if not isinstance(input, Tensor):
+            raise DTypeError(f"{name}_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays and lists")
+        found = input.dtype if dtype is None else dtypes.as_dtype(dtype)
+        return make(input.shape, *args, found, input.device if device is None else device, requires_grad)  # type: ignore[no-any-return]
+
+    fn.__name__ = fn.__qualname__ = f"{name}_like"
+    fn.__doc__ = f"Like `{name}`, with the shape, dtype and device of `input` unless given."
+    return create(f"{name}_like", draws=name.startswith("rand"))(fn)

@@ -16,8 +16,7 @@ from tracegrad.ops.arguments import integer
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.tensors.creation.arguments import create, float_dtype, number_or_node, python_number, shape_of, sized
-from tracegrad.tensors.creation.from_data import tensor
+from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, number_or_node, python_number, shape_of, sized
 from tracegrad.tensors.tensor import Tensor, from_array, new_tensor, older
 
 
@@ -98,23 +97,6 @@ def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device
     if sorted(physical_layout) != list(range(len(shape))):
         raise ArgumentError(f"empty_permuted: physical_layout {tuple(physical_layout)} must name each of the {len(shape)} dimensions once")
     return _filled("empty_permuted", shape, 0, float_dtype(dtype), device, requires_grad)
-
-
-def like_function(name: str, make: Any, value: str = "") -> Any:
-    """The function `name`_like. value: the name of its second argument, if it takes one."""
-    def fn(input: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **named: Any) -> Tensor:
-        if named:
-            if args or {*named} != {value}:
-                raise TypeError(f"{name}_like() got an unexpected keyword argument {next(k for k in named if args or k != value)!r}")
-            args = (named[value],)
-        if not isinstance(input, Tensor):
-            raise DTypeError(f"{name}_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays and lists")
-        found = input.dtype if dtype is None else dtypes.as_dtype(dtype)
-        return make(input.shape, *args, found, input.device if device is None else device, requires_grad)  # type: ignore[no-any-return]
-
-    fn.__name__ = fn.__qualname__ = f"{name}_like"
-    fn.__doc__ = f"Like `{name}`, with the shape, dtype and device of `input` unless given."
-    return create(f"{name}_like", draws=name.startswith("rand"))(fn)
 
 
 zeros_like = like_function("zeros", lambda s, d, v, g: _filled("zeros_like", s, 0, d, v, g))
@@ -206,7 +188,7 @@ def _triangle(call: str, row: int, col: int, offset: int, dtype: Any, device: An
     Aval(shape, dtypes.bool_)                                # which refuses what no index reaches
     inside = np.tril if call == "tril_indices" else np.triu
     places = np.nonzero(inside(np.ones(shape, np.bool_), integer(call, "offset", offset)))
-    return tensor(np.stack(places).tolist(), dtype=found, device=device)
+    return PUBLIC["tensor"](np.stack(places).tolist(), dtype=found, device=device)  # type: ignore[no-any-return]
 
 
 @create()

@@ -18,8 +18,7 @@ from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.pointwise import where
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import state
-from tracegrad.tensors.creation.arguments import create, float_dtype, shape_of, sized
-from tracegrad.tensors.creation.filled import like_function
+from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, shape_of, sized
 from tracegrad.tensors.tensor import Tensor, new_tensor
 
 
