@@ -14,16 +14,17 @@ from benchmarks.gpu_rows import HEADS
 def rows() -> dict[str, Callable[..., Any]]:
     """jax is imported when this is called."""
     import jax
-    import jax.numpy as jnp
 
-    def conv(x: Any, w: Any, stride: int = 1, groups: int = 1) -> Any:
-        return jax.lax.conv_general_dilated(x, w, (stride, stride), [(1, 1), (1, 1)], feature_group_count=groups)
+    return {**_operations(jax), **_networks(jax)}
 
-    def max_pool(x: Any) -> Any:
-        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 3, 3), (1, 1, 2, 2), [(0, 0), (0, 0), (1, 1), (1, 1)])
 
-    def norm(x: Any) -> Any:
-        return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+def _norm(jax: Any) -> Callable[..., Any]:
+    return lambda x: (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def _networks(jax: Any) -> dict[str, Callable[..., Any]]:
+    """Attention, parts of networks, and the updates of parameters."""
+    norm = _norm(jax)
 
     def attention(q: Any, k: Any, v: Any, causal: bool = False) -> Any:
         """Of (batch, heads, time, width); jax's own has the heads after the time."""
@@ -45,13 +46,35 @@ def rows() -> dict[str, Callable[..., Any]]:
         def step(h: Any, part: Any) -> Any:
             inner = h @ u
             reset, update = (jax.nn.sigmoid(part[:, a:b] + inner[:, a:b]) for a, b in ((0, width), (width, 2 * width)))
-            return update * h + (1 - update) * jnp.tanh(part[:, 2 * width:] + reset * inner[:, 2 * width:]), None
+            return update * h + (1 - update) * jax.numpy.tanh(part[:, 2 * width:] + reset * inner[:, 2 * width:]), None
 
         h, _ = jax.lax.scan(step, h, x @ w)
         return (h * h).mean()
 
     def updated(*tensors: Any) -> Any:
         return tuple(p - 0.1 * g / (abs(g) + 1e-8) for p, g in zip(tensors[::2], tensors[1::2], strict=True))
+
+    return {
+        "attention": attention,
+        "attention, 4 heads to each of the keys'": attention,
+        "attention of a row to many keys": attention,
+        "gradient of attention": attended(False),
+        "causal attention, T2048, gradients": attended(True),
+        "GPT-2 block, gradients": jax.grad(block, argnums=(0, 1, 2, 3, 4)),
+        "GRU of 64 steps, gradients": jax.grad(recurrent, argnums=(0, 1, 2, 3)),
+        "updates of 20 small parameters": updated,
+    }
+
+
+def _operations(jax: Any) -> dict[str, Callable[..., Any]]:
+    """Single operations, their gradients, and a few of them together."""
+    jnp = jax.numpy
+
+    def conv(x: Any, w: Any, stride: int = 1, groups: int = 1) -> Any:
+        return jax.lax.conv_general_dilated(x, w, (stride, stride), [(1, 1), (1, 1)], feature_group_count=groups)
+
+    def max_pool(x: Any) -> Any:
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 3, 3), (1, 1, 2, 2), [(0, 0), (0, 0), (1, 1), (1, 1)])
 
     softmax = jax.nn.softmax
     return {
@@ -65,7 +88,7 @@ def rows() -> dict[str, Callable[..., Any]]:
         "two small softmaxes": lambda x, y: (softmax(x, -1), softmax(y, -1)),
         "softmax of rows of 10": lambda x: softmax(x, -1),
         "softmax of rows of 1000": lambda x: softmax(x, -1),
-        "layer norm of rows of 768": norm,
+        "layer norm of rows of 768": _norm(jax),
         "log softmax of 64 long rows": lambda x: jax.nn.log_softmax(x, -1),
         "whole sum": lambda x: (x * x).sum(),
         "sum of 64 columns": lambda x: x.sum(0),
@@ -92,14 +115,6 @@ def rows() -> dict[str, Callable[..., Any]]:
         "scatter to 20 rows": lambda x, i, s: x.at[i].add(s),
         "histogram of 16 bins": lambda i: jnp.zeros(16).at[i].add(1.0),
         "scatter of scalars": lambda x, i, s: x.at[i].add(s),
-        "attention": attention,
-        "attention, 4 heads to each of the keys'": attention,
-        "attention of a row to many keys": attention,
-        "gradient of attention": attended(False),
-        "causal attention, T2048, gradients": attended(True),
-        "GPT-2 block, gradients": jax.grad(block, argnums=(0, 1, 2, 3, 4)),
-        "GRU of 64 steps, gradients": jax.grad(recurrent, argnums=(0, 1, 2, 3)),
-        "updates of 20 small parameters": updated,
         "FFT 4096x4096": jnp.fft.fft2,
         "solve of systems of 16": jnp.linalg.solve,
         "Cholesky, float64": jnp.linalg.cholesky,
