@@ -30,12 +30,12 @@ from pyopencl.tools import ImmediateAllocator, MemoryPool
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
 from tracegrad.runtime.capabilities import Capabilities, capabilities, plain_name
+from tracegrad.runtime.drivers.icd import enable_unregistered
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl, name_cpu
+from tracegrad.runtime.drivers.trial import faster, remembered
 from tracegrad.runtime.faults import Record
-from tracegrad.runtime.icd import enable_unregistered
 from tracegrad.runtime.queries import ask, kind_of, memory_of, target_of
 from tracegrad.runtime.staging import Ring, Uploads
-from tracegrad.runtime.trial import faster, remembered
 from tracegrad.support.plan import Launch, Plan, Target, by_one
 
 # What `Device.small_work` goes by: a plan whose estimated work stays below it runs on PoCL's `basic` device. Measured on 4 Zen 3 cores,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tracegrad.config import config
-from tracegrad.runtime.icd import cache_folder
+from tracegrad.runtime.drivers.icd import cache_folder
 
 _MAGIC = "tracegrad 1"
 _SWEEP = 32                    # files that a process writes between two looks at the folder's size

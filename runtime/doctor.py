@@ -14,9 +14,9 @@ import pyopencl as cl
 from tracegrad.config import config
 from tracegrad.errors import DeviceError
 from tracegrad.runtime.device import Device, contenders, devices, find, platforms
-from tracegrad.runtime.icd import SYSTEM_VENDORS, VARIABLES, cache_folder, intel_library, nvidia_library, system_icds
-from tracegrad.runtime.program import build
-from tracegrad.runtime.trial import RUNS, faster, scores
+from tracegrad.runtime.drivers.icd import SYSTEM_VENDORS, VARIABLES, cache_folder, intel_library, nvidia_library, system_icds
+from tracegrad.runtime.drivers.trial import RUNS, faster, scores
+from tracegrad.runtime.programs.program import build
 
 _PROBE = "__kernel void probe(__global float *x) { x[get_global_id(0)] = 1.0f; }\n"
 _SWITCHES = ("TRACEGRAD_DEVICE", "POCL_DEVICES", "RUSTICL_ENABLE", *VARIABLES)

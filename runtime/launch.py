@@ -27,7 +27,7 @@ from tracegrad.runtime.bindings import BoundLoop, Place, ScalarBinding, bind_buf
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
-from tracegrad.runtime.program import Kernels, kernels
+from tracegrad.runtime.programs.program import Kernels, kernels
 from tracegrad.support.cache import listed
 from tracegrad.support.plan import Fault, HostStep, Line, Loop, Plan, Slot, Step, Turn
 

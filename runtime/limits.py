@@ -17,7 +17,7 @@ import pyopencl as cl
 
 from tracegrad.runtime.buffer import empty, upload
 from tracegrad.runtime.device import Device
-from tracegrad.runtime.program import build
+from tracegrad.runtime.programs.program import build
 from tracegrad.support.cache import listed
 
 _FLOATS = 16 << 20              # elements of each array: 64 MiB of float32

@@ -38,7 +38,7 @@ OTHERS = {
     "tensors.call_trie": {"_roots": "one for each device and default dtype", "NUMBERS": "no more than a tape has places"},
     "execute.policy": {"AT_ONCE": "a count", "counts": "counts", "_reasons": "counts"},
     "execute.plan_cache": {"counts": "counts"},
-    "runtime.program": {"counts": "counts"},
+    "runtime.programs.program": {"counts": "counts"},
     "execute.compile": {"compiled": "a count", "_chosen": "state: the default device",
                         "_detached": "state: what is to be cut from its history"},
     "execute.deferred": {"waiting": "state: the pending work", "flushes": "a count"},

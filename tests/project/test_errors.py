@@ -17,7 +17,7 @@ from tracegrad.execute import compile as tg_compile
 from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
 from tracegrad.nn import functional as F
 from tracegrad.runtime import device as runtime_device
-from tracegrad.runtime import program as runtime_program
+from tracegrad.runtime.programs import program as runtime_program
 
 HUGE = 1 << 42                    # elements: more than any buffer
 

@@ -30,7 +30,7 @@ from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.errors import ArgumentError, printable
 from tracegrad.graph.printing import identifier, to_dot, to_text
 from tracegrad.runtime.device import Device
-from tracegrad.runtime.program import build
+from tracegrad.runtime.programs.program import build
 from tracegrad.support.plan import Target
 
 WORDS = (Path(__file__).parent / "opencl_words.txt").read_text(encoding="utf-8").split()

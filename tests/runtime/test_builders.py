@@ -16,8 +16,8 @@ import pytest
 
 import tracegrad as tg
 from tests.runtime.test_kernel_cache import replace, several
-from tracegrad.runtime import build_worker, builders, packing, program
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl
+from tracegrad.runtime.programs import build_worker, builders, packing, program
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,8 +26,8 @@ PROGRAM = """
     import os, sys, time
     import numpy as np
     import tracegrad as tg
-    from tracegrad.runtime import builders, program
-    from tracegrad.runtime.builders import Builder, builders as others
+    from tracegrad.runtime.programs import builders, program
+    from tracegrad.runtime.programs.builders import Builder, builders as others
 
     tg.config.eager = False
     builders.LENGTH, builders.START, builders.PACK, builders.OPERATIONS = 500, 0, 1500, 10
@@ -96,7 +96,7 @@ class TestProcesses:
 
     @pytest.mark.parametrize("code", ["raise SystemExit", "import time; time.sleep(100)", "print('x', flush=True); input(); input()"])
     def test_a_process_that_does_not_do_its_part(self, tmp_path, code):
-        assert run(tmp_path, f'builders._RUN, builders.PATIENCE = "{code}", 0.2').startswith("1 [False]")
+        assert run(tmp_path, f'builders._RUN, builders.LATENESS = "{code}", 0.2').startswith("1 [False]")
 
     def test_a_process_that_cannot_be_started(self, tmp_path):
         assert run(tmp_path, "sys.executable = '/nowhere/python'") == "0 [] []"

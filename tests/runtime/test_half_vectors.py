@@ -7,7 +7,7 @@ import pytest
 import tracegrad as tg
 from tracegrad.nn import functional as F
 from tracegrad.runtime.drivers.pocl_halves import any_address
-from tracegrad.runtime.program import _build, _given
+from tracegrad.runtime.programs.program import _build, _given
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy", reason="no kernels")
 

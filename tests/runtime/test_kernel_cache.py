@@ -1,4 +1,4 @@
-"""Kernels that are remembered one by one (runtime/program.py, codegen/plan/source.py): what a driver gets, and what it gets once only."""
+"""Kernels that are remembered one by one (runtime/programs/program.py): what a driver gets, and what it gets once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.execute.test_plan_cache import X, cache, graph_of, on_a_driver, plann
 from tests.helpers import corpus
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.execute.compile import upload
-from tracegrad.runtime import bare_kernel, build_worker, packing, program
 from tracegrad.runtime.drivers import intel_cpu, pocl_header
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl
 from tracegrad.runtime.launch import Executable
+from tracegrad.runtime.programs import bare_kernel, build_worker, packing, program
 from tracegrad.support.plan import Function, Launch, Loop, Parameter
 
 

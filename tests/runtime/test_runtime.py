@@ -20,14 +20,15 @@ import pytest
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverError, OutOfMemoryError, UnsupportedError
-from tracegrad.runtime import capabilities, disk, doctor, icd, trial
+from tracegrad.runtime import capabilities, disk, doctor
 from tracegrad.runtime import device as runtime_device
 from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
 from tracegrad.runtime.capabilities import Capabilities
 from tracegrad.runtime.device import SMALL_WORK, Device, devices, find, synchronize
 from tracegrad.runtime.doctor import devices_report, doctor_report, findings
+from tracegrad.runtime.drivers import icd, trial
 from tracegrad.runtime.launch import Executable
-from tracegrad.runtime.program import build
+from tracegrad.runtime.programs.program import build
 from tracegrad.runtime.queries import kind_of, target_of
 from tracegrad.support.plan import HostStep, Launch, Plan, Scalar, Slot
 
@@ -705,7 +706,8 @@ UNDECIDED = """
 import os, sys
 import numpy as np
 import tracegrad as tg
-from tracegrad.runtime import device, doctor, trial
+from tracegrad.runtime import device, doctor
+from tracegrad.runtime.drivers import trial
 
 found = device.devices()
 tried = sorted((d for d in found if "PoCL" in d.driver), key=lambda d: d.driver)

@@ -26,7 +26,7 @@ from tracegrad.inspection.python_source import python_source
 from tracegrad.inspection.report import Kernels, explain
 from tracegrad.nn import functional as F
 from tracegrad.numpy_backend.interpreter import interpret
-from tracegrad.runtime import program as runtime_program
+from tracegrad.runtime.programs import program as runtime_program
 from tracegrad.support.plan import Launch, Plan, Slot, Target
 
 pytestmark = pytest.mark.usefixtures("on_numpy")

@@ -38,7 +38,7 @@ from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
 from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
 from tracegrad.runtime.launch import Executable
-from tracegrad.runtime.program import load_compiler
+from tracegrad.runtime.programs.program import load_compiler
 from tracegrad.support.cache import Cache
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import float32_matmul, state, without_collection

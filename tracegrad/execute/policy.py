@@ -30,7 +30,7 @@ from tracegrad.graph.primitive import in_registry, numpy_time
 from tracegrad.numpy_backend.numpy_program import Routine, out_of_memory
 from tracegrad.runtime.buffer import Held, hold
 from tracegrad.runtime.faults import Run, mark
-from tracegrad.runtime.program import counts as kernels
+from tracegrad.runtime.programs.program import counts as kernels
 from tracegrad.support import cache
 from tracegrad.support.blas import quiet
 from tracegrad.support.cache import Cache

@@ -25,9 +25,6 @@ import pyopencl as cl
 
 from tracegrad.config import config
 from tracegrad.errors import BuildError, CompilerBug
-from tracegrad.runtime import build_worker, packing
-from tracegrad.runtime.bare_kernel import bare_kernel
-from tracegrad.runtime.builders import LENGTH, OPERATIONS, START, amount, builders, shares, side_by_side
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
 from tracegrad.runtime.drivers.intel_cpu import is_intel, one_item
@@ -35,7 +32,10 @@ from tracegrad.runtime.drivers.pocl_conversions import by_halves
 from tracegrad.runtime.drivers.pocl_cpu import PLATFORM, is_pocl
 from tracegrad.runtime.drivers.pocl_halves import any_address
 from tracegrad.runtime.drivers.pocl_header import GUARD, applies, declared
-from tracegrad.runtime.packing import packed, parts_of, taken
+from tracegrad.runtime.programs import build_worker, packing
+from tracegrad.runtime.programs.bare_kernel import bare_kernel
+from tracegrad.runtime.programs.builders import LENGTH, OPERATIONS, START, amount, builders, shares, side_by_side
+from tracegrad.runtime.programs.packing import packed, parts_of, taken
 from tracegrad.support.cache import listed
 from tracegrad.support.plan import Function, Plan
 

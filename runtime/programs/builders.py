@@ -26,8 +26,8 @@ import numpy as np
 import pyopencl as cl
 
 from tracegrad.config import config
-from tracegrad.runtime.build_worker import DONE, JOB, Programs, work
-from tracegrad.runtime.packing import can_be_part, packs
+from tracegrad.runtime.programs.build_worker import DONE, JOB, Programs, work
+from tracegrad.runtime.programs.packing import can_be_part, packs
 from tracegrad.support.plan import Function
 
 MOST = 4                                   # processes, this one included: more have less to do than it takes to start them
@@ -35,16 +35,17 @@ OPERATIONS = 100                           # different ones of a program from wh
 LENGTH = 30_000                            # characters of kernels for each process, at least
 START = 20_000                             # and what this one compiles while another starts
 PACK = 15_000                              # characters of the kernels that are one, at most: so that all have as much to do
-PATIENCE = 10.0                            # seconds that another may take longer than twice what this one took
+LATENESS = 10.0                            # seconds that another may take longer than twice what this one took
 _RUN = ("import sys, types; sys.path += sys.argv[4:]; package = types.ModuleType('tracegrad'); package.__path__ = [sys.argv[1]]; "
-        "sys.modules['tracegrad'] = package; from tracegrad.runtime import build_worker; build_worker.main(sys.argv[2], sys.argv[3])")
+        "sys.modules['tracegrad'] = package; from tracegrad.runtime.programs import build_worker; "
+        "build_worker.main(sys.argv[2], sys.argv[3])")
 
 
 class Builder:
     """Another process that builds, for the devices of a driver. behind: what this process compiles meanwhile, until it is ready."""
 
     def __init__(self, device: cl.Device, behind: int) -> None:
-        package = Path(__file__).absolute().parents[1]
+        package = Path(__file__).absolute().parents[2]
         libraries = {str(Path(module.__file__).absolute().parents[1]) for module in (cl, np) if module.__file__}
         self.platform = device.platform.version
         self.behind = behind
@@ -168,7 +169,7 @@ def side_by_side(context: cl.Context, device: cl.Device, programs: Programs, oth
             made = first()
             with contextlib.suppress(cl.Error, OSError):       # who runs the kernels is told
                 work(context, device, programs, 0, Path(folder), made)
-            end = PATIENCE + 3 * time.monotonic() - 2 * start
+            end = LATENESS + 3 * time.monotonic() - 2 * start
             for builder in others:
                 builder.wait(end - time.monotonic())
             paths = [Path(folder) / f"binary {number}" for number in range(1, len(programs))]

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from tracegrad.runtime.bare_kernel import bare_kernel
 from tracegrad.runtime.drivers.pocl_cpu import name_cpu
 from tracegrad.runtime.drivers.pocl_header import GUARD
+from tracegrad.runtime.programs.bare_kernel import bare_kernel
 
 LEAVES = 10.0                              # seconds without work after which the process ends
 JOB, DONE, FAILED = "programs.json", "done", "failed"

@@ -1,0 +1,1 @@
+"""From OpenCL C text to built kernels: programs, the processes that build them, several kernels as one. Start at `program.kernels`."""

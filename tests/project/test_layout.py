@@ -1,0 +1,142 @@
+"""How the source is laid out: short files and functions, few files a folder, imports without circles, few floors.
+
+The numbers are those that were reached. They may fall, and then the tables here are changed; they do not grow.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ("tracegrad", "codegen", "runtime")
+LINES, FUNCTION, MODULES = 500, 80, 12
+
+# Files that are longer, and how long they may be.
+LONG = {
+    "codegen/kernel/expressions.py": 700,           # an expression is a class of a few lines: they are read side by side
+    "codegen/kernel/render.py": 550,                # one printer, a function for each expression
+    "codegen/kernel/run/translate.py": 800,
+    "codegen/lower/matrices/eig_qr.py": 600,
+    "codegen/lower/matrices/small_matrices.py": 600,
+    "codegen/lower/rows/rows_cpu.py": 850,
+    "codegen/plan/loop_steps.py": 550,
+    "codegen/tile/matrix.py": 550,
+    "tracegrad/control_flow/functions.py": 650,
+    "tracegrad/control_flow/scan.py": 750,
+    "tracegrad/execute/compile.py": 750,
+    "tracegrad/nn/module.py": 550,                  # one class with torch's methods, most of which are three lines
+    "tracegrad/tensors/call_trie.py": 600,
+    "tracegrad/tensors/tensor.py": 1250,            # one class
+}
+LONG_FUNCTIONS = {
+    "codegen/conv/weight_grad.py": {"_main"}, "codegen/lower/attention.py": {"backward"}, "codegen/lower/matrices/eig_qr.py": {"_vectors"},
+    "codegen/lower/matrices/jacobi.py": {"svd"}, "codegen/plan/loop_steps.py": {"_bind"}, "tracegrad/tensors/call_trie.py": {"follow"},
+}
+FULL = {"codegen/kernel": 24, "tracegrad/nn/modules": 17}       # folders of more modules; those of layers are torch's
+
+
+def paths(*folders: str) -> list[Path]:
+    """The Python files below folders of the root, each once: the symlinks in tracegrad/ are left out."""
+    return [Path(top) / name for folder in folders for top, _, names in os.walk(ROOT / folder) for name in sorted(names)
+            if name.endswith(".py")]
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_files_are_short():
+    found = {named(p): len(p.read_text().splitlines()) for p in paths(*SOURCE)}
+    assert {name: n for name, n in found.items() if n > LONG.get(name, LINES)} == {}
+
+
+def test_functions_are_short():
+    found = {}
+    for path in paths(*SOURCE, "tests", "benchmarks", "examples"):
+        excused = LONG_FUNCTIONS.get(named(path), set())
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name not in excused:
+                lines = node.end_lineno - node.lineno + 1
+                if lines > FUNCTION:
+                    found[f"{named(path)}: {node.name}"] = lines
+    assert found == {}
+
+
+def test_folders_have_few_modules():
+    count: dict[str, int] = {}
+    for path in paths(*SOURCE):
+        if path.name != "__init__.py":
+            folder = named(path.parent)
+            count[folder] = count.get(folder, 0) + 1
+    assert {folder: n for folder, n in count.items() if n > FULL.get(folder, MODULES)} == {}
+
+
+def test_every_file_says_what_it_holds():
+    assert [named(p) for p in paths(*SOURCE) if not ast.get_docstring(ast.parse(p.read_text()))] == []
+
+
+@cache
+def imports(type_checking: bool) -> nx.DiGraph:
+    """Which module imports which. type_checking: also what is imported for annotations only."""
+    names = {}
+    for path in paths(*SOURCE):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts if parts[0] == "tracegrad" else ("tracegrad", *parts)
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    graph = nx.DiGraph()
+    graph.add_nodes_from(names)
+    for name, path in names.items():
+        tree = ast.parse(path.read_text())
+        left_out: set[ast.AST] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not type_checking:
+                left_out.update(ast.walk(node))
+            if node in left_out:
+                continue
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found = [f"{node.module}.{a.name}" if f"{node.module}.{a.name}" in names else node.module for a in node.names]
+            else:
+                found = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            graph.add_edges_from((name, other) for other in found if other in names and other != name)
+    return graph
+
+
+def floors(graph: nx.DiGraph) -> list[str]:
+    """The longest chain of modules of which each imports the next (of a circle, one module)."""
+    condensed = nx.condensation(graph)
+    return [min(condensed.nodes[c]["members"]) for c in nx.dag_longest_path(condensed)]
+
+
+def folders(graph: nx.DiGraph) -> nx.DiGraph:
+    """The same of the folders and files at the top of the package."""
+    def top(name: str) -> str:
+        return ".".join(name.split(".")[:2])
+
+    out = nx.DiGraph()
+    out.add_edges_from((top(a), top(b)) for a, b in graph.edges if top(a) != top(b))
+    return out
+
+
+@pytest.mark.parametrize(("type_checking", "most"), [(False, 1), (True, 5)])
+def test_imports_make_no_circle(type_checking, most):
+    """With what is for annotations only: nodes and primitives; the kernels of small matrices."""
+    largest = max(nx.strongly_connected_components(imports(type_checking)), key=len)
+    assert len(largest) <= most, sorted(largest)
+
+
+@pytest.mark.parametrize("type_checking", [False, True])
+def test_folders_make_no_circle(type_checking):
+    assert [c for c in nx.strongly_connected_components(folders(imports(type_checking))) if len(c) > 1] == []
+
+
+def test_the_house_has_few_floors():
+    chain = floors(imports(False))
+    assert len(chain) <= 45, chain
+    above = floors(folders(imports(False)))
+    assert len(above) <= 11, above
