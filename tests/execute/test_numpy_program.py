@@ -8,22 +8,29 @@ import pytest
 import tracegrad as tg
 from tracegrad import nn
 from tracegrad.errors import LinAlgError
+from tracegrad.execute import policy
 from tracegrad.execute.compile import Work
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.primitive import placeholder
 from tracegrad.nn import functional as F
 from tracegrad.numpy_backend import numpy_program
 from tracegrad.numpy_backend.numpy_program import Routine
+from tracegrad.numpy_backend.ordered import ordered
 from tracegrad.tensors.tensor import Tensor
 
 
-def made_of(fn, *arrays):
-    """The Routine of `fn` on tensors like these, and its constants."""
+def work_of(fn, *arrays):
+    """The Work of `fn` on tensors like these."""
     nodes = [placeholder(tg.from_numpy(a)._n.aval) for a in arrays]
     device = tg.device()
     results = fn(*[Tensor(n, device) for n in nodes])
     found = [resolve(r._n) for r in (results if isinstance(results, tuple) else (results,))]
-    work = Work(found, device, inputs=nodes)
+    return Work(found, device, inputs=nodes)
+
+
+def made_of(fn, *arrays):
+    """The Routine of `fn` on tensors like these, its constants and its operations."""
+    work = work_of(fn, *arrays)
     return Routine(work.order, work.places, work.ends), [n.attrs["value"] for n in work.constants], work.order
 
 
@@ -204,9 +211,16 @@ def test_paddings_that_do_not_overlap_are_put_together(dtype, on_numpy):
     def of_ones(x):
         return nn.functional.pad(x[:, :3], (0, 9), value=1.0) + nn.functional.pad(x[:, 7:], (7, 0))
 
+    def of_negative_zeros(x):
+        return nn.functional.pad(x[:, :3], (0, 9), value=-0.0) + nn.functional.pad(x[:, 7:], (7, 0), value=-0.0)
+
+    def on_top(x):
+        return nn.functional.pad(x[:, :3], (0, 9)) + nn.functional.pad(x[:, 3:6], (0, 9))
+
     x = np.random.default_rng(0).standard_normal((7, 12)).astype(dtype)
     x[2, 5], x[1, 8] = -0.0, np.nan
-    for fn, together in ((split, 1), (left_out, 1), (overlapping, 0), (of_ones, 0), (lambda x: split(x)[0], 1)):
+    for fn, together in ((split, 1), (left_out, 1), (overlapping, 0), (of_ones, 0), (of_negative_zeros, 0), (on_top, 0),
+                         (lambda x: split(x)[0], 1)):
         made, constants, order = made_of(fn, x)
         assert sum(s.fn.name == "add" and not isinstance(s.rule, np.ufunc) for s in made.steps) == together
         found = [made([x], constants, order, []) for _ in range(numpy_program.WRITTEN + 2)]
@@ -217,6 +231,28 @@ def test_paddings_that_do_not_overlap_are_put_together(dtype, on_numpy):
         for results in found:
             for f, w in zip(results, wanted, strict=True):
                 assert f.tobytes() == w.tobytes()
+
+
+def test_what_passes_change_reports_as_before(on_numpy):
+    """Two gathers, one of what the paddings make: what they report comes in the order of the operations, of whoever's they are."""
+    def several(x, i, j):
+        parts = [nn.functional.pad(p, (a, 6 - a)) for p, a in zip(x.split(6, 1), (0, 6), strict=True)]
+        return x[j] * 2.0, (parts[0] + parts[1])[i], x[i].sum()
+
+    random = np.random.default_rng(0)
+    x = random.standard_normal((7, 12)).astype(np.float32)
+    work = work_of(several, x, np.array([0, 1]), np.array([2, 3]))
+    made = Routine(work.order, work.places, work.ends)
+    assert not any(node.fn.name == "pad" for node in ordered(work.order, work.places, work.ends).nodes)
+    for low, high in ((0, 6), (-9, 6), (3, 8), (-8, 11)):
+        inputs = [x, np.array([low, 1]), np.array([1, high])]
+        notes, wanted = [], []
+        found = made(inputs, [n.attrs["value"] for n in work.constants], work.order, notes)
+        values = policy._once(work.order, work.places, work.ends, inputs, wanted)
+        assert notes == wanted
+        assert any(notes) == (low < -7 or high > 6)
+        for f, w in zip(found, values, strict=True):
+            assert f.tobytes() == w.tobytes()
 
 
 def test_routines_that_differ_in_sizes_share_their_text(on_numpy):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from tracegrad.errors import LinAlgError
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import Bundle
+from tracegrad.passes.liveness import last_uses
 
 
 def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = None) -> list[Any]:
@@ -19,32 +19,27 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
     notes: gets what the ops that report have to report, two numbers each, in the graph's order (see plan.Check).
     """
     value: dict[Node, Any] = {node: np.asarray(x, dtype=node.dtype) for node, x in zip(graph.inputs, inputs, strict=True)}
-    uses = Counter(graph.outputs)
-    for node in graph:
-        if node not in value:
-            uses.update(node.operands)
+    order = [node for node in graph if node not in value]
+    dead = last_uses([node.operands for node in order], graph.outputs)
     loops: dict[Any, Any] = {}                             # loops that ran: their results, and what there is to report
     with np.errstate(all="ignore"):
-        for node in graph:
-            if node not in value:
-                fn: Any = node.fn
-                try:
-                    if fn.family == "loop":
-                        key = (fn, node.operands)
-                        if key not in loops:
-                            loops[key] = fn.run([value[o] for o in node.operands])
-                        value[node] = loops[key][0][node.attrs["index"]]
-                    else:
-                        value[node] = evaluate(node, [value[o] for o in node.operands])
-                except LinAlgError as error:
-                    node.loc.tell(error)
-                    raise
-                if fn.reports and notes is not None:
-                    notes += loops[key][1] if fn.family == "loop" else fn.excess(value[node.operands[0]], node)
-                for o in node.operands:
-                    uses[o] -= 1
-                    if not uses[o]:
-                        del value[o]
+        for node, done in zip(order, dead, strict=True):
+            fn: Any = node.fn
+            try:
+                if fn.family == "loop":
+                    key = (fn, node.operands)
+                    if key not in loops:
+                        loops[key] = fn.run([value[o] for o in node.operands])
+                    value[node] = loops[key][0][node.attrs["index"]]
+                else:
+                    value[node] = evaluate(node, [value[o] for o in node.operands])
+            except LinAlgError as error:
+                node.loc.tell(error)
+                raise
+            if fn.reports and notes is not None:
+                notes += loops[key][1] if fn.family == "loop" else fn.excess(value[node.operands[0]], node)
+            for o in done:
+                del value[o]
     return [value[node] for node in graph.outputs]
 
 

@@ -19,10 +19,12 @@ import numpy as np
 
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError, OutOfMemoryError
-from tracegrad.graph.canonical import is_number
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.primitive import REGISTRY
+from tracegrad.numpy_backend.ordered import ordered
 from tracegrad.ops.primitives.reduction import SHORT
+from tracegrad.passes.constants import exactly
+from tracegrad.passes.liveness import last_uses
 from tracegrad.support.blas import quiet
 from tracegrad.support.cache import memoize
 
@@ -31,7 +33,7 @@ LINES = 3000            # this that many times later, since somebody waits for i
 SPREAD = 1 << 12        # bytes from which on an array is written over, or dropped at once: the next one then finds its memory
 
 _WHERE = REGISTRY["where"]
-_ADD, _PAD = REGISTRY["add"], REGISTRY["pad"]
+_ADD, _CONCAT = REGISTRY["add"], REGISTRY["concat"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 _MATMUL, _DOT = REGISTRY["matmul"], np.ndarray.dot
 _SUM = np.add.reduce
@@ -68,56 +70,62 @@ class Routine:
     """The numpy rules of a structure: what its second use makes and the later ones take.
 
     Values have places (see graph/canonical.py): those of `size` operations, then those of leaves, the last one first. The results of a loop
-    are computed together, by a step whose place is between the operations' and the leaves'. ends: the places of what a call gives.
+    are computed together, by a step whose place is between the operations' and the leaves'. ends: the places of what a call gives, in the
+    order that was given; targets: in that of the steps (see ordered.py). origin: of each operation, its position in the given order.
     """
 
-    __slots__ = ("avals", "constants", "ends", "first", "fixed", "size", "steps", "uses", "written")
+    __slots__ = ("avals", "constants", "ends", "first", "fixed", "origin", "size", "steps", "targets", "uses", "written")
 
     def __init__(self, order: Sequence[Node], places: Sequence[tuple[int, ...]], ends: Sequence[int]) -> None:
-        self.size, self.ends, self.uses = len(order), tuple(ends), 0
+        found = ordered(order, places, ends)
+        given, order, places = order, found.nodes, found.places
+        self.size, self.ends, self.targets, self.uses = len(order), tuple(ends), found.ends, 0
+        self.constants, self.origin = found.constants, found.origin
         self.written: Callable[..., list[Any]] | None = None
-        self.constants = [i for i, node in enumerate(order) if is_number(node)]
         self.avals: list[Aval] = [node.aval for node in order]
-        given = set(self.constants)
-        put_together = _put_together(order, places, ends)
-        if put_together:
-            places = [put_together[i][0] if i in put_together else operands for i, operands in enumerate(places)]
         self.fixed: list[tuple[int, Any]] = []          # what does not depend on anything
-        last: dict[int, int] = {}
-        for i, operands in enumerate(places):
-            for o in operands:
-                last[o] = i
-        steps: list[Step] = []
-        keep = {*ends, *given}
         loops: dict[Any, list[int]] = {}
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):
             if node.fn.family == "loop":
                 loops.setdefault((node.fn, operands), []).append(i)
-        together = dict.fromkeys(loops, -1)
         self.first: list[int] = []                      # of each loop, the first result
+        numbers, steps = set(self.constants), dict[int, Step]()
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):
-            if i in given or (i in put_together and put_together[i][1] is None):
-                continue
             fn: Any = node.fn
+            if i in numbers:
+                continue
             if not operands:
                 self.fixed.append((i, np.asarray(fn.computed((), node.attrs, node.aval.dtype), node.aval.dtype)))
-                keep.add(i)
-                continue
-            dead = tuple(o for o in dict.fromkeys(operands) if last[o] == i and o not in keep)
-            if fn.family == "loop":
+            elif fn.family == "loop":
                 results = loops[fn, operands]
                 used = sorted({order[k].attrs["index"] for k in results})
-                at = together[fn, operands]
-                if at < 0:
-                    at = together[fn, operands] = self.size + len(self.first)
+                at = self.size + len(self.first)
+                if i == results[0]:
                     self.first.append(i)
-                    steps.append(Step(fn.turns(tuple(used)), operands, -1, at, None, (), False))
-                rule = itemgetter(used.index(node.attrs["index"]))
-                steps.append(Step(rule, (at,), 1, i, node.aval.dtype, dead + (at,) * (i == results[-1]), False))
-                continue
-            call: Any = put_together[i][1] if i in put_together else fn.rule(node.attrs, node.aval.dtype, node.given)
-            steps.append(Step(call, operands, len(operands), i, node.aval.dtype, dead, fn.reports, fn, node.attrs))
-        self.steps = steps
+                    steps[at] = Step(fn.turns(tuple(used)), operands, -1, at, None, (), False)
+                else:
+                    at = self.size + self.first.index(results[0])
+                steps[i] = Step(itemgetter(used.index(node.attrs["index"])), (at,), 1, i, node.aval.dtype, (), False)
+            else:
+                rule = fn.rule(node.attrs, node.aval.dtype, node.given)
+                steps[i] = Step(rule, operands, len(operands), i, node.aval.dtype, (), fn.reports, fn, node.attrs)
+        if order is not given:
+            self._beside(steps, order)
+        kept = {*self.targets, *self.constants, *(i for i, _ in self.fixed)}
+        dead = last_uses([step.operands for step in steps.values()], kept)
+        self.steps = [step._replace(dead=d) for step, d in zip(steps.values(), dead, strict=True)]
+
+    def _beside(self, steps: dict[int, Step], order: Sequence[Node]) -> None:
+        """Makes one step of a concatenation and the 0.0 that is added to it, as sums of paddings have become."""
+        uses = Counter([*self.targets, *(o for step in steps.values() for o in step.operands)])
+        zeros = {i for i, value in self.fixed if not value.shape and exactly(value, 0)}
+        for step in [s for s in steps.values() if s.fn is _ADD and s.operands[1] in zeros]:
+            whole = steps.get(step.operands[0])
+            if whole is not None and whole.fn is _CONCAT and uses[whole.place] == 1:
+                dim = whole.attrs["dim"]
+                rule = SideBySide(order[step.place].aval, dim, [part.shape[dim] for part in order[whole.place].operands])
+                steps[step.place] = step._replace(rule=rule, operands=whole.operands, arity=whole.arity)
+                del steps[whole.place]
 
     def __call__(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int]) -> list[Any]:
         """The values at `ends`. nodes: the operations, for what they report (to `notes`)."""
@@ -161,7 +169,8 @@ class Routine:
                 if strides is not None:
                     strides[i] = made.strides if right and dtype is not None else None
                 if reports:
-                    notes += nodes[i].fn.excess(values[operands[0]], nodes[i])
+                    node = nodes[self.origin[i]]
+                    notes += node.fn.excess(values[operands[0]], node)
                 for o in dead:
                     values[o] = None
         except LinAlgError as error:
@@ -169,11 +178,11 @@ class Routine:
             raise
         except MemoryError:
             raise out_of_memory(self._node(nodes, i)) from None
-        return [values[t] for t in self.ends]
+        return [values[t] for t in self.targets]
 
     def _node(self, nodes: Any, i: int) -> Any:
         """The operation whose step has the place i."""
-        return nodes[i if i < self.size else self.first[i - self.size]]
+        return nodes[self.origin[i if i < self.size else self.first[i - self.size]]]
 
     def flat(self, inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any] | None:
         """What a call gives, of operations that report nothing; None where numpy raises."""
@@ -191,93 +200,25 @@ def _read(source: str) -> CodeType:
     return next(part for part in module.co_consts if isinstance(part, CodeType))
 
 
-def _put_together(order: Sequence[Node], places: Sequence[tuple[int, ...]],
-                  ends: Sequence[int]) -> dict[int, tuple[tuple[int, ...], Callable[..., Any] | None]]:
-    """Sums of parts that are padded with zeros and do not overlap, as the derivatives of split and chunk are.
-
-    For the last addition the places of the parts, and a rule that writes each where it belongs; for operations that are not needed then,
-    (), None.
-    """
-    found: dict[int, tuple[tuple[int, ...], Callable[..., Any] | None]] = {}
-    if not any(node.fn is _PAD for node in order):
-        return found
-    uses = Counter(o for operands in places for o in operands)
-    uses.update(ends)
-    for i in range(len(order) - 1, -1, -1):
-        if i in found or order[i].fn is not _ADD:
-            continue
-        made = _padded(i, order, places, uses)
-        pads = [k for k in made or () if order[k].fn is _PAD]
-        shape = order[i].aval.shape
-        boxes = [tuple(zip(order[k].attrs["low"], (n - h for n, h in zip(shape, order[k].attrs["high"], strict=True)), strict=True))
-                 for k in pads]
-        apart = all(any(a[1] <= b[0] or b[1] <= a[0] for a, b in zip(one, other, strict=True))
-                    for j, one in enumerate(boxes) for other in boxes[:j])
-        if made is None or not apart:
-            continue
-        found.update(dict.fromkeys(made, ((), None)))
-        whole = sum(prod(b - a for a, b in box) for box in boxes) == order[i].aval.size
-        slices = [tuple(slice(a, b) for a, b in box) for box in boxes]
-        found[i] = tuple([places[k][0] for k in pads]), _writes(order[i].aval, slices, whole)
-    return found
-
-
-def _padded(i: int, order: Sequence[Node], places: Sequence[tuple[int, ...]], uses: Counter[int]) -> list[int] | None:
-    """The paddings with zeros that operation `i` is the sum of, and the additions; None if it is another sum."""
-    made, rest = [], [i]
-    while rest:
-        k = rest.pop()
-        node = order[k] if 0 <= k < len(order) else None
-        if node is None or node.aval is not order[i].aval or (k != i and uses[k] != 1):
-            return None
-        attrs = node.attrs
-        if node.fn is _ADD:
-            rest += reversed(places[k])
-        elif node.fn is not _PAD or attrs["value"] or any(attrs["interior"]) or min(*attrs["low"], *attrs["high"], 0) < 0:
-            return None
-        made.append(k)
-    return made
-
-
-def _writes(aval: Aval, boxes: Sequence[tuple[slice, ...]], whole: bool) -> Callable[..., Any]:
-    """The rule that puts parts where they belong. Where zeros were added to -0.0, there is 0.0: so it is here."""
-    shape, dtype, zero, make = aval.shape, aval.dtype, np.zeros((), aval.dtype), np.empty if whole else np.zeros
-    apart = [d for d, n in enumerate(shape) if any(box[d] != slice(0, n) for box in boxes)]
-    if whole and len(apart) == 1:
-        return SideBySide(aval, apart[0], [box[apart[0]] for box in boxes])
-
-    def rule(*parts: Any) -> Any:
-        out = make(shape, dtype)
-        for box, part in zip(boxes, parts, strict=True):
-            np.add(part, zero, out=out[box])
-        return out
-
-    return rule
-
-
 class SideBySide:
-    """The rule that puts parts next to each other along a dimension. rows: the shape of an array that holds them, each in a row of its own
+    """The rule of a concatenation, with 0.0 for -0.0. rows: the shape of an array that holds the parts, each in a row of its own, from
 
-    (`row`: which), from which `joined` takes them; None where they are no equals.
+    which `joined` takes them; None where they are no equals.
     """
 
     into = True
 
-    def __init__(self, aval: Aval, dim: int, places: Sequence[slice]) -> None:
-        self._dim, self._zero = dim, np.zeros((), aval.dtype)
-        self._order = sorted(range(len(places)), key=lambda k: places[k].start)
-        self.row = [self._order.index(k) for k in range(len(places))]
-        widths = {p.stop - p.start for p in places}
-        before, width, after = aval.shape[:dim], min(widths), aval.shape[dim + 1:]
-        self.rows = (len(places), *before, width, *after) if len(widths) == 1 else None
-        self._cut = (*before, len(places), width, *after)
+    def __init__(self, aval: Aval, dim: int, widths: Sequence[int]) -> None:
+        self._dim, self._count, self._zero = dim, len(widths), np.zeros((), aval.dtype)
+        before, width, after = aval.shape[:dim], widths[0], aval.shape[dim + 1:]
+        self.rows = (len(widths), *before, width, *after) if len(set(widths)) == 1 else None
+        self._cut = (*before, len(widths), width, *after)
         self._turned = (*range(1, dim + 1), 0, *range(dim + 1, len(self._cut)))
 
     def __call__(self, *given: Any) -> Any:
         """given: the parts, and maybe what to write to."""
-        count = len(self._order)
-        out = np.concatenate([given[k] for k in self._order], self._dim, *given[count:])
-        return np.add(out, self._zero, out)             # where zeros were added to -0.0, there is 0.0
+        out = np.concatenate(given[:self._count], self._dim, *given[self._count:])
+        return np.add(out, self._zero, out)
 
     def joined(self, rows: Any, out: Any) -> Any:
         """The same from an array of rows."""
@@ -342,19 +283,20 @@ class Writer:
 
     def _needed(self, steps: list[Step]) -> list[Step]:
         """The steps that something needs, each with the places that nobody reads after it."""
-        wanted = set(self.routine.ends)
+        wanted = set(self.routine.targets)
         found = []
         for step in reversed(steps):
             if step.place in wanted or step.reports:
-                dead = tuple(o for o in dict.fromkeys(step.operands) if o not in wanted)
                 wanted.update(step.operands)
-                found.append(step._replace(dead=dead))
-        return found[::-1]
+                found.append(step)
+        found.reverse()
+        dead = last_uses([step.operands for step in found], self.routine.targets)
+        return [step._replace(dead=d) for step, d in zip(found, dead, strict=True)]
 
     def _keeping(self, steps: list[Step]) -> list[Step]:
         """The steps, with reductions that keep their dims where a reshape put them back: of what lies row by row that is the same array."""
         uses = Counter(o for step in steps for o in step.operands)
-        uses.update(self.routine.ends)
+        uses.update(self.routine.targets)
         at = {step.place: k for k, step in enumerate(steps)}
         gone = set[int]()
         for k, step in enumerate(steps):
@@ -383,7 +325,7 @@ class Writer:
         for step in self.steps:
             if step.fn is None or not (self._broadcasts(step) or step.fn.family in ("contraction", "reduction", "gather")):
                 made.difference_update(step.operands)
-        return made.difference(self.routine.ends)
+        return made.difference(self.routine.targets)
 
     def _lines(self) -> list[str]:
         routine = self.routine
@@ -416,14 +358,15 @@ class Writer:
                 else:
                     lines.append(f"{name} = asarray({call}, {self._name(step.dtype, 'd')})")
             if step.reports:
-                lines.append(f"notes += nodes[{step.place}].fn.excess({arguments[0]}, nodes[{step.place}])")
+                node = f"nodes[{routine.origin[step.place]}]"
+                lines.append(f"notes += {node}.fn.excess({arguments[0]}, {node})")
             at[step.place] = name
             for o in step.dead:
                 if o != over and at[o].startswith("v") and o != step.place:
                     free.append(at[o])
                     if o >= routine.size or routine.avals[o].nbytes >= SPREAD:
                         lines.append(f"{at[o]} = None")
-        lines.append(f"return [{', '.join(at[t] for t in routine.ends)}]")
+        lines.append(f"return [{', '.join(at[t] for t in routine.targets)}]")
         return lines
 
     def _is_right(self, step: Step, shape: tuple[int, ...]) -> bool:
