@@ -31,6 +31,7 @@ from tracegrad.config import config
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.verify import verify
 from tracegrad.ops.primitives.dynamic_slice import in_slices
+from tracegrad.passes.loops import hoisted
 from tracegrad.passes.paddings import Limits, paddings
 from tracegrad.support.modes import without_collection
 from tracegrad.support.plan import Plan, Target
@@ -43,6 +44,7 @@ def passes() -> list[tuple[str, Pass]]:
     """The pipeline for one graph."""
     settled: set[Node] = set()                                       # what `simplify` has found nothing to do about
     return [
+        ("loops", lambda graph, target: hoisted(graph)),             # what is slow and the same in all turns, before them
         ("dynamic_slice", lambda graph, target: in_slices(graph)),   # slices that start where an operand says
         ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
         ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones

@@ -13,7 +13,7 @@ from tracegrad.execute.compile import Work
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.primitive import placeholder
 from tracegrad.nn import functional as F
-from tracegrad.numpy_backend import numpy_program
+from tracegrad.numpy_backend import generated, numpy_program
 from tracegrad.numpy_backend.numpy_program import Routine
 from tracegrad.numpy_backend.ordered import ordered
 from tracegrad.tensors.tensor import Tensor
@@ -96,6 +96,7 @@ def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy)
 
 def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monkeypatch):
     monkeypatch.setattr(numpy_program, "LINES", 10)
+    monkeypatch.setattr(generated, "LINES", 10)
     random = np.random.default_rng(0)
     x = random.standard_normal((7, 12)).astype(np.float32)
 
@@ -108,7 +109,7 @@ def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monk
     made, constants, order = made_of(long, x)
     expected = numpy_program.WRITTEN * (1 + len(made.steps) // 10)
     assert expected > 3 * numpy_program.WRITTEN
-    kept = numpy_program._read.cache_info().currsize
+    kept = generated._read.cache_info().currsize
     for turn in range(expected + 3):
         x = random.standard_normal((7, 12)).astype(np.float32)
         found, = made([x], constants, order, [])
@@ -117,7 +118,7 @@ def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monk
         for k in range(24):
             wanted = np.tanh(wanted * np.float32(0.9) + x) if k % 2 else wanted - x
         np.testing.assert_array_equal(found, wanted)
-    assert numpy_program._read.cache_info().currsize == kept
+    assert generated._read.cache_info().currsize == kept
 
 
 def test_steps_of_thousands_of_operations(monkeypatch):

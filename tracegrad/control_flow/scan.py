@@ -14,18 +14,16 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.batching import batch, spread
-from tracegrad.autodiff.derivatives import dense, substituted, that_matter, variable, zeros_like
-from tracegrad.control_flow.numpy_loop import turns
+from tracegrad.autodiff.derivatives import dense, substituted, variable, zeros_like
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.canonical import Key, canonical
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.primitive import REGISTRY, CustomCall, Shared, bind, in_registry, placeholder, to_keep
-from tracegrad.numpy_backend.interpreter import interpret
+from tracegrad.numpy_backend.interpreter import run_loop
 from tracegrad.ops.primitives.movement import narrow, permute, reshape
+from tracegrad.passes.loops import reached, reaching
 from tracegrad.support.cache import listed
 from tracegrad.support.dtypes import differentiable
 from tracegrad.support.modes import state
@@ -81,7 +79,7 @@ class Loop(Shared):
         self._trimmed: dict[Any, Any] = {}
         self._relevant: dict[int, list[int]] = {}
         self._calls: dict[Any, LoopCall] = {}
-        self._turns: dict[tuple[int, ...], Callable[..., list[Any]]] = {}
+        self.prepared: dict[Any, Any] = {}                # what a backend keeps of it, for as long as it is there
         n = body.carries
         self._avals = (*(o.aval for o in body.outs[:n]), *(Aval((length, *o.shape), o.dtype) for o in body.outs[n:]))
         self._graph: Graph | None = None
@@ -110,31 +108,14 @@ class Loop(Shared):
             self._graph = executable_graph(self.body.graph)
         return self._graph
 
-    # -- on numpy arrays
-
     def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
-        return self.run(arrays)[0]
+        return run_loop(self, arrays)[0]
 
-    def run(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
-        """All results, and the worst that the body's checks found in any turn."""
-        n, rows = self.body.carries, self.body.rows
-        carry, scanned, constants = list(arrays[:n]), arrays[n:n + rows], list(arrays[n + rows:])
-        stacks = [np.empty(a.shape, a.dtype) for a in self._avals[n:]]
-        worst: list[int] = [0] * (2 * len(self.checks()))
-        for i in range(self.length - 1, -1, -1) if self.reverse else range(self.length):
-            notes: list[int] = []
-            found = interpret(self.graph, [*carry, *(x[i] for x in scanned), *constants], notes)
-            carry = found[:n]
-            for stack, y in zip(stacks, found[n:], strict=True):
-                stack[i] = y
-            worst = [max(a, b) for a, b in zip(worst, notes, strict=True)]
-        return [*carry, *stacks], worst
-
-    def turns(self, used: tuple[int, ...]) -> Callable[..., list[Any]]:
-        """For arrays of the operands the results `used`, as `run` computes them; prepared, for bodies that report nothing."""
-        if used not in self._turns:
-            self._turns[used] = turns(self.graph, self.body.carries, self.body.rows, self.length, self.reverse, used)
-        return self._turns[used]
+    def of_body(self, inputs: Sequence[Node], outs: Sequence[Node]) -> Loop:
+        """The loop with another executable body, of as many carries and rows."""
+        loop = Loop(Body(inputs, outs, self.body.carries, self.body.rows), self.length, self.reverse)
+        loop._executable = True
+        return loop
 
     @cached_property
     def ordinary(self) -> bool:
@@ -674,21 +655,6 @@ def _repeats(node: Node) -> bool:
 def swapped(node: Node) -> Node:
     """With the first two dimensions exchanged."""
     return permute(node, (1, 0, *range(2, len(node.shape))))
-
-
-def reaching(outs: Sequence[Node], sources: Sequence[Node]) -> set[Node]:
-    """`sources`, and the nodes before `outs` that depend on one of them."""
-    found = set(sources)
-    for node in topological(outs, found.__contains__):
-        if any(o in found for o in node.operands):
-            found.add(node)
-    return found
-
-
-def reached(outs: Sequence[Node], sources: Sequence[Node], exactly: bool = False) -> dict[Node, None]:
-    """Which of `sources` there are before `outs`; exactly: which their values depend on."""
-    wanted = set(sources)
-    return {n: None for n in topological(outs, wanted.__contains__, that_matter if exactly else None) if n in wanted}
 
 
 @contextmanager

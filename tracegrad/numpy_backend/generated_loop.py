@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.numpy_backend.numpy_program import SPREAD, Routine, SideBySide, Step, Writer
+from tracegrad.numpy_backend.generated import SPREAD, Writer
+from tracegrad.numpy_backend.steps import SideBySide, Step
+
+if TYPE_CHECKING:
+    from tracegrad.numpy_backend.numpy_program import Routine
 
 _SLICE, _RESHAPE, _PERMUTE = REGISTRY["slice"], REGISTRY["reshape"], REGISTRY["permute"]
 SOME = 3                        # turns, of an array that stands for one of all turns

@@ -29,7 +29,7 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
                 if fn.family == "loop":
                     key = (fn, node.operands)
                     if key not in loops:
-                        loops[key] = fn.run([value[o] for o in node.operands])
+                        loops[key] = run_loop(fn, [value[o] for o in node.operands])
                     value[node] = loops[key][0][node.attrs["index"]]
                 else:
                     value[node] = evaluate(node, [value[o] for o in node.operands])
@@ -41,6 +41,22 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
             for o in done:
                 del value[o]
     return [value[node] for node in graph.outputs]
+
+
+def run_loop(loop: Any, arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """All results of a loop, turn by turn, and the worst that the body's checks found in any turn."""
+    graph, n, rows, length = loop.graph, loop.body.carries, loop.body.rows, loop.length
+    carry, scanned, constants = list(arrays[:n]), arrays[n:n + rows], list(arrays[n + rows:])
+    stacks = [np.empty((length, *o.shape), o.dtype) for o in graph.outputs[n:]]
+    worst: list[int] = [0] * (2 * len(loop.checks()))
+    for i in range(length - 1, -1, -1) if loop.reverse else range(length):
+        notes: list[int] = []
+        found = interpret(graph, [*carry, *(x[i] for x in scanned), *constants], notes)
+        carry = found[:n]
+        for stack, y in zip(stacks, found[n:], strict=True):
+            stack[i] = y
+        worst = [max(a, b) for a, b in zip(worst, notes, strict=True)]
+    return [*carry, *stacks], worst
 
 
 def evaluate(node: Node, operands: Sequence[Any]) -> Any:
