@@ -234,6 +234,29 @@ def test_paddings_that_do_not_overlap_are_put_together(dtype, on_numpy):
                 assert f.tobytes() == w.tobytes()
 
 
+def test_a_history_that_was_freed_has_paddings_put_together(monkeypatch):
+    """The routine of a backward is prepared when the nodes that it was recorded from have let go of their operands."""
+    if tg.device().kind == "numpy" or not tg.device().in_host_memory:
+        pytest.skip("kernels or the interpreter")
+    monkeypatch.setattr(tg.config, "eager", True)
+    w = tg.tensor(np.random.default_rng(0).standard_normal((5, 12)).astype(np.float32), requires_grad=True)
+
+    def normal(w):
+        return F.gelu(F.layer_norm(w, (12,)))
+
+    def loss(w):
+        a, b, c = normal(w).split((3, 4, 5), 1)
+        return a.sum() * 2.0 + (b * b).sum() + c.sin().sum()
+
+    wanted = tg.trace(tg.grad(loss))(w).numpy()
+    for _ in range(3):
+        normal(w).sum().backward()                              # the calls are known then, so what they are part of is prepared at once
+    for _ in range(numpy_program.WRITTEN + 3):
+        w.grad = None
+        loss(w).backward()
+        np.testing.assert_allclose(w.grad.numpy(), wanted, rtol=1e-4, atol=1e-6)
+
+
 def test_what_passes_change_reports_as_before(on_numpy):
     """Two gathers, one of what the paddings make: what they report comes in the order of the operations, of whoever's they are."""
     def several(x, i, j):

@@ -59,11 +59,12 @@ def ordered(order: Sequence[Any], places: Sequence[Places], ends: Sequence[int])
 def _graph(given: Ordered) -> tuple[Graph, dict[int, Node]]:
     """The list as a graph, and its nodes by place. Leaves and numbers are inputs; results are those of the list, and what reports.
 
-    Of a leaf only the dtype is known, and its shape where it is padded, since calls do not tell more. No pass asks for more.
+    Of a leaf that is padded the shape is known. Calls do not tell more, nor do nodes of a freed history, and no pass asks for more.
     """
     at: dict[int, Node] = {end: placeholder(Aval((), given.nodes[0].aval.dtype)) for end in given.ends if end < 0}
     for node, operands in zip(given.nodes, given.places, strict=True):
-        for o, dtype in zip(operands, node.given, strict=True):
+        dtypes = node.given if len(node.given) == len(operands) else [node.aval.dtype] * len(operands)       # of a freed history
+        for o, dtype in zip(operands, dtypes, strict=True):
             if o < 0 and node.fn is _PAD:
                 at[o] = placeholder(Aval(tuple(map(sub, node.aval.shape, map(add, node.attrs["low"], node.attrs["high"]))), dtype))
             elif o < 0:
