@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.numpy_backend.steps import Step
+from tracegrad.numpy_backend.steps import Step, with_last_uses
 from tracegrad.ops.primitives.reduction import SHORT
-from tracegrad.passes.liveness import last_uses
 from tracegrad.support.cache import memoize
 
 if TYPE_CHECKING:
@@ -109,9 +108,7 @@ class Writer:
             if step.place in wanted or step.reports:
                 wanted.update(step.operands)
                 found.append(step)
-        found.reverse()
-        dead = last_uses([step.operands for step in found], self.routine.targets)
-        return [step._replace(dead=d) for step, d in zip(found, dead, strict=True)]
+        return with_last_uses(found[::-1], self.routine.targets)
 
     def _keeping(self, steps: list[Step]) -> list[Step]:
         """The steps, with reductions that keep their dims where a reshape put them back: of what lies row by row that is the same array."""

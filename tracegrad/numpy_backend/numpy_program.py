@@ -23,9 +23,8 @@ from tracegrad.numpy_backend.generated import LINES, Writer
 from tracegrad.numpy_backend.generated_loop import Turns
 from tracegrad.numpy_backend.loop_layout import ROW, Room, early, laid_out
 from tracegrad.numpy_backend.ordered import ordered
-from tracegrad.numpy_backend.steps import SideBySide, Step
+from tracegrad.numpy_backend.steps import SideBySide, Step, with_last_uses
 from tracegrad.passes.constants import exactly
-from tracegrad.passes.liveness import last_uses
 from tracegrad.passes.loops import Split
 from tracegrad.support.blas import quiet
 
@@ -76,18 +75,17 @@ class Routine:
                 at = self.size + len(self.first)
                 if i == results[0]:
                     self.first.append(i)
-                    steps[at] = Step(LoopRoutine.of(fn, tuple(used)), operands, -1, at, None, (), False)
+                    steps[at] = Step(LoopRoutine.of(fn, tuple(used)), operands, -1, at, None, False)
                 else:
                     at = self.size + self.first.index(results[0])
-                steps[i] = Step(itemgetter(used.index(node.attrs["index"])), (at,), 1, i, node.aval.dtype, (), False)
+                steps[i] = Step(itemgetter(used.index(node.attrs["index"])), (at,), 1, i, node.aval.dtype, False)
             else:
                 rule = fn.rule(node.attrs, node.aval.dtype, node.given)
-                steps[i] = Step(rule, operands, len(operands), i, node.aval.dtype, (), fn.reports, fn, node.attrs)
+                steps[i] = Step(rule, operands, len(operands), i, node.aval.dtype, fn.reports, fn, node.attrs)
         if order is not given:
             self._beside(steps, order)
         kept = {*self.targets, *self.constants, *(i for i, _ in self.fixed)}
-        dead = last_uses([step.operands for step in steps.values()], kept)
-        self.steps = [step._replace(dead=d) for step, d in zip(steps.values(), dead, strict=True)]
+        self.steps = with_last_uses([*steps.values()], kept)
 
     def _beside(self, steps: dict[int, Step], order: Sequence[Node]) -> None:
         """Makes one step of a concatenation and the 0.0 that is added to it, as sums of paddings have become."""
@@ -131,7 +129,7 @@ class Routine:
         i = -1
         array = np.ndarray
         try:
-            for rule, operands, arity, i, dtype, dead, reports, _, _ in self.steps:
+            for rule, operands, arity, i, dtype, reports, _, _, dead in self.steps:
                 if arity == 2:
                     made = rule(values[operands[0]], values[operands[1]])
                 elif arity == 1:

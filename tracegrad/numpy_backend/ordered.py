@@ -12,11 +12,12 @@ from operator import add, sub
 from typing import Any, NamedTuple
 
 from tracegrad.graph.canonical import Places, is_number
-from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.ir import Aval, Graph, Location, Node, located
 from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.passes.paddings import Limits, put_together
 
 _PAD = REGISTRY["pad"]
+NOWHERE = Location("", 0, "")
 LIMITS = Limits(least=2, pieces=1, most=1 << 30)                # NumPy puts any number together in one call
 
 
@@ -39,7 +40,8 @@ def ordered(order: Sequence[Any], places: Sequence[Places], ends: Sequence[int])
     given = Ordered(order, places, tuple(ends), numbers, range(len(order)))
     if sum(node.fn is _PAD for node in order) < LIMITS.least:
         return given
-    graph, at = _graph(given)
+    with located(NOWHERE):                                      # to find the user's line takes longer than to make a node
+        graph, at = _graph(given)
     new = put_together(graph, LIMITS, _node)
     if not new:
         return given

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tracegrad.graph.ir import Aval
+from tracegrad.passes.liveness import last_uses
 
 
 class Step(NamedTuple):
@@ -21,10 +22,16 @@ class Step(NamedTuple):
     arity: int
     place: int
     dtype: Any
-    dead: tuple[int, ...]
     reports: bool
     fn: Any = None
     attrs: Any = None
+    dead: tuple[int, ...] = ()
+
+
+def with_last_uses(steps: Sequence[Step], kept: Iterable[int]) -> list[Step]:
+    """The steps, each with the places whose last use it is. kept: those that are needed after all steps."""
+    dead = last_uses([step.operands for step in steps], kept)
+    return [Step._make((*step[:-1], d)) for step, d in zip(steps, dead, strict=True)]             # a fifth of _replace's time
 
 
 class SideBySide:
