@@ -11,6 +11,7 @@ import pytest
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.derivatives import variable
 from tracegrad.control_flow import scan
+from tracegrad.control_flow.loop import Loop
 from tracegrad.graph.ir import Aval, topological
 from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.nn.modules import recurrent
@@ -99,7 +100,7 @@ def made(program, n, m, length, reverse, dtype):
     lasts, stacks = scan.turned(lambda c, x: program(c, x, given[-1]), given[:3], given[3:4], reverse)
     outs = [*lasts, *stacks]
     grads = derivatives.vjp(outs, given, [placeholder(o.aval) for o in outs])
-    return [node for node in topological([*outs, *(g for g in grads if g is not None)]) if isinstance(node.fn, scan.Loop)]
+    return [node for node in topological([*outs, *(g for g in grads if g is not None)]) if isinstance(node.fn, Loop)]
 
 
 @pytest.mark.parametrize(("length", "n", "m", "dtype", "reverse"), [
