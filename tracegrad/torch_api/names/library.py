@@ -1,0 +1,57 @@
+"""torch.library: operations of users, as custom Functions. Start at `CustomOp`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tracegrad as tg
+from tracegrad.torch_api.names import ops
+
+
+class CustomOp:
+    """An operation under a name like "library::op". A call runs the function, or, with `register_autograd`, a Function made of it."""
+
+    def __init__(self, name: str, fn: Callable[..., Any]) -> None:
+        self._name, self._fn, self._function = name, fn, None
+        self.__doc__, self.__name__ = fn.__doc__, name.partition("::")[2]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function: Any = self._function
+        return self._fn(*args, **kwargs) if function is None else function.apply(*args, **kwargs)
+
+    default = property(lambda self: self)               # torch.ops.library.op.default: there are no overloads
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any] | None = None) -> None:
+        """The derivative: backward(ctx, *grads), and setup_context(ctx, inputs, output), which saves what it needs."""
+        members = {"forward": staticmethod(self._fn), "backward": staticmethod(backward),
+                   "setup_context": staticmethod(setup_context or (lambda ctx, inputs, output: None))}
+        self._function = type(self.__name__, (tg.Function,), members)
+
+    def register_fake(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """fn, which is not needed: recording runs the function itself."""
+        return fn
+
+    register_kernel = register_vmap = lambda self, *_, **__: lambda fn: fn
+
+
+def custom_op(name: str, fn: Callable[..., Any] | None = None, /, *, mutates_args: str | Iterable[str] = (), **_: Any) -> Any:
+    """Make a function of tensors an operation that `torch.ops` has, too. Without fn: a decorator."""
+    if fn is None:
+        return lambda function: custom_op(name, function, mutates_args=mutates_args)
+    op = CustomOp(name, fn)
+    ops.register(name, op)
+    return op
+
+
+triton_op = custom_op
+
+
+def register_fake(op: Any, func: Any = None, /, **_: Any) -> Any:
+    """func, which is not needed: recording runs the operation itself."""
+    return func if func is not None else lambda function: function
+
+
+def register_autograd(op: Any, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, **_: Any) -> None:
+    """The derivative of an operation, by its name or itself: see `CustomOp.register_autograd`."""
+    (ops.find(op) if isinstance(op, str) else op).register_autograd(backward, setup_context=setup_context)
