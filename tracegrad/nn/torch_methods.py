@@ -30,6 +30,8 @@ class TorchMethods:
         children: Callable[[], Iterator[Any]]
         forward: Callable[..., Any]
         register_full_backward_hook: Callable[..., RemovableHandle]
+        register_state_dict_post_hook: Callable[..., RemovableHandle]
+        register_load_state_dict_pre_hook: Callable[..., RemovableHandle]
 
     _STATE: ClassVar[dict[str, Any]] = {"_parameters": {}, "_buffers": {}, "_modules": {}, "_not_saved": [], "_hooks": {}}
 
@@ -76,6 +78,14 @@ class TorchMethods:
     def register_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """`register_full_backward_hook`, by torch's older name."""
         return self.register_full_backward_hook(hook)
+
+    def _register_state_dict_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """`register_state_dict_post_hook`, by torch's older name."""
+        return self.register_state_dict_post_hook(hook)
+
+    def _register_load_state_dict_pre_hook(self, hook: Callable[..., Any], with_module: bool = False) -> RemovableHandle:
+        """`register_load_state_dict_pre_hook`, by torch's older name: without `with_module` the hook is not given the module."""
+        return self.register_load_state_dict_pre_hook(hook if with_module else lambda module, *rest: hook(*rest))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
                               missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str]) -> None:

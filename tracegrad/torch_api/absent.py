@@ -14,6 +14,9 @@ ABSENT = {
              "TypedStorage UntypedStorage Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
     "torch.nn": "CrossMapLRN2d",
+    "torch.ao": "",
+    "torch.ao.quantization": "QuantStub DeQuantStub QuantWrapper FakeQuantize QConfig",
+    "torch.ao.nn": "",
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tracegrad.errors import TracegradError
 from tracegrad.torch_api import devices, dtypes, modules, requirements
-from tracegrad.torch_api.absent import placeholder
+from tracegrad.torch_api.absent import ABSENT, placeholder
 
 
 _DUNDERS = {"__version__", "__config__", "__future__"}         # names of torch's that look like Python's own
@@ -39,8 +39,8 @@ class Facade(ModuleType):
                     return value
             if absent := placeholder(self.__name__, name):
                 return absent
-            if modules.sources(f"{self.__name__}.{name}"):
-                return importlib.import_module(f"{self.__name__}.{name}")
+            if modules.sources(path := f"{self.__name__}.{name}") or path in ABSENT:
+                return importlib.import_module(path)
         elif name == "__all__":
             return [n for n in dir(self) if not n.startswith("_")]
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}: tracegrad does not have it (docs/torch.md)")
@@ -55,7 +55,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] != "torch":
             return None
-        if not modules.sources(fullname):
+        if not modules.sources(fullname) and fullname not in ABSENT:
             raise ModuleNotFoundError(f"No module named {fullname!r}: tracegrad does not have this module of torch's (docs/torch.md)", name=fullname)
         return importlib.util.spec_from_loader(fullname, self, is_package=True, origin="tracegrad")
 

@@ -91,3 +91,13 @@ class finfo(tg.finfo):
         self.dtype, self.bits, self.resolution = type, 8, float(known.resolution)
         self.eps, self.max, self.min, self.tiny = (float(v) for v in (known.eps, known.max, known.min, known.smallest_normal))
         self.smallest_normal = self.tiny
+
+
+def _check(condition: Any, message: Callable[[], str] | str | None = None) -> None:
+    """RuntimeError with the message unless the condition holds."""
+    if not condition:
+        raise RuntimeError(message() if callable(message) else message or "Expected condition to be True")
+
+
+def _check_is_size(i: int, message: Any = None) -> None:
+    _check(i >= 0, message or f"Expected a size, got {i}")

@@ -55,3 +55,33 @@ def register_fake(op: Any, func: Any = None, /, **_: Any) -> Any:
 def register_autograd(op: Any, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, **_: Any) -> None:
     """The derivative of an operation, by its name or itself: see `CustomOp.register_autograd`."""
     (ops.find(op) if isinstance(op, str) else op).register_autograd(backward, setup_context=setup_context)
+
+
+class Library:
+    """Operations that are registered with torch's dispatcher under a name: `define` one, and give its function with `impl`."""
+
+    def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
+        self.ns, self.kind, self.key = ns, kind, dispatch_key
+
+    def define(self, schema: str, *_: Any, **__: Any) -> str:
+        """The operation's name, from a schema like "add_one(Tensor x) -> Tensor". It can be called once `impl` has given its function."""
+        return schema.partition("(")[0].strip()
+
+    def impl(self, op_name: Any, fn: Callable[..., Any], dispatch_key: str = "", **_: Any) -> None:
+        """fn computes the operation. Those for dispatch keys without values ("Meta", "Autograd...", "Autocast...") are not needed."""
+        key = dispatch_key or self.key
+        if isinstance(op_name, str) and not key.startswith(("Meta", "Auto", "Functionalize")):
+            name = op_name if "::" in op_name else f"{self.ns}::{op_name}"
+            ops.register(name, CustomOp(name, fn))
+
+
+def define(qualname: str, schema: str, *_: Any, **__: Any) -> None:
+    """Nothing: `impl` tells the function."""
+
+
+def impl(qualname: str, types: Any, func: Callable[..., Any] | None = None, *, lib: Any = None) -> Any:
+    """func computes the operation "library::op". Without func: a decorator."""
+    if func is None:
+        return lambda function: impl(qualname, types, function)
+    ops.register(qualname, CustomOp(qualname, func))
+    return func

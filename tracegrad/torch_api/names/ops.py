@@ -31,6 +31,11 @@ def find(name: str) -> Any:
     return getattr(Namespace(library), own)
 
 
+def load_library(path: str) -> None:
+    """Refused: libraries of compiled operations are made for torch."""
+    raise OSError(f"torch.ops.load_library: {path} has operations that are compiled for torch")
+
+
 def __getattr__(name: str) -> Namespace:
     if name.startswith("__"):
         raise AttributeError(name)

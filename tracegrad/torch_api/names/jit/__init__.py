@@ -7,7 +7,7 @@ from typing import Any
 
 from tracegrad.torch_api.names._markers import unchanged
 
-ignore = export = unused = script_if_tracing = interface = unchanged
+ignore = export = unused = script_if_tracing = _script_if_tracing = interface = unchanged
 Final = None
 
 
