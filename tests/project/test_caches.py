@@ -39,7 +39,7 @@ OTHERS = {
     "execute.policy": {"AT_ONCE": "a count", "counts": "counts", "_reasons": "counts"},
     "execute.plan_cache": {"counts": "counts"},
     "runtime.program": {"counts": "counts"},
-    "execute.compile": {"compiled": "a count", "_chosen": "state: the default device",
+    "execute.compile": {"compiled": "a count", "aliases": "state: names of the default device",
                         "_detached": "state: what is to be cut from its history"},
     "execute.deferred": {"waiting": "state: the pending work", "flushes": "a count"},
     "support.philox": {"_last": "one entry"},
@@ -52,7 +52,8 @@ OTHERS = {
     "autograd.forward_ad": {"_levels": "state: the levels that are open"},
     "nn.utils.parametrize": {"_within": "state: the blocks that are open", "_values": "of the blocks that are open, with which it ends"},
     "codegen.kernel.run.memory": {"group_arrays": "of the group that runs"},
-    "runtime.device": {"_devices": "as many as the drivers have", "_decided": "state: the default device"},
+    "runtime.device": {"_devices": "as many as the drivers have", "_decided": "state: the default device",
+                       "chosen": "state: the default device"},
 }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from tracegrad.errors import ArgumentError
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.tracing.trace import trace
 
 if TYPE_CHECKING:
     from tracegrad.nn.hooks import RemovableHandle
@@ -71,8 +72,6 @@ class TorchMethods:
 
     def compile(self, *_: Any, **__: Any) -> None:
         """Trace `forward` from now on. torch's options mean nothing here."""
-        from tracegrad.tracing.trace import trace
-
         self.forward = trace(self.forward)
 
     def register_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
@@ -95,7 +94,7 @@ class TorchMethods:
         """
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Nothing: `state_dict` has put the module's own tensors into `destination` when it calls this. A class overrides it to add others."""
+        """Nothing: `state_dict` has put the module's own tensors into `destination` before it calls this. A class may add others."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """What pickle gives: attributes that it lacks are empty."""

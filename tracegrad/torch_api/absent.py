@@ -10,8 +10,8 @@ from typing import Any
 from tracegrad.errors import UnsupportedError
 
 ABSENT = {
-    "torch": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage HalfStorage BFloat16Storage "
-             "TypedStorage UntypedStorage Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
+    "torch": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage HalfStorage "
+             "BFloat16Storage TypedStorage UntypedStorage Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
     "torch.nn": "CrossMapLRN2d",
     "torch.ao": "",

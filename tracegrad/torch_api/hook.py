@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.abc
-import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from tracegrad.errors import TracegradError
 from tracegrad.torch_api import devices, dtypes, modules, requirements
 from tracegrad.torch_api.absent import ABSENT, placeholder
-
 
 _DUNDERS = {"__version__", "__config__", "__future__"}         # names of torch's that look like Python's own
 
@@ -52,14 +51,14 @@ class Facade(ModuleType):
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds torch's modules, and makes their facades."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname.partition(".")[0] != "torch":
             return None
         if not modules.sources(fullname) and fullname not in ABSENT:
-            raise ModuleNotFoundError(f"No module named {fullname!r}: tracegrad does not have this module of torch's (docs/torch.md)", name=fullname)
+            raise ModuleNotFoundError(f"No module named {fullname!r}: tracegrad does not have it (docs/torch.md)", name=fullname)
         return importlib.util.spec_from_loader(fullname, self, is_package=True, origin="tracegrad")
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
         facade = Facade(spec.name)
         facade._sources = tuple(importlib.import_module(name) for name in modules.sources(spec.name))
         return facade

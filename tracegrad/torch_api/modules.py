@@ -7,15 +7,18 @@ from functools import cache
 from types import ModuleType
 
 # Modules of torch's that are elsewhere here; others have the same path.
-_NN_MODULES = ("activation adaptive batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy linear loss module normalization "
-               "padding pixelshuffle pooling rnn sparse transformer upsampling")
+_NN_MODULES = ("activation adaptive batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy linear "
+               "loss module normalization padding pixelshuffle pooling rnn sparse transformer upsampling")
 _ELSEWHERE = {
     **{f"torch.nn.modules{name}": "nn torch_api.names.nn.modules" for name in ("", *(f".{n}" for n in _NN_MODULES.split()))},
     **{f"torch.onnx.symbolic_opset{n}": "torch_api.names.onnx.opset" for n in range(7, 21)},
-    "torch.functional": ".", "torch._tensor": ".", "torch.utils.data.dataset": "utils.data", "torch.utils.data.dataloader": "utils.data",
-    "torch.utils.data.sampler": "utils.data", "torch.utils.data._utils.collate": "utils.data.collate", "torch.optim.adamw": "optim",
-    "torch.optim.sgd": "optim", "torch.optim.adam": "optim", "torch.distributions.kl": "distributions.divergence", "torch.autograd.grad_mode": ".",
-    "torch.amp.autocast_mode": "amp", "torch.amp.grad_scaler": "amp", "torch.cuda.amp.autocast_mode": "cuda.amp", "torch.cuda.amp.grad_scaler": "cuda.amp",
+    **dict.fromkeys(("torch.functional", "torch._tensor", "torch.autograd.grad_mode"), "."),
+    **dict.fromkeys(("torch.utils.data.dataset", "torch.utils.data.dataloader", "torch.utils.data.sampler"), "utils.data"),
+    **dict.fromkeys(("torch.optim.adamw", "torch.optim.sgd", "torch.optim.adam"), "optim"),
+    **dict.fromkeys(("torch.amp.autocast_mode", "torch.amp.grad_scaler"), "amp"),
+    **dict.fromkeys(("torch.cuda.amp.autocast_mode", "torch.cuda.amp.grad_scaler"), "cuda.amp"),
+    "torch.utils.data._utils.collate": "utils.data.collate",
+    "torch.distributions.kl": "distributions.divergence",
 }
 
 

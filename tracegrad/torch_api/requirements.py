@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from collections.abc import Iterable
-from email.message import Message
 from pathlib import Path
 from typing import Any
-import sys
 
 VERSION = "2.13.0"
 

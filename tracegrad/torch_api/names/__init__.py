@@ -10,9 +10,13 @@ import numpy as np
 
 import tracegrad as tg
 from tracegrad.support import dtypes
-from tracegrad.torch_api.devices import device
-from tracegrad.torch_api.requirements import VERSION as __version__
+from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.type_info import finfo as known_finfo
+from tracegrad.torch_api.devices import device as device
+from tracegrad.torch_api.requirements import VERSION
+from tracegrad.tracing.trace import trace
 
+__version__ = VERSION
 # Dtypes that tensors do not have; programs compare with them.
 float8_e4m3fn, float8_e5m2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 float8_e4m3fnuz, float8_e5m2fnuz = np.dtype(ml_dtypes.float8_e4m3fnuz), np.dtype(ml_dtypes.float8_e5m2fnuz)
@@ -29,7 +33,7 @@ class _TypedTensor(type):
     dtype: Any
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, tg.Tensor) and value.dtype == cls.dtype
+        return isinstance(value, Tensor) and value.dtype == cls.dtype
 
     def __call__(cls, *data: Any, **options: Any) -> Any:
         if not data or all(isinstance(n, int) for n in data):
@@ -57,9 +61,9 @@ def compile(model: Any = None, **options: Any) -> Any:
     if model is None:
         return compile
     if isinstance(model, tg.nn.Module):
-        model.forward = tg.trace(model.forward)
+        model.compile()
         return model
-    return tg.trace(model)
+    return trace(model)
 
 
 def is_storage(obj: Any) -> bool:
@@ -70,7 +74,7 @@ def _assert(condition: Any, message: str) -> None:
     assert condition, message
 
 
-def get_device_module(device: Any = None) -> Any:
+def get_device_module(_: Any = None) -> Any:
     return tg.cuda
 
 
@@ -80,14 +84,14 @@ def is_warn_always_enabled() -> bool:
 
 
 
-class finfo(tg.finfo):
+class finfo(known_finfo):
     """torch.finfo, which knows dtypes that no tensor here has, too."""
 
     def __init__(self, type: Any = None) -> None:
         if not (isinstance(type, np.dtype) and type.name.startswith("float8")):
             super().__init__(type)
             return
-        known = ml_dtypes.finfo(type)
+        known: Any = ml_dtypes.finfo(type)  # type: ignore[no-untyped-call]
         self.dtype, self.bits, self.resolution = type, 8, float(known.resolution)
         self.eps, self.max, self.min, self.tiny = (float(v) for v in (known.eps, known.max, known.min, known.smallest_normal))
         self.smallest_normal = self.tiny
@@ -101,3 +105,20 @@ def _check(condition: Any, message: Callable[[], str] | str | None = None) -> No
 
 def _check_is_size(i: int, message: Any = None) -> None:
     _check(i >= 0, message or f"Expected a size, got {i}")
+
+
+def _each(op: str) -> Callable[..., Any]:
+    """torch's `_foreach_<op>`: an operation on each tensor of a list. Other lists go along, other arguments are the same for all."""
+    def foreach(tensors: Any, *args: Any, **kwargs: Any) -> list[Any] | None:
+        rows = zip(*(a if isinstance(a, (list, tuple)) else [a] * len(tensors) for a in args), strict=True) if args else [()] * len(tensors)
+        found = [getattr(t, op)(*row, **kwargs) for t, row in zip(tensors, rows, strict=True)]
+        return None if op.endswith("_") else found
+
+    return foreach
+
+
+def __getattr__(name: str) -> Any:
+    op = name.removeprefix("_foreach_")
+    if op == name or not hasattr(Tensor, op):
+        raise AttributeError(name)
+    return _each(op)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tracegrad as tg
+from tracegrad.execute.deferred import synchronize as wait
 from tracegrad.torch_api import devices
 
 
@@ -32,7 +32,7 @@ def set_device_index(device: Any) -> None:
 
 def synchronize(device: Any = None) -> None:
     """Wait until everything that was asked for is computed."""
-    tg.synchronize()
+    wait()
 
 
 def empty_cache() -> None:

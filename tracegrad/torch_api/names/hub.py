@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import urllib.request
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-import tracegrad as tg
+from tracegrad.nn.saving import load
 
+HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")          # the hash in a name like resnet18-f37072fd.pth
 _dir: list[str] = []
 
 
@@ -47,12 +49,12 @@ def download_url_to_file(url: str, dst: str, hash_prefix: str | None = None, pro
             Path(file.name).unlink(missing_ok=True)
 
 
-def load_state_dict_from_url(url: str, model_dir: str | None = None, map_location: Any = None, progress: bool = True, check_hash: bool = False,
-                             file_name: str | None = None, weights_only: bool = True) -> Any:
+def load_state_dict_from_url(url: str, model_dir: str | None = None, map_location: Any = None, progress: bool = True,
+                             check_hash: bool = False, file_name: str | None = None, weights_only: bool = True) -> Any:
     """What `tg.load` makes of the file at a URL, which is got once and kept."""
     name = file_name or Path(urlparse(url).path).name
     path = Path(model_dir or os.path.join(get_dir(), "checkpoints")) / name
     if not path.exists():
         expected = name.rpartition("-")[2].partition(".")[0] if check_hash else None
         download_url_to_file(url, str(path), expected, progress)
-    return tg.load(str(path), map_location=map_location)
+    return load(str(path), map_location=map_location)

@@ -1,24 +1,24 @@
-"""torch.library: operations of users, as custom Functions. Start at `CustomOp`."""
+"""torch.library: operations of users, as custom Functions. Start at `CustomOpDef`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import tracegrad as tg
+from tracegrad.custom.custom_function import Function
 from tracegrad.torch_api.names import ops
 
 
-class CustomOp:
+class CustomOpDef:
     """An operation under a name like "library::op". A call runs the function, or, with `register_autograd`, a Function made of it."""
 
     def __init__(self, name: str, fn: Callable[..., Any]) -> None:
-        self._name, self._fn, self._function = name, fn, None
+        self._name, self._fn = name, fn
+        self._function: type[Function] | None = None
         self.__doc__, self.__name__ = fn.__doc__, name.partition("::")[2]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function: Any = self._function
-        return self._fn(*args, **kwargs) if function is None else function.apply(*args, **kwargs)
+        return self._fn(*args, **kwargs) if self._function is None else self._function.apply(*args, **kwargs)
 
     default = property(lambda self: self)               # torch.ops.library.op.default: there are no overloads
 
@@ -26,7 +26,7 @@ class CustomOp:
         """The derivative: backward(ctx, *grads), and setup_context(ctx, inputs, output), which saves what it needs."""
         members = {"forward": staticmethod(self._fn), "backward": staticmethod(backward),
                    "setup_context": staticmethod(setup_context or (lambda ctx, inputs, output: None))}
-        self._function = type(self.__name__, (tg.Function,), members)
+        self._function = type(self.__name__, (Function,), members)
 
     def register_fake(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """fn, which is not needed: recording runs the function itself."""
@@ -39,7 +39,7 @@ def custom_op(name: str, fn: Callable[..., Any] | None = None, /, *, mutates_arg
     """Make a function of tensors an operation that `torch.ops` has, too. Without fn: a decorator."""
     if fn is None:
         return lambda function: custom_op(name, function, mutates_args=mutates_args)
-    op = CustomOp(name, fn)
+    op = CustomOpDef(name, fn)
     ops.register(name, op)
     return op
 
@@ -53,7 +53,7 @@ def register_fake(op: Any, func: Any = None, /, **_: Any) -> Any:
 
 
 def register_autograd(op: Any, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, **_: Any) -> None:
-    """The derivative of an operation, by its name or itself: see `CustomOp.register_autograd`."""
+    """The derivative of an operation, by its name or itself: see `CustomOpDef.register_autograd`."""
     (ops.find(op) if isinstance(op, str) else op).register_autograd(backward, setup_context=setup_context)
 
 
@@ -72,7 +72,7 @@ class Library:
         key = dispatch_key or self.key
         if isinstance(op_name, str) and not key.startswith(("Meta", "Auto", "Functionalize")):
             name = op_name if "::" in op_name else f"{self.ns}::{op_name}"
-            ops.register(name, CustomOp(name, fn))
+            ops.register(name, CustomOpDef(name, fn))
 
 
 def define(qualname: str, schema: str, *_: Any, **__: Any) -> None:
@@ -83,5 +83,5 @@ def impl(qualname: str, types: Any, func: Callable[..., Any] | None = None, *, l
     """func computes the operation "library::op". Without func: a decorator."""
     if func is None:
         return lambda function: impl(qualname, types, function)
-    ops.register(qualname, CustomOp(qualname, func))
+    ops.register(qualname, CustomOpDef(qualname, func))
     return func

@@ -17,7 +17,7 @@ class Namespace:
         try:
             return _registered[self._name][op]
         except KeyError:
-            raise AttributeError(f"torch.ops.{self._name} has no operation {op!r}: none was registered by torch.library.custom_op") from None
+            raise AttributeError(f"torch.ops.{self._name} has no operation {op!r}: torch.library.custom_op has made none") from None
 
 
 def register(name: str, op: Any) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import tracegrad as tg
+from tracegrad.errors import UnsupportedError
+from tracegrad.tensors.tensor import Tensor
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
@@ -21,14 +22,14 @@ def handle_torch_function(public_api: Callable[..., Any], relevant_args: Iterabl
 
 
 def is_tensor_like(value: Any) -> bool:
-    return isinstance(value, tg.Tensor)
+    return isinstance(value, Tensor)
 
 
 class TorchFunctionMode:
     """A mode that would see every call. It cannot be entered: it would see none."""
 
     def __enter__(self) -> Any:
-        raise tg.UnsupportedError("TorchFunctionMode: no call would come to it; tracegrad has no __torch_function__")
+        raise UnsupportedError("TorchFunctionMode: no call would come to it; tracegrad has no __torch_function__")
 
     def __exit__(self, *_: Any) -> None:
         """Never reached."""

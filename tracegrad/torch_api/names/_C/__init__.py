@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from enum import Enum, auto
 from typing import Any
 
+from tracegrad.execute.compile import find_device
 from tracegrad.support.random_state import Generator
 from tracegrad.torch_api import devices
 from tracegrad.torch_api.devices import device
@@ -16,7 +17,8 @@ __all__ = ["DispatchKey", "DispatchKeySet", "Generator", "Graph", "Node", "Value
 class DispatchKey(Enum):
     """Whose kernels torch would take."""
 
-    CPU, CUDA, XPU, Meta, Autograd, AutocastCPU, AutocastCUDA, AutocastXPU, CompositeImplicitAutograd, Undefined = (auto() for _ in range(10))
+    Undefined, CPU, CUDA, XPU, Meta = auto(), auto(), auto(), auto(), auto()
+    Autograd, AutocastCPU, AutocastCUDA, AutocastXPU, CompositeImplicitAutograd = auto(), auto(), auto(), auto(), auto()
 
 
 class DispatchKeySet(frozenset[Any]):
@@ -26,15 +28,15 @@ class DispatchKeySet(frozenset[Any]):
         return super().__new__(cls, keys)
 
 
-class StreamContext(nullcontext[None]):
+class _Unchanged(nullcontext[None]):
     """A context in which nothing changes."""
 
     def __init__(self, *_: Any) -> None:
         super().__init__()
 
 
-_ExcludeDispatchKeyGuard = _IncludeDispatchKeyGuard = _AutoDispatchBelowAutograd = _DisableTorchDispatch = DisableTorchFunction = StreamContext
-DisableTorchFunctionSubclass = StreamContext
+_ExcludeDispatchKeyGuard = _IncludeDispatchKeyGuard = _AutoDispatchBelowAutograd = _DisableTorchDispatch = _Unchanged
+DisableTorchFunction = DisableTorchFunctionSubclass = _Unchanged
 
 
 class Graph:
@@ -58,17 +60,19 @@ def _log_api_usage_once(*_: Any) -> None:
 
 
 def _get_accelerator() -> Any:
-    return devices.accelerator() or device("cpu")
+    return devices.accelerator() or find_device("cpu")
 
 
 def _get_privateuse1_backend_name() -> str:
     return "privateuseone"
 
 
-def _set_none(*_: Any) -> bool:
+def _false(*_: Any) -> bool:
+    """False; what is to be set is not."""
     return False
 
 
-_jit_set_texpr_fuser_enabled = _jit_set_profiling_mode = _jit_set_profiling_executor = _jit_override_can_fuse_on_gpu = _set_none
-_jit_override_can_fuse_on_cpu = _jit_set_nvfuser_enabled = _jit_set_nvfuser_guard_mode = _jit_can_fuse_on_gpu = _jit_can_fuse_on_cpu = _set_none
-_is_torch_function_enabled = _len_torch_function_stack = _set_none
+_is_torch_function_enabled = _len_torch_function_stack = _false
+_jit_set_texpr_fuser_enabled = _jit_set_profiling_mode = _jit_set_profiling_executor = _false
+_jit_override_can_fuse_on_gpu = _jit_override_can_fuse_on_cpu = _jit_can_fuse_on_gpu = _jit_can_fuse_on_cpu = _false
+_jit_set_nvfuser_enabled = _jit_set_nvfuser_guard_mode = _false

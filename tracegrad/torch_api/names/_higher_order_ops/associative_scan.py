@@ -10,10 +10,11 @@ import optree
 import tracegrad as tg
 
 
-def associative_scan(combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
+def associative_scan(combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False,
+                     combine_mode: str = "pointwise") -> Any:
     """Element i along `dim` is combine_fn of all elements up to i, in a number of steps that grows as log n (Hillis & Steele 1986).
 
-    xs: a tensor, or a container of tensors of one size along dim, which combine_fn takes and gives as a whole. reverse: from the last one on.
+    xs: a tensor, or a container of tensors of one size along dim, which combine_fn takes and gives as a whole. reverse: from the last on.
     """
     leaves, tree = optree.tree_flatten(xs)
     if reverse:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-import tracegrad as tg
+from tracegrad.tensors.tensor import Tensor
 
-Variable = tg.Tensor
+Variable = Tensor

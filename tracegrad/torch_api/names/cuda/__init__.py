@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import tracegrad as tg
+from tracegrad.errors import DeviceError
+from tracegrad.errors import OutOfMemoryError as OutOfMemoryError
+from tracegrad.execute.deferred import synchronize as wait
 from tracegrad.torch_api import devices
-
-OutOfMemoryError = tg.OutOfMemoryError
 
 
 def is_available() -> bool:
@@ -53,7 +53,7 @@ def get_device_properties(device: Any = None) -> Any:
 def _named(what: str) -> Any:
     found = devices.accelerator()
     if found is None:
-        raise tg.DeviceError(f"torch.cuda.{what}: there is no CUDA; `python -m tracegrad run --device gpu` names the device that is taken for it")
+        raise DeviceError(f"torch.cuda.{what}: there is no CUDA; `python -m tracegrad run --device gpu` names the device to take for it")
     return found
 
 
@@ -64,7 +64,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 def synchronize(device: Any = None) -> None:
     """Wait until everything that was asked for is computed."""
-    tg.synchronize()
+    wait()
 
 
 def memory_allocated(device: Any = None) -> int:
@@ -93,7 +93,7 @@ class Stream:
         pass
 
     def synchronize(self) -> None:
-        tg.synchronize()
+        wait()
 
     def wait_stream(self, stream: Any) -> None:
         """Nothing: what was asked for before is done before."""
@@ -108,7 +108,7 @@ class Event:
         self._at = 0.0
 
     def record(self, stream: Any = None) -> None:
-        tg.synchronize()
+        wait()
         self._at = time.perf_counter()
 
     def synchronize(self) -> None:

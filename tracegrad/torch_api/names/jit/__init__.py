@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from tracegrad.torch_api.names._markers import unchanged
 
+__all__ = ["Final"]
+
 ignore = export = unused = script_if_tracing = _script_if_tracing = interface = unchanged
-Final = None
+
 
 
 class TracerWarning(Warning):
@@ -49,7 +51,7 @@ def annotate(the_type: Any, the_value: Any) -> Any:
     return the_value
 
 
-def isinstance_(obj: Any, kind: Any) -> bool:
+def _isinstance(obj: Any, kind: Any) -> bool:
     return isinstance(obj, kind)
 
 
@@ -62,5 +64,5 @@ _overload_method = _overload
 
 def __getattr__(name: str) -> Any:
     if name == "isinstance":
-        return isinstance_
+        return _isinstance
     raise AttributeError(name)

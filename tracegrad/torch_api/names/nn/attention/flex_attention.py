@@ -76,14 +76,14 @@ def flex_attention(query: Any, key: Any, value: Any, score_mod: Callable[..., An
                    scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False, kernel_options: Any = None) -> Any:
     """softmax(score_mod(query @ key.T * scale)) @ value, where the mask lets a query see a key; 0 for a query that sees none.
 
-    query: (B, H, L, E); key: (B, H or a divisor of it if enable_gqa, S, E); value: (..., S, Ev). score_mod(score, batch, head, query, key) gives
-    the score; scale: 1 / sqrt(E) by default. return_lse: also the logarithm of each row's sum, (B, H, L).
+    query: (B, H, L, E); key: (B, H or a divisor of it if enable_gqa, S, E); value: (..., S, Ev). score_mod(score, batch, head, query, key)
+    gives the score; scale: 1 / sqrt(E) by default. return_lse: also the logarithm of each row's sum, (B, H, L).
 
     Raises ArgumentError if the numbers of heads differ without enable_gqa.
     """
     if query.shape[1] != key.shape[1]:
         if not enable_gqa or query.shape[1] % key.shape[1]:
-            raise tg.ArgumentError(f"flex_attention: query has {query.shape[1]} heads, key {key.shape[1]}; enable_gqa=True takes a multiple")
+            raise tg.ArgumentError(f"flex_attention: query has {query.shape[1]} heads, key {key.shape[1]}; a multiple needs enable_gqa")
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
     places = _places(scores.shape, scores.device)
