@@ -45,6 +45,8 @@ OTHERS = {
     "support.philox": {"_last": "one entry"},
     "support.random_state": {"_state": "state: the random stream"},
     "support.dtypes": {"_default_float": "state: the default dtype"},
+    "torch_api.names.hub": {"_dir": "state: a setting"},
+    "torch_api.names.ops": {"_registered": "the operations that a program registers"},
     "tensors.settings": {"_deterministic": "state: a setting"},
     "tensors.tensor": {"PRINTING": "state: how tensors are printed"},
     "ops.arrays.index_checks": {"_conditions": "state: of the code that is recorded"},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from functools import cache
 from types import ModuleType
+
+from tracegrad.support.cache import memoize
 
 # Modules of torch's that are elsewhere here; others have the same path.
 _NN_MODULES = ("activation adaptive batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy linear "
@@ -22,7 +23,7 @@ _ELSEWHERE = {
 }
 
 
-@cache
+@memoize(1024)
 def sources(name: str) -> tuple[str, ...]:
     """The modules that have the names of torch's module `name`, those of `names/` first; empty if it is not here."""
     path = name.partition(".")[2]
