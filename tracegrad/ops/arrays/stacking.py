@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.ir import Aval, Node, Size
 from tracegrad.graph.operators import Operators, public
 from tracegrad.graph.primitive import broadcast_shapes as common_shape
 from tracegrad.graph.primitive import cast, common_dtype, scalar
@@ -310,11 +310,11 @@ def unravel_index(indices: Array, shape: Sequence[int]) -> tuple[Array, ...]:
 
 
 @public("broadcast_shapes", method=False)
-def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+def broadcast_shapes(*shapes: Any) -> Size:
     """The shape that tensors of these shapes have in common: tuples, or sizes of one dimension. ShapeError if there is none."""
     given = [sizes_of("broadcast_shapes", (s,) if isinstance(s, (tuple, list)) else ((s,),)) for s in shapes]
     if any(n < 0 for s in given for n in s):
         raise ShapeError(f"broadcast_shapes: sizes must not be negative, got {given}")
-    return common_shape("broadcast_shapes", given) if given else ()
+    return Size(common_shape("broadcast_shapes", given) if given else ())
 
 
