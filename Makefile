@@ -15,6 +15,7 @@
 #   make kernels-diff REV=HEAD~1   what the kernels of a corpus of programs look like now and at another commit
 #   make check      lint, types and import rules only
 #   make array-api  the consortium's suite for the array API standard, on tracegrad.array_api (ARRAY_API_TESTS: a copy of it; else it is cloned)
+#   make test-torch-programs   models of transformers and timm, as they are, on tracegrad and beside torch (which it installs)
 #   make coverage-table   docs/coverage.md: what each public function does, found by calling it
 #
 # Settings: PYTHON (the interpreter to start from), VENV (the environment), JOBS (pytest workers), ARGS (passed on),
@@ -31,7 +32,7 @@ EXAMPLES ?= 20
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: demo test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -49,6 +50,9 @@ test: check
 
 test-all: check $(VENV)/.installed-test-all
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
+
+test-torch-programs: $(VENV)/.installed-torch-programs
+	$(BIN)/python -m tests.torch_api.beside_torch $(ARGS)
 
 # The version of the standard and of its suite that docs/array_api.md speaks of. (After a space, pytest would take the file's folder for one of
 # tests, and load its conftest.py.)

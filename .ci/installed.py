@@ -18,7 +18,7 @@ import numpy as np
 import tracegrad as tg
 
 checkout = sys.argv[1]
-names = ["tracegrad", *(module.name for module in pkgutil.walk_packages(tg.__path__, "tracegrad."))]
+names = ["tracegrad", *(module.name for module in pkgutil.walk_packages(tg.__path__, "tracegrad.") if module.name != "tracegrad.as_torch")]
 for name in names:
     file = importlib.import_module(name).__file__ or ""
     assert not file.startswith(checkout), f"{name} was imported from the checkout: {file}"
@@ -69,3 +69,7 @@ for page in (Path(checkout, "README.md"), *sorted(Path(checkout, "docs").glob("*
             exec(compile(block[1], name, "exec"), namespace)
         blocks += 1
 print(f"{len(names)} modules import; a gradient came out right; files are written and read; {blocks} blocks of the documents run")
+
+import tracegrad.as_torch  # noqa: E402  (last: from here on torch's names are tracegrad's)
+
+assert importlib.import_module("torch").nn.Linear is tg.nn.Linear

@@ -14,7 +14,6 @@ from tracegrad.codegen.graph.attention import attention, written
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
 from tracegrad.codegen.graph.halves import halves
-from tracegrad.codegen.graph.paddings import paddings
 from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
@@ -32,8 +31,11 @@ from tracegrad.config import config
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.verify import verify
 from tracegrad.ops.primitives.dynamic_slice import in_slices
+from tracegrad.passes.loops import hoisted
+from tracegrad.passes.paddings import Limits, paddings
 from tracegrad.support.modes import without_collection
 from tracegrad.support.plan import Plan, Target
+from tracegrad.support.tuning import tuning
 
 Pass = Callable[[Graph, Target], Graph]
 
@@ -42,6 +44,7 @@ def passes() -> list[tuple[str, Pass]]:
     """The pipeline for one graph."""
     settled: set[Node] = set()                                       # what `simplify` has found nothing to do about
     return [
+        ("loops", lambda graph, target: hoisted(graph)),             # what is slow and the same in all turns, before them
         ("dynamic_slice", lambda graph, target: in_slices(graph)),   # slices that start where an operand says
         ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
         ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
@@ -50,11 +53,17 @@ def passes() -> list[tuple[str, Pass]]:
         ("halves", lambda graph, target: halves(graph)),             # sums and powers of halves, in float32
         ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
         ("simplify", lambda graph, target: simplify(graph, settled)),          # algebra, constants, identities, dead code
-        ("paddings", lambda graph, target: paddings(graph)),         # sums of many: concatenations of what is summed
+        ("paddings", lambda graph, target: paddings(graph, limits())),          # sums of many: concatenations of what is summed
         ("attention", attention),                                    # in tiles, or as products and a softmax
         ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
         ("tidy", lambda graph, target: simplify(graph, settled)),    # the reshapes that this left
     ]
+
+
+def limits() -> Limits:
+    """Which sums of paddings kernels had better put together."""
+    numbers = tuning()
+    return Limits(numbers.paddings, numbers.padding_parts, numbers.put_together)
 
 
 assert LOWERINGS, "codegen: no lowerings"

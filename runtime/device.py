@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyopencl as cl
@@ -56,7 +56,29 @@ _PROBE = 1 << 16               # bytes: drivers treat small buffers otherwise
 NO_DRIVER = "no OpenCL driver was found; install one with `pip install pocl-binary-distribution`, or see `python -m tracegrad doctor`"
 
 
-class Device:
+chosen: list[Any] = []          # the device of new tensors, once it was asked for or set
+
+
+class Placed:
+    """What all devices have: `with device:` makes it that of new tensors, in all threads.
+
+    >>> with tg.device("cpu"):
+    ...     x = tg.ones(3)
+    """
+
+    _before: ClassVar[list[list[Any]]] = []         # what was chosen outside of each block
+    index: int | None = None                        # torch's number of a device among those of its type; None: the only one
+
+    def __enter__(self) -> Any:
+        self._before.append(chosen[:])
+        chosen[:] = [self]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        chosen[:] = self._before.pop()
+
+
+class Device(Placed):
     """An OpenCL device (or PoCL's pair of them), with the context, queues and memory pool that live on it.
 
     `target` is what the code generator may know; it is found out when first asked for. `lock` guards everything that enqueues.

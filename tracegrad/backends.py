@@ -6,6 +6,8 @@ may be computed with.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tracegrad.support.modes import float32_matmul
@@ -24,6 +26,18 @@ class Backend:
         return False
 
     is_built = is_available
+
+    @contextmanager
+    def flags(self, **switches: Any) -> Iterator[None]:
+        """A block in which the switches are set otherwise."""
+        before = {name: getattr(self, name) for name in switches}
+        try:
+            for name, value in switches.items():
+                setattr(self, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or name not in vars(self):

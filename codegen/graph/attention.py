@@ -8,6 +8,7 @@ that are repeated, for several heads each (grouped queries, Ainslie et al. 2023)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -17,7 +18,7 @@ from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
 from tracegrad.ops.attention.fused import composed, composed_gradient, too_little
-from tracegrad.ops.attention.pattern import Unlike, Written, written_out
+from tracegrad.ops.attention.pattern import Written, written_out
 from tracegrad.support.dtypes import float32, is_half
 from tracegrad.support.plan import Plain, Target
 from tracegrad.support.tuning import tuning
@@ -65,9 +66,10 @@ FORWARD, BACKWARD = _Forward("attention_forward"), _Gradient("attention_backward
 
 def written(graph: Graph, target: Target) -> Graph:
     """The graph with attention that users wrote out as the operation: where its kernels pay, or the derivative is its already."""
-    found = {node: pair for node in graph if (pair := _as_operation(node)) is not None and not isinstance(pair, str)}
+    found = {node: match for node in graph if isinstance(match := written_out(node), Written)}
     if not found:
         return graph
+    uses = _uses(graph)
     derived = {_key(node) for node in graph if node.fn.name == "attention_gradient"}
     new: dict[Node, Node] = {n: n for n in graph.inputs}
 
@@ -79,10 +81,10 @@ def written(graph: Graph, target: Target) -> Graph:
 
     for node in graph:
         if node in found:
-            match, made = found[node]
-            if _key(made) in derived or (_obstacle(made, target) or _others(match, graph)) is None:
-                with at(node.loc):
-                    new[node] = moved(match.arranged(made))
+            with at(node.loc):
+                made = found[node].operation
+                if _key(made) in derived or (_obstacle(made, target) or _others(found[node], graph, uses)) is None:
+                    new[node] = moved(found[node].arranged(made))
         if node not in new:
             new[node] = rebind(node, tuple([new[o] for o in node.operands]))
     return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
@@ -90,42 +92,35 @@ def written(graph: Graph, target: Target) -> Graph:
 
 def story(graph: Graph, target: Target) -> list[str]:
     """For each attention of a graph, its line, and what became of it or why it did not."""
-    lines = []
+    lines, uses = [], _uses(graph)
     derived = {_key(node) for node in graph if node.fn.name == "attention_gradient"}
     for node in graph:
-        made = (None, node) if node.fn.name == "dot_product_attention" else _as_operation(node)
-        if made is None:
+        match = node if node.fn is ATTENTION else written_out(node)
+        if match is None:
             continue
-        if isinstance(made, str):
-            why: str | None = made
+        if isinstance(match, str):
+            why: str | None = match
         else:
-            match, attention_ = made
-            why = _obstacle(attention_, target)
-            if why is None and match is not None and _key(attention_) not in derived:
-                why = _others(match, graph)
+            with at(node.loc):
+                made = match.operation if isinstance(match, Written) else match
+            why = _obstacle(made, target)
+            if why is None and isinstance(match, Written) and _key(made) not in derived:
+                why = _others(match, graph, uses)
         lines.append(f"attention at {node.loc}: " + ("kernels of its own" if why is None else f"products and a softmax, because {why}"))
     return list(dict.fromkeys(lines))
 
 
-def _as_operation(node: Node) -> tuple[Written, Node] | str | None:
-    """What was found behind a product, and it as the operation; or why that is not attention; None if nothing is like it."""
-    try:
-        match = written_out(node)
-    except Unlike as why:
-        return str(why)
-    if match is None:
-        return None
-    with at(node.loc):
-        return match, bind(ATTENTION, match.operands, match.attrs)
+def _uses(graph: Graph) -> Counter[Node]:
+    """How often each node is an operand or a result."""
+    return Counter([*graph.outputs, *(o for node in graph for o in node.operands)])
 
 
-def _others(match: Written, graph: Graph) -> str | None:
+def _others(match: Written, graph: Graph, uses: Counter[Node]) -> str | None:
     """Why the weights are needed in any case."""
-    outputs = set(graph.outputs)
-    for n in match.inside:
-        if n in outputs or any(user is not match.node and user not in match.inside for user in graph.users(n)):
-            return f"{n.fn.name}, a step of it, is used elsewhere, too (by {'what is returned' if n in outputs else 'another operation'})"
-    return None
+    n = match.used_elsewhere(uses, graph)
+    if n is None:
+        return None
+    return f"{n.fn.name}, a step of it, is used elsewhere, too (by {'what is returned' if n in graph.outputs else 'another operation'})"
 
 
 def attention(graph: Graph, target: Target) -> Graph:
@@ -208,7 +203,7 @@ def _split(node: Node, rest: Sequence[Node]) -> tuple[Sequence[Node], Sequence[N
 def _obstacle(node: Node, target: Target) -> str | None:
     """Why the kernels are not right for it, or do not pay; None if they do."""
     q, k, v = node.operands[:3]
-    found = too_little(q, k, v, tuning().attention_scores, tuning().attention_width)
+    found = too_little(q, k, v)
     if found is not None:
         return found
     if min(q.shape[0], q.shape[2], v.shape[2]) == 0 or (target.kind == "gpu" and k.shape[1] == 0):

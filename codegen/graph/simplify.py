@@ -18,6 +18,7 @@ from tracegrad.errors import CompilerBug, ShapeError
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import bind, cast, const
+from tracegrad.passes.constants import constant_of, exactly
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind, is_float, is_half, is_int
 
@@ -75,13 +76,6 @@ def _apply(node: Node) -> Node | None:
 # ------------------------------------------------------------------------------------------------------------------- helpers
 
 
-def constant_of(node: Node) -> Any:
-    """The number that every element of `node` is, if it is known; else None."""
-    while node.fn.name in ("expand", "reshape"):
-        node = node.operands[0]
-    return node.attrs["value"] if node.fn.name == "const" else None
-
-
 def filled(value: Any, like: Node) -> Node:
     """`value` in the shape and dtype of `like`."""
     c = const(value, like.dtype)
@@ -100,11 +94,6 @@ def scalar_source(x: Node) -> Node | None:
     if x.aval.size != 1 or x.aval.weak:
         return None
     return x if x.shape == () else op("reshape", x, shape=())
-
-
-def exactly(value: Any, number: float) -> bool:
-    """Whether a constant is this number, the sign of zero included."""
-    return value is not None and bool(value == number) and (number != 0 or dtype_kind(value.dtype) != "f" or not np.signbit(value))
 
 
 # --------------------------------------------------------------------------------------------------------------- elementwise

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Sequence
 
+from tracegrad.passes.liveness import last_uses
+
 
 def assign(sizes: dict[Hashable, int], uses: Sequence[Sequence[Hashable]]) -> tuple[dict[Hashable, int], list[int]]:
     """A block for each temporary, and the blocks' sizes in bytes.
@@ -12,21 +14,12 @@ def assign(sizes: dict[Hashable, int], uses: Sequence[Sequence[Hashable]]) -> tu
     sizes: bytes of each; uses: the temporaries that each launch touches, in launch order. A linear scan: a temporary takes the
     freed block that fits best (the smallest that is large enough, else the largest, which grows), or a new one.
     """
-    first: dict[Hashable, int] = {}
-    last: dict[Hashable, int] = {}
-    for step, touched in enumerate(uses):
-        for t in touched:
-            first.setdefault(t, step)
-            last[t] = step
-    ends: dict[int, list[Hashable]] = {}
-    for t, step in last.items():
-        ends.setdefault(step, []).append(t)
     block_of: dict[Hashable, int] = {}
     blocks: list[int] = []
     free: list[tuple[int, int]] = []                        # those that nothing is in: their sizes and numbers, in order
-    for step, touched in enumerate(uses):
+    for touched, ends in zip(uses, last_uses(uses), strict=True):
         for t in dict.fromkeys(touched):
-            if first[t] != step:
+            if t in block_of:
                 continue
             size = -(-sizes[t] // 64) * 64
             i = bisect_left(free, (size, 0))
@@ -41,6 +34,6 @@ def assign(sizes: dict[Hashable, int], uses: Sequence[Sequence[Hashable]]) -> tu
                 blocks.append(size)
                 found = len(blocks) - 1
             block_of[t] = found
-        for t in ends.get(step, ()):
+        for t in ends:
             insort(free, (blocks[block_of[t]], block_of[t]))
     return block_of, blocks

@@ -9,7 +9,7 @@ from tests.helpers.marks import one_of
 from tracegrad import nn
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.plan.loop_parts import of_part, parts_of
-from tracegrad.control_flow.scan import Loop
+from tracegrad.control_flow.loop import Loop
 from tracegrad.execute.compile import executable_graph
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.support.plan import Target

@@ -1,4 +1,4 @@
-"""Loops by numpy (control_flow/numpy_loop.py): what is computed before, in and after the turns is what the interpreter makes, turn by
+"""Loops by NumPy (tracegrad/numpy_backend/): what is computed before, in and after the turns is what the interpreter makes, turn by
 turn."""
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import pytest
 
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.derivatives import variable
-from tracegrad.control_flow import numpy_loop, scan
+from tracegrad.control_flow import scan
+from tracegrad.control_flow.loop import Loop
 from tracegrad.graph.ir import Aval, topological
 from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.nn.modules import recurrent
-from tracegrad.numpy_backend import numpy_program
+from tracegrad.numpy_backend import generated, numpy_program
+from tracegrad.numpy_backend.interpreter import run_loop
+from tracegrad.numpy_backend.numpy_program import LoopRoutine
 from tracegrad.ops.primitives.movement import reshape
 
 
@@ -97,7 +100,7 @@ def made(program, n, m, length, reverse, dtype):
     lasts, stacks = scan.turned(lambda c, x: program(c, x, given[-1]), given[:3], given[3:4], reverse)
     outs = [*lasts, *stacks]
     grads = derivatives.vjp(outs, given, [placeholder(o.aval) for o in outs])
-    return [node for node in topological([*outs, *(g for g in grads if g is not None)]) if isinstance(node.fn, scan.Loop)]
+    return [node for node in topological([*outs, *(g for g in grads if g is not None)]) if isinstance(node.fn, Loop)]
 
 
 @pytest.mark.parametrize(("length", "n", "m", "dtype", "reverse"), [
@@ -113,11 +116,11 @@ def test_turns_are_the_interpreters(program, length, n, m, dtype, reverse):
     for loop, operands in found.items():
         arrays = [(0.3 * rng.standard_normal(o.shape)).astype(o.dtype) for o in operands]
         before = [a.copy() for a in arrays]
-        wanted, _ = loop.run(arrays)
+        wanted, _ = run_loop(loop, arrays)
         count = len(wanted)
         for used in (range(count), range(0, count, 2), range(count - 1, count)):
             for _ in range(2 if used == range(count) else 1):
-                results = loop.turns(tuple(used))(*arrays)
+                results = LoopRoutine.of(loop, tuple(used))(*arrays)
                 for i, y in zip(used, results, strict=True):
                     assert (y.shape, y.dtype) == (wanted[i].shape, wanted[i].dtype)
                     np.testing.assert_allclose(y, wanted[i], rtol=3e-5 if dtype == np.float32 else 1e-12, atol=1e-5 * abs(wanted[i]).max())
@@ -126,7 +129,7 @@ def test_turns_are_the_interpreters(program, length, n, m, dtype, reverse):
 
 def computed(loop):
     """What computes all results of a loop, as new."""
-    return numpy_loop.turns(loop.graph, loop.body.carries, loop.body.rows, loop.length, loop.reverse, range(len(loop._avals)))
+    return LoopRoutine(loop, range(len(loop._avals)))
 
 
 def any_program(seed):
@@ -168,20 +171,20 @@ SHAPES = [(9, 7, 13, np.float32, False), (5, 13, 7, np.float16, True), (2, 12, 6
     *((program, *shape) for program in PROGRAMS for shape in SHAPES),
     *((any_program(seed), *SHAPES[seed % 4]) for seed in range(32)),
     *(pytest.param(any_program(seed), *SHAPES[seed % 4], marks=pytest.mark.slow) for seed in range(32, 600))])
-def test_written_turns_have_the_bits_of_turns_one_by_one(program, length, n, m, dtype, reverse):
+def test_written_turns_have_the_bits_of_turns_one_by_one(program, length, n, m, dtype, reverse, monkeypatch):
+    monkeypatch.setattr(numpy_program, "WRITTEN", 12)
     rng = np.random.default_rng(length)
     found = {}
     for node in made(program, n, m, length, reverse, np.dtype(dtype)):
         found.setdefault(node.fn, node.operands)
     for loop, operands in found.items():
         compute = computed(loop)
-        turning, = (cell.cell_contents for cell in compute.__closure__ if isinstance(cell.cell_contents, numpy_loop._Turns))
         arrays, others = ([(0.3 * rng.standard_normal(o.shape)).astype(o.dtype) for o in operands] for _ in range(2))
         with np.errstate(all="ignore"):
             wanted = [np.array(y) for y in compute(*arrays)]
-            assert turning.written is None                          # too few turns for one call
+            assert compute.turns.written is None                          # too few turns for one call
             compute(*others)
-            assert turning.written is not None
+            assert compute.turns.written is not None
             again = compute(*arrays)
             compute(*others)                                        # which must not change what was given
         for y, z in zip(wanted, again, strict=True):
@@ -195,8 +198,8 @@ def test_turns_of_an_lstm_need_few_operations():
     operands = [np.ones((9, *p.shape) if 3 <= i < 4 else p.shape, p.dtype) for i, p in enumerate(loop.graph.inputs)]
     texts = []
     with pytest.MonkeyPatch.context() as patch:
-        read = numpy_program._read
-        patch.setattr(numpy_program, "_read", lambda text: texts.append(text) or read(text))
+        read = generated._read
+        patch.setattr(generated, "_read", lambda text: texts.append(text) or read(text))
         compute = computed(loop)
         for _ in range(3):
             compute(*operands)
@@ -215,8 +218,8 @@ def test_most_of_an_lstms_derivative_is_before_its_turns(monkeypatch):
 
     monkeypatch.setattr(numpy_program.Routine, "__init__", counted)
     loop, = {node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if node.fn.reverse}
-    loop.turns(tuple(i for i, o in enumerate(loop.graph.outputs) if o not in loop.graph.inputs))
-    turn, before, after = sizes
+    LoopRoutine(loop, [i for i, o in enumerate(loop.graph.outputs) if o not in loop.graph.inputs])
+    before, after, turn = sizes
     assert turn <= 33                                   # of 53; what the gates are, the first loop has kept
     assert before >= 20
     assert after == 2                                   # the sum of the gradients of the weights: no addition in a turn

@@ -16,9 +16,9 @@ from tests.helpers.kernels import CPU, TARGETS, Checked
 from tests.helpers.marks import one_of
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.control_flow import functions
-from tracegrad.control_flow import scan as loops
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.printing import to_text
+from tracegrad.numpy_backend import interpreter as rules
 from tracegrad.support.plan import Loop
 from tracegrad.support.tuning import Tuning, tuned
 
@@ -950,8 +950,8 @@ def test_backward_of_a_traced_step_and_from_outside():
 def test_a_backward_from_outside_runs_the_loop_once(interpreter, monkeypatch):
     """The trace hands out what it kept."""
     runs = []
-    run = loops.Loop.run
-    monkeypatch.setattr(loops.Loop, "run", lambda self, arrays: (runs.append(self.reverse), run(self, arrays))[1])
+    run = rules.run_loop
+    monkeypatch.setattr(rules, "run_loop", lambda loop, arrays: (runs.append(loop.reverse), run(loop, arrays))[1])
     w, xs = numbers(5, 5).requires_grad_(), numbers(13, 5)
 
     @tg.trace

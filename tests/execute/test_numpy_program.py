@@ -8,22 +8,29 @@ import pytest
 import tracegrad as tg
 from tracegrad import nn
 from tracegrad.errors import LinAlgError
+from tracegrad.execute import policy
 from tracegrad.execute.compile import Work
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.primitive import placeholder
 from tracegrad.nn import functional as F
-from tracegrad.numpy_backend import numpy_program
+from tracegrad.numpy_backend import generated, numpy_program
 from tracegrad.numpy_backend.numpy_program import Routine
+from tracegrad.numpy_backend.ordered import ordered
 from tracegrad.tensors.tensor import Tensor
 
 
-def made_of(fn, *arrays):
-    """The Routine of `fn` on tensors like these, and its constants."""
+def work_of(fn, *arrays):
+    """The Work of `fn` on tensors like these."""
     nodes = [placeholder(tg.from_numpy(a)._n.aval) for a in arrays]
     device = tg.device()
     results = fn(*[Tensor(n, device) for n in nodes])
     found = [resolve(r._n) for r in (results if isinstance(results, tuple) else (results,))]
-    work = Work(found, device, inputs=nodes)
+    return Work(found, device, inputs=nodes)
+
+
+def made_of(fn, *arrays):
+    """The Routine of `fn` on tensors like these, its constants and its operations."""
+    work = work_of(fn, *arrays)
     return Routine(work.order, work.places, work.ends), [n.attrs["value"] for n in work.constants], work.order
 
 
@@ -89,6 +96,7 @@ def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy)
 
 def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monkeypatch):
     monkeypatch.setattr(numpy_program, "LINES", 10)
+    monkeypatch.setattr(generated, "LINES", 10)
     random = np.random.default_rng(0)
     x = random.standard_normal((7, 12)).astype(np.float32)
 
@@ -101,7 +109,7 @@ def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monk
     made, constants, order = made_of(long, x)
     expected = numpy_program.WRITTEN * (1 + len(made.steps) // 10)
     assert expected > 3 * numpy_program.WRITTEN
-    kept = numpy_program._read.cache_info().currsize
+    kept = generated._read.cache_info().currsize
     for turn in range(expected + 3):
         x = random.standard_normal((7, 12)).astype(np.float32)
         found, = made([x], constants, order, [])
@@ -110,7 +118,7 @@ def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monk
         for k in range(24):
             wanted = np.tanh(wanted * np.float32(0.9) + x) if k % 2 else wanted - x
         np.testing.assert_array_equal(found, wanted)
-    assert numpy_program._read.cache_info().currsize == kept
+    assert generated._read.cache_info().currsize == kept
 
 
 def test_steps_of_thousands_of_operations(monkeypatch):
@@ -204,9 +212,16 @@ def test_paddings_that_do_not_overlap_are_put_together(dtype, on_numpy):
     def of_ones(x):
         return nn.functional.pad(x[:, :3], (0, 9), value=1.0) + nn.functional.pad(x[:, 7:], (7, 0))
 
+    def of_negative_zeros(x):
+        return nn.functional.pad(x[:, :3], (0, 9), value=-0.0) + nn.functional.pad(x[:, 7:], (7, 0), value=-0.0)
+
+    def on_top(x):
+        return nn.functional.pad(x[:, :3], (0, 9)) + nn.functional.pad(x[:, 3:6], (0, 9))
+
     x = np.random.default_rng(0).standard_normal((7, 12)).astype(dtype)
     x[2, 5], x[1, 8] = -0.0, np.nan
-    for fn, together in ((split, 1), (left_out, 1), (overlapping, 0), (of_ones, 0), (lambda x: split(x)[0], 1)):
+    for fn, together in ((split, 1), (left_out, 1), (overlapping, 0), (of_ones, 0), (of_negative_zeros, 0), (on_top, 0),
+                         (lambda x: split(x)[0], 1)):
         made, constants, order = made_of(fn, x)
         assert sum(s.fn.name == "add" and not isinstance(s.rule, np.ufunc) for s in made.steps) == together
         found = [made([x], constants, order, []) for _ in range(numpy_program.WRITTEN + 2)]
@@ -217,6 +232,51 @@ def test_paddings_that_do_not_overlap_are_put_together(dtype, on_numpy):
         for results in found:
             for f, w in zip(results, wanted, strict=True):
                 assert f.tobytes() == w.tobytes()
+
+
+def test_a_history_that_was_freed_has_paddings_put_together(monkeypatch):
+    """The routine of a backward is prepared when the nodes that it was recorded from have let go of their operands."""
+    if tg.device().kind == "numpy" or not tg.device().in_host_memory:
+        pytest.skip("kernels or the interpreter")
+    monkeypatch.setattr(tg.config, "eager", True)
+    w = tg.tensor(np.random.default_rng(0).standard_normal((5, 12)).astype(np.float32), requires_grad=True)
+
+    def normal(w):
+        return F.gelu(F.layer_norm(w, (12,)))
+
+    def loss(w):
+        a, b, c = normal(w).split((3, 4, 5), 1)
+        return a.sum() * 2.0 + (b * b).sum() + c.sin().sum()
+
+    wanted = tg.trace(tg.grad(loss))(w.detach()).numpy()
+    for _ in range(3):
+        normal(w).sum().backward()                              # the calls are known then, so what they are part of is prepared at once
+    for _ in range(numpy_program.WRITTEN + 3):
+        w.grad = None
+        loss(w).backward()
+        np.testing.assert_allclose(w.grad.numpy(), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_what_passes_change_reports_as_before(on_numpy):
+    """Two gathers, one of what the paddings make: what they report comes in the order of the operations, of whoever's they are."""
+    def several(x, i, j):
+        parts = [nn.functional.pad(p, (a, 6 - a)) for p, a in zip(x.split(6, 1), (0, 6), strict=True)]
+        return x[j] * 2.0, (parts[0] + parts[1])[i], x[i].sum()
+
+    random = np.random.default_rng(0)
+    x = random.standard_normal((7, 12)).astype(np.float32)
+    work = work_of(several, x, np.array([0, 1]), np.array([2, 3]))
+    made = Routine(work.order, work.places, work.ends)
+    assert not any(node.fn.name == "pad" for node in ordered(work.order, work.places, work.ends).nodes)
+    for low, high in ((0, 6), (-9, 6), (3, 8), (-8, 11)):
+        inputs = [x, np.array([low, 1]), np.array([1, high])]
+        notes, wanted = [], []
+        found = made(inputs, [n.attrs["value"] for n in work.constants], work.order, notes)
+        values = policy._once(work.order, work.places, work.ends, inputs, wanted)
+        assert notes == wanted
+        assert any(notes) == (low < -7 or high > 6)
+        for f, w in zip(found, values, strict=True):
+            assert f.tobytes() == w.tobytes()
 
 
 def test_routines_that_differ_in_sizes_share_their_text(on_numpy):

@@ -65,7 +65,7 @@ MUTATIONS = [
              "tuple(c[i] for c in arguments.values())", "tuple(c[0] for c in arguments.values())"),
     Mutation("an argument in place of several offsets is not shifted", "codegen/plan/parameterize.py",
              "c[0] - place[step][1]) if step in place", "0) if step in place"),
-    Mutation("a sum of paddings keeps -0.0", "codegen/graph/paddings.py", "and covered[low] < len(terms)", "and False"),
+    Mutation("a sum of paddings keeps -0.0", "tracegrad/passes/paddings.py", "_plus_zero(whole) if alike", "whole if alike"),
     Mutation("a loop's turn writes the carry that it reads", "codegen/plan/loop_steps.py",
              "place.shift % place.count", "max(0, place.shift - 1) % place.count"),
     Mutation("what changes from turn to turn is taken out of the loop", "codegen/plan/loop_steps.py",

@@ -146,7 +146,7 @@ TABLES = {
     "codegen/lower/matrices/small_matrices.py": "the factorisations that it writes",
     "tracegrad/inspection/python_source.py": "how Python writes what is no plain call",
     "tracegrad/tensors/methods.py": "names of methods and in-place methods", "tracegrad/tensors/tensor.py": "how views are undone",
-    "tracegrad/control_flow/functions.py": "the operations that it makes",
+    "tracegrad/control_flow/cond.py": "the operations that it makes", "tracegrad/control_flow/functions.py": "the operations that it makes",
     "tracegrad/nn": "names of functions",
     "tracegrad/array_api": "names of functions", "tracegrad/masked.py": "names of functions",
 }

@@ -39,12 +39,14 @@ OTHERS = {
     "execute.policy": {"AT_ONCE": "a count", "counts": "counts", "_reasons": "counts"},
     "execute.plan_cache": {"counts": "counts"},
     "runtime.programs.program": {"counts": "counts"},
-    "execute.compile": {"compiled": "a count", "_chosen": "state: the default device",
+    "execute.compile": {"compiled": "a count", "aliases": "state: names of the default device",
                         "_detached": "state: what is to be cut from its history"},
     "execute.deferred": {"waiting": "state: the pending work", "flushes": "a count"},
     "support.philox": {"_last": "one entry"},
     "support.random_state": {"_state": "state: the random stream"},
     "support.dtypes": {"_default_float": "state: the default dtype"},
+    "torch_api.names.hub": {"_dir": "state: a setting"},
+    "torch_api.names.ops": {"_registered": "the operations that a program registers"},
     "tensors.settings": {"_deterministic": "state: a setting"},
     "tensors.tensor": {"PRINTING": "state: how tensors are printed"},
     "ops.arrays.index_checks": {"_conditions": "state: of the code that is recorded"},
@@ -52,7 +54,8 @@ OTHERS = {
     "autograd.forward_ad": {"_levels": "state: the levels that are open"},
     "nn.utils.parametrize": {"_within": "state: the blocks that are open", "_values": "of the blocks that are open, with which it ends"},
     "codegen.kernel.run.memory": {"group_arrays": "of the group that runs"},
-    "runtime.device": {"_devices": "as many as the drivers have", "_decided": "state: the default device"},
+    "runtime.device": {"_devices": "as many as the drivers have", "_decided": "state: the default device",
+                       "chosen": "state: the default device"},
 }
 
 

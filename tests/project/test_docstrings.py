@@ -13,7 +13,7 @@ import tracegrad as tg
 from tracegrad import nn
 
 MODULES = [info.name for info in pkgutil.walk_packages(tg.__path__, "tracegrad.")
-           if not info.name.startswith(("tracegrad.codegen", "tracegrad.runtime")) and not info.name.endswith("__main__")]
+           if not info.name.startswith(("tracegrad.codegen", "tracegrad.runtime")) and not info.name.endswith(("__main__", "as_torch"))]
 
 
 class Said(doctest.OutputChecker):

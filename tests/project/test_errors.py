@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad.execute import compile as tg_compile
 from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
 from tracegrad.nn import functional as F
 from tracegrad.runtime import device as runtime_device
@@ -189,7 +188,7 @@ def test_half_precision_needs_no_half_arithmetic(opencl):
 def test_no_driver(monkeypatch):
     monkeypatch.setattr(runtime_device, "_devices", [])
     monkeypatch.setattr(runtime_device, "_discover", list)
-    monkeypatch.setattr(tg_compile, "_chosen", [])
+    monkeypatch.setattr(runtime_device, "chosen", [])
     for call in (lambda: tg.tensor([1.0]), lambda: tg.zeros(3), lambda: tg.set_device("gpu"), tg.trace(lambda: tg.ones(3))):
         with pytest.raises(tg.NoDriverError) as caught:
             call()

@@ -27,8 +27,6 @@ LONG = {
     "codegen/lower/rows/rows_cpu.py": 850,
     "codegen/plan/loop_steps.py": 550,
     "codegen/tile/matrix.py": 550,
-    "tracegrad/control_flow/functions.py": 650,
-    "tracegrad/control_flow/scan.py": 750,
     "tracegrad/execute/compile.py": 750,
     "tracegrad/nn/module.py": 550,                  # one class with torch's methods, most of which are three lines
     "tracegrad/tensors/call_trie.py": 600,
@@ -38,7 +36,7 @@ LONG_FUNCTIONS = {
     "codegen/conv/weight_grad.py": {"_main"}, "codegen/lower/attention.py": {"backward"}, "codegen/lower/matrices/eig_qr.py": {"_vectors"},
     "codegen/lower/matrices/jacobi.py": {"svd"}, "codegen/plan/loop_steps.py": {"_bind"}, "tracegrad/tensors/call_trie.py": {"follow"},
 }
-FULL = {"codegen/kernel": 24, "tracegrad/nn/modules": 17}       # folders of more modules; those of layers are torch's
+FULL = {"tracegrad": 13, "codegen/kernel": 22, "tracegrad/nn/modules": 17}      # folders of more modules; those of layers are torch's
 
 
 def paths(*folders: str) -> list[Path]:
@@ -137,6 +135,6 @@ def test_folders_make_no_circle(type_checking):
 
 def test_the_house_has_few_floors():
     chain = floors(imports(False))
-    assert len(chain) <= 45, chain
+    assert len(chain) <= 44, chain
     above = floors(folders(imports(False)))
-    assert len(above) <= 11, above
+    assert len(above) <= 15, above

@@ -22,13 +22,12 @@ from tracegrad.graph.leaves import Bundle, CustomCall
 from tracegrad.graph.locations import located, on_behalf_of
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, in_registry, placeholder, unique
 from tracegrad.ops.attention.fused import too_little
-from tracegrad.ops.attention.pattern import Unlike, Written, written_out
+from tracegrad.ops.attention.pattern import Written, written_out
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.ops.primitives.reduction import sum_to
 from tracegrad.support.cache import listed
 from tracegrad.support.dtypes import float32, is_half
 from tracegrad.support.modes import state
-from tracegrad.support.tuning import tuning
 
 _CONJ, _CAST, _OUTPUT, _MUL = REGISTRY["conj"], REGISTRY["cast"], REGISTRY["output"], REGISTRY["mul"]
 _MATMUL, _ATTENTION_GRADIENT = REGISTRY["matmul"], REGISTRY["attention_gradient"]
@@ -118,22 +117,14 @@ def _attention(node: Node, live: set[Node], wanted: set[Node], uses: dict[Node, 
     It cannot where somebody sees what lies between (by a hook, as an input of the derivative), and had better not where that was computed
     already, or has other users that are derived. uses: of each node by others; counted when it is first asked for.
     """
-    limits = tuning()
-    try:
-        written = written_out(node)
-    except Unlike:
-        return None
-    if written is None:
-        return None
-    q, k, v, *_ = written.operands
-    if too_little(q, k, v, limits.attention_scores, limits.attention_width) is not None:
+    written = written_out(node)
+    if not isinstance(written, Written) or too_little(*written.operands[:3]) is not None:
         return None
     if any(n in wanted or n.value is not None or n in HOOKS for n in written.inside):
         return None
     if not uses:
         uses.update(Counter(o for n in live for o in n.operands))
-    own = Counter(o for n in (node, *written.inside) if n in live for o in n.operands)
-    return None if any(uses[n] > own[n] for n in written.inside if n in uses) else written
+    return written if written.used_elsewhere(uses, live) is None else None
 
 
 def dependents(outputs: Sequence[Node], inputs: Sequence[Node], older: Container[Node] = ()) -> list[Node]:

@@ -2,7 +2,7 @@
 
 Where values can be looked at (outside @trace and vmap), `cond` and `while_loop` are plain Python on them. Elsewhere
 - `cond` records both branches and selects between their results. Its derivative is a cond again (`Choice`), so that what the
-  branch not taken would give (often NaN) reaches neither value nor derivative, at any order;
+  branch not taken would give (often NaN) reaches neither value nor derivative, at any order (cond.py);
 - `while_loop` is a step of the plan that runs compiled programs for the condition and the body, and reads the condition
   between them (while_loop.py);
 - `scan` is one operation whose body is recorded and compiled once (scan.py).
@@ -18,179 +18,27 @@ from typing import Any
 import numpy as np
 import optree
 
-from tracegrad.autodiff.batching import batch
-from tracegrad.autodiff.derivatives import dense, stand_in, substituted, that_matter, variable, vjp
+from tracegrad.autodiff.derivatives import dense, stand_in, substituted
+from tracegrad.control_flow.cond import cond
+from tracegrad.control_flow.loop import Body
 from tracegrad.control_flow.loop_detection import Turns
-from tracegrad.control_flow.scan import Body, loop_nodes, turn_draws
+from tracegrad.control_flow.recorded import agreed, flattened, on_one_device, read_outside
+from tracegrad.control_flow.scan import loop_nodes, turn_draws
 from tracegrad.control_flow.while_loop import while_nodes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tracegrad.graph.ir import Aval, Node, own_nodes, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.operators import public
-from tracegrad.graph.primitive import REGISTRY, as_node, bind, cast, different_devices, iota, placeholder
-from tracegrad.ops.arrays.index_checks import counts_where
+from tracegrad.graph.primitive import REGISTRY, as_node, bind, cast, iota, placeholder
 from tracegrad.ops.arrays.joining import cat, stack
-from tracegrad.ops.arrays.pointwise import logical_not
 from tracegrad.ops.primitives.movement import concat, narrow, reshape
 from tracegrad.support import dtypes, random_state
-from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
 from tracegrad.tensors.scopes import Recorded
 from tracegrad.tensors.tensor import Tensor, new_tensor
 
-_VARIABLE, _DETACH, _OUTPUT, _PLACEHOLDER, _WHERE = (REGISTRY[name] for name in ("variable", "detach", "output", "placeholder", "where"))
-NodeFn = Callable[[Sequence[Node]], list[Node]]
-
-
-# ------------------------------------------------------------------------------------------------------------------ cond
-
-
-@public("cond", method=False)
-def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *args: Any, operands: Sequence[Any] | None = None) -> Any:
-    """true_fn(*args) if pred else false_fn(*args).
-
-    pred: a bool, or a tensor of one element. args: (nested containers of) tensors, as jax.lax.cond takes them; or, by name, torch's
-    operands: a tuple of them. (Given by place, a tuple is one argument, as in JAX: branches of one argument could mean either.) The
-    branches return the same structure, shapes and dtypes. Where pred has a value it is read and one branch runs. Inside @trace and vmap
-    both are computed and the results selected; derivatives, to any order, are those of the branch taken. A branch must not change outside
-    tensors, nor its arguments, in place there. Raises ShapeError or DTypeError if the branches disagree or pred is not one element,
-    TraceError for an effect in a branch, ArgumentError for both args and operands.
-
-    >>> x = tg.tensor([4.0, 9.0])
-    >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, x)
-    Tensor([2., 3.], device='cpu')
-    >>> tg.cond(x.sum() < 0, lambda x: x.sqrt(), lambda x: x * 0, operands=(x,))
-    Tensor([0., 0.], device='cpu')
-    """
-    if operands is not None:
-        if args or not isinstance(operands, (tuple, list)):
-            raise ArgumentError(f"cond: operands must be a tuple, and all of them; got {type(operands).__name__} and {len(args)} more")
-        args = tuple(operands)
-    if not isinstance(pred, Tensor):
-        return (true_fn if pred else false_fn)(*args)
-    if pred.numel() != 1:
-        raise ShapeError(f"cond: pred has shape {pred.shape}; it must be one element, use any(), all(), or tg.where to choose by element")
-    if state.trace is None and not state.examples:
-        return (true_fn if bool(pred) else false_fn)(*args)
-    packed: Any = args
-    flat, tree = optree.tree_flatten(packed, none_is_leaf=True)
-    places = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]
-    nodes = [flat[i]._node() for i in places]
-
-    _on_one_device("cond", [pred, *flat])
-    chosen = reshape(cast(pred._node(), dtypes.bool_), ())
-    refused: Any = logical_not(chosen)
-
-    def recorded(fn: Callable[..., Any], condition: Node) -> tuple[list[Node], list[Node], Any]:
-        inputs = [_input(n) for n in nodes]
-        filled = list(flat)
-        for i, n in zip(places, inputs, strict=True):
-            filled[i] = Tensor(n, pred.device, state.trace)
-        with counts_where(condition), Recorded("cond"):              # the branch not taken reports no index out of range
-            outs, out_tree = _flat("cond", fn(*optree.tree_unflatten(tree, filled)))
-        return inputs, outs, out_tree
-
-    yes, no = recorded(true_fn, chosen), recorded(false_fn, refused)
-    if yes[2] != no[2]:
-        raise ArgumentError(f"cond: the branches return different structures, {yes[2]} and {no[2]}")
-    pairs = [_agreed("cond: the branches return", a, b) for a, b in zip(yes[1], no[1], strict=True)]
-    # All that the branches read but constants: without a derivative, too, it may stand for a row, a carry or an example of what is around.
-    outer = _outer([*(a for a, _ in pairs), *(b for _, b in pairs)], {*yes[0], *no[0]}, lambda n: not n.constant or n in (chosen, refused))
-    operands_ = [*nodes, *outer]
-    results = choose(chosen, _function([*yes[0], *outer], [a for a, _ in pairs]),
-                     _function([*no[0], *outer], [b for _, b in pairs]), operands_)
-    return optree.tree_unflatten(yes[2], [pred._wrap(r) for r in results])
-
-
-def choose(pred: Node, yes: NodeFn, no: NodeFn, operands: Sequence[Node]) -> list[Node]:
-    """The results of `yes` where pred, else of `no`. pred: 0-d, or 1-d if the results have a batch in front."""
-    detached = [bind(_DETACH, (o,), {}) if o.needs_grad else o for o in operands]
-    raw = [_select(pred, a, b) for a, b in zip(yes(detached), no(detached), strict=True)]
-    raw = [bind(_DETACH, (r,), {}) if r.needs_grad else r for r in raw]
-    alike: dict[tuple[int, ...], list[int]] = {}           # results that depend on the same operands are one call
-    for k, r in enumerate(raw):
-        used = set(topological([r], operands_of=that_matter))
-        alike.setdefault(tuple(i for i, d in enumerate(detached) if d in used), []).append(k)
-    out = list(raw)
-    for places, group in alike.items():
-        if any(operands[i].needs_grad for i in places):
-            choice = Choice(_only(yes, group), _only(no, group), places, detached, len(group))
-            call = bind(choice, (*(raw[k] for k in group), pred, *(operands[i] for i in places)), {})
-            for i, k in enumerate(group):
-                if dtype_kind(raw[k].dtype) in "fc":
-                    out[k] = bind(_OUTPUT, (call,), {"index": i, "aval": raw[k].aval})
-    return out
-
-
-def _only(fn: NodeFn, wanted: list[int]) -> NodeFn:
-    """fn with some of its results."""
-
-    def run(values: Sequence[Node]) -> list[Node]:
-        results = fn(values)
-        return [results[k] for k in wanted]
-
-    return run
-
-
-def _select(pred: Node, a: Node, b: Node) -> Node:
-    return bind(_WHERE, (reshape(pred, (*pred.shape, *[1] * (len(a.shape) - len(pred.shape)))), a, b), {})
-
-
-class Choice(CustomCall):
-    """A cond as differentiation sees it: operands are the selected results, the predicate, and the operands of the branches."""
-
-    def __init__(self, yes: NodeFn, no: NodeFn, places: Sequence[int], rest: list[Node], count: int) -> None:
-        self.yes, self.no, self.places, self.rest, self.count = yes, no, places, rest, count
-        self.name = "cond"  # type: ignore[misc]
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return operands[:self.count]
-
-    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
-        """The branches' operands."""
-        return operands[self.count + 1:]
-
-    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        """A cond of the branches' derivatives."""
-        xs, pred = list(operands[self.count + 1:]), operands[self.count]
-        wanted = [i for i, x in enumerate(xs) if x.needs_grad]
-        given = [i for i, c in enumerate(ct) if c is not None]
-
-        def pulled(branch: NodeFn) -> NodeFn:
-            def run(values: Sequence[Node]) -> list[Node]:
-                here = list(values[:len(xs)])
-                for i in wanted:
-                    here[i] = variable(here[i])
-                outs = branch(self._all(here))
-                found = vjp([outs[i] for i in given], [here[i] for i in wanted], values[len(xs):])
-                return dense(found, [xs[i] for i in wanted])
-
-            return run
-
-        found = dict(zip(wanted, choose(pred, pulled(self.yes), pulled(self.no), [*xs, *(ct[i] for i in given)]), strict=True))
-        return (*[None] * (self.count + 1), *(found.get(i) for i in range(len(xs))))
-
-    def _all(self, xs: Sequence[Node]) -> list[Node]:
-        """The branches' operands, of which this call has only those that matter."""
-        out = list(self.rest)
-        for place, x in zip(self.places, xs, strict=True):
-            out[place] = x
-        return out
-
-    def batched(self, operands: Sequence[Node], size: int) -> list[Node]:
-        """The results for operands that have a batch in front."""
-        xs = operands[self.count + 1:]
-
-        def lifted(branch: NodeFn) -> NodeFn:
-            def run(values: Sequence[Node]) -> list[Node]:
-                examples = [placeholder(Aval(v.shape[1:], v.dtype), "example") for v in values]
-                examples = [variable(e) if v.needs_grad else e for e, v in zip(examples, values, strict=True)]
-                return batch(branch(self._all(examples)), dict(zip(examples, values, strict=True)), size)
-
-            return run
-
-        return choose(operands[self.count], lifted(self.yes), lifted(self.no), xs)
-
+__all__ = ["cond", "scan", "while_loop"]
+_VARIABLE, _DETACH, _OUTPUT, _PLACEHOLDER = (REGISTRY[name] for name in ("variable", "detach", "output", "placeholder"))
 
 # ------------------------------------------------------------------------------------------------------------ while_loop
 
@@ -233,7 +81,7 @@ def while_loop(
                 return value
             value = _kept("while_loop: body_fn", value, body_fn(_own(value)))
         flat, device = optree.tree_leaves(value, none_is_leaf=True), goes_on.device
-        _on_one_device("while_loop", [goes_on, *flat])
+        on_one_device("while_loop", [goes_on, *flat])
     else:
         device = trace.device
     nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
@@ -245,8 +93,8 @@ def while_loop(
                   for i, (n, v) in enumerate(zip(nodes, varies, strict=True))]
         value = optree.tree_unflatten(tree, [Tensor(n, device, trace) for n in inputs])
         with Recorded("while_loop"):
-            (test, *more), _ = _flat("while_loop", cond_fn(_own(value)))
-            outs, out_tree = _flat("while_loop", body_fn(_own(value)))
+            (test, *more), _ = flattened("while_loop", cond_fn(_own(value)))
+            outs, out_tree = flattened("while_loop", body_fn(_own(value)))
         if _drawn() != drawn:
             raise TraceError("while_loop: a random number inside @trace or vmap would be the same at every turn; draw outside the loop, or "
                              "use scan")
@@ -256,12 +104,12 @@ def while_loop(
             raise ArgumentError(f"while_loop: body_fn returns {out_tree}, init is {tree}")
         outs = [cast(o, n.dtype) if o.aval.weak else o for o, n in zip(outs, nodes, strict=True)]
         for o, n in zip(outs, nodes, strict=True):
-            _agreed("while_loop: init and body_fn's result are", n, o)
+            agreed("while_loop: init and body_fn's result are", n, o)
         grown = [v or (o.needs_grad and state.grad) for v, o in zip(varies, outs, strict=True)]
         if grown == varies:
             break
         varies = grown
-    outer = _outer([test, *outs], set(inputs), lambda n: not n.constant)        # constants have no derivative: of exponents, NaN
+    outer = read_outside([test, *outs], set(inputs), lambda n: not n.constant)        # constants have no derivative: of exponents, NaN
     given = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in outer]
     free = [placeholder(n.aval, "") for n in given]
     new = dict(zip([*inputs, *outer], [*inputs, *free], strict=True))
@@ -270,14 +118,6 @@ def while_loop(
     body = Body([*(plain.get(v, v) for v in inputs), *free], outs, len(nodes), 0)
     results = while_nodes(test, body, [*nodes, *given], device)
     return optree.tree_unflatten(tree, [Tensor(r, device, trace) for r in results])
-
-
-def _on_one_device(call: str, values: Sequence[Any]) -> None:
-    """DeviceError for tensors on several devices where a function is recorded, to be one program."""
-    first, *others = [x for x in values if isinstance(x, Tensor)]
-    for x in others:
-        if x.device is not first.device:
-            raise different_devices(call, first, x)
 
 
 def _of_examples(test: Any) -> bool:
@@ -443,10 +283,10 @@ class _Turn:
             step = self.f(optree.tree_unflatten(self.carry_tree, carry), optree.tree_unflatten(self.tree, row))
         if not isinstance(step, tuple) or len(step) != 2:
             raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
-        outs, tree = _flat("scan", step[0], none_is_leaf=False)
+        outs, tree = flattened("scan", step[0], none_is_leaf=False)
         if tree != self.carry_tree:
             raise ArgumentError(f"scan: f returns {tree} for a carry of {self.carry_tree}")
-        ys, y_tree = _flat("scan", step[1], none_is_leaf=False)
+        ys, y_tree = flattened("scan", step[1], none_is_leaf=False)
         return rows, start, drawn[0], outs, ys, y_tree
 
     def draws(self, count: int) -> Node:
@@ -542,34 +382,9 @@ _UNSTACK = Unstack()
 # --------------------------------------------------------------------------------------------------------------- recording
 
 
-def _input(node: Node) -> Node:
-    """A stand-in for `node` in a recorded branch."""
-    fresh = placeholder(node.aval, "operand")
-    return stand_in(fresh) if node.needs_grad else fresh
-
-
-def _flat(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node], Any]:
-    leaves, tree = optree.tree_flatten(value, none_is_leaf=none_is_leaf)
-    for x in leaves:
-        if not isinstance(x, (Tensor, bool, int, float, complex, np.generic)):
-            raise DTypeError(f"{call}: a function returned {type(x).__name__}; it must return tensors, or nested containers of them")
-    return [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves], tree
-
-
 def _own(values: Any) -> Any:
     """The same values, in tensors of a turn's own: what it writes to them in place reaches nobody else's."""
     return optree.tree_map(lambda x: Tensor(x._node(), x._device, state.trace) if isinstance(x, Tensor) else x, values, none_is_leaf=True)
-
-
-def _agreed(what: str, a: Node, b: Node) -> tuple[Node, Node]:
-    """The two, which must be alike; a Python scalar takes the other's dtype."""
-    if a.aval.weak != b.aval.weak:
-        a, b = (cast(a, b.dtype), b) if a.aval.weak else (a, cast(b, a.dtype))
-    if a.shape != b.shape:
-        raise ShapeError(f"{what} different shapes, {a.shape} and {b.shape}")
-    if a.dtype != b.dtype:
-        raise DTypeError(f"{what} different dtypes, {a.dtype} and {b.dtype}; cast one of them")
-    return a, b
 
 
 def _kept(what: str, before: Any, after: Any) -> Any:
@@ -583,19 +398,3 @@ def _kept(what: str, before: Any, after: Any) -> Any:
             kind = ShapeError if a.shape != b.shape else DTypeError
             raise kind(f"{what} makes {b.dtype}{list(b.shape)} of a carry of {a.dtype}{list(a.shape)}; it must keep shape and dtype")
     return after
-
-
-def _outer(outs: Sequence[Node], inputs: set[Node], wanted: Callable[[Node], bool]) -> list[Node]:
-    """What a recorded function reads from outside: the last nodes before its own that depend on none of `inputs`."""
-    order = topological(outs, inputs.__contains__)
-    inside = set(inputs)
-    for node in order:
-        if any(o in inside for o in node.operands):
-            inside.add(node)
-    edges = [*(o for n in order if n in inside and n not in inputs for o in n.operands), *outs]
-    return [n for n in dict.fromkeys(edges) if n not in inside and wanted(n)]
-
-
-def _function(inputs: Sequence[Node], outs: Sequence[Node]) -> NodeFn:
-    """The recorded graph as a function of nodes in the place of `inputs`."""
-    return lambda values: substituted(outs, dict(zip(inputs, values, strict=True)))

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.autodiff.derivatives import HOOKS, substituted, variable
-from tracegrad.control_flow.scan import Loop, loop_nodes
+from tracegrad.control_flow.loop import Loop
+from tracegrad.control_flow.scan import loop_nodes
 from tracegrad.execute.deferred import flushes, waiting
 from tracegrad.graph.canonical import Key, canonical, contribution
 from tracegrad.graph.ir import Node, own_nodes

@@ -1,264 +1,32 @@
-"""Loops of a known length as nodes: what `tg.scan` records. Start at `loop_nodes`; `Loop` is what runs, `LoopCall.vjp` the derivative.
+"""What `tg.scan` records: a loop of a known length, and its derivative. Start at `loop_nodes`; `LoopCall.vjp` is the derivative.
 
-A loop's body is recorded once, as a closed graph (`Body`): carries, rows of what is scanned and constants in, new carries and rows of
-results out. A `Loop` is one operation with several results, a node each, like a factorization: the last carries and the stacked rows. As
-in `cond`, differentiation sees it through a custom call beside it (`LoopCall`), whose derivative is a loop again, which runs the other way
-over what the first one kept: its carries, and what is slow to compute again. What nobody reads of that is never computed (`Loop.trimmed`).
+The loop itself is one operation (loop.py). As in `cond`, differentiation sees it through a custom call beside it (`LoopCall`). Its
+derivative is a loop again, which runs the other way over what the first one kept: its carries, and what is slow to compute again.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.batching import batch, spread
-from tracegrad.autodiff.derivatives import dense, substituted, that_matter, variable, zeros_like
-from tracegrad.control_flow.numpy_loop import turns
-from tracegrad.execute.compile import executable_graph
+from tracegrad.autodiff.derivatives import dense, substituted, variable, zeros_like
+from tracegrad.control_flow.loop import Body, Loop
+from tracegrad.control_flow.loop_sums import after_loop, base_of, terms_of, whole_sum
 from tracegrad.graph.canonical import Key, canonical
-from tracegrad.graph.ir import Aval, Graph, Node, topological
-from tracegrad.graph.leaves import CustomCall, Shared
-from tracegrad.graph.primitive import REGISTRY, bind, in_registry, placeholder, to_keep
-from tracegrad.numpy_backend.interpreter import interpret
-from tracegrad.ops.primitives.movement import narrow, permute, reshape
+from tracegrad.graph.ir import Aval, Node, topological
+from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.primitive import REGISTRY, bind, placeholder, to_keep
+from tracegrad.passes.loops import reached, reaching
 from tracegrad.support.cache import listed
 from tracegrad.support.dtypes import differentiable
 from tracegrad.support.modes import state
-from tracegrad.support.plan import Check
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _NEG = REGISTRY["neg"]
-
-
-class Body:
-    """One turn of a loop, as a graph of its own. inputs: placeholders of `carries` carries, then of `rows` rows, then of constants;
-
-    outs: the new carries, then the rows of the results.
-    """
-
-    def __init__(self, inputs: Sequence[Node], outs: Sequence[Node], carries: int, rows: int) -> None:
-        self.inputs, self.outs, self.carries, self.rows = list(inputs), list(outs), carries, rows
-
-    def __call__(self, values: Sequence[Node]) -> list[Node]:
-        return substituted(self.outs, dict(zip(self.inputs, values, strict=True)))
-
-    @property
-    def graph(self) -> Graph:
-        return Graph.capture(self.inputs, self.outs)
-
-
-def needed_inputs(body: Body, results: Sequence[int]) -> list[int]:
-    """The numbers of the inputs that some results of a loop over the body depend on, after any number of turns."""
-    n, inputs, outs = body.carries, body.inputs, body.outs
-    last = [inputs[i] for i in results if i < n]
-    live = dict.fromkeys(last)
-    while True:
-        turned = [outs[i] for i in range(n) if inputs[i] in live]
-        found = dict.fromkeys(last) | reached([*(outs[i] for i in results), *turned], inputs, exactly=True)
-        if len(found) == len(live):
-            return [i for i, p in enumerate(inputs) if p in live]
-        live = found
-
-
-class Loop(Shared):
-    """`length` turns of a body (the last row first if `reverse`). Operands: the first carries, what is scanned, the constants.
-
-    Results: the last carries, then the rows of each turn, stacked. Not in REGISTRY: an instance per loop.
-    """
-
-    family = "loop"
-
-    def __init__(self, body: Body, length: int, reverse: bool) -> None:
-        super().__init__()
-        self.name = "scan"  # type: ignore[misc]
-        self.body, self.length, self.reverse = body, length, reverse
-        self._batched: dict[Any, tuple[Loop, list[bool], list[bool]]] = {}
-        self._trimmed: dict[Any, Any] = {}
-        self._relevant: dict[int, list[int]] = {}
-        self._calls: dict[Any, LoopCall] = {}
-        self._turns: dict[tuple[int, ...], Callable[..., list[Any]]] = {}
-        n = body.carries
-        self._avals = (*(o.aval for o in body.outs[:n]), *(Aval((length, *o.shape), o.dtype) for o in body.outs[n:]))
-        self._graph: Graph | None = None
-        self._executable = False                          # whether the body has nothing for differentiation
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        """Those of the results; ValueError if the operands are not what the body takes (the graph checker asks)."""
-        n, rows = self.body.carries, self.body.rows
-        for i, (o, p) in enumerate(zip(operands, self.body.inputs, strict=True)):
-            wanted = (self.length, *p.shape) if n <= i < n + rows else p.shape
-            if (o.shape, o.dtype) != (wanted, p.dtype):
-                raise ValueError(f"operand {i} is {o}, the body takes {p.aval}")
-        for p, out in zip(self.body.inputs[:n], self.body.outs, strict=False):
-            if (p.shape, p.dtype) != (out.shape, out.dtype):
-                raise ValueError(f"the body makes {out.aval} of a carry {p.aval}")
-        return self._avals
-
-    @property
-    def described(self) -> tuple[Any, ...]:
-        return self.length, self.reverse, self.body.carries, self.body.rows, self.graph
-
-    @property
-    def graph(self) -> Graph:
-        """The body without what only differentiation cares about: what runs."""
-        if self._graph is None:
-            self._graph = executable_graph(self.body.graph)
-        return self._graph
-
-    # -- on numpy arrays
-
-    def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
-        return self.run(arrays)[0]
-
-    def run(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
-        """All results, and the worst that the body's checks found in any turn."""
-        n, rows = self.body.carries, self.body.rows
-        carry, scanned, constants = list(arrays[:n]), arrays[n:n + rows], list(arrays[n + rows:])
-        stacks = [np.empty(a.shape, a.dtype) for a in self._avals[n:]]
-        worst: list[int] = [0] * (2 * len(self.checks()))
-        for i in range(self.length - 1, -1, -1) if self.reverse else range(self.length):
-            notes: list[int] = []
-            found = interpret(self.graph, [*carry, *(x[i] for x in scanned), *constants], notes)
-            carry = found[:n]
-            for stack, y in zip(stacks, found[n:], strict=True):
-                stack[i] = y
-            worst = [max(a, b) for a, b in zip(worst, notes, strict=True)]
-        return [*carry, *stacks], worst
-
-    def turns(self, used: tuple[int, ...]) -> Callable[..., list[Any]]:
-        """For arrays of the operands the results `used`, as `run` computes them; prepared, for bodies that report nothing."""
-        if used not in self._turns:
-            self._turns[used] = turns(self.graph, self.body.carries, self.body.rows, self.length, self.reverse, used)
-        return self._turns[used]
-
-    @cached_property
-    def ordinary(self) -> bool:
-        """Whether a turn is made of the library's own operations alone."""
-        return all(n.fn.ordinary if isinstance(n.fn, (Loop, LoopCall)) else in_registry(n.fn) for n in self.body.graph)
-
-    @cached_property
-    def reports(self) -> bool:  # type: ignore[override]
-        return any(n.fn.reports for n in self.graph)
-
-    def checks(self, node: Node | None = None) -> tuple[Check, ...]:
-        """What the body's operations have to report."""
-        found = [n for n in self.graph if n.fn.reports]
-        return tuple(c for n in found for c in n.fn.checks(n))  # type: ignore[attr-defined]
-
-    # -- as text
-
-    @property
-    def shown(self) -> list[tuple[str, Any]]:
-        """What the text of a graph says of it."""
-        return [("length", self.length), *([("reverse", True)] if self.reverse else [])]
-
-    def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
-        n, rows = self.body.carries, self.body.rows
-        carry = [f"c{i}" if n > 1 else "c" for i in range(n)]
-        row = [f"x{i}" if rows > 1 else "x" for i in range(rows)]
-        turn = define("turn", self.graph)
-
-        def tupled(parts: Sequence[str]) -> str:
-            return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
-
-        ends = f"{tupled(operands[:n])}, {tupled(operands[n:n + rows])}, length={self.length}{', reverse=True' * self.reverse}"
-        arguments = ", ".join([*(["*carry"] if carry else []), *(["*row"] if row else []), *operands[n + rows:]])
-        step = f"lambda carry, row: pair({arguments})"
-        pair = define("pair", f"lambda *values: ((made := {turn}(*values))[:{n}], made[{n}:])")
-        call = f"sum(tg.scan({step.replace('pair(', pair + '(')}, {ends}), ())"
-        return f"{call}[0]" if len(self._avals) == 1 else call
-
-    # -- what is left of it
-
-    def relevant(self, index: int) -> list[int]:
-        """The numbers of the operands that result `index` depends on."""
-        if index not in self._relevant:
-            self._relevant[index] = needed_inputs(self.body, [index])
-        return self._relevant[index]
-
-    def trimmed(self, used: Sequence[int], operands: Sequence[Node]) -> tuple[Loop, tuple[Node, ...], dict[int, int]]:
-        """The loop that computes the results `used` and nothing else, its operands, and where it has each of those results."""
-        body = self.body
-        n, rows = body.carries, body.rows
-        graph = self.graph
-        inputs, outs = list(graph.inputs), list(graph.outputs)
-        level = tuple(_repeats(o) for o in operands[n:n + rows])
-        key = (tuple(used), level)
-        if key not in self._trimmed:
-            wanted = {i for i in used if i < n}
-            kept_ys = [i for i in used if i >= n]
-            live = reached([outs[i] for i in (*wanted, *kept_ys)], inputs)
-            while True:
-                more = {i for i in range(n) if inputs[i] in live} | wanted
-                found = reached([outs[i] for i in (*more, *kept_ys)], inputs)
-                if found == live:
-                    break
-                live = found
-            carries = [i for i in range(n) if inputs[i] in live or i in wanted]
-            scanned = [i for i in range(n, n + rows) if inputs[i] in live and not level[i - n]]
-            rest = [i for i in range(n, len(inputs)) if inputs[i] in live and (i >= n + rows or level[i - n])]
-            new = Body([inputs[i] for i in (*carries, *scanned, *rest)], [outs[i] for i in (*carries, *kept_ys)], len(carries),
-                       len(scanned))
-            place = {i: k for k, i in enumerate(carries) if i in wanted} | {i: len(carries) + k for k, i in enumerate(kept_ys)}
-            all_of_it = len(new.inputs) == len(inputs) and len(new.outs) == len(outs) and new.rows == rows and self._executable
-            self._trimmed[key] = self if all_of_it else Loop(new, self.length, self.reverse), carries, scanned, rest, place
-            self._trimmed[key][0]._executable = True
-        loop, carries, scanned, rest, place = self._trimmed[key]
-        first = [reshape(narrow(operands[i], 0, 0, 1), operands[i].shape[1:]) if i < n + rows else operands[i] for i in rest]
-        return loop, (*(operands[i] for i in carries), *(operands[i] for i in scanned), *first), place
-
-    # -- over a batch
-
-    def batched(self, flags: Sequence[bool], size: int) -> tuple[Loop, list[bool], list[bool]]:
-        """The loop over a batch of operands (those with a flag), which carries then have a batch, and which results."""
-        key = (tuple(flags), size)
-        if key not in self._batched:
-            body = self.body
-            n, rows = body.carries, body.rows
-            mapped = list(flags)
-            while True:
-                depends = reaching(body.outs, [p for p, f in zip(body.inputs, mapped, strict=True) if f])
-                grown = [f or body.outs[i] in depends for i, f in enumerate(mapped[:n])]
-                if grown == mapped[:n]:
-                    break
-                mapped[:n] = grown
-            inputs = [placeholder(Aval((size, *p.shape), p.dtype), p.attrs["label"]) if f else p
-                      for p, f in zip(body.inputs, mapped, strict=True)]
-            # Of variables, so that what is there for differentiation stays there.
-            live = {p: variable(p) if differentiable(p.dtype) else p for p in (*body.inputs, *inputs)}
-            lifted = batch(substituted(body.outs, {p: live[p] for p in body.inputs}),
-                           {live[p]: live[q] for p, q, f in zip(body.inputs, inputs, mapped, strict=True) if f}, size)
-            outs = substituted(lifted, {v: p for p, v in live.items()})
-            flags_out = [*mapped[:n], *(o in depends for o in body.outs[n:])]
-            outs = [o if f else original for o, original, f in zip(outs, body.outs, flags_out, strict=True)]
-            self._batched[key] = Loop(Body(inputs, outs, n, rows), self.length, self.reverse), mapped, flags_out
-        return self._batched[key]
-
-    def batched_operands(self, operands: Sequence[Node], flags: Sequence[bool], size: int) -> list[Node]:
-        """Operands (those with a flag have a batch in front) as `batched` takes them: the batch of what is scanned is in its rows."""
-        mapped = self.batched(flags, size)[1]
-        n, rows = self.body.carries, self.body.rows
-        out = [spread(o, size) if m and not f else o for o, f, m in zip(operands, flags, mapped, strict=True)]
-        return [swapped(o) if n <= i < n + rows and mapped[i] else o for i, o in enumerate(out)]
-
-    def unbatched(self, index: int, result: Node, has_batch: bool, size: int) -> Node:
-        """Result number `index` of `batched` with the batch in front."""
-        if not has_batch:
-            return spread(result, size)
-        return swapped(result) if index >= self.body.carries else result
-
-    def batched_result(self, node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
-        """The rule of batching for one result."""
-        loop, _, has_batch = self.batched(flags, size)
-        index = node.attrs["index"]
-        result = bind(loop, tuple(self.batched_operands(operands, flags, size)), {"index": index})
-        return self.unbatched(index, result, has_batch[index], size)
 
 
 class LoopCall(CustomCall):
@@ -281,7 +49,8 @@ class LoopCall(CustomCall):
         key = (results, tuple(kept), keep_values)
         if key not in loop._calls:
             loop._calls[key] = cls(loop, results, kept, keep_values)
-        return loop._calls[key]
+        found: LoopCall = loop._calls[key]
+        return found
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return self.loop._avals
@@ -315,9 +84,9 @@ class LoopCall(CustomCall):
         found = derivatives.vjp([outs[i] for i in (*floats, *given)], [inner[i] for i in targets], [*cts, *ct_rows])
         pulled = dense(found, [inner[i] for i in targets])
         f, r = len(floats), len(rows_wanted)
-        split = [_terms(g) if g is not None and self.keep_values else ([], g) for g in found[f + r:]]
-        factors = {_base(x) for terms, _ in split for term, _ in terms if term.fn.name == "matmul" for x in term.operands}
-        split = [_after(terms, rest, factors) for terms, rest in split]
+        split = [terms_of(g) if g is not None and self.keep_values else ([], g) for g in found[f + r:]]
+        factors = {base_of(x) for terms, _ in split for term, _ in terms if term.fn.name == "matmul" for x in term.operands}
+        split = [after_loop(terms, rest, factors) for terms, rest in split]
         added = [s if g is None else s + g for s, (_, g) in zip(sums, split, strict=True)]
         turned = [*pulled[:f], *added]
         # What the first loop kept is scanned again.
@@ -340,7 +109,7 @@ class LoopCall(CustomCall):
         rows_in = [*kept, *(inner[n + k] for k in range(rows)), *ct_rows]
         rows_of = [*sources, *own[n:n + rows], *(ct[i] for i in given)]
         stacks_of = dict(zip(rows_in, rows_of, strict=True))
-        made = [b for b in dict.fromkeys(_base(x, stacks_of) for x in late) if b not in stacks_of and b not in ys]
+        made = [b for b in dict.fromkeys(base_of(x, stacks_of) for x in late) if b not in stacks_of and b not in ys]
         init = [*(zeros_like(raw[i]) if ct[i] is None else ct[i] for i in floats), *(zeros_like(own[i]) for i in sums_wanted)]
         lasts, stacks = loop_nodes(
             [*cts, *sums], rows_in, turned, [*ys, *made], init, rows_of, loop.length, not loop.reverse,
@@ -351,12 +120,12 @@ class LoopCall(CustomCall):
             out[i] = last if asked[i] else None
         for i, stack in zip(rows_wanted, stacks, strict=False):
             out[i] = stack
-        bases = [_base(x, stacks_of) for x in late]
+        bases = [base_of(x, stacks_of) for x in late]
         wholes = iter([batch([x], {b: stacks_of[b]}, loop.length)[0] for x, b in zip(late, bases, strict=True)])
         for i, last, (terms, _) in zip(sums_wanted, lasts[f:], split, strict=True):
             out[i] = last
             for term, moves in terms:
-                out[i] = out[i] + _whole(term, moves, [next(wholes) for _ in term.operands])
+                out[i] = out[i] + whole_sum(term, moves, [next(wholes) for _ in term.operands])
         return (*[None] * total, *out)
 
     def kept_results(self, call: Node) -> list[Node]:
@@ -378,73 +147,6 @@ class LoopCall(CustomCall):
         results = _call(loop, self.loop.batched_operands(own, marks, size), self.count, self.kept,
                         self.keep_values)
         return [self.loop.unbatched(i, r, h, size) for i, (r, h) in enumerate(zip(results, has_batch, strict=True))]
-
-
-Term = tuple[Node, list[Node]]                                # a node, and the reshapes and permutes that come after it
-
-
-def _terms(g: Node) -> tuple[list[Term], Node | None]:
-    """A sum as terms that may be made after the loop (see `_after`), and the rest.
-
-    Products those where it costs less to stack the factors than to add up the product in every turn; and sums over some dimensions.
-    """
-    terms: list[Term] = []
-    rest = None
-    todo: list[Term] = [(g, [])]
-    while todo:
-        node, moves = todo.pop()
-        if node.fn.name == "add" and all(o.shape == node.shape for o in node.operands):
-            todo += [(o, moves) for o in node.operands]
-        elif node.fn.name in ("reshape", "permute"):
-            todo.append((node.operands[0], [node, *moves]))
-        elif node.fn.name == "sum" or (
-                node.fn.name == "matmul" and len(node.shape) == 2 and sum(o.aval.size for o in node.operands) <= 2 * node.aval.size):
-            terms.append((node, moves))
-        else:
-            rest = _plus(rest, _moved(node, moves))
-    return terms, rest
-
-
-def _after(terms: list[Term], rest: Node | None, factors: Collection[Node]) -> tuple[list[Term], Node | None]:
-    """The terms that are made after the loop, and the rest. A sum is, where it is one of what is stacked for a product in any case."""
-    late = []
-    for node, moves in terms:
-        if node.fn.name == "matmul" or _base(node.operands[0]) in factors:
-            late.append((node, moves))
-        else:
-            rest = _plus(rest, _moved(node, moves))
-    return late, rest
-
-
-def _plus(a: Node | None, b: Node) -> Node:
-    return b if a is None else a + b
-
-
-def _moved(x: Node, moves: Sequence[Node]) -> Node:
-    for move in moves:
-        x = bind(move.fn, (x,), move.attrs)
-    return x
-
-
-def _base(x: Node, rows: Collection[Node] = ()) -> Node:
-    """What x is when it was moved about: one of `rows`, else the first that is no larger than it."""
-    found = base = x
-    while base not in rows and base.fn.family == "movement" and len(base.operands) == 1:
-        base = base.operands[0]
-        if base.aval.size <= found.aval.size:
-            found = base
-    return base if base in rows else found
-
-
-def _whole(term: Node, moves: Sequence[Node], stacked: Sequence[Node]) -> Node:
-    """The sum of a term over the turns, from its stacked operands."""
-    if term.fn.name == "sum":
-        whole = bind(term.fn, tuple(stacked), {"dim": (0, *(d + 1 for d in term.attrs["dim"]))})
-    else:
-        a, b = stacked
-        turns, m, k = a.shape
-        whole = bind(term.fn, (reshape(permute(a, (1, 0, 2)), (m, turns * k)), reshape(b, (turns * k, b.shape[2]))), term.attrs)
-    return _moved(whole, moves)
 
 
 def _in_parts(nodes: Sequence[Node], first: int, second: int) -> tuple[list[Node], list[Node], list[Node]]:
@@ -660,36 +362,6 @@ def _constants(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
             else:
                 found[node] = None
     return list(found)
-
-
-def _repeats(node: Node) -> bool:
-    """Whether all rows along the first dimension are one."""
-    while node.fn is _DETACH or node.fn is _VARIABLE:
-        node = node.operands[0]
-    if node.fn.name != "expand" or node.shape[0] == 1:
-        return False
-    source = node.operands[0]
-    return len(source.shape) < len(node.shape) or source.shape[0] == 1
-
-
-def swapped(node: Node) -> Node:
-    """With the first two dimensions exchanged."""
-    return permute(node, (1, 0, *range(2, len(node.shape))))
-
-
-def reaching(outs: Sequence[Node], sources: Sequence[Node]) -> set[Node]:
-    """`sources`, and the nodes before `outs` that depend on one of them."""
-    found = set(sources)
-    for node in topological(outs, found.__contains__):
-        if any(o in found for o in node.operands):
-            found.add(node)
-    return found
-
-
-def reached(outs: Sequence[Node], sources: Sequence[Node], exactly: bool = False) -> dict[Node, None]:
-    """Which of `sources` there are before `outs`; exactly: which their values depend on."""
-    wanted = set(sources)
-    return {n: None for n in topological(outs, wanted.__contains__, that_matter if exactly else None) if n in wanted}
 
 
 @contextmanager

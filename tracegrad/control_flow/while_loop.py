@@ -15,7 +15,8 @@ import numpy as np
 
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.derivatives import dense, substituted, variable, zeros_like
-from tracegrad.control_flow.scan import Body, needed_inputs, outputs
+from tracegrad.control_flow.loop import Body, needed_inputs
+from tracegrad.control_flow.scan import outputs
 from tracegrad.execute.compile import Program, upload
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaves import CustomCall, Shared

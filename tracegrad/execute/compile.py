@@ -77,7 +77,7 @@ class HostValue:
         return out
 
 
-class HostDevice:
+class HostDevice(devices_.Placed):
     """The interpreter: runs graphs with the ops' numpy rules. Slow; the oracle of the tests, and there without a driver."""
 
     name, kind, driver, platform, target = "numpy", "numpy", "interpreter", "numpy", None
@@ -100,17 +100,19 @@ class HostDevice:
 
 NUMPY = HostDevice()
 Device = Any  # runtime.device.Device or HostDevice
-_chosen: list[Device] = []
+aliases: dict[str, Device] = {}     # what a program calls a device otherwise: "cuda"
 
 
 def find_device(spec: Any = "") -> Device:
     """The device that `spec` names: an index, "cpu", "gpu", part of a name, "numpy", or a Device. "" is the default."""
     if isinstance(spec, (HostDevice, devices_.Device)):
         return spec
+    if aliases and isinstance(spec, str) and (name := spec.partition(":")[0]) in aliases:
+        return aliases[name]
     if spec == "" or spec is None:
-        if not _chosen:
-            _chosen.append(find_device(config.device) if config.device else devices_.find(""))
-        return _chosen[0]
+        if not devices_.chosen:
+            devices_.chosen.append(find_device(config.device) if config.device else devices_.find(""))
+        return devices_.chosen[0]
     return NUMPY if spec == "numpy" else devices_.find(spec)
 
 
@@ -131,15 +133,15 @@ def set_device(spec: Any) -> Device:
 
     Raises NoDriverError if there is none such.
     """
-    before = _chosen[:]
+    before = devices_.chosen[:]
     if spec is None or (isinstance(spec, str) and not spec):
-        _chosen.clear()
+        devices_.chosen.clear()
     try:
-        _chosen[:] = [find_device(spec)]
+        devices_.chosen[:] = [find_device(spec)]
     except BaseException:
-        _chosen[:] = before
+        devices_.chosen[:] = before
         raise
-    return _chosen[0]
+    return devices_.chosen[0]
 
 
 def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True, own: bool = False) -> Any:

@@ -63,8 +63,8 @@ class _Numbered(Module):
         del self[index]
         return module
 
-    def _checked(self, module: Any) -> Module:
-        if not isinstance(module, Module):
+    def _checked(self, module: Any) -> Any:
+        if module is not None and not isinstance(module, Module):
             raise ArgumentError(f"{type(self).__name__}: expected a Module, got {type(module).__name__}")
         return module
 

@@ -13,6 +13,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tracegrad.nn.hooks import RemovableHandle, around_backward
 from tracegrad.nn.parameter import Buffer, Parameter
+from tracegrad.nn.torch_methods import TorchMethods
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.tensor import Tensor, from_array
@@ -31,7 +32,7 @@ class LoadResult(NamedTuple):
         return text if any(self) else "<All keys matched successfully>"
 
 
-class Module:
+class Module(TorchMethods):
     """A part of a model: subclass it, assign parameters and other modules in `__init__`, and write `forward`.
 
     A traced function that uses a module watches its attributes: `train()`, `eval()` or another layer record anew, a new value of a
@@ -411,6 +412,7 @@ class Module:
         found = {name: tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.data
                  for start, module in places for name, tensor in module._own_state(start)}
         for start, module in reversed(places):
+            module._save_to_state_dict(found, start, keep_vars)
             for hook in list(module._hooks.get("state", {}).values()):
                 hook(module, found, start, {})
         return found
@@ -461,6 +463,7 @@ class Module:
         for start, module in places:
             for hook in list(module._hooks.get("load_pre", {}).values()):
                 hook(module, values, start, {}, strict, *result, errors)
+            module._load_from_state_dict(values, start, {"version": module._version}, strict, *result, errors)
             module._before_loading({k[len(start):]: v for k, v in values.items() if k.startswith(start) and "." not in k[len(start):]})
         own = {name: tensor for start, module in places for name, tensor in module._own_state(start) if isinstance(tensor, Tensor)}
         extra = {f"{start}_extra_state": module for start, module in places if type(module).set_extra_state is not Module.set_extra_state}

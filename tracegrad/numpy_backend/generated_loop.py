@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.numpy_backend.numpy_program import SPREAD, Routine, SideBySide, Step, Writer
+from tracegrad.numpy_backend.generated import SPREAD, Writer
+from tracegrad.numpy_backend.steps import SideBySide, Step
+
+if TYPE_CHECKING:
+    from tracegrad.numpy_backend.numpy_program import Routine
 
 _SLICE, _RESHAPE, _PERMUTE = REGISTRY["slice"], REGISTRY["reshape"], REGISTRY["permute"]
 SOME = 3                        # turns, of an array that stands for one of all turns
@@ -48,7 +52,7 @@ class Turns(Writer):
         routine, n, m = self.routine, self.carries, self.carries + self.rows
         self.names["empty"] = np.empty
         state, rows, still = (", ".join(f"i{k}" for k in range(*part)) for part in ((n,), (n, m), (m, self.inputs)))
-        outs = [f"o{k}" for k in range(len(routine.ends) - n)]
+        outs = [f"o{k}" for k in range(len(routine.targets) - n)]
         given = {"state": state, "still": still, "constants": ", ".join(f"c{i}" for i in routine.constants)}
         ends, views = self._turn()
         moving = ", ".join([*([rows] if rows else []), *outs, *views])
@@ -64,7 +68,7 @@ class Turns(Writer):
         routine, avals = self.routine, self.routine.avals
         at = {~k: f"i{k}" for k in range(self.inputs)} | {i: f"c{i}" for i in routine.constants}
         at |= {i: self._name(value, "f") for i, value in routine.fixed}
-        carried, stacked = routine.ends[:self.carries], routine.ends[self.carries:]
+        carried, stacked = routine.targets[:self.carries], routine.targets[self.carries:]
         lasting = self._lasting(carried)
         wanted = {place: f"o{k}" for k, place in reversed([*enumerate(stacked)])} | self._joined(lasting)
         read: dict[str, None] = {}
@@ -109,15 +113,15 @@ class Turns(Writer):
         """For parts that are put side by side and read by nobody else: the row of an array that they are computed into."""
         made, found = {s.place: s for s in self.steps}, dict[int, str]()
         uses = Counter(o for s in self.steps for o in s.operands)
-        uses.update(self.routine.ends)
+        uses.update(self.routine.targets)
         for count, step in enumerate(self.steps):
             rule, parts = step.rule, step.operands
             alone = [uses[o] == 1 and o in made and o not in lasting and self._can(made[o]) for o in parts]
             if isinstance(rule, SideBySide) and rule.rows is not None and all(alone) and self._can(step):
                 name = self.joins[step.place] = f"j{count}"
                 self.head.append(f"{name} = empty({self._name(rule.rows, 's')}, {self._name(step.dtype, 'd')})")
-                self.head += [f"{name}_{k} = {name}[{k}]" for k in rule.row]
-                found.update((o, f"{name}_{k}") for o, k in zip(parts, rule.row, strict=True))
+                self.head += [f"{name}_{k} = {name}[{k}]" for k in range(len(parts))]
+                found.update((o, f"{name}_{k}") for o, k in zip(parts, range(len(parts)), strict=True))
         return found
 
     def _can(self, step: Step) -> bool:

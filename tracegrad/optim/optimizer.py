@@ -149,11 +149,15 @@ class Optimizer:
 
     @property
     def lr(self) -> Any:
-        """The learning rate of the first group; setting it sets that of all groups."""
-        return self.param_groups[0].lr
+        """The learning rate of the first group; setting it sets that of all groups. Before there are groups: a subclass's own."""
+        own = vars(self)
+        return self.param_groups[0].lr if own.get("param_groups") else own.get("lr")
 
     @lr.setter
     def lr(self, value: float) -> None:
+        if "param_groups" not in vars(self):
+            vars(self)["lr"] = value
+            return
         for group in self.param_groups:
             group.lr = value
 

@@ -37,7 +37,7 @@ class ParamGroup(MutableMapping[str, Any]):
     @lr.setter
     def lr(self, value: Any) -> None:
         self._set_number("lr", value)
-        if not value >= 0:
+        if value is not None and not value >= 0:
             raise ArgumentError(f"lr: must not be negative, got {value}")
 
     def at_run_time(self, name: str) -> None:
@@ -57,6 +57,9 @@ class ParamGroup(MutableMapping[str, Any]):
         if state.trace is not None:
             raise TraceError(f"{name}: it was set inside @trace ({state.trace.name}), where only the first call would do it; "
                              "set it (or step the scheduler) outside, the traced step reads it at every call")
+        if name == "lr" and value is None:                  # a subclass of the user's has a rule of its own
+            self.__dict__["_lr"] = None
+            return
         if name == "lr" and isinstance(value, Tensor):
             if value.numel() != 1 or dtype_kind(value.dtype) != "f":
                 raise ArgumentError(f"{name}: must be a number, or a tensor of one float, got {value.dtype}{list(value.shape)}")

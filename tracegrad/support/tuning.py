@@ -32,6 +32,7 @@ class Tuning(NamedTuple):
     pool_cores: int = 8                # of a CPU, for each plane, up to which max pooling's gradient goes plane by plane: it takes a tenth
 
     paddings: int = 8                  # from which on a sum of paddings that are mostly apart is put together of its parts,
+    padding_parts: int = 4             # cut into so many parts each, at most,
     put_together: int = 48             # so many at a time: more than half of `max_reads`, or all would be one kernel with an argument each
 
     # reductions (reductions.py)

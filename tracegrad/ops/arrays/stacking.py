@@ -13,7 +13,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.families import broadcast_shapes as common_shape
 from tracegrad.graph.families import common_dtype
-from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.ir import Aval, Node, Size
 from tracegrad.graph.operators import Operators, public
 from tracegrad.graph.primitive import cast, scalar
 from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim, sizes_of
@@ -312,11 +312,11 @@ def unravel_index(indices: Array, shape: Sequence[int]) -> tuple[Array, ...]:
 
 
 @public("broadcast_shapes", method=False)
-def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+def broadcast_shapes(*shapes: Any) -> Size:
     """The shape that tensors of these shapes have in common: tuples, or sizes of one dimension. ShapeError if there is none."""
     given = [sizes_of("broadcast_shapes", (s,) if isinstance(s, (tuple, list)) else ((s,),)) for s in shapes]
     if any(n < 0 for s in given for n in s):
         raise ShapeError(f"broadcast_shapes: sizes must not be negative, got {given}")
-    return common_shape("broadcast_shapes", given) if given else ()
+    return Size(common_shape("broadcast_shapes", given) if given else ())
 
 

@@ -29,6 +29,7 @@ from tracegrad.ops.primitives.float_functions import exp
 from tracegrad.ops.primitives.movement import expand, reshape
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.tuning import tuning
 
 NO_MASK: dict[str, Any] = {"masks": (), "zeros": False}
 CASES = [
@@ -54,8 +55,9 @@ def _sizes(name: str, q: Aval, k: Aval, v: Aval) -> tuple[int, int, int, int, in
     return (*q.shape[:2], k.shape[1], q.shape[2], v.shape[2])
 
 
-def too_little(q: Node, k: Node, v: Node, scores: int, width: int) -> str | None:
-    """Why kernels of its own do not pay for attention of these, on any device: `scores` are the fewest, `width` the longest rows."""
+def too_little(q: Node, k: Node, v: Node) -> str | None:
+    """Why kernels of its own do not pay for attention of these, on any device; None where they may."""
+    scores, width = tuning().attention_scores, tuning().attention_width
     rows, keys, widest = q.shape[1], k.shape[1], max(q.shape[2], v.shape[2])
     if q.dtype.itemsize < 4:
         return f"it is of {q.dtype}"

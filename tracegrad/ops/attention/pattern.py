@@ -1,7 +1,7 @@
 """Attention that is written out: softmax(q kᵀ scale + masks) v as its operations, found in a graph. Start at `written_out`.
 
-Both the derivative (derivatives.vjp) and the code generator (codegen/graph/attention.py) look for it, so it is matched as it is recorded
-and as it is simplified. The walk goes down from the product with v: through the softmax, masks and the scale to the product of q and k.
+Both the derivative (derivatives.vjp) and the code generator (codegen/graph/attention.py) ask here, so it is matched as it is recorded and
+as it is simplified. The walk goes down from the product with v: through the softmax, masks and the scale to the product of q and k.
 Leading dimensions may be reshaped on the way, and a product may be the other way round, as einsum has it. What is known to be the causal
 mask is found by its values, whatever it was made by: they are computed, where nothing but constants is in them.
 """
@@ -9,7 +9,8 @@ mask is found by its values, whatever it was made by: they are computed, where n
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 from typing import Any
@@ -29,7 +30,7 @@ MASKS = 4                      # that are operands, at most
 _meanings: weakref.WeakKeyDictionary[Node, dict[Any, str | None]] = listed("meanings of masks", weakref.WeakKeyDictionary())
 
 
-class Unlike(Exception):
+class _Unlike(Exception):
     """A product of softmax weights that is not attention as the operation has it; says why."""
 
 
@@ -46,6 +47,16 @@ class Written:
     inside: dict[Node, None]        # in order: the weights first
     sources: tuple[tuple[Node, bool], ...]
     swapped: bool                   # whether the product is vᵀ weightsᵀ
+
+    @property
+    def operation(self) -> Node:
+        """It as one operation."""
+        return bind(REGISTRY["dot_product_attention"], self.operands, self.attrs)
+
+    def used_elsewhere(self, uses: Mapping[Node, int], within: Container[Node]) -> Node | None:
+        """The first of its steps that something else needs, too. uses: how often each is an operand, or a result, `within`."""
+        own = Counter(o for n in (self.node, *self.inside) if n in within for o in n.operands)
+        return next((n for n in self.inside if uses.get(n, 0) > own[n]), None)
 
     def arranged(self, y: Node) -> Node:
         """The operation's result as the product's."""
@@ -71,8 +82,15 @@ def _op(x: Node) -> str:
     return x.fn.name if x.operands or x.fn.family in ("leaf", "index") else "data"
 
 
-def written_out(node: Node) -> Written | None:
-    """The attention whose last product `node` is; None if it is none. Raises `Unlike` if it is a softmax's weights times something else."""
+def written_out(node: Node) -> Written | str | None:
+    """The attention whose last product `node` is. Why it is none, if it is a softmax's weights times something else; else None."""
+    try:
+        return _written_out(node)
+    except _Unlike as why:
+        return str(why)
+
+
+def _written_out(node: Node) -> Written | None:
     if _op(node) != "matmul" or dtype_kind(node.dtype) != "f":
         return None
     a, b = node.operands
@@ -86,7 +104,7 @@ def written_out(node: Node) -> Written | None:
         if weights is not None and _op(weights) == "where":
             for branch in weights.operands[1:]:
                 if _op(branch) == "mul" and any(_op(o) == "div" and _softmax(o) is not None for o in branch.operands):
-                    raise Unlike("its weights go through dropout, whose random numbers are an array of all weights")
+                    raise _Unlike("its weights go through dropout, whose random numbers are an array of all weights")
     return None
 
 
@@ -98,21 +116,21 @@ def _attention(node: Node, scores: Node, other: Node, zeros: bool, inside: list[
     while True:
         core, turned, moved = _peeled(x)
         if core is None:
-            raise Unlike("its scores are rearranged")
+            raise _Unlike("its scores are rearranged")
         inside += moved
         x = core
         inside.append(x)
         if _op(x) == "matmul":
             break
         if turned:
-            raise Unlike("its scores are transposed")
+            raise _Unlike("its scores are transposed")
         found = _scaled(x)
         if found is not None:
             x, factor = found
             scale *= factor
             continue
         if scale != 1.0:
-            raise Unlike("its scores are scaled after a mask")
+            raise _Unlike("its scores are scaled after a mask")
         lead = x.shape[:-2]
         x, fill, mask = _masked(x)
         meaning = _meaning(mask, fill, shape)
@@ -120,17 +138,17 @@ def _attention(node: Node, scores: Node, other: Node, zeros: bool, inside: list[
             causal |= meaning == "causal"
             continue
         if mask.needs_grad:
-            raise Unlike("its mask has a gradient")
+            raise _Unlike("its mask has a gradient")
         if len(masks) == MASKS:
-            raise Unlike(f"it has more than {MASKS} masks")
+            raise _Unlike(f"it has more than {MASKS} masks")
         masks.append((fill, mask, lead))
     if not isfinite(scale):
-        raise Unlike(f"its scale is {scale}")
+        raise _Unlike(f"its scale is {scale}")
     a, b = x.operands
     sources = (b, True) if turned else (a, False), (a, False) if turned else (b, True), (other, swapped)
     heads = prod(a.shape[:-2])
     if prod(other.shape[:-2]) != heads or any(y.dtype != node.dtype for y, _ in sources):
-        raise Unlike("its operands differ in dtypes")
+        raise _Unlike("its operands differ in dtypes")
     operands = [mv.reshape(z, (heads, *z.shape[-2:])) for z in (swap_last(y) if exchanged else y for y, exchanged in sources)]
     described = []
     for fill, mask, lead in reversed(masks):
@@ -147,7 +165,7 @@ def _flat_mask(mask: Node, lead: tuple[int, ...], heads: int) -> tuple[Node, int
         mask = mask.operands[0]
     shape = (1,) * (len(lead) + 2 - len(mask.shape)) + mask.shape
     if prod(lead) != heads or len(shape) != len(lead) + 2:
-        raise Unlike("its mask has dimensions of its own")
+        raise _Unlike("its mask has dimensions of its own")
     own = [i for i, n in enumerate(shape[:-2]) if n != 1]
     if not own:
         return mv.reshape(mask, (1, *shape[-2:])), heads
@@ -267,7 +285,7 @@ def _masked(x: Node) -> tuple[Node, float | None, Node]:
         fitting = [(s, m) for s, m in pairs if s.shape == x.shape and _is_scores(s)]
         if fitting:
             return fitting[0][0], None, fitting[0][1]
-    raise Unlike("its scores are no product of queries and keys with masks that are added or filled in")
+    raise _Unlike("its scores are no product of queries and keys with masks that are added or filled in")
 
 
 def _is_scores(x: Node) -> bool:

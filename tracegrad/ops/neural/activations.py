@@ -435,7 +435,10 @@ def _channel_shape(name: str, input: Array, least: int, most: int) -> tuple[int,
 def _channel_dropout(name: str, spatial: int) -> Any:
     def fn(input: Array, p: float = 0.5, training: bool = True, inplace: bool = False) -> Array:
         _check_p(name, p)
-        shape = _channel_shape(name, input, spatial + 1, spatial + 2)
+        if spatial == 2 and input.ndim == 2:                            # (N, C), as torch takes it: each element is a channel
+            shape: tuple[int, ...] = input.shape
+        else:
+            shape = _channel_shape(name, input, spatial + 1, spatial + 2)
         if not training or p == 0.0:
             return input
         out = input * 0.0 if p == 1.0 else select(_kept(input, p, shape), input * (1.0 / (1.0 - p)), 0.0)

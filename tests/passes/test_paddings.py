@@ -1,4 +1,4 @@
-"""Sums of many paddings are put together once (codegen/graph/paddings.py): to the last bit, signs of zeros included."""
+"""Sums of many paddings are put together once (tracegrad/passes/paddings.py): to the last bit, signs of zeros included."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ import pytest
 import tracegrad as tg
 from tests.execute.test_plan_cache import graph_of, planned
 from tests.helpers.kernels import TARGETS, Checked
-from tracegrad.codegen.graph.paddings import paddings
+from tracegrad.codegen.passes import limits
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.numpy_backend.interpreter import interpret
+from tracegrad.passes import paddings as passes
 from tracegrad.support.tuning import Tuning, tuned
 
 SOME = {name: TARGETS[name] for name in ("avx2", "gpu")}
+
+
+def paddings(graph: Graph) -> Graph:
+    """As kernels have it."""
+    return passes.paddings(graph, limits())
 
 
 def names(graph: Graph) -> list[str]:

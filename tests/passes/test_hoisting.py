@@ -1,0 +1,88 @@
+"""What is slow and the same in all turns of a loop is computed once, before it (tracegrad/passes/loops.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.execute.test_plan_cache import graph_of, planned
+from tests.helpers.kernels import TARGETS, Checked
+from tracegrad.execute.compile import executable_graph
+from tracegrad.graph.ir import Graph
+from tracegrad.passes.liveness import last_uses
+from tracegrad.passes.loops import CONSTANT, ROW, TURN, dependence, hoisted
+
+SIZE, TURNS = 12, 9
+SOME = {name: TARGETS[name] for name in ("avx2", "gpu")}
+
+
+def with_one_row(h: Any, row: Any, w: Any, v: Any) -> Any:
+    """All turns scan the same row. Its product is fused with what the carry goes into."""
+    return tg.scan(lambda h, x: (((x @ v) * h + h @ w).tanh(), h.sum()), h, row.expand(TURNS, *row.shape))
+
+
+def nested(h: Any, row: Any, w: Any, v: Any) -> Any:
+    """The inner loop's product is the outer loop's, too."""
+    def turn(h: Any, x: Any) -> Any:
+        h, sums = tg.scan(lambda h, y: ((h @ w + (y @ v) * h).tanh(), h.sum(0)), h, x.expand(3, *x.shape))
+        return h, sums
+    return tg.scan(turn, h, row.expand(TURNS, *row.shape))
+
+
+def nothing(h: Any, row: Any, w: Any, v: Any) -> Any:
+    """The product is of a carry, and what is left moves elements only."""
+    return tg.scan(lambda h, x: ((h @ w.T + x).tanh(), h.sum()), h, row.expand(TURNS, *row.shape))
+
+
+def given(size: int = SIZE) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [(0.3 * rng.standard_normal((size, size))).astype(np.float32) for _ in range(4)]
+
+
+def count(graph: Graph, name: str) -> int:
+    """How often an operation is done, turns counted."""
+    loops = {node.fn: node.fn for node in graph if node.fn.family == "loop"}
+    return sum(node.fn.name == name for node in graph) + sum(fn.length * count(fn.graph, name) for fn in loops)
+
+
+@pytest.mark.parametrize(("program", "before", "after"), [
+    (with_one_row, 2 * TURNS, TURNS + 1), (nested, 6 * TURNS, 3 * TURNS + 1), (nothing, TURNS, TURNS)])
+def test_products_of_constants_are_done_once(program, before, after, on_numpy):
+    graph = executable_graph(graph_of(program, *given()))
+    assert count(graph, "matmul") == before
+    assert count(hoisted(graph), "matmul") == after
+
+
+def test_plans_do_as_much_arithmetic(on_numpy):
+    plan = planned(graph_of(with_one_row, *given(48)))
+    assert sum(launch.flops for launch in plan.launches) < 1.1 * (TURNS + 1) * 2 * 48 ** 3
+
+
+@pytest.mark.parametrize("program", [with_one_row, nested, nothing])
+def test_values_and_derivatives(program, on_numpy):
+    def loss(*args: Any) -> Any:
+        h, ys = program(*args)
+        return (h * h).sum() + ys.sum()
+
+    with Checked(SOME) as checked:
+        tg.trace(tg.grad(loss, argnums=(0, 1, 2, 3)))(*map(tg.from_numpy, given()))
+    assert checked.count
+
+
+def test_what_a_node_of_a_body_depends_on(on_numpy):
+    graph = executable_graph(graph_of(lambda h, xs, w: tg.scan(lambda h, x: (h * x.exp() + w.sin().sum() * x.cos(), x.exp()), h, xs),
+                                      np.ones(3), np.ones((5, 3)), np.ones(4)))
+    loop = next(node.fn for node in graph if node.fn.family == "loop")
+    found = {node.fn.name: kind for node, kind in dependence(loop.graph, loop.body.carries, loop.body.rows).items() if node.operands}
+    assert (found["exp"], found["cos"], found["add"]) == (ROW, ROW, TURN)
+    late = dependence(loop.graph, loop.body.carries, loop.body.rows, lambda node: node.fn.name != "exp")
+    assert {node.fn.name: kind for node, kind in late.items()}["exp"] == TURN
+    assert all(late[p] == CONSTANT for p in loop.graph.inputs[loop.body.carries + loop.body.rows:])
+
+
+def test_last_uses():
+    assert last_uses([("a", "b"), ("b", "b"), ("a", "c"), ()], ["c"]) == [(), ("b",), ("a",), ()]
+    assert last_uses([]) == []

@@ -1,0 +1,284 @@
+"""Programs written for torch under `import tracegrad.as_torch`, each in a process of its own: the hook is for the whole process."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tracegrad.torch_api.absent import ABSENT
+from tracegrad.torch_api.modules import sources
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(*arguments, code=0, cwd=None):
+    """What a Python process prints; errors are printed, too."""
+    done = subprocess.run([sys.executable, *arguments], check=False, capture_output=True, text=True, cwd=cwd,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def program(text, code=0):
+    return python("-c", "import tracegrad.as_torch\n" + textwrap.dedent(text), code=code)
+
+
+def test_a_script_trains():
+    assert "less" in program("""
+        import torch
+        import torch.nn as nn
+        import torch.nn.functional as F
+        from torch.utils.data import DataLoader, TensorDataset
+        from torch.optim.lr_scheduler import StepLR
+
+        torch.manual_seed(0)
+        x = torch.randn(64, 5)
+        data = DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=16, shuffle=True)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        scheduler = StepLR(optimizer, 2)
+        losses = []
+        for epoch in range(4):
+            for a, b in data:
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(a.to(device)), b.to(device))
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                losses.append(loss.item())
+            scheduler.step()
+        assert isinstance(loss, torch.Tensor) and not loss.requires_grad_(True).is_cuda
+        print("less" if losses[-1] < losses[0] else losses)
+    """)
+
+
+def test_modules_have_torchs_names():
+    """What is asked for by torch's own paths is tracegrad's, and one object whatever path it comes by."""
+    program("""
+        import torch, tracegrad
+        from torch.nn.modules.batchnorm import BatchNorm2d, _BatchNorm
+        from torch.nn.modules.conv import _ConvNd
+        from torch.nn.modules.utils import _pair
+        from torch.nn.modules.module import Module
+        from torch import nn, Tensor
+        import torch.utils.checkpoint, torch.linalg, torch.fft, torch.autograd.functional, torch.optim.lr_scheduler
+        assert isinstance(BatchNorm2d(3), _BatchNorm) and isinstance(nn.Conv2d(1, 1, 1), _ConvNd)
+        assert Module is nn.Module is tracegrad.nn.Module
+        assert Tensor is tracegrad.Tensor and _pair(2) == (2, 2) == _pair([2, 2]) and torch.nn is nn
+        assert torch.float32.is_floating_point and torch.complex64.is_complex and not torch.uint8.is_signed
+        assert isinstance(torch.device("cpu"), torch.device) and torch.device("meta").type == "meta" and torch.device("cpu").index is None
+        assert isinstance(torch.ones(2), torch.FloatTensor) and not isinstance(torch.ones(2), torch.LongTensor)
+        assert torch.LongTensor([1, 2]).dtype == torch.int64 and torch.FloatTensor(2, 3).shape == (2, 3)
+        assert torch.__version__.startswith("2.") and torch.version.cuda is None and not torch.distributed.is_available()
+        assert torch.finfo(torch.float8_e4m3fn).max == 448 and torch.iinfo(torch.int8).max == 127
+        with torch.device("numpy"):
+            assert torch.ones(2).device.name == "numpy"
+        assert torch.ones(2).device.name != "numpy"
+        import importlib.metadata, importlib.util
+        assert importlib.metadata.version("torch") == torch.__version__ and importlib.util.find_spec("torch") is not None
+    """)
+
+
+def test_what_is_not_here_says_so():
+    program("""
+        import torch, tracegrad
+        assert not hasattr(torch, "sparse_csr_tensor")
+        try:
+            torch.sparse_csr_tensor
+        except AttributeError as error:
+            assert "docs/torch.md" in str(error)
+        try:
+            import torch.package
+        except ModuleNotFoundError as error:
+            assert error.name == "torch.package" and "docs/torch.md" in str(error)
+        assert not isinstance(torch.ones(2), torch.UntypedStorage)
+        try:
+            torch.UntypedStorage(3)
+        except tracegrad.UnsupportedError as error:
+            assert "torch.UntypedStorage" in str(error)
+        else:
+            raise AssertionError
+        try:
+            torch.zeros(2, device=torch.device("cuda"))
+        except tracegrad.TracegradError as error:
+            assert "cuda" in str(error)
+        else:
+            raise AssertionError
+    """)
+
+
+def test_torch_that_was_imported_is_not_replaced():
+    text = python("-c", "import sys, types; sys.modules['torch'] = types.ModuleType('torch'); import tracegrad.as_torch", code=1)
+    assert "TracegradError: as_torch: torch is imported already" in text
+
+
+def test_importing_tracegrad_installs_nothing():
+    text = "import sys, tracegrad, tracegrad.torch_api.hook as hook; print([f for f in sys.meta_path if isinstance(f, hook.Finder)])"
+    assert python("-c", text) == "[]\n"
+
+
+SCRIPT = """
+import argparse, sys
+import torch
+from beside import NUMBER
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+print(__name__, parser.parse_args().epochs, NUMBER, torch.zeros(2, device="cuda" if torch.cuda.is_available() else "cpu").device.type,
+      torch.cuda.is_available(), torch.cuda.device_count(), torch.device("cuda:0").type)
+"""
+
+
+def test_run(tmp_path):
+    """Scripts and modules run with their arguments, their folder on the path, and CUDA's names lead to the device that was named."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("NUMBER = 7")
+    run = "-m", "tracegrad", "run"
+    assert python(*run, str(tmp_path / "train.py"), "--epochs", "3") == "__main__ 3 7 cpu False 0 cuda\n"
+    text = python(*run, "--device", "numpy", "-m", "train", "--epochs", "4", cwd=tmp_path)
+    assert "__main__ 4 7 cpu True 1 cpu\n" in text
+    assert "tracegrad: 'cuda' and 'mps' are numpy" in text
+    assert "no script 'nothing.py'" in python(*run, "nothing.py", code=2)
+
+
+def test_an_error_in_a_script_has_its_traceback(tmp_path):
+    (tmp_path / "wrong.py").write_text("import torch\ntorch.ones(2) @ torch.ones(3)\n")
+    text = python("-m", "tracegrad", "run", str(tmp_path / "wrong.py"), code=1)
+    assert all(words in text for words in ("Traceback", "wrong.py:2", "ShapeError"))
+
+
+def test_compile_traces():
+    program("""
+        import torch, tracegrad
+        f = torch.compile(lambda x: (x * x).sum(), mode="reduce-overhead")
+        assert f(torch.arange(3.)).item() == 5 and "kernel" in str(f.kernels())
+        model = torch.compile(torch.nn.Linear(3, 2), backend="inductor")
+        assert isinstance(model, torch.nn.Linear) and model(torch.ones(4, 3)).shape == (4, 2)
+        @torch.compile(fullgraph=True)
+        def g(x):
+            return x + 1
+        assert g(torch.ones(1)).item() == 2 and not torch.compiler.is_compiling()
+    """)
+
+
+def test_custom_operations():
+    program("""
+        import torch
+        @torch.library.custom_op("mine::square", mutates_args=())
+        def square(x: torch.Tensor) -> torch.Tensor:
+            return x * x
+        @square.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        def setup(ctx, inputs, output):
+            ctx.save_for_backward(inputs[0])
+        square.register_autograd(lambda ctx, g: 3 * ctx.saved_tensors[0] * g, setup_context=setup)
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        torch.ops.mine.square(x).sum().backward()
+        assert x.grad.tolist() == [3.0, 6.0] and not hasattr(torch.ops.mine, "cube")
+    """)
+
+
+def test_attention_by_functions_of_places():
+    """flex_attention equals scaled_dot_product_attention with the mask, the bias and the grouped heads that its functions say."""
+    program("""
+        import torch
+        import torch.nn.functional as F
+        from torch.nn.attention.flex_attention import and_masks, create_block_mask, create_mask, flex_attention
+        torch.manual_seed(0)
+        q, k, v = torch.randn(2, 4, 6, 8, requires_grad=True), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
+        causal = lambda b, h, i, j: i >= j
+        near = lambda b, h, i, j: i - j < 3
+        mask = create_block_mask(and_masks(causal, near), None, None, 6, 6)
+        bias = torch.randn(4)
+        y = flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h] * (i - j), block_mask=mask, enable_gqa=True)
+        i, j = torch.arange(6)[:, None], torch.arange(6)
+        dense = create_mask(and_masks(causal, near), None, None, 6, 6)
+        full = torch.where(dense, bias[:, None, None] * (i - j), -float("inf"))
+        z = F.scaled_dot_product_attention(q, k, v, attn_mask=full, enable_gqa=True)
+        assert torch.allclose(y, z, atol=1e-6)
+        a, = torch.autograd.grad(y.square().sum(), q)
+        b, = torch.autograd.grad(z.square().sum(), q)
+        assert torch.allclose(a, b, atol=1e-5)
+        none = flex_attention(q, q, q, block_mask=create_block_mask(lambda b, h, i, j: (i > 2) & (j < 9), None, None, 6, 6))
+        assert none[:, :, :3].abs().max() == 0
+    """)
+
+
+def test_associative_scan():
+    program("""
+        import torch
+        from torch._higher_order_ops.associative_scan import associative_scan
+        x = torch.randn(3, 7, dtype=torch.float64)
+        assert torch.allclose(associative_scan(torch.add, x, 1), x.cumsum(1))
+        assert torch.allclose(associative_scan(torch.add, x, 1, reverse=True), x.flip(1).cumsum(1).flip(1))
+        decay, add = torch.rand(7), torch.randn(7)
+        combine = lambda one, two: (one[0] * two[0], one[1] * two[0] + two[1])
+        h, want = torch.zeros(()), []
+        for a, b in zip(decay, add):
+            h = a * h + b
+            want.append(h)
+        assert torch.allclose(associative_scan(combine, (decay, add), 0)[1], torch.stack(want), atol=1e-6)
+    """)
+
+
+def test_methods_of_modules():
+    """What packages call and override of torch's Module."""
+    program("""
+        import torch
+        from torch import nn
+        class Renamed(nn.Linear):
+            def _load_from_state_dict(self, state_dict, prefix, *rest):
+                if prefix + "old" in state_dict:
+                    state_dict[prefix + "weight"] = state_dict.pop(prefix + "old")
+                super()._load_from_state_dict(state_dict, prefix, *rest)
+            def _save_to_state_dict(self, destination, prefix, keep_vars):
+                super()._save_to_state_dict(destination, prefix, keep_vars)
+                destination[prefix + "more"] = torch.zeros(1)
+        model = nn.Sequential(Renamed(2, 2, bias=False))
+        assert list(model.state_dict()) == ["0.weight", "0.more"]
+        model.load_state_dict({"0.old": torch.eye(2)})
+        assert torch.equal(model[0].weight, torch.eye(2))
+        assert model.cpu() is model and model._apply(lambda t: t * 2) is model and model[0].weight[0, 0] == 2
+        assert len(nn.ModuleList([None, nn.Linear(1, 1)])) == 2
+        hook = model._register_load_state_dict_pre_hook(lambda state_dict, prefix, *rest: state_dict.update(seen=1))
+        assert model.load_state_dict({"0.weight": torch.eye(2)}, strict=False).unexpected_keys == ["seen"]
+        wrapped = nn.DataParallel(model)
+        assert wrapped.module is model and wrapped(torch.ones(1, 2)).shape == (1, 2)
+    """)
+
+
+def test_lists_of_tensors():
+    program("""
+        import torch
+        a = [torch.ones(2), torch.ones(3)]
+        torch._foreach_mul_(a, 2.0)
+        torch._foreach_add_(a, a, alpha=2)
+        assert [x.tolist() for x in a] == [[6.0] * 2, [6.0] * 3]
+        assert [x[0].item() for x in torch._foreach_sqrt(a)] == [torch.tensor(6.0).sqrt().item()] * 2
+    """)
+
+
+def test_every_name_is_one_of_torchs():
+    """No module of names/ has a public name that torch's module lacks, and what is listed as absent is torch's, and not here."""
+    torch = pytest.importorskip("torch")
+    folder = ROOT / "tracegrad" / "torch_api" / "names"
+    wrong = []
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        name = ".".join(("torch", *(p for p in parts if p != "__init__")))
+        if parts[-1] == "_markers" or name == "torch.onnx.opset":
+            continue
+        ours = importlib.import_module(".".join(("tracegrad.torch_api.names", *(p for p in parts if p != "__init__"))))
+        theirs = torch.ops if name == "torch.ops" else importlib.import_module(name)
+        made = [n for n, v in vars(ours).items() if not n.startswith("_") and getattr(v, "__module__", "").startswith(ours.__name__)]
+        wrong += [f"{name}.{n}" for n in made if not hasattr(theirs, n)]
+    assert not wrong
+    assert not [f"{m}.{n}" for m, names in ABSENT.items() for n in names.split() if not hasattr(importlib.import_module(m), n)]
+    assert not [m for m in ABSENT if m.startswith("torch.ao") and sources(m)]

@@ -1,0 +1,249 @@
+"""A loop of a known length as one operation: `Loop`, what `tg.scan` records and what runs (see scan.py).
+
+A loop's body is recorded once, as a closed graph (`Body`): carries, rows of what is scanned and constants in, new carries and rows of
+results out. A `Loop` has several results, a node each, like a factorization: the last carries and the stacked rows. What nobody reads of
+them is never computed (`Loop.trimmed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from tracegrad.autodiff.batching import batch, spread
+from tracegrad.autodiff.derivatives import substituted, variable
+from tracegrad.execute.compile import executable_graph
+from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.leaves import Shared
+from tracegrad.graph.primitive import REGISTRY, bind, in_registry, placeholder
+from tracegrad.numpy_backend.interpreter import run_loop
+from tracegrad.ops.primitives.movement import narrow, permute, reshape
+from tracegrad.passes.loops import reached, reaching
+from tracegrad.support.dtypes import differentiable
+from tracegrad.support.plan import Check
+
+_VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
+
+
+class Body:
+    """One turn of a loop, as a graph of its own. inputs: placeholders of `carries` carries, then of `rows` rows, then of constants;
+
+    outs: the new carries, then the rows of the results.
+    """
+
+    def __init__(self, inputs: Sequence[Node], outs: Sequence[Node], carries: int, rows: int) -> None:
+        self.inputs, self.outs, self.carries, self.rows = list(inputs), list(outs), carries, rows
+
+    def __call__(self, values: Sequence[Node]) -> list[Node]:
+        return substituted(self.outs, dict(zip(self.inputs, values, strict=True)))
+
+    @property
+    def graph(self) -> Graph:
+        return Graph.capture(self.inputs, self.outs)
+
+
+def needed_inputs(body: Body, results: Sequence[int]) -> list[int]:
+    """The numbers of the inputs that some results of a loop over the body depend on, after any number of turns."""
+    n, inputs, outs = body.carries, body.inputs, body.outs
+    last = [inputs[i] for i in results if i < n]
+    live = dict.fromkeys(last)
+    while True:
+        turned = [outs[i] for i in range(n) if inputs[i] in live]
+        found = dict.fromkeys(last) | reached([*(outs[i] for i in results), *turned], inputs, exactly=True)
+        if len(found) == len(live):
+            return [i for i, p in enumerate(inputs) if p in live]
+        live = found
+
+
+class Loop(Shared):
+    """`length` turns of a body (the last row first if `reverse`). Operands: the first carries, what is scanned, the constants.
+
+    Results: the last carries, then the rows of each turn, stacked. Not in REGISTRY: an instance per loop.
+    """
+
+    family = "loop"
+
+    def __init__(self, body: Body, length: int, reverse: bool) -> None:
+        super().__init__()
+        self.name = "scan"  # type: ignore[misc]
+        self.body, self.length, self.reverse = body, length, reverse
+        self._batched: dict[Any, tuple[Loop, list[bool], list[bool]]] = {}
+        self._trimmed: dict[Any, Any] = {}
+        self._relevant: dict[int, list[int]] = {}
+        self._calls: dict[Any, Any] = {}
+        self.prepared: dict[Any, Any] = {}                # what a backend keeps of it, for as long as it is there
+        n = body.carries
+        self._avals = (*(o.aval for o in body.outs[:n]), *(Aval((length, *o.shape), o.dtype) for o in body.outs[n:]))
+        self._graph: Graph | None = None
+        self._executable = False                          # whether the body has nothing for differentiation
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        """Those of the results; ValueError if the operands are not what the body takes (the graph checker asks)."""
+        n, rows = self.body.carries, self.body.rows
+        for i, (o, p) in enumerate(zip(operands, self.body.inputs, strict=True)):
+            wanted = (self.length, *p.shape) if n <= i < n + rows else p.shape
+            if (o.shape, o.dtype) != (wanted, p.dtype):
+                raise ValueError(f"operand {i} is {o}, the body takes {p.aval}")
+        for p, out in zip(self.body.inputs[:n], self.body.outs, strict=False):
+            if (p.shape, p.dtype) != (out.shape, out.dtype):
+                raise ValueError(f"the body makes {out.aval} of a carry {p.aval}")
+        return self._avals
+
+    @property
+    def described(self) -> tuple[Any, ...]:
+        return self.length, self.reverse, self.body.carries, self.body.rows, self.graph
+
+    @property
+    def graph(self) -> Graph:
+        """The body without what only differentiation cares about: what runs."""
+        if self._graph is None:
+            self._graph = executable_graph(self.body.graph)
+        return self._graph
+
+    def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
+        return run_loop(self, arrays)[0]
+
+    def of_body(self, inputs: Sequence[Node], outs: Sequence[Node]) -> Loop:
+        """The loop with another executable body, of as many carries and rows."""
+        loop = Loop(Body(inputs, outs, self.body.carries, self.body.rows), self.length, self.reverse)
+        loop._executable = True
+        return loop
+
+    @cached_property
+    def ordinary(self) -> bool:
+        """Whether a turn is made of the library's own operations alone."""
+        return all(getattr(n.fn, "ordinary", None) or in_registry(n.fn) for n in self.body.graph)
+
+    @cached_property
+    def reports(self) -> bool:  # type: ignore[override]
+        return any(n.fn.reports for n in self.graph)
+
+    def checks(self, node: Node | None = None) -> tuple[Check, ...]:
+        """What the body's operations have to report."""
+        found = [n for n in self.graph if n.fn.reports]
+        return tuple(c for n in found for c in n.fn.checks(n))  # type: ignore[attr-defined]
+
+    # -- as text
+
+    @property
+    def shown(self) -> list[tuple[str, Any]]:
+        """What the text of a graph says of it."""
+        return [("length", self.length), *([("reverse", True)] if self.reverse else [])]
+
+    def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
+        n, rows = self.body.carries, self.body.rows
+        carry = [f"c{i}" if n > 1 else "c" for i in range(n)]
+        row = [f"x{i}" if rows > 1 else "x" for i in range(rows)]
+        turn = define("turn", self.graph)
+
+        def tupled(parts: Sequence[str]) -> str:
+            return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+
+        ends = f"{tupled(operands[:n])}, {tupled(operands[n:n + rows])}, length={self.length}{', reverse=True' * self.reverse}"
+        arguments = ", ".join([*(["*carry"] if carry else []), *(["*row"] if row else []), *operands[n + rows:]])
+        step = f"lambda carry, row: pair({arguments})"
+        pair = define("pair", f"lambda *values: ((made := {turn}(*values))[:{n}], made[{n}:])")
+        call = f"sum(tg.scan({step.replace('pair(', pair + '(')}, {ends}), ())"
+        return f"{call}[0]" if len(self._avals) == 1 else call
+
+    # -- what is left of it
+
+    def relevant(self, index: int) -> list[int]:
+        """The numbers of the operands that result `index` depends on."""
+        if index not in self._relevant:
+            self._relevant[index] = needed_inputs(self.body, [index])
+        return self._relevant[index]
+
+    def trimmed(self, used: Sequence[int], operands: Sequence[Node]) -> tuple[Loop, tuple[Node, ...], dict[int, int]]:
+        """The loop that computes the results `used` and nothing else, its operands, and where it has each of those results."""
+        body = self.body
+        n, rows = body.carries, body.rows
+        graph = self.graph
+        inputs, outs = list(graph.inputs), list(graph.outputs)
+        level = tuple(_repeats(o) for o in operands[n:n + rows])
+        key = (tuple(used), level)
+        if key not in self._trimmed:
+            wanted = {i for i in used if i < n}
+            kept_ys = [i for i in used if i >= n]
+            live = reached([outs[i] for i in (*wanted, *kept_ys)], inputs)
+            while True:
+                more = {i for i in range(n) if inputs[i] in live} | wanted
+                found = reached([outs[i] for i in (*more, *kept_ys)], inputs)
+                if found == live:
+                    break
+                live = found
+            carries = [i for i in range(n) if inputs[i] in live or i in wanted]
+            scanned = [i for i in range(n, n + rows) if inputs[i] in live and not level[i - n]]
+            rest = [i for i in range(n, len(inputs)) if inputs[i] in live and (i >= n + rows or level[i - n])]
+            new = Body([inputs[i] for i in (*carries, *scanned, *rest)], [outs[i] for i in (*carries, *kept_ys)], len(carries),
+                       len(scanned))
+            place = {i: k for k, i in enumerate(carries) if i in wanted} | {i: len(carries) + k for k, i in enumerate(kept_ys)}
+            all_of_it = len(new.inputs) == len(inputs) and len(new.outs) == len(outs) and new.rows == rows and self._executable
+            self._trimmed[key] = self if all_of_it else Loop(new, self.length, self.reverse), carries, scanned, rest, place
+            self._trimmed[key][0]._executable = True
+        loop, carries, scanned, rest, place = self._trimmed[key]
+        first = [reshape(narrow(operands[i], 0, 0, 1), operands[i].shape[1:]) if i < n + rows else operands[i] for i in rest]
+        return loop, (*(operands[i] for i in carries), *(operands[i] for i in scanned), *first), place
+
+    # -- over a batch
+
+    def batched(self, flags: Sequence[bool], size: int) -> tuple[Loop, list[bool], list[bool]]:
+        """The loop over a batch of operands (those with a flag), which carries then have a batch, and which results."""
+        key = (tuple(flags), size)
+        if key not in self._batched:
+            body = self.body
+            n, rows = body.carries, body.rows
+            mapped = list(flags)
+            while True:
+                depends = reaching(body.outs, [p for p, f in zip(body.inputs, mapped, strict=True) if f])
+                grown = [f or body.outs[i] in depends for i, f in enumerate(mapped[:n])]
+                if grown == mapped[:n]:
+                    break
+                mapped[:n] = grown
+            inputs = [placeholder(Aval((size, *p.shape), p.dtype), p.attrs["label"]) if f else p
+                      for p, f in zip(body.inputs, mapped, strict=True)]
+            # Of variables, so that what is there for differentiation stays there.
+            live = {p: variable(p) if differentiable(p.dtype) else p for p in (*body.inputs, *inputs)}
+            lifted = batch(substituted(body.outs, {p: live[p] for p in body.inputs}),
+                           {live[p]: live[q] for p, q, f in zip(body.inputs, inputs, mapped, strict=True) if f}, size)
+            outs = substituted(lifted, {v: p for p, v in live.items()})
+            flags_out = [*mapped[:n], *(o in depends for o in body.outs[n:])]
+            outs = [o if f else original for o, original, f in zip(outs, body.outs, flags_out, strict=True)]
+            self._batched[key] = Loop(Body(inputs, outs, n, rows), self.length, self.reverse), mapped, flags_out
+        return self._batched[key]
+
+    def batched_operands(self, operands: Sequence[Node], flags: Sequence[bool], size: int) -> list[Node]:
+        """Operands (those with a flag have a batch in front) as `batched` takes them: the batch of what is scanned is in its rows."""
+        mapped = self.batched(flags, size)[1]
+        n, rows = self.body.carries, self.body.rows
+        out = [spread(o, size) if m and not f else o for o, f, m in zip(operands, flags, mapped, strict=True)]
+        return [swapped(o) if n <= i < n + rows and mapped[i] else o for i, o in enumerate(out)]
+
+    def unbatched(self, index: int, result: Node, has_batch: bool, size: int) -> Node:
+        """Result number `index` of `batched` with the batch in front."""
+        if not has_batch:
+            return spread(result, size)
+        return swapped(result) if index >= self.body.carries else result
+
+    def batched_result(self, node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
+        """The rule of batching for one result."""
+        loop, _, has_batch = self.batched(flags, size)
+        index = node.attrs["index"]
+        result = bind(loop, tuple(self.batched_operands(operands, flags, size)), {"index": index})
+        return self.unbatched(index, result, has_batch[index], size)
+
+
+def _repeats(node: Node) -> bool:
+    """Whether all rows along the first dimension are one."""
+    while node.fn is _DETACH or node.fn is _VARIABLE:
+        node = node.operands[0]
+    if node.fn.name != "expand" or node.shape[0] == 1:
+        return False
+    source = node.operands[0]
+    return len(source.shape) < len(node.shape) or source.shape[0] == 1
+
+
+def swapped(node: Node) -> Node:
+    """With the first two dimensions exchanged."""
+    return permute(node, (1, 0, *range(2, len(node.shape))))

@@ -1,0 +1,176 @@
+"""A loop's body in three parts: what is computed before the turns, in each of them, and after them. Start at `Split`.
+
+Nodes of the body are told apart by what they depend on (`dependence`). What depends on constants alone is computed once, before the loop.
+What no carry goes into may be computed for all turns together, before the loop, as one operation on arrays with a row a turn. A carry that
+nothing but an addition to it reads is a sum, which may be made after the loop.
+
+NumPy does all of that where arrays are small: it takes as long to begin an operation as it computes for a thousand elements. Kernels do
+only the first, for what is slow (`hoisted`): the rest would be stored and read again, where it now stays in registers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracegrad.autodiff.batching import batch
+from tracegrad.autodiff.derivatives import substituted, that_matter
+from tracegrad.graph.ir import Aval, Graph, Node, topological
+from tracegrad.graph.locations import located
+from tracegrad.graph.primitive import REGISTRY, bind, in_registry, placeholder
+
+_ADD, _SUM = REGISTRY["add"], REGISTRY["sum"]
+CONSTANT, ROW, TURN = range(3)      # what a node of a body depends on: nothing that changes, what is scanned, a carry
+
+
+def dependence(graph: Graph, carries: int, rows: int, early: Callable[[Node], bool] = lambda node: True) -> dict[Node, int]:
+    """What each node of a body depends on. Of its inputs the first `carries` are carries, the next `rows` are rows.
+
+    early: which nodes of rows may be computed before the loop; others count as a turn's own.
+    """
+    found = {n: TURN if i < carries else ROW if i < carries + rows else CONSTANT for i, n in enumerate(graph.inputs)}
+    for node in graph:
+        if node not in found:
+            of = max((found[o] for o in node.operands), default=CONSTANT)
+            found[node] = TURN if of == ROW and not early(node) else of
+    return found
+
+
+def reaching(outs: Sequence[Node], sources: Sequence[Node]) -> set[Node]:
+    """`sources`, and the nodes before `outs` that depend on one of them."""
+    found = set(sources)
+    for node in topological(outs, found.__contains__):
+        if any(o in found for o in node.operands):
+            found.add(node)
+    return found
+
+
+def reached(outs: Sequence[Node], sources: Sequence[Node], exactly: bool = False) -> dict[Node, None]:
+    """Which of `sources` there are before `outs`; exactly: which their values depend on."""
+    wanted = set(sources)
+    return {n: None for n in topological(outs, wanted.__contains__, that_matter if exactly else None) if n in wanted}
+
+
+def border(ends: Sequence[Node], inside: Callable[[Node], bool], inputs: Collection[Node]) -> list[Node]:
+    """What is not `inside`, nor one of `inputs`, and read where `ends` are computed. Numbers are nothing to compute elsewhere."""
+    found: dict[Node, None] = {}
+    for node in topological(ends, lambda n: n in inputs or not inside(n)):
+        if node not in inputs and not inside(node) and node.operands:
+            found[node] = None
+    return list(found)
+
+
+def hoisted(graph: Graph) -> Graph:
+    """The graph with products, reductions and whatever else is slow before its loops, where they depend on a loop's constants alone."""
+    known: dict[Any, tuple[Any, list[Node]]] = {}
+
+    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+        fn: Any = node.fn
+        if fn.family == "loop":
+            if fn not in known:
+                known[fn] = _without_slow(fn)
+            loop, slow = known[fn]
+            own = fn.body.carries + fn.body.rows
+            if slow:
+                with located(node.loc):
+                    operands = (*operands, *substituted(slow, dict(zip(fn.graph.inputs[own:], operands[own:], strict=True))))
+                    return bind(loop, operands, node.attrs)
+        if operands == node.operands:
+            return node
+        with located(node.loc):
+            return bind(fn, operands, node.attrs)
+
+    return graph.rebuilt(replace) if any(node.fn.family == "loop" for node in graph) else graph
+
+
+def _without_slow(loop: Any) -> tuple[Any, list[Node]]:
+    """The loop with further constants, and the nodes of its body that these are."""
+    graph, body = hoisted(loop.graph), loop.body
+    depends = dependence(graph, body.carries, body.rows)
+    slow = {n for n in graph if n.operands and depends[n] == CONSTANT and n.fn.expensive and in_registry(n.fn) and not n.fn.reports}
+    if not slow and graph.outputs == loop.graph.outputs:
+        return loop, []
+    found = border(graph.outputs, lambda n: n not in slow, set(graph.inputs))
+    stand_ins = {n: placeholder(n.aval) for n in found}
+    return loop.of_body([*graph.inputs, *stand_ins.values()], substituted(graph.outputs, stand_ins)), found
+
+
+class Parts(NamedTuple):
+    """Graphs of the three parts.
+
+    before: of the scanned arrays and the constants the rows that turns read (`ahead` of them), what is wanted of all turns, and what turns
+    read that is the same in all (`once`). turn: of carries, rows (those numbered `scanned`, then those ahead), the loop's constants, and
+    what is the same, the new carries and what is stacked. after: of the sums' first values and what is added up, the sums.
+    """
+
+    before: Graph
+    turn: Graph
+    after: Graph
+    scanned: list[int]
+    ahead: int
+    once: int
+
+
+class Split:
+    """A loop to be cut in three.
+
+    sums: the carries that are sums, each with the node that is added up over all turns. kept: the numbers of the other carries.
+    given: the nodes whose values of all turns are wanted and that are computed before; inner: those that turns make.
+    """
+
+    def __init__(self, graph: Graph, carries: int, rows: int, length: int, stacked: Sequence[int], early: Callable[[Node], bool],
+                 stacks: Callable[[Node], bool]) -> None:
+        """stacked: which results are wanted of all turns. early: as `dependence` has it. stacks: whether of a carry that adds up the sum of
+
+        this over some dimensions, this is stacked, and summed over these with the rest.
+        """
+        self.inputs, self.outputs, self.rows, self.length = list(graph.inputs), list(graph.outputs), rows, length
+        self.depends = depends = dependence(graph, carries, rows, early)
+        self.sums = _sums(self.inputs[:carries], self.outputs, stacked, stacks)
+        self.kept = [i for i in range(carries) if i not in self.sums]
+        wanted = dict.fromkeys([*(self.outputs[i] for i in stacked), *self.sums.values()])
+        self.given, self.inner = ([n for n in wanted if (depends[n] == TURN) == own] for own in (False, True))
+
+    def parts(self, made: Sequence[Node]) -> Parts:
+        """The three parts. made: what turns are to give beside the carries, of which `inner` can be had."""
+        inputs, depends, length = self.inputs, self.depends, self.length
+        first = len(self.kept) + len(self.sums)
+        scanned, level = inputs[first:first + self.rows], inputs[first + self.rows:]
+        ends = [*(self.outputs[i] for i in self.kept), *made]
+        found = border(ends, lambda n: depends[n] == TURN, set(inputs))
+        ahead, once = ([n for n in found if depends[n] == kind] for kind in (ROW, CONSTANT))
+        stand_ins = {n: placeholder(n.aval) for n in found}
+        new = substituted(ends, stand_ins)
+        read = set(topological(new))
+        there = [k for k, p in enumerate(scanned) if p in read]
+        turn = Graph.capture([*(inputs[i] for i in self.kept), *(scanned[k] for k in there), *(stand_ins[n] for n in ahead), *level,
+                              *(stand_ins[n] for n in once)], new)
+        wholes = {p: placeholder(Aval((length, *p.shape), p.dtype)) for p in scanned}
+        before = Graph.capture([*wholes.values(), *level], [*batch([*ahead, *self.given], wholes, length), *once])
+        terms = {n: placeholder(Aval((length, *n.shape), n.dtype)) for n in dict.fromkeys(self.sums.values())}
+        added = [batch([_added(inputs[i], self.outputs[i])], {n: terms[n]}, length)[0] for i, n in self.sums.items()]
+        after = Graph.capture([*(inputs[i] for i in self.sums), *terms.values()],
+                              [inputs[i] + bind(_SUM, (x,), {"dim": (0,)}) for i, x in zip(self.sums, added, strict=True)])
+        return Parts(before, turn, after, there, len(ahead), len(once))
+
+
+def _sums(carries: Sequence[Node], outs: Sequence[Node], stacked: Sequence[int], stacks: Callable[[Node], bool]) -> dict[int, Node]:
+    """The carries that nothing but an addition to them reads, with what is added, or with what that is a sum of."""
+    ends = [*outs[:len(carries)], *(outs[i] for i in stacked)]
+    uses = Counter([*ends, *(o for node in topological(ends) for o in node.operands)])
+    found: dict[int, Node] = {}
+    for i, (carry, out) in enumerate(zip(carries, outs, strict=False)):
+        if out.fn is _ADD and carry in out.operands and uses[carry] == uses[out] == 1 and out.dtype in (np.float32, np.float64):
+            added = _added(carry, out)
+            if added.aval is carry.aval:
+                found[i] = added.operands[0] if added.fn is _SUM and stacks(added.operands[0]) else added
+    return found
+
+
+def _added(carry: Node, out: Node) -> Node:
+    """What an addition to `carry` adds."""
+    a, b = out.operands
+    return b if a is carry else a

@@ -1,0 +1,64 @@
+"""torch.device for programs written for torch: a type whose call finds one of tracegrad's devices."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tracegrad.execute.compile import HostDevice, aliases, find_device, set_device
+from tracegrad.runtime.device import Device
+
+ACCELERATORS = "cuda", "mps", "xpu", "opencl"
+
+
+def use(spec: str | None) -> None:
+    """Make `spec` the device of new tensors and what the names of accelerators lead to; None changes nothing."""
+    if spec is None:
+        return
+    aliases.update(dict.fromkeys(ACCELERATORS, set_device(spec)))
+    sys.stderr.write(f"tracegrad: 'cuda' and 'mps' are {aliases['cuda'].name}\n")
+
+
+def accelerator() -> Any | None:
+    """The device that the names of accelerators lead to, if the user has said which."""
+    return aliases.get("cuda")
+
+
+class Elsewhere:
+    """A device that can be named and compared, but not computed on: "cuda" where the user has named none for it, "meta" (no values)."""
+
+    index = None
+
+    def __init__(self, name: str) -> None:
+        self.name = self.type = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Elsewhere) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"device(type={self.name!r})"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class _Type(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, (Device, HostDevice, Elsewhere))
+
+    def __call__(cls, type: Any = "", index: int | None = None) -> Any:
+        name = type.partition(":")[0] if isinstance(type, str) else type
+        name = "cuda" if isinstance(name, int) else name
+        if name in ("cuda", "mps", "xpu", "meta") and name not in aliases:
+            return Elsewhere(name)
+        return find_device("" if name == "opencl" and name not in aliases else name)
+
+
+class device(metaclass=_Type):
+    """torch.device: its calls find a device, and `isinstance` knows those.
+
+    type: "cpu", or "cuda", "mps", "xpu" and "opencl" for the device that `install` or `--device` names; else as in `tg.device`.
+    """

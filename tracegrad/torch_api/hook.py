@@ -1,0 +1,86 @@
+"""The import hook: `import torch` and its submodules give tracegrad's names. Start at `install`.
+
+A module of torch's is a `Facade`: a name is looked up in the module of `names/` with the same path, then in the modules of tracegrad that
+`modules.py` tells, then among submodules. So a name stands in one place, and a module costs nothing before it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from tracegrad.errors import TracegradError
+from tracegrad.torch_api import devices, dtypes, modules, requirements
+from tracegrad.torch_api.absent import ABSENT, placeholder
+
+_DUNDERS = {"__version__", "__config__", "__future__"}         # names of torch's that look like Python's own
+
+
+class Facade(ModuleType):
+    """A module of torch's. `_sources`: the modules that have its names, the first that has one wins."""
+
+    _sources: tuple[ModuleType, ...]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _DUNDERS or not (name.startswith("__") and name.endswith("__")):
+            for source in self._sources:
+                if hasattr(source, name):
+                    value = getattr(source, name)
+                    if isinstance(value, ModuleType) and modules.is_ours(value):
+                        break                                   # a submodule: torch's, not tracegrad's
+                    vars(self)[name] = value
+                    return value
+            if absent := placeholder(self.__name__, name):
+                return absent
+            if modules.sources(path := f"{self.__name__}.{name}") or path in ABSENT:
+                return importlib.import_module(path)
+        elif name == "__all__":
+            return [n for n in dir(self) if not n.startswith("_")]
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}: tracegrad does not have it (docs/torch.md)")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*vars(self), *(n for source in self._sources for n in dir(source))})
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds torch's modules, and makes their facades."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != "torch":
+            return None
+        if not modules.sources(fullname) and fullname not in ABSENT:
+            raise ModuleNotFoundError(f"No module named {fullname!r}: tracegrad does not have it (docs/torch.md)", name=fullname)
+        return importlib.util.spec_from_loader(fullname, self, is_package=True, origin="tracegrad")
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        facade = Facade(spec.name)
+        facade._sources = tuple(importlib.import_module(name) for name in modules.sources(spec.name))
+        return facade
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing: names are found when they are asked for."""
+
+
+def install(device: str | None = None) -> None:
+    """From now on `import torch` in this process gives tracegrad's names. Again: nothing, but for another `device`.
+
+    device: the device of new tensors, and what a program's "cuda" and "mps" lead to (see `tg.device`). None: the default device, and
+    `torch.cuda.is_available()` is False.
+
+    Raises TracegradError where torch itself was imported before: two libraries under one name would be mixed up.
+    """
+    if any(isinstance(finder, Finder) for finder in sys.meta_path):
+        devices.use(device)
+        return
+    if "torch" in sys.modules:
+        raise TracegradError("as_torch: torch is imported already, and what has its classes would not fit; import tracegrad.as_torch first")
+    sys.meta_path.insert(0, Finder())
+    dtypes.add_properties()
+    requirements.answer()
+    devices.use(device)

@@ -1,0 +1,43 @@
+"""Of what each of torch's modules is made. Start at `sources`."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+from tracegrad.support.cache import memoize
+
+# Modules of torch's that are elsewhere here; others have the same path.
+_NN_MODULES = ("activation adaptive batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy linear "
+               "loss module normalization padding pixelshuffle pooling rnn sparse transformer upsampling")
+_ELSEWHERE = {
+    **{f"torch.nn.modules{name}": "nn torch_api.names.nn.modules" for name in ("", *(f".{n}" for n in _NN_MODULES.split()))},
+    **{f"torch.onnx.symbolic_opset{n}": "torch_api.names.onnx.opset" for n in range(7, 21)},
+    **dict.fromkeys(("torch.functional", "torch._tensor", "torch.autograd.grad_mode"), "."),
+    **dict.fromkeys(("torch.utils.data.dataset", "torch.utils.data.dataloader", "torch.utils.data.sampler"), "utils.data"),
+    **dict.fromkeys(("torch.optim.adamw", "torch.optim.sgd", "torch.optim.adam"), "optim"),
+    **dict.fromkeys(("torch.amp.autocast_mode", "torch.amp.grad_scaler"), "amp"),
+    **dict.fromkeys(("torch.cuda.amp.autocast_mode", "torch.cuda.amp.grad_scaler"), "cuda.amp"),
+    "torch.utils.data._utils.collate": "utils.data.collate",
+    "torch.distributions.kl": "distributions.divergence",
+}
+
+
+@memoize(1024)
+def sources(name: str) -> tuple[str, ...]:
+    """The modules that have the names of torch's module `name`, those of `names/` first; empty if it is not here."""
+    path = name.partition(".")[2]
+    candidates = [f"torch_api.names.{path}", *_ELSEWHERE.get(name, path or ".").split()]
+    return tuple(module for module in (f"tracegrad.{c}".rstrip(".") for c in candidates) if _exists(module))
+
+
+def is_ours(module: ModuleType) -> bool:
+    """Whether it is one of this library's."""
+    return module.__name__.partition(".")[0] == "tracegrad"
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

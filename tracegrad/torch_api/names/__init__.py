@@ -1,0 +1,124 @@
+"""torch's own names that tracegrad has no need of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import tracegrad as tg
+from tracegrad.support import dtypes
+from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.type_info import finfo as known_finfo
+from tracegrad.torch_api.devices import device as device
+from tracegrad.torch_api.requirements import VERSION
+from tracegrad.tracing.trace import trace
+
+__version__ = VERSION
+# Dtypes that tensors do not have; programs compare with them.
+float8_e4m3fn, float8_e5m2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+float8_e4m3fnuz, float8_e5m2fnuz = np.dtype(ml_dtypes.float8_e4m3fnuz), np.dtype(ml_dtypes.float8_e5m2fnuz)
+float8_e8m0fnu, float4_e2m1fn_x2 = np.dtype(ml_dtypes.float8_e8m0fnu), np.dtype(ml_dtypes.float4_e2m1fn)
+quint8 = qint8 = qint32 = quint4x2 = None
+SymInt, SymFloat, SymBool = int, float, bool
+sym_int, sym_float, sym_max, sym_min = int, float, max, min
+uint1 = uint2 = uint3 = uint4 = uint5 = uint6 = uint7 = None
+
+
+class _TypedTensor(type):
+    """The class of FloatTensor and its like: `isinstance` asks the dtype, a call makes a tensor."""
+
+    dtype: Any
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Tensor) and value.dtype == cls.dtype
+
+    def __call__(cls, *data: Any, **options: Any) -> Any:
+        if not data or all(isinstance(n, int) for n in data):
+            return tg.empty(*data or (0,), dtype=cls.dtype, **options)
+        return tg.tensor(*data, dtype=cls.dtype, **options)
+
+
+FloatTensor = _TypedTensor("FloatTensor", (), {"dtype": dtypes.float32})
+DoubleTensor = _TypedTensor("DoubleTensor", (), {"dtype": dtypes.float64})
+HalfTensor = _TypedTensor("HalfTensor", (), {"dtype": dtypes.float16})
+BFloat16Tensor = _TypedTensor("BFloat16Tensor", (), {"dtype": dtypes.bfloat16})
+LongTensor = _TypedTensor("LongTensor", (), {"dtype": dtypes.int64})
+IntTensor = _TypedTensor("IntTensor", (), {"dtype": dtypes.int32})
+ShortTensor = _TypedTensor("ShortTensor", (), {"dtype": dtypes.int16})
+CharTensor = _TypedTensor("CharTensor", (), {"dtype": dtypes.int8})
+ByteTensor = _TypedTensor("ByteTensor", (), {"dtype": dtypes.uint8})
+BoolTensor = _TypedTensor("BoolTensor", (), {"dtype": dtypes.bool_})
+
+
+def compile(model: Any = None, **options: Any) -> Any:
+    """torch.compile by `trace`: of a function, a traced function; of a module, the module with a traced forward.
+
+    options: torch's, none of which means anything here.
+    """
+    if model is None:
+        return compile
+    if isinstance(model, tg.nn.Module):
+        model.compile()
+        return model
+    return trace(model)
+
+
+def is_storage(obj: Any) -> bool:
+    return False
+
+
+def _assert(condition: Any, message: str) -> None:
+    assert condition, message
+
+
+def get_device_module(_: Any = None) -> Any:
+    return tg.cuda
+
+
+def is_warn_always_enabled() -> bool:
+    return False
+
+
+
+
+class finfo(known_finfo):
+    """torch.finfo, which knows dtypes that no tensor here has, too."""
+
+    def __init__(self, type: Any = None) -> None:
+        if not (isinstance(type, np.dtype) and type.name.startswith("float8")):
+            super().__init__(type)
+            return
+        known: Any = ml_dtypes.finfo(type)  # type: ignore[no-untyped-call]
+        self.dtype, self.bits, self.resolution = type, 8, float(known.resolution)
+        self.eps, self.max, self.min, self.tiny = (float(v) for v in (known.eps, known.max, known.min, known.smallest_normal))
+        self.smallest_normal = self.tiny
+
+
+def _check(condition: Any, message: Callable[[], str] | str | None = None) -> None:
+    """RuntimeError with the message unless the condition holds."""
+    if not condition:
+        raise RuntimeError(message() if callable(message) else message or "Expected condition to be True")
+
+
+def _check_is_size(i: int, message: Any = None) -> None:
+    _check(i >= 0, message or f"Expected a size, got {i}")
+
+
+def _each(op: str) -> Callable[..., Any]:
+    """torch's `_foreach_<op>`: an operation on each tensor of a list. Other lists go along, other arguments are the same for all."""
+    def foreach(tensors: Any, *args: Any, **kwargs: Any) -> list[Any] | None:
+        rows = zip(*(a if isinstance(a, (list, tuple)) else [a] * len(tensors) for a in args), strict=True) if args else [()] * len(tensors)
+        found = [getattr(t, op)(*row, **kwargs) for t, row in zip(tensors, rows, strict=True)]
+        return None if op.endswith("_") else found
+
+    return foreach
+
+
+def __getattr__(name: str) -> Any:
+    op = name.removeprefix("_foreach_")
+    if op == name or not hasattr(Tensor, op):
+        raise AttributeError(name)
+    return _each(op)

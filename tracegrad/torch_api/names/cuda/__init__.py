@@ -1,0 +1,142 @@
+"""torch.cuda, about the device that the user has named for a program (see `tracegrad.as_torch.install`); there is none where nobody has."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+from tracegrad.errors import DeviceError
+from tracegrad.errors import OutOfMemoryError as OutOfMemoryError
+from tracegrad.execute.deferred import synchronize as wait
+from tracegrad.torch_api import devices
+
+
+def is_available() -> bool:
+    """Whether the user has named a device."""
+    return devices.accelerator() is not None
+
+
+is_initialized = is_available
+
+
+def device_count() -> int:
+    return int(is_available())
+
+
+def current_device() -> int:
+    return 0
+
+
+def set_device(device: Any) -> None:
+    """Nothing: there is one."""
+
+
+def get_device_name(device: Any = None) -> str:
+    return str(_named("get_device_name").name)
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """(0, 0): no version of CUDA's instructions."""
+    return 0, 0
+
+
+def get_device_properties(device: Any = None) -> Any:
+    """name, total_memory in bytes, multi_processor_count, major and minor (0)."""
+    found = _named("get_device_properties")
+    target = found.target
+    return SimpleNamespace(name=found.name, total_memory=getattr(found, "memory", 0), major=0, minor=0,
+                           multi_processor_count=int(target.cores) if target is not None else 1)
+
+
+def _named(what: str) -> Any:
+    found = devices.accelerator()
+    if found is None:
+        raise DeviceError(f"torch.cuda.{what}: there is no CUDA; `python -m tracegrad run --device gpu` names the device to take for it")
+    return found
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """True: bfloat16 is computed in float32 where a device has no such arithmetic."""
+    return is_available()
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait until everything that was asked for is computed."""
+    wait()
+
+
+def memory_allocated(device: Any = None) -> int:
+    """0: not counted."""
+    return 0
+
+
+max_memory_allocated = memory_reserved = max_memory_reserved = memory_allocated
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Nothing."""
+
+
+ipc_collect = init = reset_max_memory_allocated = reset_peak_memory_stats
+
+
+def is_current_stream_capturing() -> bool:
+    return False
+
+
+class Stream:
+    """A queue of commands. There is one: a device's work is done in the order of the program."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        wait()
+
+    def wait_stream(self, stream: Any) -> None:
+        """Nothing: what was asked for before is done before."""
+
+    wait_event = record_event = wait_stream
+
+
+class Event:
+    """A moment of a program. elapsed_time: the milliseconds between two, each taken when the device had done all work before."""
+
+    def __init__(self, enable_timing: bool = False, **_: Any) -> None:
+        self._at = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        wait()
+        self._at = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Nothing: `record` has waited."""
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: Event) -> float:
+        return (end._at - self._at) * 1e3
+
+
+class CUDAGraph:
+    """None is made here: a traced function's plan is launched as one."""
+
+
+def current_stream(device: Any = None) -> Stream:
+    return Stream()
+
+
+default_stream = current_stream
+
+
+class StreamContext(nullcontext[None]):
+    """A context in which nothing changes: there is one queue, and one device."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+
+stream = device = StreamContext

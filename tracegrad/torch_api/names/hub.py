@@ -1,0 +1,60 @@
+"""torch.hub: where downloaded files are kept, and how they are got."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from tracegrad.nn.saving import load
+
+HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")          # the hash in a name like resnet18-f37072fd.pth
+_dir: list[str] = []
+
+
+def _get_torch_home() -> str:
+    """torch's folder of downloads, which its own programs use, too: TORCH_HOME, or below the user's cache folder."""
+    return os.path.expanduser(os.getenv("TORCH_HOME", os.path.join(os.getenv("XDG_CACHE_HOME", "~/.cache"), "torch")))
+
+
+def get_dir() -> str:
+    """The folder of the hub's files."""
+    return _dir[0] if _dir else os.path.join(_get_torch_home(), "hub")
+
+
+def set_dir(d: str | os.PathLike[str]) -> None:
+    """Another one."""
+    _dir[:] = [os.path.expanduser(d)]
+
+
+def download_url_to_file(url: str, dst: str, hash_prefix: str | None = None, progress: bool = True) -> None:
+    """Get a file. hash_prefix: how its SHA-256 begins; RuntimeError where it does not, and then nothing is left at dst."""
+    Path(dst).parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=Path(dst).parent, delete=False) as file:
+        try:
+            with urllib.request.urlopen(url) as answer:
+                shutil.copyfileobj(answer, file)
+            file.close()
+            found = hashlib.sha256(Path(file.name).read_bytes()).hexdigest()
+            if hash_prefix and not found.startswith(hash_prefix):
+                raise RuntimeError(f"download_url_to_file: the file at {url} has the hash {found}, expected {hash_prefix}...")
+            os.replace(file.name, dst)
+        finally:
+            Path(file.name).unlink(missing_ok=True)
+
+
+def load_state_dict_from_url(url: str, model_dir: str | None = None, map_location: Any = None, progress: bool = True,
+                             check_hash: bool = False, file_name: str | None = None, weights_only: bool = True) -> Any:
+    """What `tg.load` makes of the file at a URL, which is got once and kept."""
+    name = file_name or Path(urlparse(url).path).name
+    path = Path(model_dir or os.path.join(get_dir(), "checkpoints")) / name
+    if not path.exists():
+        expected = name.rpartition("-")[2].partition(".")[0] if check_hash else None
+        download_url_to_file(url, str(path), expected, progress)
+    return load(str(path), map_location=map_location)

@@ -1,0 +1,7 @@
+"""torch.nn's names that are not in `tracegrad.nn`."""
+
+from __future__ import annotations
+
+from tracegrad.torch_api.names.nn.parallel import DataParallel
+
+__all__ = ["DataParallel"]

@@ -1,0 +1,1 @@
+"""torch.utils' names that are not in `tracegrad.utils`."""
