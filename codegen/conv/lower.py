@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracegrad.codegen.conv import gpu
-from tracegrad.codegen.conv.problem import Array, Store, Window
+from tracegrad.codegen.conv import cpu, gpu
+from tracegrad.codegen.conv.text_problem import Array, Store
+from tracegrad.codegen.conv.problem import Window
 from tracegrad.codegen.conv.schedules import conv2d, conv2d_input_grad, conv2d_weight_grad
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.names import is_reserved
@@ -25,7 +26,8 @@ GENERATORS = {"conv2d": conv2d, "conv2d_input_grad": conv2d_input_grad, "conv2d_
 @lowering("conv")
 def lower_conv(group: Group, context: Context) -> list[Kernel]:
     v = window(group.anchor)
-    kernels = gpu.kernels(group, context, v) if context.target.kind == "gpu" else _on_cpu(group, context, v)
+    generator = gpu if context.target.kind == "gpu" else cpu
+    kernels = _on_cpu(group, context, v) if generator is cpu and group.anchor.fn.name == "conv2d_weight_grad" else generator.kernels(group, context, v)
     kernels[-1] = replace(kernels[-1], flops=kernels[-1].flops + flops(group))
     return kernels
 

@@ -16,9 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracegrad.codegen.conv import cpu
+from tracegrad.codegen.conv import text_cpu as cpu
 from tracegrad.codegen.conv.epilogue import DType
-from tracegrad.codegen.conv.problem import Array, Store, Taps, Weights, Window
+from tracegrad.codegen.conv.text_problem import Array, Store, Taps, Weights, Window
 from tracegrad.codegen.conv.weight_grad import conv2d_weight_grad
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import Emit, Term, plus

@@ -11,10 +11,10 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from tracegrad.codegen.conv.cpu import tap
+from tracegrad.codegen.conv.text_cpu import tap
 from tracegrad.codegen.conv.epilogue import DType
-from tracegrad.codegen.conv.layout import Planes, Units, in_place, pad, padded, units
-from tracegrad.codegen.conv.problem import Array, Store, Window
+from tracegrad.codegen.conv.text_layout import Planes, Units, in_place, pad, padded, units
+from tracegrad.codegen.conv.text_problem import Array, Store, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.text import Text, merge

@@ -24,7 +24,7 @@ from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.gpu import Product
 from tracegrad.codegen.tile import cpu as tile
 from tracegrad.codegen.tile import program
-from tracegrad.codegen.tile.program import Add, Axis, Digit, Dot, Element, Fold, Held, Loop, Place, Program, Step, Store, Tile, Zeros
+from tracegrad.codegen.tile.program import Add, Axis, Digit, Dot, Element, Fold, Held, Loop, Place, Program, Step, Store, Tile, Zeros, digits
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
@@ -312,8 +312,8 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     down, across = ceil_div(x.m, rows), ceil_div(x.n, columns)
     stored = rows * ceil_div(columns, width) * width
     batch, part = Axis("b", p.batch, (Digit(Held.GLOBAL, p.batch, 2),)), Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),))
-    i = Axis("j" if x.swapped else "i", x.m, _digits(down, high, rows, 1))
-    j = Axis("i" if x.swapped else "j", x.n, _digits(across, wide, columns, 0), width)
+    i = Axis("j" if x.swapped else "i", x.m, digits(down, high, rows, 1))
+    j = Axis("i" if x.swapped else "j", x.n, digits(across, wide, columns, 0), width)
     k = Axis("k", p.k, (), along)
     sums = Temp(f"{p.name}_sums", p.result, p.batch * down * across * stored, p.dtype)
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n, *([sums.size] if depth else [])))
@@ -355,11 +355,6 @@ def _by_columns(partial: Place) -> Place:
         return Element((), write=write)
 
     return find
-
-
-def _digits(count: int, several: int, size: int, dim: int) -> tuple[Digit, ...]:
-    """Of the work-item, of the tile that it does, of the register."""
-    return Digit(Held.GLOBAL, ceil_div(count, several), dim), Digit(Held.TILE, several), Digit(Held.REGISTER, size)
 
 
 def _deep_block(x: Problem, rows: int, columns: int, depth: int) -> tuple[int, int]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import accumulate, product
+from math import prod
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Joined, Lanes, Local, Splat, Vector
+from tracegrad.codegen.kernel.expressions import Array, Expression, Infix, Joined, Lanes, Literal, Local, Splat, Vector
 from tracegrad.codegen.kernel.expressions import Load as Read
 from tracegrad.codegen.kernel.expressions import Zeros as Nothing
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, unravel
-from tracegrad.codegen.kernel.statements import Access, Bound, Declare, bound, clipped_at
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
+from tracegrad.codegen.kernel.statements import Access, Bound, Declare, If, bound, clipped_at
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, pieces
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Place, Program, Store, Tile, Zeros
+from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fill, Fold, Held, Load, Loop, Place, Program, Store, Tile, Zeros
 from tracegrad.support.dtypes import DType
 from tracegrad.support.tuning import tuning
 
@@ -97,15 +100,24 @@ class _Tiles:
         self.numbers: dict[Axis, Index] = {}
         self.starts: dict[Axis, Index] = {}
         self.lasts: dict[Axis, Index] = {}                   # where the tiles of an item end, along an axis
+        self.counts: dict[Axis, Index] = {}                  # how many of an axis there are, if not always all
+        self.open: dict[Axis, Index] = {}                    # the indices of the loops that are open,
+        self.known: dict[Axis, int] = {}                     # and how many of the first lanes along them were added up before
         self.vectors: dict[Tile, dict[tuple[int, ...], Local]] = {}      # of a tile's registers, by where they are in it
         self.loads: dict[Tile, Load] = {}
-        self.summed: dict[Tile, list[list[tuple[int, Local]]]] = {}      # a tile's rows, of which lanes were added up
+        self.summed: dict[Tile, dict[tuple[int, ...], list[tuple[int, Local]]]] = {}      # a tile's rows, of which lanes were added up
+        stored = [step.tile.axes for step in program.steps if isinstance(step, Store)]
+        self.numbered = [axis for axes in stored for axis in axes if axis.of is not None]
 
     def run(self) -> None:
         self.count_items()
         axes = [axis for axis in self.program.axes if _tile(axis) > 1 or axis.held(Held.TILE) > 1]
         for axis in axes:
             self.share(axis)
+        for step in self.program.steps:
+            if isinstance(step, Fill):
+                with self.w.scope():
+                    self.fill(step, ())
         loops = [step for step in self.program.steps if isinstance(step, Loop)]
         with ExitStack() as inside:
             deep = next((loop for loop in loops if loop.depth), None)
@@ -116,21 +128,27 @@ class _Tiles:
                 part = first.index, self.end(deep, first.index, deep.depth)
             elif loops:
                 part = self.part(loops[0])
+            self.count(axes)
+            for axis in self.program.axes:
+                if axis not in axes:
+                    self.begin(axis, 0)
             for axis in axes:
                 self.tile(axis, inside)
+                self.count(axes[axes.index(axis) + 1:])
             for step in self.program.steps:
                 if isinstance(step, Zeros):
-                    self.zeros(step.tile, loops)
+                    self.zeros(step.tile)
                 elif isinstance(step, Loop):
                     assert part is not None
                     self.loop(step, *part)
                 elif isinstance(step, Fold):
                     assert part is not None
-                    self.fold(step, loops, *part)
-                elif deep is None:
+                    self.fold(step, *part)
+                elif isinstance(step, Store) and deep is None:
                     self.store(step)
-                else:
+                elif isinstance(step, Store):
                     assert part is not None
+                    assert deep is not None
                     self.keep_or_store(deep, step, part[1])
 
     # -- work-items and tiles
@@ -157,31 +175,53 @@ class _Tiles:
             self.w.bind(last)
             self.lasts[axis] = last.index
 
+    def count(self, later: Sequence[Axis]) -> None:
+        """Declare how many iterations loops have, of those that depend on no later axis."""
+        for loop in self.program.loops:
+            if loop.count is not None and loop.axis not in self.counts and not any(axis in later for axis in loop.of):
+                found = loop.count(*[self.at(axis) for axis in loop.of])
+                self.counts[loop.axis] = constant(loop.axis.size) if found is None else found.index
+
     def tile(self, axis: Axis, inside: ExitStack) -> None:
         """The loop over an item's tiles along an axis, and where the tile begins."""
         size, several, item = _tile(axis), axis.held(Held.TILE), self.items.get(axis, ZERO)
         count = ceil_div(axis.size, size)
         if several > 1 and count > 1:
-            number = Var(self.w.own(f"{axis.name}_tile"), count)
+            number = Var(self.w.own(f"{axis.name}_tile" if size > 1 else axis.name), count)
             inside.enter_context(self.w.loop(number, item * several, self.lasts.get(axis, constant(count))))
             item = number.index
         self.numbers[axis] = item
         folded = any(isinstance(step, Fold) and step.tile.axes[-1] is axis for step in self.program.steps)
         lanes = pieces(0, size)[0][1] if folded else axis.lanes
         self.starts[axis] = item if size == 1 else _start(self.w, axis.name, axis.size, size, item, lanes)
+        for offset in range(size):
+            self.begin(axis, offset, str(offset) if size > 1 else "")
 
-    def at(self, axis: Axis, offset: int | Index = 0) -> Index:
-        """The index along an axis, of the register there."""
-        return self.starts.get(axis, self.items.get(axis, ZERO)) + offset
+    def begin(self, axis: Axis, offset: int | Index, ending: str = "") -> None:
+        """Declare where the tiles begin that are numbered along `axis`, of the one `offset` behind the first."""
+        for a in self.numbered:
+            if a.of is not None and a.of[0] is axis:
+                number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, _tile(a))
+                one = _tile(a) == 1 and a.lanes == 1
+                self.starts[_of(a, offset)] = self.w.indexed(a.name + ending, number) if one else _start(
+                    self.w, a.name + ending, a.size, _tile(a), number, a.lanes)
+
+    def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index:
+        """The index along an axis, of the register there; number: of the tile, if that is another axis' register."""
+        if axis.of is not None:
+            axis = _of(axis, number)
+        return self.open.get(axis, self.starts.get(axis, self.items.get(axis, ZERO))) + offset
 
     def number(self, axis: Axis) -> Index:
         return self.numbers.get(axis, self.items.get(axis, ZERO))
 
     @contextmanager
-    def only(self, axis: Axis, otherwise: bool = False) -> Iterator[None]:
+    def only(self, axis: Axis, otherwise: bool = False, number: int | Index = 0) -> Iterator[None]:
         """Where the tile does not begin early, or else where it does: what is computed of where it begins is computed here."""
-        start, right = self.starts[axis], self.number(axis) * _tile(axis)
-        with self.w.otherwise() if otherwise else self.w.branch(Infix("==", self.w.at(start), self.w.at(right))):
+        start = self.at(axis, 0, number)
+        test = Infix("<", self.w.at(start), axis.size - _tile(axis)) if axis.of is not None else Infix(
+            "==", self.w.at(start), self.w.at(self.number(axis) * _tile(axis)))
+        with self.w.otherwise() if otherwise else self.w.branch(test):
             self.bind_starts()
             yield
 
@@ -190,24 +230,62 @@ class _Tiles:
             for var in start.vars:
                 self.w.bind(var)
 
+    # -- arrays that are filled
+
+    def fill(self, step: Fill, at: tuple[Index, ...], zeros: bool = False) -> None:
+        """The loops over the axes behind those whose indices are known; zeros: there is nothing to read."""
+        if len(at) == len(step.axes):
+            read = step.source(*at).read if not zeros else None
+            to = step.to(*at)
+            _write(to, read() if read is not None else Nothing(step.dtype))
+            return
+        axis = step.axes[len(at)]
+        if axis in self.items:
+            self.fill(step, (*at, self.items[axis]), zeros)
+            return
+        if _tile(axis) > 1 or axis.size == 1:
+            for n in range(axis.size):
+                self.fill(step, (*at, constant(n)), zeros)
+            return
+        inside = range(axis.size) if zeros or step.inside is None else step.inside(axis, at)
+        last = len(at) == len(step.axes) - 1
+        if last or len(inside) in (0, axis.size):
+            parts = (range(inside.start), inside, range(inside.stop, axis.size)) if len(inside) else (range(axis.size),)
+            for part in parts:
+                self.filled(step, at, part, zeros or part is not inside)
+            return
+        var = Var(self.w.own(axis.name), axis.size)
+        with self.w.loop(var, 0, axis.size):
+            tests = [Infix(">=", self.w.at(var), inside.start)] * (inside.start > 0)
+            tests += [Infix("<", self.w.at(var), inside.stop)] * (inside.stop < axis.size)
+            with self.w.branch(tests[0] if len(tests) == 1 else Infix("&&", *tests)), self.w.scope():
+                self.w.bind(var)
+                self.fill(step, (*at, var.index))
+            with self.w.otherwise(), self.w.scope():
+                self.w.bind(var)
+                self.fill(step, (*at, var.index), True)
+
+    def filled(self, step: Fill, at: tuple[Index, ...], part: range, zeros: bool) -> None:
+        """A part of an axis: a loop, if it is not one element."""
+        if len(part) == 1:
+            self.fill(step, (*at, constant(part.start)), zeros)
+        elif part:
+            with self.w.scope():
+                var = Var(self.w.own(step.axes[len(at)].name), part.stop)
+                with self.w.loop(var, part.start, part.stop):
+                    self.fill(step, (*at, var.index), zeros)
+
     # -- registers
 
-    def spots(self, tile: Tile, without: Axis | None = None) -> list[tuple[int, ...]]:
-        """Where in a tile its registers, or its vectors, begin."""
-        found: list[tuple[int, ...]] = [()]
-        for axis in tile.axes:
-            if axis is not without and _tile(axis) > 1:
-                found = [(*spot, offset) for spot in found for offset in _offsets(axis)]
-        return found
+    def names(self, base: str, tile: Tile, without: Sequence[Axis] = ()) -> Iterator[tuple[tuple[int, ...], str]]:
+        """Where in a tile its registers, or its vectors, begin, each with what to call it: by their numbers."""
+        offsets = [_offsets(axis) for axis in _held(tile) if axis not in without]
+        for numbers in product(*[range(len(found)) for found in offsets]):
+            spot = tuple([found[n] for found, n in zip(offsets, numbers, strict=True)])
+            yield spot, base + "_".join(map(str, numbers))
 
-    def names(self, base: str, tile: Tile, without: Axis | None = None) -> Iterator[tuple[tuple[int, ...], str]]:
-        """The same, each with what to call it: by the numbers of vectors."""
-        axes = [axis for axis in tile.axes if axis is not without and _tile(axis) > 1]
-        for spot in self.spots(tile, without):
-            yield spot, base + "_".join(str(_offsets(axis).index(offset)) for axis, offset in zip(axes, spot, strict=True))
-
-    def zeros(self, tile: Tile, loops: Sequence[Loop]) -> None:
-        lanes = max(axis.lanes for axis in (*tile.axes, *(loop.axis for loop in loops)))
+    def zeros(self, tile: Tile) -> None:
+        lanes = max(prod(axis.lanes for axis in axes) for axes in (tile.axes, [loop.axis for loop in self.program.loops]))
         self.vectors[tile] = {}
         for spot, name in self.names(tile.name, tile):
             self.vectors[tile][spot] = _let(self.w, name, Nothing(tile.dtype, lanes), changes=True)
@@ -231,71 +309,107 @@ class _Tiles:
         w, axis = self.w, loop.axis
         if loop.depth:
             self.take_up(loop, next(s.into for s in loop.body if isinstance(s, (Dot, Add))), first)
-        var = Var(w.own(axis.name), axis.size)
-        with w.loop(var, first, last, axis.lanes, axis.lanes > 1, unrolled=0 if axis.lanes > 1 else loop.unrolled and 4):
-            for step in loop.body:
-                if isinstance(step, Load):
-                    self.loads[step.tile] = step
-                else:
-                    self.accumulate(step, axis, var.index)
+        if loop.written or (axis not in self.counts and last == first + axis.lanes):
+            for n in range(axis.size // axis.lanes):
+                self.iteration(loop, first + n * axis.lanes, n, loop.written and axis.size > 1)
+        elif axis.size >= axis.lanes:
+            var = Var(w.own(axis.name), axis.size)
+            with w.loop(var, first, self.counts.get(axis, last), axis.lanes, axis.lanes > 1,
+                        unrolled=0 if axis.lanes > 1 else loop.unrolled and 4):
+                self.body(loop, var.index)
+        if loop.early and axis.size % axis.lanes:
+            self.known[axis] = axis.lanes - axis.size % axis.lanes
+            self.iteration(loop, constant(axis.size - axis.lanes), 0, True)
+            del self.known[axis]
 
-    def accumulate(self, step: Dot | Add, axis: Axis, at: Index) -> None:
+    def iteration(self, loop: Loop, at: Index, n: int, apart: bool) -> None:
+        """Number n of a loop, written out: if there is that. apart: its variables are its own."""
+        count = self.counts.get(loop.axis)
+        test = Infix(">", self.w.at(count), n) if count is not None and count.lo <= n else None
+        if not apart and test is None:
+            self.body(loop, at)
+            return
+        with self.w.scope(), self.w.block(If(test)):
+            self.body(loop, at)
+
+    def body(self, loop: Loop, at: Index) -> None:
+        self.open[loop.axis] = at
+        for step in loop.body:
+            if isinstance(step, Load):
+                self.loads[step.tile] = step
+            elif isinstance(step, Loop):
+                self.loop(step, ZERO, constant(step.axis.size))
+            else:
+                self.accumulate(step)
+        del self.open[loop.axis]
+
+    def accumulate(self, step: Dot | Add) -> None:
         """into += a * b, or x, for all vectors of the tile: those of b are read first, those of a where they are used."""
         into = self.vectors[step.into]
         if isinstance(step, Add):
             for spot, local in into.items():
-                self.w.update(local, "+", self.read(step.x, axis, at, spot))
+                self.w.update(local, "+", self.read(step.x, spot))
             return
-        columns = {spot: _let(self.w, name, self.read(step.b, axis, at, spot)) for spot, name in self.names(step.b.name, step.b, axis)}
+        columns = {spot: _let(self.w, name, self.read(step.b, spot)) for spot, name in self.names(step.b.name, step.b)}
         lanes = next(iter(columns.values())).lanes
-        for row, name in self.names(step.a.name, step.a, axis):
-            value = self.read(step.a, axis, at, row)
+        for row, name in self.names(step.a.name, step.a):
+            value = self.read(step.a, row)
+            if self.known:
+                whole = _let(self.w, f"{name}_all", value)
+                lanes_of = product(*[[n >= self.known.get(axis, 0) for n in range(axis.lanes)] for axis in step.a.axes if axis.lanes > 1])
+                value = Vector(tuple([Lanes(whole, n) if all(new) else Literal(0, whole.dtype) for n, new in enumerate(lanes_of)]))
             if len(columns) > 1:
                 value = _let(self.w, name, Splat(value, lanes) if value.lanes < lanes else value)
             for spot, vector in columns.items():
                 self.w.update(into[(*row, *spot)], "+", Infix("*", value, vector))
 
-    def read(self, tile: Tile, axis: Axis, at: Index, spot: tuple[int, ...], lanes: int = 0) -> Expression:
+    def read(self, tile: Tile, spot: tuple[int, ...], lanes: int = 0) -> Expression:
         """What is there of a tile that is loaded. lanes: so many, rather than as many as its axes have."""
-        load, offsets = self.loads[tile], iter(spot)
-        indices: list[Index] = []
-        for a in tile.axes:
-            offset = next(offsets) if a is not axis and _tile(a) > 1 else 0
-            if a is load.panels:
-                indices += [self.number(a), constant(offset)]
-            else:
-                indices.append(at if a is axis else self.at(a, offset))
-        found = load.source(*indices)
-        assert found.access is not None
-        return _read(found.access, tile.dtype, lanes or max(a.lanes for a in tile.axes))
+        load, offsets = self.loads[tile], dict(zip(_held(tile), spot, strict=True))
+        apart = [axis for axis in tile.axes if axis.apart and not lanes]
+        found: list[Expression] = []
+        for more in product(*[range(axis.lanes) for axis in apart]):
+            behind = dict(zip(apart, more, strict=True))
+            indices: list[Index] = []
+            for a in tile.axes:
+                offset = offsets.get(a, 0) + behind.get(a, 0)
+                if a is load.panels:
+                    indices += [self.number(a), constant(offset)]
+                else:
+                    indices.append(self.at(a, offset, 0 if a.of is None else offsets.get(a.of[0], 0)))
+            element = load.source(*indices)
+            assert element.access is not None
+            found.append(_read(element.access, tile.dtype, lanes or prod(a.lanes for a in tile.axes if not a.apart)))
+        return _joined(found)
 
-    def fold(self, fold: Fold, loops: Sequence[Loop], first: Index, last: Index) -> None:
+    def fold(self, fold: Fold, first: Index, last: Index) -> None:
         """The lanes of each sum are added up: halves, and then lane to lane. The sums of a row become vectors. Then comes what is left of
         the axis where it is no whole vector.
         """
         w, tile, axis = self.w, fold.tile, fold.axis
-        loop = next(loop for loop in loops if loop.axis is axis)
+        loop = next(loop for loop in self.program.loops if loop.axis is axis)
         step = next(s for s in loop.body if isinstance(s, Dot) and s.into is tile)
-        columns = tile.axes[-1]
-        groups = pieces(0, _tile(columns))
+        columns = [] if _tile(tile.axes[-1]) == 1 else [tile.axes[-1]]
+        groups = pieces(0, _tile(tile.axes[-1]))
         rows: dict[tuple[int, ...], list[tuple[int, Local]]] = {}
-        for row, name in self.names("s", step.a, axis):
+        for row, name in self.names("s", tile, columns):
             rows[row] = []
             for start, count in groups:
-                values = [(n, self.vectors[tile][(*row, *([] if _tile(columns) == 1 else [n]))]) for n in range(start, start + count)]
-                total = _added(w, [local for _, local in values])
+                spots = [(*row, n) if columns else row for n in range(start, start + count)]
+                total = _added(w, [self.vectors[tile][spot] for spot in spots])
                 rows[row].append((start, _let(w, f"{name}_{start}", total, changes=True)))
-        self.summed[tile] = [list(found) for found in rows.values()]
-        if not first.terms and not last.terms and (last.constant - first.constant) % axis.lanes == 0:
+        self.summed[tile] = rows
+        if loop.early or (not first.terms and not last.terms and (last.constant - first.constant) % axis.lanes == 0):
             return
         var = Var(w.own(axis.name), axis.size)
         with w.loop(var, last // axis.lanes * axis.lanes, last):
+            self.open[axis] = var.index
             for row, found in rows.items():
                 for start, total in found:
-                    spots = [() if _tile(columns) == 1 else (n,) for n in range(start, start + total.lanes)]
-                    read = tuple([self.read(step.b, axis, var.index, spot, 1) for spot in spots])
-                    value = self.read(step.a, axis, var.index, row, 1)
+                    read = tuple([self.read(step.b, (n,) if columns else (), 1) for n in range(start, start + total.lanes)])
+                    value = self.read(step.a, row, 1)
                     w.update(total, "+", Infix("*", value, read[0] if len(read) == 1 else Vector(read)))
+            del self.open[axis]
 
     def kept(self, loop: Loop, tile: Tile, n: int, lanes: int) -> Access:
         """Where vector number n of the tile is between one block of the loop and the next."""
@@ -322,74 +436,159 @@ class _Tiles:
     # -- results
 
     def store(self, store: Store) -> None:
-        """Each element once: rows and columns that the tile before stores are left out of one that begins early."""
-        rows = next((axis for axis in store.tile.axes[:-1] if _tile(axis) > 1), None)
-        if rows is None:
-            self.rows(store, rows, 0, 1)
-            return
-        over = -rows.size % _tile(rows)
-        if over:
-            with self.only(rows):
-                self.rows(store, rows, 0, over)
-        self.rows(store, rows, over, _tile(rows))
+        """Each element once: what the tile before stores is left out of one that begins early.
 
-    def rows(self, store: Store, rows: Axis | None, first: int, stop: int) -> None:
-        columns = store.tile.axes[-1]
-        over = -columns.size % _tile(columns)
-        if not over:
-            self.elements(store, rows, first, stop, 0)
-            return
-        with self.only(columns):
-            self.elements(store, rows, first, stop, 0)
-        with self.only(columns, otherwise=True):
-            self.elements(store, rows, first, stop, over)
+        In loops, through an array, where it would be many lines that a driver is slow to build.
+        """
+        tile = store.tile
+        outer = _rows(tile)
+        found = {spot: self.row(tile, spot) for spot in product(*[range(_tile(axis)) for axis in outer])}
+        lines = store.statements + 2 * (store.statements > 1)
+        rows = prod(axis.lanes for axis in tile.axes if axis.apart)
+        each = sum(x.lanes if store.alone else rows for row in found.values() for _, x in row)
+        with self.w.scope():
+            sums: Array | None = None
+            if each * lines > tuning().written_out and (len(found) > 1 or store.alone):
+                size = sum(x.lanes for _, x in next(iter(found.values())))
+                sums = self.w.array(self.w.own("sums"), ctype(tile.dtype), len(found) * size, reserved=True)
+                for n, row in enumerate(found.values()):
+                    for at, (_, x) in zip(_running([x.lanes for _, x in row]), row, strict=True):
+                        self.w.store(Access(sums, constant(n * size + at), each=x.lanes), x)
+            _Stored(self, store, found, sums).along(outer, {})
 
-    def pieces(self, tile: Tile, row: int, skip: int) -> list[Piece]:
-        """What a row of the tile stores from column `skip` on."""
-        found: list[Piece] = []
-        columns, done = tile.axes[-1], skip
+    def row(self, tile: Tile, spot: tuple[int, ...]) -> list[Piece]:
+        """The vectors of a row of the tile, or the sums of their lanes."""
         if tile in self.summed:
-            parts = self.summed[tile][row]
+            return list(self.summed[tile][spot])
+        columns = tile.axes[-1]
+        offsets = [(n, (*spot, n)) for n in _offsets(columns)] if columns in _held(tile) else [(0, spot)]
+        return [(n, self.vectors[tile][at]) for n, at in offsets]
+
+
+class _Stored:
+    """What stores a tile. rows: its registers; sums: where they were put, if they are stored in loops."""
+
+    def __init__(self, tiles: _Tiles, store: Store, rows: dict[tuple[int, ...], list[Piece]], sums: Array | None) -> None:
+        self.tiles, self.w, self.store, self.found, self.sums = tiles, tiles.w, store, rows, sums
+        self.axes, self.columns = store.tile.axes, store.tile.axes[-1]
+        self.outer, self.numbered = _rows(store.tile), self.columns.of[0] if self.columns.of is not None else None
+        self.apart = next((axis for axis in self.axes if axis.apart), None)
+
+    def along(self, axes: Sequence[Axis], ranges: dict[Axis, range]) -> None:
+        """Those rows, for all of the further axes: the first ones along an axis only where the tile does not begin early."""
+        if not axes:
+            self.vectors(ranges)
+            return
+        axis, *rest = axes
+        over = -axis.size % _tile(axis)
+        if over:
+            with self.tiles.only(axis):
+                self.along(rest, {**ranges, axis: range(over)})
+        self.along(rest, {**ranges, axis: range(over, _tile(axis))})
+
+    def vectors(self, ranges: dict[Axis, range]) -> None:
+        """Columns that the tile before stores are left out in the same way."""
+        inner = [axis for axis in self.outer if axis is not self.numbered]
+        size, over = _tile(self.columns), _over(self.columns)
+        for number in self.each(self.numbered, ranges):
+            if number.terms and self.numbered is not None:
+                self.tiles.begin(self.numbered, number)
+            if over:
+                with self.tiles.only(self.columns, False, number):
+                    self.rows(ranges, inner, {self.numbered: number}, range(size))
+                with self.tiles.only(self.columns, True, number):
+                    self.rows(ranges, inner, {self.numbered: number}, range(over, size))
+            else:
+                self.rows(ranges, inner, {self.numbered: number}, range(min(size, self.columns.size)))
+
+    def each(self, axis: Axis | None, ranges: dict[Axis, range]) -> Iterator[Index]:
+        """The indices along an axis: in a loop, if there is an array to read."""
+        which = range(1) if axis is None or axis not in ranges else ranges[axis]
+        if self.sums is None or len(which) == 1:
+            yield from map(constant, which)
+            return
+        with self.w.scope():
+            var = Var(self.w.own("vector" if axis is self.numbered else "row"), len(which), which.start)
+            with self.w.loop(var, which.start, which.stop):
+                yield var.index
+
+    def rows(self, ranges: dict[Axis, range], axes: Sequence[Axis], at: dict[Axis | None, Index], columns: range) -> None:
+        if axes:
+            for n in self.each(axes[0], ranges):
+                self.rows(ranges, axes[1:], {**at, axes[0]: n}, columns)
+        elif self.apart is None:
+            self.row(at, columns, 0)
         else:
-            offsets = _offsets(columns)
-            vectors = list(self.vectors[tile].values())[row * len(offsets):(row + 1) * len(offsets)]
-            parts = list(zip(offsets, vectors, strict=True))
-        for start, x in parts:
-            found += [(start + lane, _lanes(x, lane, n)) for lane, n in pieces(max(0, done - start), x.lanes)]
-            done = max(done, start + x.lanes)
-        return found
+            for n in range(min(self.apart.lanes, self.apart.size)):
+                if n < _over(self.apart):
+                    with self.tiles.only(self.apart, False, at[self.numbered]):
+                        self.row(at, columns, n)
+                else:
+                    self.row(at, columns, n)
 
-    def elements(self, store: Store, rows: Axis | None, first: int, stop: int, skip: int) -> None:
-        """Stores rows `first` to `stop - 1`: in a loop, through an array, where it would be many lines that a driver is slow to build."""
-        w, tile = self.w, store.tile
-        found = [self.pieces(tile, row, skip) for row in range(first, stop)]
-        size, lines = sum(x.lanes for _, x in found[0]), store.statements + 2 * (store.statements > 1)
-        with w.scope():
-            if rows is None or stop == first + 1 or len(found) * len(found[0]) * lines <= tuning().written_out:
-                for row, each in enumerate(found, first):
-                    for column, x in each:
-                        self.element(store, rows, constant(row), column, x)
-                return
-            sums = w.array(w.own("sums"), ctype(tile.dtype), (stop - first) * size, reserved=True)
-            places = [at for at, _ in _running([x.lanes for _, x in found[0]])]
-            for row, each in enumerate(found):
-                for at, (_, x) in zip(places, each, strict=True):
-                    w.store(Access(sums, constant(row * size + at), each=x.lanes), x)
-            var = Var(w.own("row"), stop, first)
-            with w.loop(var, first, stop):
-                for at, (column, x) in zip(places, found[0], strict=True):
-                    place = Access(sums, (var.index - first) * size + at, each=x.lanes)
-                    self.element(store, rows, var.index, column, _read(place, tile.dtype, x.lanes))
+    def row(self, at: dict[Axis | None, Index], columns: range, n: int) -> None:
+        """Stores these columns of row number n of those that are lanes."""
+        spot = [at[axis] for axis in self.outer]
+        row = self.found[tuple([x.constant if not x.terms else 0 for x in spot])]
+        size, done = sum(x.lanes for _, x in row), columns.start
+        first = ravel(spot, [_tile(axis) for axis in self.outer]) * size
+        places = _running([x.lanes for _, x in row])
+        for (start, x), behind in zip(row, places, strict=True):
+            begin, lanes = n * self.columns.lanes * (self.apart is not None), x.lanes if self.apart is None else self.columns.lanes
+            some = range(max(0, done - start), min(lanes, columns.stop - start))
+            done = max(done, start + lanes)
+            if self.store.alone and self.sums is not None and len(some) > 1:
+                var = Var(self.w.own("lane"), len(some), some.start)
+                with self.w.loop(var, some.start, some.stop):
+                    self.element(at, n, var.index + start, _read(Access(self.sums, first + behind + begin + var.index), x.dtype, 1))
+                continue
+            for lane, width in [(lane, 1) for lane in some] if self.store.alone else pieces(some.start, some.stop):
+                value: Expression = _lanes(x, begin + lane, width)
+                if self.sums is not None:
+                    value = _read(Access(self.sums, first + behind + begin + lane), x.dtype, width)
+                self.element(at, n, constant(start + lane), value)
 
-    def element(self, store: Store, rows: Axis | None, row: Index, column: int, value: Expression) -> None:
-        *others, columns = store.tile.axes
-        at = [self.at(axis, row if axis is rows else 0) for axis in others]
-        _write(store.sink(*at, bounded(self.at(columns, column), 0, columns.size)), value)
+    def element(self, at: dict[Axis | None, Index], n: int, column: Index, value: Expression) -> None:
+        indices = []
+        for axis in self.axes:
+            offset = column if axis is self.columns else constant(n) if axis is self.apart else at.get(axis, ZERO)
+            x = self.tiles.at(axis, offset, at[self.numbered])
+            indices.append(bounded(x, 0, axis.size) if axis is self.columns or axis.of is not None else x)
+        found = self.store.sink(*indices)
+        if not found.tests:
+            _write(found, value)
+            return
+        test, *more = found.tests
+        for other in more:
+            test = Infix("&&", test, other)
+        with self.w.scope(), self.w.branch(test):
+            self.tiles.bind_starts()
+            _write(found, value)
 
 
 def _tile(axis: Axis) -> int:
     """How many indices along an axis are of one tile."""
     return axis.held(Held.REGISTER)
+
+
+def _held(tile: Tile) -> list[Axis]:
+    """The axes along which a tile has several registers."""
+    return [axis for axis in tile.axes if _tile(axis) > 1 and axis.of is None]
+
+
+def _rows(tile: Tile) -> list[Axis]:
+    """Those of them that are not its columns."""
+    return [axis for axis in _held(tile) if axis is not tile.axes[-1]]
+
+
+def _of(axis: Axis, number: int | Index) -> Axis:
+    """Stands for an axis where its tile is that of register `number`, along the axis that tells."""
+    return replace(axis, name=f"{axis.name}:{number}")
+
+
+def _over(axis: Axis) -> int:
+    """By how much the last tile along an axis begins early."""
+    return -axis.size % _tile(axis) if axis.size >= _tile(axis) else 0
 
 
 def _offsets(axis: Axis) -> list[int]:
@@ -400,11 +599,11 @@ def _offsets(axis: Axis) -> list[int]:
 
 def _start(w: Writer, name: str, size: int, tile: int, number: Index, lanes: int = 1) -> Index:
     """Where tile number `number` of an axis begins: the last one early, where they do not fit. That of vectors is a variable always."""
-    right, most = number * tile, size - tile
+    right, most = number * tile, max(0, size - tile)
     if size % tile == 0 and lanes == 1:
         return w.indexed(name, right)
     var = Var(w.own(name), most + lanes)
-    early = size % tile > 0
+    early = size > tile and size % tile > 0
     w.add(Declare(var, f"const {w.index}", w.least(right, most) if early else w.at(right),
                   bound=Bound(w.at(right), ZERO, right, most) if early else bound(right)))
     w.bind(var)
@@ -424,7 +623,7 @@ def _write(to: Element, value: Expression) -> None:
 
 
 def _read(access: Access, dtype: DType, lanes: int) -> Read:
-    return Read(access if lanes == 1 else Access(access.memory, access.at, each=lanes), dtype, lanes)
+    return Read(access if lanes == 1 else Access(access.memory, access.at, guards=access.guards, each=lanes), dtype, lanes)
 
 
 def _lanes(x: Expression, first: int, lanes: int) -> Expression:
@@ -445,9 +644,15 @@ def _added(w: Writer, vectors: list[Local]) -> Expression:
     return total
 
 
-def _running(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Each with where it begins, one behind the other."""
-    at = 0
-    for size in sizes:
-        yield at, size
-        at += size
+def _joined(parts: Sequence[Expression]) -> Expression:
+    """The vector of the lanes of all."""
+    if parts[0].lanes == 1 and len(parts) > 1:
+        return Vector(tuple(parts))
+    while len(parts) > 1:
+        parts = [Joined(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _running(sizes: Sequence[int]) -> list[int]:
+    """Where each begins, one behind the other."""
+    return [0, *accumulate(sizes)][:-1]
