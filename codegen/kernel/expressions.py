@@ -47,13 +47,14 @@ class Array:
 
     aligned: it begins at a multiple of so many bytes, if not 0; zeros: that is what it holds at first. row: it is in rows of so many,
     if not 0. (PoCL makes vectors of a work-group's items where indices tell that rows do not overlap: 0.2 of the time.)
+    spilled: it is to be in memory, not in registers.
     """
 
-    __slots__ = ("aligned", "name", "row", "shared", "size", "type", "zeros")
+    __slots__ = ("aligned", "name", "row", "shared", "size", "spilled", "type", "zeros")
 
     def __init__(self, name: str, type_: str, size: int, shared: bool, aligned: int = 0, zeros: bool = False, row: int = 0) -> None:
         self.name, self.type, self.size, self.shared = name, type_, size, shared
-        self.aligned, self.zeros, self.row = aligned, zeros, row
+        self.aligned, self.zeros, self.row, self.spilled = aligned, zeros, row, False
 
     def __str__(self) -> str:
         return self.name

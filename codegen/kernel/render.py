@@ -399,7 +399,7 @@ def _verbatim(p: Printer, x: Verbatim) -> tuple[str, int]:
 def _allocate(p: Printer, x: Array) -> str:
     aligned = f" __attribute__((aligned({x.aligned})))" if x.aligned else ""
     sizes = f"[{x.size // x.row}][{x.row}]" if x.row else f"[{x.size}]"
-    return f"{'__local ' * x.shared}{x.type} {p.name(x)}{sizes}{aligned}{' = {0}' * x.zeros};"
+    return f"{'volatile ' * x.spilled}{'__local ' * x.shared}{x.type} {p.name(x)}{sizes}{aligned}{' = {0}' * x.zeros};"
 
 
 _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Local, Select, Splat, whole
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Local, Splat, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound
@@ -192,10 +192,8 @@ def in_blocks(
             loops.enter_context(w.loop(block, start, stop, many))
             for one in of:
                 loops.callback(flush, one)
-            a, limit = w.at(block.index + many), bound(stop).value
-            upto = Bound(Select(Infix("<", a, limit), a, limit), ZERO, block.index + many, top)
             start = at = block.index
-            stop = w.bounding(w.unique("block_end"), top, upto)
+            stop = w.block_end(w.unique("block_end"), block.index + many, stop, top)
         with w.loop(var, at + offset, stop, step, whole, known):
             yield
 

@@ -16,11 +16,11 @@ from tracegrad.codegen.kernel.expressions import Array, Expression, Infix, Joine
 from tracegrad.codegen.kernel.expressions import Load as Read
 from tracegrad.codegen.kernel.expressions import Zeros as Nothing
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
-from tracegrad.codegen.kernel.statements import Access, Bound, Declare, If, bound, clipped_at
+from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, Declare, If, bound, clipped_at
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, pieces
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fill, Fold, Held, Load, Loop, Place, Program, Store, Tile, Zeros
-from tracegrad.support.dtypes import DType
+from tracegrad.support.dtypes import DType, dtype_kind
 from tracegrad.support.tuning import tuning
 
 Piece = tuple[int, Expression]                # where in a tile's row some lanes belong, and these
@@ -103,6 +103,8 @@ class _Tiles:
         self.counts: dict[Axis, Index] = {}                  # how many of an axis there are, if not always all
         self.open: dict[Axis, Index] = {}                    # the indices of the loops that are open,
         self.known: dict[Axis, int] = {}                     # and how many of the first lanes along them were added up before
+        self.blocks: dict[Axis, list[int]] = {}              # the lengths of the blocks that loops are cut into, the longest first
+        self.levels: list[list[Local]] = []                  # the accumulators, and those that take what these have of blocks
         self.vectors: dict[Tile, dict[tuple[int, ...], Local]] = {}      # of a tile's registers, by where they are in it
         self.loads: dict[Tile, Load] = {}
         self.summed: dict[Tile, dict[tuple[int, ...], list[tuple[int, Local]]]] = {}      # a tile's rows, of which lanes were added up
@@ -140,7 +142,7 @@ class _Tiles:
                     self.zeros(step.tile)
                 elif isinstance(step, Loop):
                     assert part is not None
-                    self.loop(step, *part)
+                    self.nest(step, *part)
                 elif isinstance(step, Fold):
                     assert part is not None
                     self.fold(step, *part)
@@ -305,22 +307,80 @@ class _Tiles:
         self.w.bind(last)
         return last.index
 
+    def nest(self, loop: Loop, first: Index, last: Index) -> None:
+        """A loop, and those in it: no accumulator takes many terms. What it has of a block of a loop is added to one that is of the level
+        above, and it starts anew.
+        """
+        inner = loop
+        while isinstance(inner.body[0], Loop):
+            inner = inner.body[0]
+        into = next(s.into for s in inner.body if isinstance(s, (Dot, Add)))
+        own = list(self.vectors[into].values())
+        self.blocks = {}
+        if dtype_kind(into.dtype) == "f":
+            self.cut(loop, loop.depth or loop.length or loop.axis.size)
+        count = sum(len(lengths) for lengths in self.blocks.values())
+        self.levels = [own, *[[_let(self.w, f"{x.name}_sum", Nothing(x.dtype, x.lanes), changes=True) for x in own] for _ in range(count)]]
+        self.loop(loop, first, last)
+        for totals in self.levels[1:]:
+            for local, total in zip(own, totals, strict=True):
+                self.w.update(local, "+", total)
+        if loop.depth:
+            self.add_kept(loop, into, first)
+
+    def cut(self, loop: Loop, length: int) -> tuple[int, int]:
+        """Finds the lengths of the blocks of a loop and of those in it, the longest first; how many terms the highest level has of one
+        iteration after that, and how many it may have.
+        """
+        steps, most = 1, tuning().product_steps
+        if isinstance(loop.body[0], Loop):
+            steps, most = self.cut(loop.body[0], loop.body[0].axis.size)
+        count, block, found = ceil_div(length, loop.axis.lanes), 1, list[int]()
+        while steps * count > most and count > 1 and not loop.written and loop.count is None:
+            several = max(1, most // steps)
+            block, count = block * several, ceil_div(count, several)
+            found.insert(0, block)
+            steps, most = 1, tuning().product_blocks
+        self.blocks[loop.axis] = found
+        return steps * count, most
+
     def loop(self, loop: Loop, first: Index, last: Index) -> None:
         w, axis = self.w, loop.axis
-        if loop.depth:
-            self.take_up(loop, next(s.into for s in loop.body if isinstance(s, (Dot, Add))), first)
         if loop.written or (axis not in self.counts and last == first + axis.lanes):
             for n in range(axis.size // axis.lanes):
                 self.iteration(loop, first + n * axis.lanes, n, loop.written and axis.size > 1)
         elif axis.size >= axis.lanes:
-            var = Var(w.own(axis.name), axis.size)
-            with w.loop(var, first, self.counts.get(axis, last), axis.lanes, axis.lanes > 1,
-                        unrolled=0 if axis.lanes > 1 else loop.unrolled and 4):
-                self.body(loop, var.index)
+            with self.in_levels(loop, first, self.counts.get(axis, last)) as (begin, stop):
+                var = Var(w.own(axis.name), axis.size)
+                unrolled = 0 if axis.lanes > 1 else loop.unrolled and 4
+                with w.loop(var, begin, stop, axis.lanes, axis.lanes > 1, unrolled=unrolled):
+                    self.body(loop, var.index)
         if loop.early and axis.size % axis.lanes:
             self.known[axis] = axis.lanes - axis.size % axis.lanes
             self.iteration(loop, constant(axis.size - axis.lanes), 0, True)
             del self.known[axis]
+
+    @contextmanager
+    def in_levels(self, loop: Loop, first: Index, last: Index) -> Iterator[tuple[Index, BoundLike]]:
+        """From where to where the loop goes for one accumulator, in loops over the blocks of which the levels above are made."""
+        w, axis, lengths = self.w, loop.axis, self.blocks[loop.axis]
+        level = len(lengths) + sum(len(self.blocks[inner.axis]) for inner in _in(loop))
+        begin: Index = first
+        stop: BoundLike = last
+        with ExitStack() as inside:
+            for n, length in enumerate(lengths):
+                block = Var(w.own(f"{axis.name}_block"), axis.size)
+                inside.enter_context(w.loop(block, begin, stop, length * axis.lanes))
+                inside.callback(self.flush, level - n)
+                begin = block.index
+                stop = w.block_end(w.own(f"{axis.name}_end"), begin + length * axis.lanes, stop, axis.size)
+            yield begin, stop
+
+    def flush(self, level: int) -> None:
+        """A block ends: the accumulators start anew."""
+        for total, local in zip(self.levels[level], self.levels[level - 1], strict=True):
+            self.w.update(total, "+", local)
+            self.w.assign(local, Nothing(local.dtype, local.lanes))
 
     def iteration(self, loop: Loop, at: Index, n: int, apart: bool) -> None:
         """Number n of a loop, written out: if there is that. apart: its variables are its own."""
@@ -418,11 +478,11 @@ class _Tiles:
         assert found.access is not None
         return Access(found.access.memory, found.access.at, each=lanes)
 
-    def take_up(self, loop: Loop, tile: Tile, first: Index) -> None:
-        """The sums, from where the block before has left them."""
+    def add_kept(self, loop: Loop, tile: Tile, first: Index) -> None:
+        """The sums of this block of the loop, and those that the blocks before have left."""
         with self.w.branch(Infix(">", self.w.at(first), 0)):
             for n, local in enumerate(self.vectors[tile].values()):
-                self.w.assign(local, _read(self.kept(loop, tile, n, local.lanes), tile.dtype, local.lanes))
+                self.w.update(local, "+", _read(self.kept(loop, tile, n, local.lanes), tile.dtype, local.lanes))
 
     def keep_or_store(self, loop: Loop, store: Store, last: Index) -> None:
         """The sums are left to the next block; after the last one they are the result."""
@@ -569,6 +629,14 @@ class _Stored:
 def _tile(axis: Axis) -> int:
     """How many indices along an axis are of one tile."""
     return axis.held(Held.REGISTER)
+
+
+def _in(loop: Loop) -> Iterator[Loop]:
+    """The loops in a loop."""
+    for step in loop.body:
+        if isinstance(step, Loop):
+            yield step
+            yield from _in(step)
 
 
 def _held(tile: Tile) -> list[Axis]:

@@ -16,8 +16,9 @@ from typing import Protocol
 from tracegrad.codegen.kernel.expressions import Access, Expression
 from tracegrad.codegen.kernel.index import Index, Var
 from tracegrad.codegen.tile.instructions import MatrixInstruction
-from tracegrad.support.dtypes import DType
+from tracegrad.support.dtypes import DType, dtype_kind
 from tracegrad.support.plan import Plain
+from tracegrad.support.tuning import tuning
 
 
 class Held(Enum):
@@ -238,3 +239,15 @@ class Program(Plain):
 def digits(count: int, several: int, size: int, dim: int) -> tuple[Digit, ...]:
     """Of the work-item along a dimension, of the tile that it does, of the register: of `count` tiles an item does `several` of `size`."""
     return Digit(Held.GLOBAL, -(-count // several), dim), Digit(Held.TILE, several), Digit(Held.REGISTER, size)
+
+
+def levels(steps: int, dtype: DType) -> list[int]:
+    """The lengths of the blocks of a loop of so many steps, the longest first: no accumulator takes many terms. None of a short one.
+
+    What an accumulator has of a block is added to one that is of the level above, and it starts anew.
+    """
+    found, length = list[int](), tuning().product_steps
+    while dtype_kind(dtype) == "f" and steps > length:
+        found.insert(0, length)
+        length *= tuning().product_blocks
+    return found

@@ -89,6 +89,9 @@ class Tuning(NamedTuple):
                                        # matrices, and for one, a host step's, 0.4 to 0.8 (larger ones are LAPACK's strength)
 
     # products and convolutions (matmul/, conv/)
+    product_steps: int = 512           # terms that a float accumulator of a product takes before it is added to another: equal ones make it
+                                       # off by 4e-6 at most (3e-6 with 256, as MKL, but then 1024 cubed takes up to 1.02 of the time),
+    product_blocks: int = 64           # and blocks that this other one takes
     split_k: int = 128                 # k of a part, at least, where k is split,
     split_flops: int = 1 << 19         # which pays from so much work on
     pack_items: int = 4096             # elements that a work-item packs, at least
