@@ -5,9 +5,9 @@ The input is read in place if it needs no padding and no horizontal stride; else
 the cache and does all output channels of it, or, for larger images, a first kernel pads them all. Weights that are not stored as they are
 computed with are copied once.
 
-Both are one problem, `Taps`. The gradient by the image is that for each of the stride's phases: the pixels of x that stand at the same place
-between the strides see the same taps, and no multiplication by an inserted zero is ever done. Phases are a loop around the tiles, or a
-dimension of the work-items: which taps a phase has, and where they look, are variables (`problem.Axis.begin`).
+Both are one problem, `Taps`. The gradient by the image is that for each of the stride's phases: the pixels of x that stand at the same
+place between the strides see the same taps, and no multiplication by an inserted zero is ever done. Phases are a loop around the tiles, or
+a dimension of the work-items: which taps a phase has, and where they look, are variables (`problem.Axis.begin`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
-from tracegrad.codegen.conv import problem
+from tracegrad.codegen.conv import problem, weight_grad
 from tracegrad.codegen.conv.layout import ALONE, Read, Source, Units, copied, fill, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Pair, Window
 from tracegrad.codegen.kernel.expressions import Access, Expression, Infix, Local
@@ -27,7 +27,23 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused, Map
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile import cpu as tile
-from tracegrad.codegen.tile.program import Axis, Digit, Dot, Element, Fill, Held, Load, Loop, Place, Program, Step, Store, Tile, Zeros, digits
+from tracegrad.codegen.tile.program import (
+    Axis,
+    Digit,
+    Dot,
+    Element,
+    Fill,
+    Held,
+    Load,
+    Loop,
+    Place,
+    Program,
+    Step,
+    Store,
+    Tile,
+    Zeros,
+    digits,
+)
 from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Plain, Target
 from tracegrad.support.tuning import tuning
@@ -101,6 +117,8 @@ def kernels(group: Group, context: Context, v: Window) -> list[Kernel]:
     name, kind = context.entry(group), group.anchor.fn.name
     if group.anchor.aval.size == 0:
         return []
+    if kind == "conv2d_weight_grad":
+        return weight_grad.kernels(group, context, name, v)
     x = Source(group, context, first, first.shape, lambda *at: ravel(at, first.shape))
     c, o = v.c // v.groups, v.o // v.groups
 
@@ -159,7 +177,7 @@ def _copy_weights(t: Taps) -> tuple[Read, Kernel]:
 
 
 def _direct(t: Taps, u: Units, planes: Read | None, weights: Read, shape: tuple[int, ...]) -> Kernel:
-    """The convolution itself: a work-item does some tiles of (channels x units) of one image and group. planes: None if it fills its own."""
+    """The convolution: a work-item does some tiles of (channels x units) of one image and group. planes: None if it fills its own."""
     rows, vectors = register_tile(t.o, u.count, t.target)
     across, down = ceil_div(t.o, rows), ceil_div(u.count, vectors)
     wide, high = (across, down) if planes is None else _block(t, rows * vectors, across, down)
@@ -175,12 +193,13 @@ def _direct(t: Taps, u: Units, planes: Read | None, weights: Read, shape: tuple[
     if planes is None:
         own = (t.c, *shape[1:])
         image = f.array("image", t.dtype, own)
-        channel = Axis("c", t.c)
-        steps.append(fill(f, t.x, (n, g, channel), own, t.stride, t.padding, lambda n, g, *at: image(*at), t.dtype))
-        pixels: Place = lambda n, g, *at: image(*at)         # (of one image and group)
+        steps.append(fill(f, t.x, (n, g, Axis("c", t.c)), own, t.stride, t.padding, lambda n, g, *at: image(*at), t.dtype))
     else:
         found = planes(f)
-        pixels = lambda n, g, channel, *at: found(n, g * t.c + channel, *at)
+
+    def pixels(n: Index, g: Index, channel: Index, *at: Index) -> Element:
+        return image(channel, *at) if planes is None else found(n, g * t.c + channel, *at)
+
     sums = Tile("c", (n, g, fy, fx, o, unit, y, x), t.dtype)
     values, factors = Tile("v", (n, g, unit, y, x, c, ky, kx), t.dtype), Tile("w", (g, o, c, ky, kx), t.dtype)
     body = Load(values, _under_taps(t, f, pixels)), Load(factors, _taps_of_phase(t, f, weights(f))), Dot(sums, factors, values)
@@ -235,7 +254,7 @@ def _taps(t: Taps, f: Fused, k: int, phase: Axis, body: tuple[Load | Dot | Loop,
     name, size = ("ky", "kx")[k], t.taps[k]
     written = k == 1 and size <= tuning().conv_unrolled
     if not t.phases:
-        return Loop(Axis(name, size), body, written=written)
+        return Loop(Axis(name, size), body, written=written, steps=tuning().conv_steps)
     axis = t.phases[k]
 
     def count(phase: Index) -> Var | None:
@@ -245,7 +264,7 @@ def _taps(t: Taps, f: Fused, k: int, phase: Axis, body: tuple[Load | Dot | Loop,
             return f.writer.known(f.writer.own(f"t{axis.name}"), size + 1, found)
         return next(iter(found.vars), None)
 
-    return Loop(Axis(name, size), body, written=written, count=count, of=(phase,))
+    return Loop(Axis(name, size), body, written=written, steps=tuning().conv_steps, count=count, of=(phase,))
 
 
 def _where(t: Taps) -> Map:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tracegrad.codegen.conv.problem import Axis, Pair, Window
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Select
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
+from tracegrad.codegen.kernel.index import Index, Var, bounded, ravel, unravel
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import ceil_div, computed_in
 from tracegrad.codegen.lower.context import Context

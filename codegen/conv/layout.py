@@ -101,7 +101,8 @@ Read = Callable[[Fused], Place]
 
 def in_place(x: Source, u: Units, reach: Pair, stride: Pair, padding: Pair) -> Read | None:
     """`x` itself as planes, at (image, channel, row, 0, column), if every unit under every tap can be read from it."""
-    fits = u.covered == u.out and all((n - 1) * s + beyond < size for n, s, beyond, size in zip(u.out, stride, reach, x.sizes[2:], strict=True))
+    needed = zip(u.out, stride, reach, x.sizes[2:], strict=True)
+    fits = u.covered == u.out and all((n - 1) * s + beyond < size for n, s, beyond, size in needed)
     if padding != (0, 0) or stride[1] != 1 or not fits or x.stride(3) != 1:
         return None
     found = x.plain()

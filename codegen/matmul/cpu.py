@@ -24,7 +24,23 @@ from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.gpu import Product
 from tracegrad.codegen.tile import cpu as tile
 from tracegrad.codegen.tile import program
-from tracegrad.codegen.tile.program import Add, Axis, Digit, Dot, Element, Fold, Held, Loop, Place, Program, Step, Store, Tile, Zeros, digits
+from tracegrad.codegen.tile.program import (
+    Add,
+    Axis,
+    Digit,
+    Dot,
+    Element,
+    Fold,
+    Held,
+    Loop,
+    Place,
+    Program,
+    Step,
+    Store,
+    Tile,
+    Zeros,
+    digits,
+)
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 

@@ -332,12 +332,13 @@ class _Tiles:
         """Finds the lengths of the blocks of a loop and of those in it, the longest first; how many terms the highest level has of one
         iteration after that, and how many it may have.
         """
-        steps, most = 1, tuning().product_steps
+        steps, most = 1, loop.steps or tuning().product_steps
         if isinstance(loop.body[0], Loop):
             steps, most = self.cut(loop.body[0], loop.body[0].axis.size)
         count, block, found = ceil_div(length, loop.axis.lanes), 1, list[int]()
         while steps * count > most and count > 1 and not loop.written and loop.count is None:
             several = max(1, most // steps)
+            several = ceil_div(count, ceil_div(count, several))          # about as long, all of them
             block, count = block * several, ceil_div(count, several)
             found.insert(0, block)
             steps, most = 1, tuning().product_blocks
@@ -353,7 +354,7 @@ class _Tiles:
             with self.in_levels(loop, first, self.counts.get(axis, last)) as (begin, stop):
                 var = Var(w.own(axis.name), axis.size)
                 unrolled = 0 if axis.lanes > 1 else loop.unrolled and 4
-                with w.loop(var, begin, stop, axis.lanes, axis.lanes > 1, unrolled=unrolled):
+                with w.scope(), w.loop(var, begin, stop, axis.lanes, axis.lanes > 1, unrolled=unrolled):
                     self.body(loop, var.index)
         if loop.early and axis.size % axis.lanes:
             self.known[axis] = axis.lanes - axis.size % axis.lanes

@@ -142,6 +142,7 @@ class Loop(Plain):
     unrolled: the compiler is asked to write it out; written: it is. (On CPUs the body may be a loop, and of an axis with lanes that are no
     whole vectors the last vector begins early, if early is so: the lanes that the one before has had are 0 in `a`.)
     stages: how many blocks of staged tiles there is room for; ahead: what is multiplied next is read from there before this is.
+    steps: how many terms an accumulator takes, of the innermost loop, if not as many as a product's.
     depth: tiles of registers are done for so many of the axis, then for the next (on CPUs): what they have added up is kept between, in a
     buffer.
     """
@@ -157,6 +158,7 @@ class Loop(Plain):
     early: bool = False
     stages: int = 2
     ahead: bool = False
+    steps: int = 0
     depth: int = 0
     kept: Place | None = None
 

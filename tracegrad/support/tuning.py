@@ -91,6 +91,7 @@ class Tuning(NamedTuple):
     # products and convolutions (matmul/, conv/)
     product_steps: int = 512           # terms that a float accumulator of a product takes before it is added to another: equal ones make it
                                        # off by 4e-6 at most (3e-6 with 256, as MKL, but then 1024 cubed takes up to 1.02 of the time),
+    conv_steps: int = 2048             # the same of a convolution: tiles of accumulators are larger (576 in two blocks: 1.05 of the time),
     product_blocks: int = 64           # and blocks that this other one takes
     split_k: int = 128                 # k of a part, at least, where k is split,
     split_flops: int = 1 << 19         # which pays from so much work on
