@@ -2,7 +2,7 @@
 
 Users' variables keep their names in kernels, so a name that means something there has to be known: words of OpenCL C and what all kernels
 call themselves (`means_something`), the loops of work-items that own parts (`SERIAL`), what is built on them and attention (the sets below
-it), and convolutions (`is_reserved`).
+it).
 """
 
 from __future__ import annotations
@@ -123,25 +123,3 @@ ATTENTION_ON_GPU = frozenset("""
     x y item head i0 j0 stop r n e j unit line row key own own2 others others2 weights highs top tops sum high base shrink p s d a b o o2
     logs deltas delta some slope part share start end in_parts at sums
 """.split())  # noqa: SIM905 - as above
-
-
-# -------------------------------------------------------------------------------------------------- convolutions
-
-_SHARED = (
-    r"[abcijkr]|[abc]\d+|pa|pb|pg|px|wk|kx|ky|at|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
-    r"|line0?|panel|part|plane|image|sums|padded|right|sum|value|channel|column|tile|unit"
-    r"|(first_|last_)?(row|column|channel|unit)_tile"
-)
-_VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]|[ft][xy]|[ik][xy]0|tap|count")
-_PARAMETERS = frozenset(("partial", "weights", "rows"))
-
-
-@memoize(4096)
-def is_variable(name: str) -> bool:
-    """Whether a kernel of a product or a convolution may have a variable of that name."""
-    return _VARIABLES.fullmatch(name) is not None
-
-
-def is_reserved(name: str) -> bool:
-    """Whether a kernel of a product or a convolution uses `name` itself: nothing of an operand or epilogue may be called so."""
-    return name in _PARAMETERS or is_variable(name)

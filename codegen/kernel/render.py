@@ -269,7 +269,7 @@ def _at(p: Printer, x: At) -> tuple[str, int]:
     if more or index.constant or c != 1 or atom.kind == "bounded":
         return text, _SUM
     if atom.var is not None:
-        return text, _SUM if atom.var.sum and atom.var is not x.lane else _ATOM
+        return text, _ATOM
     return text, _SUM if atom.base is not None and atom.base.lo < 0 else _PRODUCT
 
 

@@ -1,4 +1,4 @@
-"""Kernels that are written as text, line by line: matrix products, convolutions. Start at `Text`.
+"""Kernels that are written as text, line by line. Start at `Text`.
 
 Their parameters are objects as everywhere; what is between the braces is one `Raw` a line.
 """
@@ -13,10 +13,9 @@ import numpy as np
 
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.markup import marked_in
-from tracegrad.codegen.kernel.names import is_variable
 from tracegrad.codegen.kernel.statements import Block, Parameter, Raw
 from tracegrad.codegen.kernel.types import size_of
-from tracegrad.codegen.kernel.vectors import Term, inside
+from tracegrad.codegen.kernel.vectors import Term
 
 
 class Text:
@@ -27,7 +26,7 @@ class Text:
     """
 
     def __init__(
-        self, entry: str, comment: str, parameters: Sequence[Parameter], reserved: Callable[[str], bool] = is_variable,
+        self, entry: str, comment: str, parameters: Sequence[Parameter], reserved: Callable[[str], bool],
         vectors: Collection[tuple[np.dtype[Any], int]] = (), group: tuple[int, ...] | None = (1, 1, 1), cooperates: bool = False
     ) -> None:
         self.entry, self.comment, self.parameters, self.reserved = entry, comment, tuple(parameters), reserved
@@ -55,11 +54,6 @@ class Text:
         self.allocates += size_of(type_) * size
         self(f"{type_} {name}[{size}]{start and f' = {start}'};")
 
-    def part(self, index: str, first: str, last: str, step: int, total: Term) -> None:
-        """Emits the range of 0..total-1 that is part number `part`, of `step` each: the last ones may be shorter, or empty."""
-        self(f"const {index} {first} = {inside(f'part * {step}', total, False, index)}, "
-             f"{last} = {inside(f'{first} + {step}', total, False, index)};")
-
     @contextmanager
     def counting(self, name: str, n: Term, first: int = 0, step: int = 1, type_: str = "int") -> Iterator[Term]:
         """A loop in which `name` counts from `first` to `n`; yields what to call it. Of one turn it is none, and the variable a number."""
@@ -80,8 +74,3 @@ class Text:
         body.items += [Raw(line, cooperates=self.cooperates, allocates=0 if i else self.allocates) for i, line in enumerate(lines)]
         return Kernel(self.entry, self.parameters, body, global_size, local_size, flops, bytes, note, group=self.group,
                       comment=self.comment, wide=1 << 30, reserved=self.reserved, held=self.vectors)
-
-
-def merge(*groups: Sequence[Parameter]) -> tuple[Parameter, ...]:
-    """Parameters, each once (an operand may be used twice)."""
-    return tuple({p.declaration: p for group in groups for p in group}.values())

@@ -577,15 +577,13 @@ class _Stored:
         if axes:
             for n in self.each(axes[0], ranges):
                 self.rows(ranges, axes[1:], {**at, axes[0]: n}, columns)
-        elif self.apart is None:
-            self.row(at, columns, 0)
-        else:
-            for n in range(min(self.apart.lanes, self.apart.size)):
-                if n < _over(self.apart):
-                    with self.tiles.only(self.apart, False, at[self.numbered]):
-                        self.row(at, columns, n)
-                else:
-                    self.row(at, columns, n)
+            return
+        for lane in range(1 if self.apart is None else min(self.apart.lanes, self.apart.size)):
+            if self.apart is not None and lane < _over(self.apart):
+                with self.tiles.only(self.apart, False, at[self.numbered]):
+                    self.row(at, columns, lane)
+            else:
+                self.row(at, columns, lane)
 
     def row(self, at: dict[Axis | None, Index], columns: range, n: int) -> None:
         """Stores these columns of row number n of those that are lanes."""
@@ -672,9 +670,10 @@ def _start(w: Writer, name: str, size: int, tile: int, number: Index, lanes: int
     if size % tile == 0 and lanes == 1:
         return w.indexed(name, right)
     var = Var(w.own(name), most + lanes)
-    early = size > tile and size % tile > 0
+    right = right if right.terms else constant(min(right.constant, most))
+    early = bool(right.terms) and size > tile and size % tile > 0
     w.add(Declare(var, f"const {w.index}", w.least(right, most) if early else w.at(right),
-                  bound=Bound(w.at(right), ZERO, right, most) if early else bound(right)))
+                  bound=Bound(w.at(right), constant(min(right.lo, most)), right, most) if early else bound(right)))
     w.bind(var)
     return var.index
 

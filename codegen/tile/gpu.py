@@ -58,9 +58,9 @@ class Items:
                 self.fold(step)
             elif isinstance(step, Store):
                 self.store(step)
-            elif any(isinstance(s, Load) and s.tile.staged for s in step.body):
+            elif isinstance(step, Loop) and any(isinstance(s, Load) and s.tile.staged for s in step.body):
                 self.pipeline(step)
-            else:
+            elif isinstance(step, Loop):
                 self.loop(step)
 
     def count_items(self) -> None:
@@ -296,7 +296,7 @@ class Items:
                     for step in loop.body:
                         if isinstance(step, Load):
                             self.load(step, axis, var.index)
-                        else:
+                        elif not isinstance(step, Loop):
                             self.accumulate(step, axis)
                 if totals:
                     self.take_sums(into, totals[0])
@@ -365,7 +365,7 @@ class Items:
             for s in loop.body:
                 if isinstance(s, Load):
                     self.fragment(s.tile, loop.axis, step, registers)
-                else:
+                elif not isinstance(s, Loop):
                     self.accumulate(s, loop.axis)
 
     def line(self, tile: Tile, axis: Axis) -> Axis:

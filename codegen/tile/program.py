@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from math import prod
-from typing import Protocol
 
 from tracegrad.codegen.kernel.expressions import Access, Expression
 from tracegrad.codegen.kernel.index import Index, Var
@@ -91,10 +90,8 @@ class Element(Plain):
     access: Access | None = None
 
 
-class Place(Protocol):
-    """Finds an element: at these indices, one for each axis of the tile, all of them within the axes' sizes where the tests hold."""
-
-    def __call__(self, *at: Index) -> Element: ...
+# Finds an element: at these indices, one for each axis of the tile, all of them within the axes' sizes where the tests hold.
+Place = Callable[..., Element]
 
 
 class Zeros(Plain):
@@ -154,13 +151,13 @@ class Loop(Plain):
     count: Callable[..., Var | None] | None = None
     of: tuple[Axis, ...] = ()
     unrolled: bool = False
-    written: bool = False
-    early: bool = False
     stages: int = 2
     ahead: bool = False
-    steps: int = 0
     depth: int = 0
     kept: Place | None = None
+    written: bool = False
+    early: bool = False
+    steps: int = 0
 
 
 class Fold(Plain):

@@ -53,7 +53,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     matrix_blocks=[((2, ((1, 1), (1, 4), 32, 3, True)), (8, ((1, 1), (1, 4), 16, 2, False))),
                    ((2, ((2, 1), (1, 4), 32, 2, False)), (8, ((1, 2), (2, 2), 16, 3, True)))],
     few_columns=[2, 4, 9], tail_statements=[0, 60], sum_steps=[1, 3, 16], sum_rows=[1, 2, 32],
-    product_steps=[1, 2, 7, 512], product_blocks=[2, 3, 64],
+    conv_steps=[1, 5, 2048], product_steps=[1, 2, 7, 512], product_blocks=[2, 3, 64],
 )
 CPU_FIELDS: dict[str, list[Any]] = dict(
     simd_bytes=[16, 32, 64], cores=[1, 2, 16], registers=[8, 16, 32], plain_math=[False, True], clang_builtins=[False, True],

@@ -666,7 +666,7 @@ class Translator:
         if match := re.fullmatch(r"get_(global_id|local_id|group_id|local_size|global_size)", name):
             dimension, = self.arguments()
             return Term(f"S.{match[1]}[{dimension.code}]", INT)
-        if name in ("LOAD", "LOAD_ALIGNED", "LOAD_PRIVATE", "LOAD_LOCAL", "KEPT"):
+        if name in ("LOAD", "LOAD_ALIGNED", "LOAD_LOCAL", "KEPT"):
             type_, (pointer,) = self.typed_arguments()
             self.through(pointer, type_)
 
