@@ -204,9 +204,8 @@ class _Tiles:
         for a in self.numbered:
             if a.of is not None and a.of[0] is axis:
                 number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, _tile(a))
-                one = _tile(a) == 1 and a.lanes == 1
-                self.starts[_of(a, offset)] = self.w.indexed(a.name + ending, number) if one else _start(
-                    self.w, a.name + ending, a.size, _tile(a), number, a.lanes)
+                self.numbers[_of(a, offset)] = number
+                self.starts[_of(a, offset)] = _start(self.w, a.name + ending, a.size, _tile(a), number, 1 if a.apart else a.lanes)
 
     def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index:
         """The index along an axis, of the register there; number: of the tile, if that is another axis' register."""
@@ -221,8 +220,11 @@ class _Tiles:
     def only(self, axis: Axis, otherwise: bool = False, number: int | Index = 0) -> Iterator[None]:
         """Where the tile does not begin early, or else where it does: what is computed of where it begins is computed here."""
         start = self.at(axis, 0, number)
-        test = Infix("<", self.w.at(start), axis.size - _tile(axis)) if axis.of is not None else Infix(
-            "==", self.w.at(start), self.w.at(self.number(axis) * _tile(axis)))
+        tile = self.number(axis if axis.of is None else _of(axis, number))
+        if any(atom.base is not None for atom, _ in tile.terms):                 # a quotient, or what is left of one, takes longer
+            test = Infix("<", self.w.at(start), axis.size - _tile(axis))
+        else:
+            test = Infix("==", self.w.at(start), self.w.at(tile * _tile(axis)))
         with self.w.otherwise() if otherwise else self.w.branch(test):
             self.bind_starts()
             yield
@@ -667,7 +669,7 @@ def _offsets(axis: Axis) -> list[int]:
 def _start(w: Writer, name: str, size: int, tile: int, number: Index, lanes: int = 1) -> Index:
     """Where tile number `number` of an axis begins: the last one early, where they do not fit. That of vectors is a variable always."""
     right, most = number * tile, max(0, size - tile)
-    if size % tile == 0 and lanes == 1:
+    if (size % tile == 0 or size < tile) and lanes == 1:
         return w.indexed(name, right)
     var = Var(w.own(name), most + lanes)
     right = right if right.terms else constant(min(right.constant, most))
