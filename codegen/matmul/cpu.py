@@ -23,7 +23,7 @@ from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, index_type, 
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.gpu import Product
 from tracegrad.codegen.tile import cpu as tile
-from tracegrad.codegen.tile import program
+from tracegrad.codegen.tile import packing, program
 from tracegrad.codegen.tile.program import (
     Add,
     Axis,
@@ -249,7 +249,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
         first = w.indexed("k0", w.item(w.own("chunk"), ceil_div(p.k, chunk), 1).index * chunk)
         last = w.bounding(w.own("k1"), p.k, clipped_at(first + chunk, p.k, p.k % chunk > 0)).index
         w.bind(next(iter(last.vars)))
-    tile.pack(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
+    packing.pack(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
     what = f"{'rows' if lines.name == 'a' else 'columns'} of {lines.name.upper()}"
     how = f"k-major, {block}x{block} transposed at a time" if block > 1 else "k-major"
     about, note, moved = f"Packs the {what} in panels of {panel} ({how}).", f"packs {lines.name} for {p.name}", 2 * temp.size

@@ -8,87 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from itertools import accumulate, product
+from itertools import product
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Array, Expression, Infix, Joined, Lanes, Literal, Local, Splat, Vector
-from tracegrad.codegen.kernel.expressions import Load as Read
+from tracegrad.codegen.kernel.expressions import Array, Expression, Infix, Lanes, Literal, Local, Splat, Vector
 from tracegrad.codegen.kernel.expressions import Zeros as Nothing
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
-from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, Declare, If, bound, clipped_at
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant, unravel
+from tracegrad.codegen.kernel.statements import Access, BoundLike, If, clipped_at
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, pieces
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fill, Fold, Held, Load, Loop, Place, Program, Store, Tile, Zeros
-from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.codegen.tile.program import Add, Axis, Dot, Fill, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
+from tracegrad.codegen.tile.registers import (
+    added,
+    held,
+    joined,
+    let,
+    numbered,
+    offsets_of,
+    read,
+    registers_of,
+    rows_of,
+    running,
+    start_of,
+    write,
+)
+from tracegrad.codegen.tile.stored import Piece, Stored
+from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
-
-Piece = tuple[int, Expression]                # where in a tile's row some lanes belong, and these
 
 
 def written(w: Writer, program: Program) -> None:
     """Writes the program's statements."""
     _Tiles(w, program).run()
-
-
-def pack(
-    w: Writer, source: Place, to: Place, where: tuple[Index, Index], lines: tuple[int, int], k: tuple[Index, Index, int], block: int
-) -> None:
-    """Copies a panel of lines: `source` has them at (batch, line, k), `to` at (batch, panel, k, place in it). where: batch and panel.
-
-    lines: how many there are, and of a panel; k: where it begins and ends, and how much there is in all. block: so many of as many lines
-    are read as vectors, and transposed.
-    """
-    (b, number), (count, panel), (first, last, size) = where, lines, k
-    line0 = _start(w, "line0", count, panel, number)
-    if block > 1:
-        at = Var(w.own("k"), size)
-        with w.loop(at, first, last, block, whole=True), ExitStack() as inside:
-            line = _counted(w, inside, "line", panel, block)
-            rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
-            for n, value in enumerate(transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
-                _write(to(b, number, at.index + n, line), value)
-        first = last // block * block
-    if size % block or block == 1:
-        with w.scope():
-            at = Var(w.own("k"), size)
-            with w.loop(at, first, last), ExitStack() as inside:
-                line = _counted(w, inside, "line", panel, 1)
-                found = source(b, line0 + line, at.index)
-                assert found.read is not None
-                _write(to(b, number, at.index, line), found.read())
-
-
-def _counted(w: Writer, inside: ExitStack, name: str, count: int, step: int) -> Index:
-    """A loop over 0..count-1 in steps, the last one early; if there is one step, 0."""
-    if count == step:
-        return ZERO
-    var = Var(w.own(name), count)
-    inside.enter_context(w.loop(var, 0, count, step))
-    if count % step == 0:
-        return var.index
-    at = Var(w.own("at"), count - step + 1)
-    w.add(Declare(at, f"const {w.index}", w.least(var, count - step), bound=Bound(w.at(var), ZERO, var.index, count - step)))
-    w.bind(at)
-    return at.index
-
-
-def transposed(w: Writer, rows: Sequence[Expression]) -> list[Local]:
-    """The transpose of a square of vectors, as many as each has lanes (a power of two).
-
-    A stage puts the even lanes of neighbouring rows into one of the first half, and the odd ones into one of the second: of row and lane
-    number, the lowest bits trade places.
-    """
-    half = len(rows) // 2
-    values = [_let(w, f"c0_{n}", row) for n, row in enumerate(rows)]
-    for stage in range(1, len(rows).bit_length()):
-        made = {}
-        for n in range(half):
-            a, b = values[2 * n:2 * n + 2]
-            for place, which in ((n, "even"), (n + half, "odd")):
-                made[place] = _let(w, f"c{stage}_{place}", Joined(Lanes(a, which), Lanes(b, which)))
-        values = [made[n] for n in range(len(rows))]
-    return values
 
 
 class _Tiles:
@@ -113,7 +64,7 @@ class _Tiles:
 
     def run(self) -> None:
         self.count_items()
-        axes = [axis for axis in self.program.axes if _tile(axis) > 1 or axis.held(Held.TILE) > 1]
+        axes = [axis for axis in self.program.axes if registers_of(axis) > 1 or axis.held(Held.TILE) > 1]
         for axis in axes:
             self.share(axis)
         for step in self.program.steps:
@@ -163,7 +114,7 @@ class _Tiles:
             number = ZERO
             if several:
                 axis = several[0]
-                ending = "_part" if axis.held(Held.TILE) > 1 else "_tile" if _tile(axis) > 1 else ""
+                ending = "_part" if axis.held(Held.TILE) > 1 else "_tile" if registers_of(axis) > 1 else ""
                 number = self.w.item(self.w.own("item" if len(several) > 1 else axis.name + ending), count, dim).index
             for (axis, _), x in zip(digits, unravel(number, [a.digits[n].count for a, n in digits]), strict=True):
                 self.items[axis] = self.w.indexed(axis.name, x) if len(several) > 1 else x
@@ -172,7 +123,7 @@ class _Tiles:
         """Declare where the tiles of an item end, if that is no number."""
         several = axis.held(Held.TILE)
         if axis.held(Held.GLOBAL) > 1 and several > 1:
-            end, count = (self.items[axis] + 1) * several, ceil_div(axis.size, _tile(axis))
+            end, count = (self.items[axis] + 1) * several, ceil_div(axis.size, registers_of(axis))
             last = self.w.bounding(self.w.own(f"last_{axis.name}_tile"), count, clipped_at(end, count, count % several > 0))
             self.w.bind(last)
             self.lasts[axis] = last.index
@@ -186,7 +137,7 @@ class _Tiles:
 
     def tile(self, axis: Axis, inside: ExitStack) -> None:
         """The loop over an item's tiles along an axis, and where the tile begins."""
-        size, several, item = _tile(axis), axis.held(Held.TILE), self.items.get(axis, ZERO)
+        size, several, item = registers_of(axis), axis.held(Held.TILE), self.items.get(axis, ZERO)
         count = ceil_div(axis.size, size)
         if several > 1 and count > 1:
             number = Var(self.w.own(f"{axis.name}_tile" if size > 1 else axis.name), count)
@@ -195,7 +146,7 @@ class _Tiles:
         self.numbers[axis] = item
         folded = any(isinstance(step, Fold) and step.tile.axes[-1] is axis for step in self.program.steps)
         lanes = pieces(0, size)[0][1] if folded else axis.lanes
-        self.starts[axis] = item if size == 1 else _start(self.w, axis.name, axis.size, size, item, lanes)
+        self.starts[axis] = item if size == 1 else start_of(self.w, axis.name, axis.size, size, item, lanes)
         for offset in range(size):
             self.begin(axis, offset, str(offset) if size > 1 else "")
 
@@ -203,14 +154,15 @@ class _Tiles:
         """Declare where the tiles begin that are numbered along `axis`, of the one `offset` behind the first."""
         for a in self.numbered:
             if a.of is not None and a.of[0] is axis:
-                number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, _tile(a))
-                self.numbers[_of(a, offset)] = number
-                self.starts[_of(a, offset)] = _start(self.w, a.name + ending, a.size, _tile(a), number, 1 if a.apart else a.lanes)
+                number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, registers_of(a))
+                self.numbers[numbered(a, offset)] = number
+                lanes = 1 if a.apart else a.lanes
+                self.starts[numbered(a, offset)] = start_of(self.w, a.name + ending, a.size, registers_of(a), number, lanes)
 
     def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index:
         """The index along an axis, of the register there; number: of the tile, if that is another axis' register."""
         if axis.of is not None:
-            axis = _of(axis, number)
+            axis = numbered(axis, number)
         return self.open.get(axis, self.starts.get(axis, self.items.get(axis, ZERO))) + offset
 
     def number(self, axis: Axis) -> Index:
@@ -220,11 +172,11 @@ class _Tiles:
     def only(self, axis: Axis, otherwise: bool = False, number: int | Index = 0) -> Iterator[None]:
         """Where the tile does not begin early, or else where it does: what is computed of where it begins is computed here."""
         start = self.at(axis, 0, number)
-        tile = self.number(axis if axis.of is None else _of(axis, number))
+        tile = self.number(axis if axis.of is None else numbered(axis, number))
         if any(atom.base is not None for atom, _ in tile.terms):                 # a quotient, or what is left of one, takes longer
-            test = Infix("<", self.w.at(start), axis.size - _tile(axis))
+            test = Infix("<", self.w.at(start), axis.size - registers_of(axis))
         else:
-            test = Infix("==", self.w.at(start), self.w.at(tile * _tile(axis)))
+            test = Infix("==", self.w.at(start), self.w.at(tile * registers_of(axis)))
         with self.w.otherwise() if otherwise else self.w.branch(test):
             self.bind_starts()
             yield
@@ -241,13 +193,13 @@ class _Tiles:
         if len(at) == len(step.axes):
             read = step.source(*at).read if not zeros else None
             to = step.to(*at)
-            _write(to, read() if read is not None else Nothing(step.dtype))
+            write(to, read() if read is not None else Nothing(step.dtype))
             return
         axis = step.axes[len(at)]
         if axis in self.items:
             self.fill(step, (*at, self.items[axis]), zeros)
             return
-        if _tile(axis) > 1 or axis.size == 1:
+        if registers_of(axis) > 1 or axis.size == 1:
             for n in range(axis.size):
                 self.fill(step, (*at, constant(n)), zeros)
             return
@@ -283,7 +235,7 @@ class _Tiles:
 
     def names(self, base: str, tile: Tile, without: Sequence[Axis] = ()) -> Iterator[tuple[tuple[int, ...], str]]:
         """Where in a tile its registers, or its vectors, begin, each with what to call it: by their numbers."""
-        offsets = [_offsets(axis) for axis in _held(tile) if axis not in without]
+        offsets = [offsets_of(axis) for axis in held(tile) if axis not in without]
         for numbers in product(*[range(len(found)) for found in offsets]):
             spot = tuple([found[n] for found, n in zip(offsets, numbers, strict=True)])
             yield spot, base + "_".join(map(str, numbers))
@@ -292,7 +244,7 @@ class _Tiles:
         lanes = max(prod(axis.lanes for axis in axes) for axes in (tile.axes, [loop.axis for loop in self.program.loops]))
         self.vectors[tile] = {}
         for spot, name in self.names(tile.name, tile):
-            self.vectors[tile][spot] = _let(self.w, name, Nothing(tile.dtype, lanes), changes=True)
+            self.vectors[tile][spot] = let(self.w, name, Nothing(tile.dtype, lanes), changes=True)
 
     # -- loops
 
@@ -322,7 +274,7 @@ class _Tiles:
         if dtype_kind(into.dtype) == "f":
             self.cut(loop, loop.depth or loop.length or loop.axis.size)
         count = sum(len(lengths) for lengths in self.blocks.values())
-        self.levels = [own, *[[_let(self.w, f"{x.name}_sum", Nothing(x.dtype, x.lanes), changes=True) for x in own] for _ in range(count)]]
+        self.levels = [own, *[[let(self.w, f"{x.name}_sum", Nothing(x.dtype, x.lanes), changes=True) for x in own] for _ in range(count)]]
         self.loop(loop, first, last)
         for totals in self.levels[1:]:
             for local, total in zip(own, totals, strict=True):
@@ -413,22 +365,22 @@ class _Tiles:
             for spot, local in into.items():
                 self.w.update(local, "+", self.read(step.x, spot))
             return
-        columns = {spot: _let(self.w, name, self.read(step.b, spot)) for spot, name in self.names(step.b.name, step.b)}
+        columns = {spot: let(self.w, name, self.read(step.b, spot)) for spot, name in self.names(step.b.name, step.b)}
         lanes = next(iter(columns.values())).lanes
         for row, name in self.names(step.a.name, step.a):
             value = self.read(step.a, row)
             if self.known:
-                whole = _let(self.w, f"{name}_all", value)
+                whole = let(self.w, f"{name}_all", value)
                 lanes_of = product(*[[n >= self.known.get(axis, 0) for n in range(axis.lanes)] for axis in step.a.axes if axis.lanes > 1])
                 value = Vector(tuple([Lanes(whole, n) if all(new) else Literal(0, whole.dtype) for n, new in enumerate(lanes_of)]))
             if len(columns) > 1:
-                value = _let(self.w, name, Splat(value, lanes) if value.lanes < lanes else value)
+                value = let(self.w, name, Splat(value, lanes) if value.lanes < lanes else value)
             for spot, vector in columns.items():
                 self.w.update(into[(*row, *spot)], "+", Infix("*", value, vector))
 
     def read(self, tile: Tile, spot: tuple[int, ...], lanes: int = 0) -> Expression:
         """What is there of a tile that is loaded. lanes: so many, rather than as many as its axes have."""
-        load, offsets = self.loads[tile], dict(zip(_held(tile), spot, strict=True))
+        load, offsets = self.loads[tile], dict(zip(held(tile), spot, strict=True))
         apart = [axis for axis in tile.axes if axis.apart and not lanes]
         found: list[Expression] = []
         for more in product(*[range(axis.lanes) for axis in apart]):
@@ -442,8 +394,8 @@ class _Tiles:
                     indices.append(self.at(a, offset, 0 if a.of is None else offsets.get(a.of[0], 0)))
             element = load.source(*indices)
             assert element.access is not None
-            found.append(_read(element.access, tile.dtype, lanes or prod(a.lanes for a in tile.axes if not a.apart)))
-        return _joined(found)
+            found.append(read(element.access, tile.dtype, lanes or prod(a.lanes for a in tile.axes if not a.apart)))
+        return joined(found)
 
     def fold(self, fold: Fold, first: Index, last: Index) -> None:
         """The lanes of each sum are added up: halves, and then lane to lane. The sums of a row become vectors. Then comes what is left of
@@ -452,15 +404,15 @@ class _Tiles:
         w, tile, axis = self.w, fold.tile, fold.axis
         loop = next(loop for loop in self.program.loops if loop.axis is axis)
         step = next(s for s in loop.body if isinstance(s, Dot) and s.into is tile)
-        columns = [] if _tile(tile.axes[-1]) == 1 else [tile.axes[-1]]
-        groups = pieces(0, _tile(tile.axes[-1]))
+        columns = [] if registers_of(tile.axes[-1]) == 1 else [tile.axes[-1]]
+        groups = pieces(0, registers_of(tile.axes[-1]))
         rows: dict[tuple[int, ...], list[tuple[int, Local]]] = {}
         for row, name in self.names("s", tile, columns):
             rows[row] = []
             for start, count in groups:
                 spots = [(*row, n) if columns else row for n in range(start, start + count)]
-                total = _added(w, [self.vectors[tile][spot] for spot in spots])
-                rows[row].append((start, _let(w, f"{name}_{start}", total, changes=True)))
+                total = added(w, [self.vectors[tile][spot] for spot in spots])
+                rows[row].append((start, let(w, f"{name}_{start}", total, changes=True)))
         self.summed[tile] = rows
         if loop.early or (not first.terms and not last.terms and (last.constant - first.constant) % axis.lanes == 0):
             return
@@ -485,7 +437,7 @@ class _Tiles:
         """The sums of this block of the loop, and those that the blocks before have left."""
         with self.w.branch(Infix(">", self.w.at(first), 0)):
             for n, local in enumerate(self.vectors[tile].values()):
-                self.w.update(local, "+", _read(self.kept(loop, tile, n, local.lanes), tile.dtype, local.lanes))
+                self.w.update(local, "+", read(self.kept(loop, tile, n, local.lanes), tile.dtype, local.lanes))
 
     def keep_or_store(self, loop: Loop, store: Store, last: Index) -> None:
         """The sums are left to the next block; after the last one they are the result."""
@@ -504,8 +456,8 @@ class _Tiles:
         In loops, through an array, where it would be many lines that a driver is slow to build.
         """
         tile = store.tile
-        outer = _rows(tile)
-        found = {spot: self.row(tile, spot) for spot in product(*[range(_tile(axis)) for axis in outer])}
+        outer = rows_of(tile)
+        found = {spot: self.row(tile, spot) for spot in product(*[range(registers_of(axis)) for axis in outer])}
         lines = store.statements + 2 * (store.statements > 1)
         rows = prod(axis.lanes for axis in tile.axes if axis.apart)
         each = sum(x.lanes if store.alone else rows for row in found.values() for _, x in row)
@@ -515,121 +467,17 @@ class _Tiles:
                 size = sum(x.lanes for _, x in next(iter(found.values())))
                 sums = self.w.array(self.w.own("sums"), ctype(tile.dtype), len(found) * size, reserved=True)
                 for n, row in enumerate(found.values()):
-                    for at, (_, x) in zip(_running([x.lanes for _, x in row]), row, strict=True):
+                    for at, (_, x) in zip(running([x.lanes for _, x in row]), row, strict=True):
                         self.w.store(Access(sums, constant(n * size + at), each=x.lanes), x)
-            _Stored(self, store, found, sums).along(outer, {})
+            Stored(self, store, found, sums).along(outer, {})
 
     def row(self, tile: Tile, spot: tuple[int, ...]) -> list[Piece]:
         """The vectors of a row of the tile, or the sums of their lanes."""
         if tile in self.summed:
             return list(self.summed[tile][spot])
         columns = tile.axes[-1]
-        offsets = [(n, (*spot, n)) for n in _offsets(columns)] if columns in _held(tile) else [(0, spot)]
+        offsets = [(n, (*spot, n)) for n in offsets_of(columns)] if columns in held(tile) else [(0, spot)]
         return [(n, self.vectors[tile][at]) for n, at in offsets]
-
-
-class _Stored:
-    """What stores a tile. rows: its registers; sums: where they were put, if they are stored in loops."""
-
-    def __init__(self, tiles: _Tiles, store: Store, rows: dict[tuple[int, ...], list[Piece]], sums: Array | None) -> None:
-        self.tiles, self.w, self.store, self.found, self.sums = tiles, tiles.w, store, rows, sums
-        self.axes, self.columns = store.tile.axes, store.tile.axes[-1]
-        self.outer, self.numbered = _rows(store.tile), self.columns.of[0] if self.columns.of is not None else None
-        self.apart = next((axis for axis in self.axes if axis.apart), None)
-
-    def along(self, axes: Sequence[Axis], ranges: dict[Axis, range]) -> None:
-        """Those rows, for all of the further axes: the first ones along an axis only where the tile does not begin early."""
-        if not axes:
-            self.vectors(ranges)
-            return
-        axis, *rest = axes
-        over = -axis.size % _tile(axis)
-        if over:
-            with self.tiles.only(axis):
-                self.along(rest, {**ranges, axis: range(over)})
-        self.along(rest, {**ranges, axis: range(over, _tile(axis))})
-
-    def vectors(self, ranges: dict[Axis, range]) -> None:
-        """Columns that the tile before stores are left out in the same way."""
-        inner = [axis for axis in self.outer if axis is not self.numbered]
-        size, over = _tile(self.columns), _over(self.columns)
-        for number in self.each(self.numbered, ranges):
-            if number.terms and self.numbered is not None:
-                self.tiles.begin(self.numbered, number)
-            if over:
-                with self.tiles.only(self.columns, False, number):
-                    self.rows(ranges, inner, {self.numbered: number}, range(size))
-                with self.tiles.only(self.columns, True, number):
-                    self.rows(ranges, inner, {self.numbered: number}, range(over, size))
-            else:
-                self.rows(ranges, inner, {self.numbered: number}, range(min(size, self.columns.size)))
-
-    def each(self, axis: Axis | None, ranges: dict[Axis, range]) -> Iterator[Index]:
-        """The indices along an axis: in a loop, if there is an array to read."""
-        which = range(1) if axis is None or axis not in ranges else ranges[axis]
-        if self.sums is None or len(which) == 1:
-            yield from map(constant, which)
-            return
-        with self.w.scope():
-            var = Var(self.w.own("vector" if axis is self.numbered else "row"), len(which), which.start)
-            with self.w.loop(var, which.start, which.stop):
-                yield var.index
-
-    def rows(self, ranges: dict[Axis, range], axes: Sequence[Axis], at: dict[Axis | None, Index], columns: range) -> None:
-        if axes:
-            for n in self.each(axes[0], ranges):
-                self.rows(ranges, axes[1:], {**at, axes[0]: n}, columns)
-            return
-        for lane in range(1 if self.apart is None else min(self.apart.lanes, self.apart.size)):
-            if self.apart is not None and lane < _over(self.apart):
-                with self.tiles.only(self.apart, False, at[self.numbered]):
-                    self.row(at, columns, lane)
-            else:
-                self.row(at, columns, lane)
-
-    def row(self, at: dict[Axis | None, Index], columns: range, n: int) -> None:
-        """Stores these columns of row number n of those that are lanes."""
-        spot = [at[axis] for axis in self.outer]
-        row = self.found[tuple([x.constant if not x.terms else 0 for x in spot])]
-        size, done = sum(x.lanes for _, x in row), columns.start
-        first = ravel(spot, [_tile(axis) for axis in self.outer]) * size
-        places = _running([x.lanes for _, x in row])
-        for (start, x), behind in zip(row, places, strict=True):
-            begin, lanes = n * self.columns.lanes * (self.apart is not None), x.lanes if self.apart is None else self.columns.lanes
-            some = range(max(0, done - start), min(lanes, columns.stop - start))
-            done = max(done, start + lanes)
-            if self.store.alone and self.sums is not None and len(some) > 1:
-                var = Var(self.w.own("lane"), len(some), some.start)
-                with self.w.loop(var, some.start, some.stop):
-                    self.element(at, n, var.index + start, _read(Access(self.sums, first + behind + begin + var.index), x.dtype, 1))
-                continue
-            for lane, width in [(lane, 1) for lane in some] if self.store.alone else pieces(some.start, some.stop):
-                value: Expression = _lanes(x, begin + lane, width)
-                if self.sums is not None:
-                    value = _read(Access(self.sums, first + behind + begin + lane), x.dtype, width)
-                self.element(at, n, constant(start + lane), value)
-
-    def element(self, at: dict[Axis | None, Index], n: int, column: Index, value: Expression) -> None:
-        indices = []
-        for axis in self.axes:
-            offset = column if axis is self.columns else constant(n) if axis is self.apart else at.get(axis, ZERO)
-            x = self.tiles.at(axis, offset, at[self.numbered])
-            indices.append(bounded(x, 0, axis.size) if axis is self.columns or axis.of is not None else x)
-        found = self.store.sink(*indices)
-        if not found.tests:
-            _write(found, value)
-            return
-        test, *more = found.tests
-        for other in more:
-            test = Infix("&&", test, other)
-        with self.w.scope(), self.w.branch(test):
-            self.tiles.bind_starts()
-            _write(found, value)
-
-
-def _tile(axis: Axis) -> int:
-    """How many indices along an axis are of one tile."""
-    return axis.held(Held.REGISTER)
 
 
 def _in(loop: Loop) -> Iterator[Loop]:
@@ -638,91 +486,3 @@ def _in(loop: Loop) -> Iterator[Loop]:
         if isinstance(step, Loop):
             yield step
             yield from _in(step)
-
-
-def _held(tile: Tile) -> list[Axis]:
-    """The axes along which a tile has several registers."""
-    return [axis for axis in tile.axes if _tile(axis) > 1 and axis.of is None]
-
-
-def _rows(tile: Tile) -> list[Axis]:
-    """Those of them that are not its columns."""
-    return [axis for axis in _held(tile) if axis is not tile.axes[-1]]
-
-
-def _of(axis: Axis, number: int | Index) -> Axis:
-    """Stands for an axis where its tile is that of register `number`, along the axis that tells."""
-    return replace(axis, name=f"{axis.name}:{number}")
-
-
-def _over(axis: Axis) -> int:
-    """By how much the last tile along an axis begins early."""
-    return -axis.size % _tile(axis) if axis.size >= _tile(axis) else 0
-
-
-def _offsets(axis: Axis) -> list[int]:
-    """Where in a tile the vectors along an axis begin: the last one early, where they do not fit."""
-    size = _tile(axis)
-    return [min(start, size - axis.lanes) for start in range(0, size, axis.lanes)]
-
-
-def _start(w: Writer, name: str, size: int, tile: int, number: Index, lanes: int = 1) -> Index:
-    """Where tile number `number` of an axis begins: the last one early, where they do not fit. That of vectors is a variable always."""
-    right, most = number * tile, max(0, size - tile)
-    if (size % tile == 0 or size < tile) and lanes == 1:
-        return w.indexed(name, right)
-    var = Var(w.own(name), most + lanes)
-    right = right if right.terms else constant(min(right.constant, most))
-    early = bool(right.terms) and size > tile and size % tile > 0
-    w.add(Declare(var, f"const {w.index}", w.least(right, most) if early else w.at(right),
-                  bound=Bound(w.at(right), constant(min(right.lo, most)), right, most) if early else bound(right)))
-    w.bind(var)
-    return var.index
-
-
-def _let(w: Writer, name: str, value: Expression, changes: bool = False) -> Local:
-    """A variable with that value."""
-    local = Local(w.own(name), value.dtype, value.lanes)
-    w.define(local, value, const=not changes)
-    return local
-
-
-def _write(to: Element, value: Expression) -> None:
-    assert to.write is not None
-    to.write(value)
-
-
-def _read(access: Access, dtype: DType, lanes: int) -> Read:
-    return Read(access if lanes == 1 else Access(access.memory, access.at, guards=access.guards, each=lanes), dtype, lanes)
-
-
-def _lanes(x: Expression, first: int, lanes: int) -> Expression:
-    """Some lanes of a vector."""
-    return x if lanes == x.lanes else Lanes(x, first if lanes == 1 else range(first, first + lanes))
-
-
-def _added(w: Writer, vectors: list[Local]) -> Expression:
-    """A vector with the sum of the lanes of each."""
-    while vectors[0].lanes > 4:
-        vectors = [_let(w, f"{x.name}h", Infix("+", Lanes(x, "lo"), Lanes(x, "hi"))) for x in vectors]
-    total: Expression | None = None
-    for lane in range(vectors[0].lanes):
-        each = tuple([_lanes(x, lane, 1) for x in vectors])
-        one = each[0] if len(each) == 1 else Vector(each)
-        total = one if total is None else Infix("+", total, one)
-    assert total is not None
-    return total
-
-
-def _joined(parts: Sequence[Expression]) -> Expression:
-    """The vector of the lanes of all."""
-    if parts[0].lanes == 1 and len(parts) > 1:
-        return Vector(tuple(parts))
-    while len(parts) > 1:
-        parts = [Joined(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
-
-
-def _running(sizes: Sequence[int]) -> list[int]:
-    """Where each begins, one behind the other."""
-    return [0, *accumulate(sizes)][:-1]
