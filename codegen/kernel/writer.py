@@ -233,8 +233,13 @@ class Writer:
         self.add(Declare(var, f"const {self.index}", value.value, None, value))
         return var
 
-    def block_end(self, name: str, end: Index, stop: BoundLike, size: int) -> Var:
-        """Where a block of a loop ends that would end at `end`: not behind the loop's end, which is not above `size`."""
+    def block_end(self, name: str, block: Var, many: int, first: BoundLike, stop: BoundLike, size: int) -> BoundLike:
+        """Where one of the blocks of `many` ends into which a loop from first to stop, which is not above `size`, is cut."""
+        end = block.index + many
+        if not isinstance(first, Bound) and not isinstance(stop, Bound):
+            length = self.at(stop).index - self.at(first).index
+            if not length.terms and length.constant % many == 0:             # none is shorter: drivers make better code
+                return end
         a, b = self.at(end), bound(stop).value
         return self.bounding(name, size, Bound(Select(Infix("<", a, b), a, b), ZERO, end, size))
 

@@ -327,8 +327,8 @@ class _Tiles:
                 block = Var(w.own(f"{axis.name}_block"), axis.size)
                 inside.enter_context(w.loop(block, begin, stop, length * axis.lanes))
                 inside.callback(self.flush, level - n)
+                stop = w.block_end(w.own(f"{axis.name}_end"), block, length * axis.lanes, begin, stop, axis.size)
                 begin = block.index
-                stop = w.block_end(w.own(f"{axis.name}_end"), begin + length * axis.lanes, stop, axis.size)
             yield begin, stop
 
     def flush(self, level: int) -> None:

@@ -13,7 +13,7 @@ from math import prod
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Local, Operand
 from tracegrad.codegen.kernel.expressions import Load as Read
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Declare, bound, clipped_at
+from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Declare, clipped_at
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros, levels
@@ -283,14 +283,15 @@ class Items:
                 into = next(s.into for s in loop.body if isinstance(s, (Dot, Add)))
                 above = self.above(into, ceil_div(loop.length if loop.part else axis.size, axis.block))
                 totals = [total for _, total in above]
-                begin, stop = first, bound(last)
+                begin: Index = first
+                stop: BoundLike = last
                 with ExitStack() as inside:
                     for (length, total), below in zip(above, [*totals, self.registers[into]][1:], strict=True):
                         block, many = Var(w.own(f"{axis.name}_sum"), axis.size), length * axis.block
                         inside.enter_context(w.loop(block, begin, stop, many))
                         inside.callback(self.flush, into, total, below)
+                        stop = w.block_end(w.own(f"{axis.name}_end"), block, many, begin, stop, axis.size)
                         begin = block.index
-                        stop = bound(w.block_end(w.own(f"{axis.name}_end"), begin + many, stop, axis.size))
                     inside.enter_context(w.block(Block("{")) if once else w.loop(
                         var, begin + own, stop, axis.block, unrolled=loop.unrolled))
                     for step in loop.body:

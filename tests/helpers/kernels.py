@@ -52,7 +52,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     parted_work=[0, 1 << 26, 1 << 26], parted_turns=[0, 1 << 24], turn_work=[0, 3 << 17], kept_bytes=[0, 1 << 16], kept_turns=[1, 8],
     matrix_blocks=[((2, ((1, 1), (1, 4), 32, 3, True)), (8, ((1, 1), (1, 4), 16, 2, False))),
                    ((2, ((2, 1), (1, 4), 32, 2, False)), (8, ((1, 2), (2, 2), 16, 3, True)))],
-    few_columns=[2, 4, 9], tail_statements=[0, 60], sum_steps=[1, 3, 16], sum_rows=[1, 2, 32],
+    few_columns=[2, 4, 9], tail_statements=[0, 60], sum_steps=[1, 3, 32], sum_rows=[1, 2, 64],
     conv_steps=[1, 5, 2048], product_steps=[1, 2, 7, 512], product_blocks=[2, 3, 64],
 )
 CPU_FIELDS: dict[str, list[Any]] = dict(

@@ -40,9 +40,10 @@ class Tuning(NamedTuple):
     long_row: int = 8192               # a row shorter than this is never cut in chunks
     row_chunk: int = 4096              # elements of such a chunk, about
     small_columns: int = 1 << 14       # reductions over columns of fewer elements than this are one chunk
-    sum_steps: int = 16                # terms that an accumulator takes before it starts anew (lower/sums.py): equal ones make it off by
-                                       # 2.7e-7 at most, 64 by 1e-6; with 8, short bodies take up to 1.4 of the time
-    sum_rows: int = 32                 # the same of columns that are added up beside sums over rows: a block's end costs a pass over them
+    sum_steps: int = 32                # terms that an accumulator takes before it starts anew (lower/sums.py): equal ones make it off by
+                                       # 5e-7 at most, as torch's are; with 16, softmax of 4096 numbers takes 1.06 of the time
+    sum_rows: int = 64                 # the same of columns that are added up beside sums over rows, where a block's end costs a pass over
+                                       # them: 1.02 of the time of layer norm's gradients with 32
 
     components: int = 4                # of a result's last dimension, up to which each is reduced by itself on a CPU,
     few_components: int = 1 << 12      # where so many elements are reduced: of fewer, one kernel more costs more than is gained
