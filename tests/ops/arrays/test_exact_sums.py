@@ -267,6 +267,22 @@ def test_variance_far_from_zero(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", QUICK, indirect=True)
+def test_normalized_far_from_zero(way: str) -> None:
+    """What the mean is rounded by is no part of a normalized number (torch's layer norm is off by up to 1e-4 here)."""
+    x = (np.random.default_rng(0).random((600, 20)) + 1000).astype(np.float32)
+    factor = np.random.default_rng(1).random((600, 20)).astype(np.float32)
+
+    def f(x: Any, factor: Any) -> Any:
+        def loss(g: Any) -> Any:
+            return (F.layer_norm(x, (20,), g) * factor).sum()
+
+        return (F.layer_norm(x, (20,)), F.batch_norm(x, None, None, training=True), F.group_norm(x.reshape(2, 4, -1), 2),
+                F.instance_norm(x.reshape(2, 4, -1)), tg.grad(loss)(tg.ones(20, dtype=x.dtype, device=x.device)))
+
+    agree([(lambda x, w, p: f(x, w), 1e-6)], (x, factor, factor), way != "eager")
+
+
+@pytest.mark.parametrize("way", QUICK, indirect=True)
 def test_infinities(way: str) -> None:
     """What is lost of an infinity is no number: the sum is the infinity."""
     for value, wanted in ((np.inf, np.inf), (-np.inf, -np.inf), (np.nan, np.nan)):
