@@ -14,15 +14,15 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from tracegrad.autodiff.derivatives import HOOKS
 from tracegrad.config import config
-from tracegrad.execute import compile as compile_
-from tracegrad.execute import policy
-from tracegrad.execute.compile import Device
+from tracegrad.errors import TracegradError
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
+from tracegrad.execute.devices import Device
+from tracegrad.execute.program import Program
+from tracegrad.execute.realize import cut, free_saved, lock
 from tracegrad.graph.canonical import Key, contribution, fixed
 from tracegrad.graph.ir import Folded, Location, Node, derivative_of, forget_operands
 from tracegrad.graph.primitive import REGISTRY, CustomCall, data, saves
@@ -36,28 +36,27 @@ _ordinary: set[Any] = set()                         # the operations whose deriv
 REMEMBERED = 1_000_000                              # parts of the keys (10 an operation)
 
 
-
 class _Recipe:
-    """How to make the backward of one structure. Nodes of the forward pass have numbers, in the order in which `_walk` finds them.
+    """How to make the backward of one structure: a Program, where the values of its inputs are found, and where its results go.
 
-    seen: the structure of the whole work. inputs: the numbers of the nodes whose values it starts from. constants: the nodes, which are
-    the same each time, except offsets, and floats that vary: those have (their position among them, the number of this turn's).
+    Nodes of the forward pass have numbers, in the order in which `_Walk` finds them.
+    inputs: the numbers of the nodes whose values are the program's inputs. constants: the nodes that are the program's numbers, the same
+    each time, except offsets, and floats that vary: those have (their position among them, the number of this time's).
     values: of the results that are a node's, (its number, position); grads: of gradients, (number of the variable, position), of `grad`'s
-    in the order of its inputs.
-    saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them. reporting: position of an
-    operation that reports -> its number; lines: of one on the host -> the number of a node of its line, and whether it is derived.
+    in the order of its inputs. saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them.
+    lines: for operations that report, or run on the host, the number of a node of its line, and whether it is derived.
     """
 
-    __slots__ = ("bits", "constants", "grads", "inputs", "lines", "offsets", "reporting", "saving", "seen", "staying", "values")
+    __slots__ = ("constants", "grads", "inputs", "lines", "offsets", "program", "saving", "staying", "values")
 
     def __init__(self, work: Any, walk: _Walk, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
         """Raises KeyError if the backward is not a function of what was walked over."""
         number = walk.number
-        self.seen: policy.Structure = policy.known(work.key, work.order, work.device)
+        self.program: Program = work.program
         self.inputs = [number[leaf] for leaf in work.leaves]
         if not walk.valued.issuperset(self.inputs):
             raise KeyError
-        self.constants, self.bits = work.constants, work.values
+        self.constants = work.constants
         self.offsets = [(k, number[n]) for k, n in enumerate(work.constants) if n.fn is _OFFSET]
         position = {t: k for k, t in enumerate(work.targets)}
         self.values = [(number[t], k) for t, k in position.items() if t in number]
@@ -67,24 +66,40 @@ class _Recipe:
         self.saving = [number[n] for n in reversed(outside) if saves(n)]
         self.staying = [number[n] for n in outside if n.needs_grad and not saves(n) and n.fn is not _VARIABLE
                         and (number[n] in calls or any(saves(o) for o in n.operands))]
-        self.reporting = {i: number[n] for i, n in enumerate(work.order) if n.fn.reports}
+        self.lines = {i: (number[n], False) for i, n in enumerate(work.order) if n.fn.reports}
         on_host = [(i, n) for i, n in enumerate(work.order) if n.fn.family == "host_call"]
         stands = {(n.loc[:3], n.loc.call): k for n, k in number.items()} if on_host else {}
-        self.lines = {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
+        self.lines |= {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
+
+    def run(self, nodes: Sequence[Node]) -> list[Any]:
+        """The program's results, for the nodes of this time's forward pass."""
+        constants = list(self.constants)
+        for k, i in self.offsets:
+            constants[k] = nodes[i]
+
+        def line(position: int) -> Location:
+            number, derived = self.lines[position]
+            return derivative_of(nodes[number].loc) if derived else nodes[number].loc
+
+        return self.program.run([nodes[i].value for i in self.inputs], constants, line)
+
+
+def _bits(numbers: Sequence[Node]) -> list[bytes]:
+    return [n.attrs["bits"] for n in numbers]
 
 
 class _Varied:
     """What is known of a structure whatever its floats are. Its key has None where theirs have bits.
 
-    bits, values: those of the floats and of the work's constants when it was made last. free: which floats were seen to change. places: of
+    bits, values: those of the floats and of the work's numbers when it was made last. free: which floats were seen to change. places: of
     the constants that these are, their numbers. recipe: how to make it with others for these; None before there were two.
     """
 
-    __slots__ = ("bits", "free", "places", "recipe", "seen", "values")
+    __slots__ = ("bits", "free", "places", "program", "recipe", "values")
 
     def __init__(self, work: Any, walk: _Walk) -> None:
-        self.seen: policy.Structure = work.seen
-        self.bits, self.values = walk.bits(), work.values
+        self.program: Program = work.program
+        self.bits, self.values = walk.bits(), _bits(work.constants)
         self.places: dict[int, int] = {}
         self.free: frozenset[int] = frozenset()
         self.recipe: _Recipe | None = None
@@ -100,18 +115,18 @@ class _Varied:
 
         (It may be another constant as well, one that the rules make, where the values of both are equal by chance: that does not change.)
         """
-        bits, number = walk.bits(), walk.number
+        bits, values, number = walk.bits(), _bits(work.constants), walk.number
         fresh = {i for i, (a, b) in enumerate(zip(bits, self.bits, strict=True)) if a != b}
         at = {walk.floats[i][1] for i in fresh}
         places = {k: number[n] for k, n in enumerate(work.constants) if number.get(n) in at}
-        fits = work.seen is self.seen and places.keys() == {
-            k for k, (n, a, b) in enumerate(zip(work.constants, work.values, self.values, strict=True)) if a != b and n.fn is not _OFFSET}
+        fits = work.program is self.program and places.keys() == {
+            k for k, (n, a, b) in enumerate(zip(work.constants, values, self.values, strict=True)) if a != b and n.fn is not _OFFSET}
         if fits and all(n.fn.any_number for n in walk.nodes if n.operands and any(number.get(o) in at for o in n.operands)):
             self.places, self.free, self.recipe = self.places | places, self.free | fresh, recipe
             recipe.offsets += self.places.items()
         else:
             self.places, self.free, self.recipe = {}, frozenset(), None
-        self.bits, self.values, self.seen = bits, work.values, work.seen
+        self.bits, self.values, self.program = bits, values, work.program
 
 
 class _Walk:
@@ -268,7 +283,7 @@ class _Walk:
 class Backward:
     """One call of backward from `root`, or of grad by `inputs`, whose structure may be known.
 
-    Where `run` or `grads` cannot make it, `learn` is told how it was made. Hold `compile.lock` from here to the end of either, or another
+    Where `run` or `grads` cannot make it, `learn` is told how it was made. Hold `realize.lock` from here to the end of either, or another
     thread computes, and frees, some of what was walked over.
     """
 
@@ -320,8 +335,12 @@ class Backward:
             return None
         nodes = walk.nodes
         recipe = _known(walk, walk.key)
-        results = None if recipe is None else _results(recipe, walk)
-        if recipe is None or results is None:
+        if recipe is None:
+            walk.unfold()
+            return None
+        try:
+            results = recipe.run(nodes)
+        except TracegradError:                      # at length, what can be computed is
             walk.unfold()
             return None
         for i, k in recipe.values:
@@ -329,7 +348,7 @@ class Backward:
         for i, _ in recipe.values:
             if not nodes[i].needs_grad:
                 forget_operands(nodes[i])
-        compile_.cut(walk.pending)
+        cut(walk.pending)
         return walk, recipe, [data(nodes[i].aval, results[k]) for i, k in recipe.grads]
 
     def _end(self, walk: _Walk, recipe: _Recipe) -> None:
@@ -337,7 +356,7 @@ class Backward:
         nodes = walk.nodes
         no_longer_pending(self.count)
         self.walk = None
-        compile_.free_saved([nodes[i] for i in recipe.saving])
+        free_saved([nodes[i] for i in recipe.saving])
         staying = [weakref.ref(nodes[i]) for i in recipe.staying]
         walk.number.clear()
         walk.pending.clear()
@@ -353,7 +372,7 @@ class Backward:
         if walk is None or walk.key is None:
             return
         key, work = walk.key, works[0] if len(works) == 1 and works[0].device is walk.device else None
-        with compile_.lock:
+        with lock:
             recipe = None
             loose = walk.whatever_floats()
             varied, seen = None if loose is None else _recipes[loose], _recipes[key] is not None or key in _recipes
@@ -361,7 +380,6 @@ class Backward:
             if work is not None and (seen or varied is not None or walk.calls) and walk.inside.isdisjoint(beside):
                 with contextlib.suppress(KeyError):
                     recipe = _Recipe(work, walk, order, grads)
-                    policy.prepare(work, recipe.seen)
             if work is not None and loose is not None and varied is None:
                 _recipes[loose] = _Varied(work, walk)
             elif loose is not None and isinstance(varied, _Varied) and recipe is not None:
@@ -386,32 +404,10 @@ def _known(walk: _Walk, key: Key) -> _Recipe | None:
 def _parts(key: Key, recipe: _Recipe | _Varied | None) -> int:
     """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
     own = recipe.free if isinstance(recipe, _Varied) else recipe         # (where none varied, its recipe is also that of a key with floats)
-    return len(key.parts) + (10 * recipe.seen.size if own and recipe is not None else 0)
+    return len(key.parts) + (10 * len(recipe.program.order) if own and recipe is not None else 0)
 
 
 _recipes = Cache("backwards", REMEMBERED, _parts)                # by Key: a _Recipe, a _Varied or None, seen once
-
-
-def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
-    """The values at the recipe's `ends`; None where this has to be done at length."""
-    nodes, seen = walk.nodes, recipe.seen
-    given = [nodes[i] for i in recipe.inputs]
-    constants, bits = recipe.constants, recipe.bits
-    if recipe.offsets:
-        present, values = list(constants), list(bits)
-        for k, i in recipe.offsets:
-            present[k], values[k] = nodes[i], nodes[i].attrs["bits"]
-        constants, bits = present, tuple(values)
-    reporting = {k: nodes[i] for k, i in recipe.reporting.items()}
-    return compile_.recalled(seen, given, constants, bits, reporting, partial(_line, recipe, nodes), walk.device)
-
-
-def _line(recipe: _Recipe, nodes: Sequence[Node], position: int) -> Location:
-    """The line of this turn's that the operation at `position` of the work stands for."""
-    if position in recipe.reporting:
-        return nodes[recipe.reporting[position]].loc
-    number, derived = recipe.lines[position]
-    return derivative_of(nodes[number].loc) if derived else nodes[number].loc
 
 
 def _behind(node: Node | None) -> Any:
