@@ -32,7 +32,7 @@ OTHERS = {
     "codegen.kernel.instructions": {"INSTRUCTIONS": "registry"},
     "support.modes": {"float32_matmul": "state: a setting"},
     "distributions.divergence": {"_RULES": "registry"},
-    "autograd.backward_cache": {"_ordinary": "a part of the registry"},
+    "autograd.history_key": {"_ordinary": "a part of the registry"},
     "support.cache": {"_tables": "the list of caches", "_caches": "the list of caches"},
     "graph.cached_subgraphs": {"KINDS": "by classes of tensors and dtypes, of which there are few"},
     "tensors.call_trie": {"_roots": "one for each device and default dtype", "NUMBERS": "no more than a tape has places"},

@@ -1,12 +1,11 @@
-"""Steps that were made before, without their nodes: `Backward` for the derivative of an untraced loss. Start at `Backward.run`.
+"""Backwards that were made before, without their nodes: `Backward`. Start at `Backward.run`.
 
-A training loop records the same operations at every turn. Its forward pass is looked at once more at every backward (shapes and values that
-the user may ask for hang on it), but the derivative, twice as many nodes, is the same function of it each time: so from the third backward
-of one structure on, the program that the second one made is called with this turn's values, and no node of the derivative exists.
-`autograd.grad` of a loss by leaves is remembered likewise (`Backward.grads`). A Python float that is another at every turn, as a weight
-that is annealed, does not make another structure where it is only added, subtracted, multiplied or divided (`any_number`): see `_Varied`.
-What Python code may have a say in is never recalled: hooks, custom Functions, kernels of the user's, derivatives of derivatives, traces.
-Nor is what goes from one device to another: it is several programs.
+A training loop records the same operations in every iteration. The forward pass is walked over once more at every backward (shapes and
+values that the user may ask for hang on it), but the derivative, twice as many nodes, is the same function of it each time. So from the
+third backward of one structure on, the Program that the second one made is run on this iteration's values, and no node of the derivative
+exists. `autograd.grad` of a loss by leaves is remembered likewise (`Backward.grads`). A Python float that changes, such as a weight that is
+annealed, does not make another structure where it is only added, subtracted, multiplied or divided (`any_number`): see `_Varied`.
+What is never recalled is said in history_key.py.
 """
 
 from __future__ import annotations
@@ -16,30 +15,27 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from tracegrad.autodiff.derivatives import HOOKS
+from tracegrad.autograd.history_key import History, call_behind
 from tracegrad.config import config
 from tracegrad.errors import TracegradError
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
-from tracegrad.execute.devices import Device
 from tracegrad.execute.program import Program
 from tracegrad.execute.realize import cut, free_saved, lock
-from tracegrad.graph.canonical import Key, contribution, fixed
+from tracegrad.graph.canonical import Key, fixed
 from tracegrad.graph.ir import Folded, Location, Node, derivative_of, forget_operands
-from tracegrad.graph.primitive import REGISTRY, CustomCall, data, saves
+from tracegrad.graph.primitive import REGISTRY, data, saves
 from tracegrad.support.cache import Cache
-from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor, leaves
 
-_VARIABLE, _CONST, _OFFSET = REGISTRY["variable"], REGISTRY["const"], REGISTRY["offset"]
-_ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure
+_VARIABLE, _OFFSET = REGISTRY["variable"], REGISTRY["offset"]
 REMEMBERED = 1_000_000                              # parts of the keys (10 an operation)
 
 
 class _Recipe:
     """How to make the backward of one structure: a Program, where the values of its inputs are found, and where its results go.
 
-    Nodes of the forward pass have numbers, in the order in which `_Walk` finds them.
+    Nodes of the forward pass have numbers, in the order in which `History` finds them.
     inputs: the numbers of the nodes whose values are the program's inputs. constants: the nodes that are the program's numbers, the same
     each time, except offsets, and floats that vary: those have (their position among them, the number of this time's).
     values: of the results that are a node's, (its number, position); grads: of gradients, (number of the variable, position), of `grad`'s
@@ -49,7 +45,7 @@ class _Recipe:
 
     __slots__ = ("constants", "grads", "inputs", "lines", "offsets", "program", "saving", "staying", "values")
 
-    def __init__(self, work: Any, walk: _Walk, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
+    def __init__(self, work: Any, walk: History, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
         """Raises KeyError if the backward is not a function of what was walked over."""
         number = walk.number
         self.program: Program = work.program
@@ -97,20 +93,20 @@ class _Varied:
 
     __slots__ = ("bits", "free", "places", "program", "recipe", "values")
 
-    def __init__(self, work: Any, walk: _Walk) -> None:
+    def __init__(self, work: Any, walk: History) -> None:
         self.program: Program = work.program
         self.bits, self.values = walk.bits(), _bits(work.constants)
         self.places: dict[int, int] = {}
         self.free: frozenset[int] = frozenset()
         self.recipe: _Recipe | None = None
 
-    def fits(self, walk: _Walk) -> bool:
+    def fits(self, walk: History) -> bool:
         """Whether the recipe is that of `walk`."""
         if self.recipe is None:
             return False
         return fixed(walk.bits(), self.free) == fixed(self.bits, self.free)
 
-    def learn(self, work: Any, walk: _Walk, recipe: _Recipe) -> None:
+    def learn(self, work: Any, walk: History, recipe: _Recipe) -> None:
         """Compare with how it was made this time: a float may vary if all that became of it are the places in the work where it stands.
 
         (It may be another constant as well, one that the rules make, where the values of both are equal by chance: that does not change.)
@@ -129,157 +125,6 @@ class _Varied:
         self.bits, self.values, self.program = bits, values, work.program
 
 
-class _Walk:
-    """The pending work and the history of a root: nodes and their numbers, which have values, what tells the structure.
-
-    Of a call whose nodes nobody has asked for (ir.Folded) that is the call's; the numbers after its result's are those of its offsets.
-    calls: the numbers of such results. inside: the nodes behind them, once they were made. floats: where in the key the bits of constants
-    stand, and the numbers of these. loose: the key without them, once it was asked for.
-    """
-
-    __slots__ = ("calls", "device", "floats", "inside", "key", "loose", "nodes", "number", "pending", "valued")
-
-    def __init__(self, device: Device, pending: list[Node]) -> None:
-        self.device, self.pending = device, pending
-        self.number: dict[Node, int] = {}
-        self.nodes: list[Node] = []
-        self.valued: set[int] = set()
-        self.calls: list[int] = []
-        self.floats: list[tuple[int, int]] = []
-        self.inside: set[Node] = set()
-        self.key: Key | None = None
-        self.loose: Key | None = None
-
-    def follow(self, root: Node, inputs: Sequence[Node] | None = None) -> bool:
-        """Walk over everything; False where the derivative is not a function of the structure alone. (Iterative, and a hot path.)
-
-        inputs: the variables whose gradients are given back; None where those of all leaves are added to their `grad`.
-        """
-        parts: list[Any] = [self.device, config.eager]
-        variables: list[Node] = []
-        if not self._follow((root, *self.pending), parts, variables):
-            return False
-        sums: list[Node] = []                                       # what gradients are added to
-        for node in variables:
-            tensor = leaves.get(node.attrs["uid"])
-            if tensor is None:
-                parts.append(0)
-                continue
-            if tensor._n is not node or tensor._base is not None:
-                return False
-            present = tensor._grad if inputs is None else None
-            if present is not None:
-                if present._base is not None or present._n.needs_grad:
-                    return False
-                sums.append(present._n)
-            parts.append(1 if present is None else 2)
-        if not self._follow(sums, parts, []) or (HOOKS and any(n in HOOKS for n in self.nodes)):
-            return False
-        if inputs is not None:
-            if not all(n in self.number for n in inputs):
-                return False
-            parts.append(len(inputs))
-            parts += [self.number[n] for n in inputs]
-        parts.append(None)
-        parts += [self.number[n] for n in (root, *sums, *self.pending)]
-        self.key = Key(tuple(parts))
-        return True
-
-    def _follow(self, starts: Sequence[Node], parts: list[Any], variables: list[Node]) -> bool:
-        number, nodes, valued, calls = self.number, self.nodes, self.valued, self.calls
-        get = number.get
-        for start in starts:
-            stack = [start]
-            while stack:
-                node = stack[-1]
-                known = node.value is not None
-                place = []
-                call = None
-                if not known or node.needs_grad:
-                    depth = len(stack)
-                    behind = _behind(node) if type(node) is Folded else None
-                    if behind is None or behind[2]:
-                        operands = node.operands
-                    else:
-                        call, operands, _ = behind
-                    for o in operands:
-                        at = get(o)
-                        if at is None and o.value is not None and not o.needs_grad:         # a leaf, in few steps
-                            at = number[o] = len(nodes)
-                            valued.add(at)
-                            nodes.append(o)
-                            parts.append(o.aval)
-                            parts.append(False)
-                        if at is None:
-                            stack.append(o)
-                        else:
-                            place.append(at)
-                    if len(stack) > depth:
-                        continue
-                stack.pop()
-                if node in number:
-                    continue
-                fn = node.fn
-                if known:
-                    valued.add(len(nodes))
-                    parts.append(node.aval)
-                number[node] = len(nodes)
-                nodes.append(node)
-                if call is not None:
-                    calls.append(number[node])
-                    parts.append(call.structure)
-                    parts += place
-                    if call.offsets:
-                        nodes += [n for _, n in call.offsets]
-                    continue
-                if known and not (node.needs_grad and place):
-                    parts.append(node.needs_grad)
-                    continue
-                if not place and node.needs_grad:                   # the end of a history that was freed
-                    parts += (fn, node.aval, None)
-                    continue
-                if not (place or fn.family == "leaf" or fn.family == "index"):
-                    return False
-                known = (fn.executed or fn) in _ordinary or getattr(fn, "ordinary", False)
-                if not known and not (isinstance(fn, CustomCall) and fn.structural):
-                    return False
-                if fn is _OFFSET:                                   # the derivative's rules only hand it on
-                    parts.append(fn)
-                elif fn is _VARIABLE:
-                    variables.append(node)
-                    parts.append(fn)
-                else:
-                    parts += contribution(node)
-                    if fn is _CONST and dtype_kind(node.aval.dtype) == "f":
-                        self.floats.append((len(parts) - 1, number[node]))
-                parts += place
-        return True
-
-    def bits(self) -> list[bytes]:
-        """Those of the floats."""
-        return [self.nodes[i].attrs["bits"] for _, i in self.floats]
-
-    def whatever_floats(self) -> Key | None:
-        """The key without the floats; None if there are none."""
-        if self.loose is None and self.key is not None and self.floats:
-            parts = list(self.key.parts)
-            for at, _ in self.floats:
-                parts[at] = None
-            self.loose = Key(tuple(parts))
-        return self.loose
-
-    def unfold(self) -> None:
-        """Make the nodes of all calls, to learn what becomes of them."""
-        for i in self.calls:
-            result = self.nodes[i]
-            behind, values = _behind(result), result.unfold() if isinstance(result, Folded) else ()
-            if behind is not None and values:                       # nobody else has asked for them in the meantime
-                call = behind[0]
-                self.inside.update(values[call.made:])
-                for k, (place, _) in enumerate(call.offsets, i + 1):
-                    self.number[values[place]] = k
-
-
 class Backward:
     """One call of backward from `root`, or of grad by `inputs`, whose structure may be known.
 
@@ -288,16 +133,14 @@ class Backward:
     """
 
     def __init__(self, root: Tensor, inputs: Sequence[Node] | None = None) -> None:
-        self.walk: _Walk | None = None
+        self.walk: History | None = None
         if inputs is not None and not all(n.fn is _VARIABLE for n in inputs):
             return
         if not (state.plain and config.recall):
             return
         pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:
-            if not _ordinary:
-                _ordinary.update(fn for fn in REGISTRY.values() if fn.name not in ("placeholder", "transfer"))
-            walk = _Walk(root._device, pending.get(root._device, []))
+            walk = History(root._device, pending.get(root._device, []))
             if walk.follow(root._node(), inputs):
                 self.walk = walk
 
@@ -328,7 +171,7 @@ class Backward:
         self._end(walk, recipe)
         return result
 
-    def _gradients(self) -> tuple[_Walk, _Recipe, list[Node]] | None:
+    def _gradients(self) -> tuple[History, _Recipe, list[Node]] | None:
         """Compute what is pending, and the recipe's gradients: nodes with values. None where this has to be done at length."""
         walk = self.walk
         if walk is None or walk.key is None:
@@ -351,7 +194,7 @@ class Backward:
         cut(walk.pending)
         return walk, recipe, [data(nodes[i].aval, results[k]) for i, k in recipe.grads]
 
-    def _end(self, walk: _Walk, recipe: _Recipe) -> None:
+    def _end(self, walk: History, recipe: _Recipe) -> None:
         """Free the history."""
         nodes = walk.nodes
         no_longer_pending(self.count)
@@ -388,7 +231,7 @@ class Backward:
             _recipes[key] = recipe or _recipes[key]
 
 
-def _known(walk: _Walk, key: Key) -> _Recipe | None:
+def _known(walk: History, key: Key) -> _Recipe | None:
     """The recipe of what was walked over, whatever its floats are, if need be."""
     recipe: _Recipe | None = _recipes[key]
     if recipe is None:
@@ -410,11 +253,6 @@ def _parts(key: Key, recipe: _Recipe | _Varied | None) -> int:
 _recipes = Cache("backwards", REMEMBERED, _parts)                # by Key: a _Recipe, a _Varied or None, seen once
 
 
-def _behind(node: Node | None) -> Any:
-    """What is behind a call's result; None where somebody (another thread, even) has asked for its nodes."""
-    return getattr(node, "behind", None)
-
-
 def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:
     """Of nodes that keep their operands: those that somebody still holds go on without the freed ones, as in autograd._drop_history."""
     stand_ins: dict[Node, Node] = {}
@@ -431,7 +269,7 @@ def _stay(node: Node | None, stand_ins: dict[Node, Node]) -> None:
             stand_ins[o].loc = o.loc
         return stand_ins[o]
 
-    behind = _behind(node)
+    behind = call_behind(node)
     if node is not None and behind is not None:
         call, given, _ = behind
         kept = call.left()

@@ -26,8 +26,8 @@ from tracegrad.runtime.program import counts as kernels
 from tracegrad.support import cache
 from tracegrad.support.dtypes import is_half
 
-# Estimates in nanoseconds, measured with numpy 2.4 and PoCL 3 on one core of a server (AMD EPYC). They need not be exact: where both ways
-# take about as long, either is right.
+# Estimates in nanoseconds, measured with numpy 2.4 and PoCL 3 on one core of a server (AMD EPYC). They need not be exact: where both
+# backends take about as long, either is right.
 NODE = 2_500.0                  # numpy's and the interpreter's for one operation on few elements (measured: 2 to 3.5 us)
 HALF = 8.0                      # how much longer numpy takes for floats of 16 bits, which are converted
 BUILD = 60e6                    # to compile a program and run it once: for each,
@@ -35,11 +35,11 @@ BUILD_NODE = 4e6                # and for each operation (1: 0.1 s; 90, an MLP's
 
 # Where an operation computes for SMALL nanoseconds at the average, kernels save little: to start one takes as long as numpy does for ten
 # such operations, and while others of a step's structures are numpy's, arrays are handed to and fro (a step of an LSTM: 2.2 ms by numpy,
-# 5 half compiled, 2.3 compiled; of a ViT: 3.3, 4.9, 3.5; a small DCGAN's would be faster: 4.9 and 2.4 to 4). Loops of so many TURNS are
-# an exception: each is one kernel.
+# 5 half compiled, 2.3 compiled; of a ViT: 3.3, 4.9, 3.5; a small DCGAN's would be faster: 4.9 and 2.4 to 4). Loops of so many ITERATIONS
+# are an exception: each is one kernel.
 NEVER = 1 << 62
 SMALL = 12_000.0
-TURNS = 64
+ITERATIONS = 64
 
 # Work whose structure came so often that numpy took as long as a build takes is compiled: then no more is lost than about the time of the
 # better way, however often it will come. The thread starts a quarter of the way there: it shares the cores, and Python's lock, with the
@@ -79,50 +79,51 @@ def _patience(order: Sequence[Node], device: Any) -> tuple[int, str]:
         return 0, "the device has memory of its own"
     try:
         seen = _estimate(order, device)
-    except _AtOnce as reason:
+    except _CompileNow as reason:
         return 0, str(reason)
     times = int((BUILD + BUILD_NODE * seen.built) / (seen.time or 1.0))
-    if times and seen.turns < TURNS and seen.time < (NODE + SMALL) * seen.calls:
+    if times and seen.iterations < ITERATIONS and seen.time < (NODE + SMALL) * seen.calls:
         return NEVER, ""
     return times, "" if times else f"large: numpy would take about {1e-6 * seen.time:.0f} ms"
 
 
-class _AtOnce(Exception):
+class _CompileNow(Exception):
     """Why work is compiled whatever it costs."""
 
 
 class _Estimate(NamedTuple):
-    """Nanoseconds that numpy takes, how many operations a driver builds (of a loop those of one turn), how many numpy makes, and the turns
+    """What a Program takes: NumPy's nanoseconds, the operations that a driver builds (of a loop those of one iteration), NumPy's calls,
 
-    of the longest loop.
+    and the iterations of the longest loop.
     """
 
     time: float
     built: int
     calls: int
-    turns: int
+    iterations: int
 
 
 def _estimate(order: Iterable[Node], device: Any) -> _Estimate:
-    estimate, count, calls, turns = 0.0, 0, 0, 0
+    estimate, count, calls, iterations = 0.0, 0, 0, 0
     loops: set[Any] = set()
     for node in order:
         fn: Any = node.fn
         if not device.fp64 and node.dtype in (np.float64, np.complex128) and not node.aval.weak:
-            raise _AtOnce("the device has no float64")
+            raise _CompileNow("the device has no float64")
         if fn.family == "loop" and fn.ordinary and not fn.reports:
             if (fn, node.operands) not in loops:                       # all its results are computed together
                 loops.add((fn, node.operands))
                 inner = _estimate([n for n in fn.graph if n.fn.family != "leaf"], device)
                 estimate, count = estimate + fn.length * inner.time, count + inner.built
-                calls, turns = calls + fn.length * inner.calls, max(turns, fn.length * (inner.turns or 1))
+                calls += fn.length * inner.calls
+                iterations = max(iterations, fn.length * (inner.iterations or 1))
             continue
         if not in_registry(fn):
-            raise _AtOnce(f"{fn.name} is a kernel or function of the user's" if fn.family != "loop" else "a loop has errors to report")
+            raise _CompileNow(f"{fn.name} is a kernel or function of the user's" if fn.family != "loop" else "a loop has errors to report")
         work = numpy_time(node)
         estimate += NODE + (work * HALF if is_half(node.dtype) else work)
         count, calls = count + 1, calls + 1
-    return _Estimate(estimate, count, calls, turns)
+    return _Estimate(estimate, count, calls, iterations)
 
 
 # --------------------------------------------------------------------------------------------------------------- report

@@ -273,7 +273,9 @@ class Program:
             with located(node.loc):
                 if node in scalars:
                     return bind(REGISTRY["cast"], (scalars[node],), {"dtype": node.dtype, "weak": False})
-                return own.get(node) or (node if operands == node.operands else bind(node.fn, operands, node.attrs))
+                if node in own:
+                    return own[node]
+                return node if operands == node.operands else bind(node.fn, operands, node.attrs)
 
         graph = self.graph.rebuilt(replace) if self.numbers else self.graph
         return Program([*self.graph.inputs, *scalars.values()], graph.outputs, self.device, later=later)
