@@ -236,7 +236,9 @@ class Program:
                 routine, self.routine = self.routine or Routine(self.order, self.places, self.ends), None
                 found = routine(arrays, [n.attrs["value"] for n in numbers], self.order, notes)
                 self.routine = routine if config.recall else None
-        results = [_buffer(self.device, array, values, arrays) for array in found]
+        device = self.device
+        results = [Held(device, array) if array.base is None and array.flags.c_contiguous else _buffer(device, array, values, arrays)
+                   for array in found]
         if suspect or any(notes):
             self._mark(results, values, notes, _lines(self._reports.checks, line))
         return results
@@ -292,7 +294,10 @@ def _weak(constant: Node) -> Any:
 
 
 def _buffer(device: Any, array: np.ndarray[Any, Any], values: Sequence[Any], given: Sequence[np.ndarray[Any, Any]]) -> Any:
-    """A Buffer for a result. It may share memory with other Buffers that hold arrays, since nobody writes those; no more than it needs."""
+    """A Buffer for a result. It may share memory with other Buffers that hold arrays, since nobody writes those; no more than it needs.
+
+    (One that owns its memory is held as it is, in few steps: see `_by_numpy`.)
+    """
     if array.flags.c_contiguous:
         owner: Any = array if array.base is None else array.base
         if isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes == array.nbytes:
