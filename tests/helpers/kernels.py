@@ -14,7 +14,7 @@ from tests.helpers.plan_audit import misnamed, most_local_bytes
 from tests.helpers.values import plain
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.execute import compile as tg_compile
+from tracegrad.execute import program as tg_program
 from tracegrad.graph.printing import namer
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.plan import Plan, Target
@@ -118,7 +118,7 @@ class Checked:
         self.targets, self.largest, self.tuning, self.count = targets or TARGETS, largest, tuning or Tuning(), 0
 
     def __enter__(self) -> Checked:
-        self._init, self._run = tg_compile.Program.__init__, tg_compile.Program._interpreted
+        self._init, self._run = tg_program.Program.__init__, tg_program.Program._interpreted
         outer = self
 
         def init(program: Any, inputs: Any, outputs: Any, device: Any, donate: Any = None, *rest: Any, **more: Any) -> None:
@@ -131,14 +131,14 @@ class Checked:
             outer.check(program, given, [np.asarray(r.array) for r in results])
             return results
 
-        tg_compile.Program.__init__, tg_compile.Program._interpreted = init, run  # type: ignore[method-assign, assignment]
+        tg_program.Program.__init__, tg_program.Program._interpreted = init, run  # type: ignore[method-assign, assignment]
         self._tuned = tuned(self.tuning)                      # derivatives ask for the same numbers
         self._tuned.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._tuned.__exit__(None, None, None)
-        tg_compile.Program.__init__, tg_compile.Program._interpreted = self._init, self._run  # type: ignore[method-assign]
+        tg_program.Program.__init__, tg_program.Program._interpreted = self._init, self._run  # type: ignore[method-assign]
 
     def check(self, program: Any, given: Sequence[Any], wanted: Sequence[Any]) -> None:
         graph = program._graph

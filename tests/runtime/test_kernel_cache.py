@@ -16,7 +16,7 @@ import tracegrad as tg
 from tests.execute.test_plan_cache import X, cache, graph_of, on_a_driver, planned, process  # noqa: F401  (fixtures)
 from tests.helpers import corpus
 from tracegrad.codegen.kernel.run import run_plan
-from tracegrad.execute.compile import upload
+from tracegrad.execute.devices import upload
 from tracegrad.runtime import bare_kernel, build_worker, packing, program
 from tracegrad.runtime.drivers import intel_cpu, pocl_header
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl

@@ -16,8 +16,8 @@ from tracegrad.autograd.transforms import matching
 from tracegrad.custom.custom_function import Context as FunctionCtx
 from tracegrad.custom.custom_function import Function
 from tracegrad.errors import AutogradError, DeviceError, TraceError
-from tracegrad.execute.compile import free_saved, lock, realize
 from tracegrad.execute.deferred import flush
+from tracegrad.execute.realize import free_saved, lock, realize
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node, forget_operands, own_nodes, topological, user_location
 from tracegrad.graph.operators import PUBLIC

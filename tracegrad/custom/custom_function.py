@@ -19,7 +19,7 @@ import optree
 from tracegrad.autodiff.batching import batch
 from tracegrad.autodiff.derivatives import zeros_like
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError
-from tracegrad.execute.compile import Device
+from tracegrad.execute.devices import Device
 from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.primitive import REGISTRY, CustomCall, bind, cast, placeholder
 from tracegrad.support import dtypes

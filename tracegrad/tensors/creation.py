@@ -21,7 +21,7 @@ from tracegrad.errors import (
     TracegradError,
     of_memory,
 )
-from tracegrad.execute.compile import find_device, obstacle
+from tracegrad.execute.devices import find_device, obstacle
 from tracegrad.execute.eager_executor import Remembered
 from tracegrad.graph.ir import Aval, Node, user_location
 from tracegrad.graph.operators import PUBLIC, F, public
