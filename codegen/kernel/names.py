@@ -111,14 +111,8 @@ ROWS_ON_GPU = frozenset(("line", "lane", "turn", "other", "half_size"))
 TILES_ON_GPU = frozenset(("lane", "turn", "col_tile", "row_tile", "rest"))
 
 
-# ---------------------------------------------------------------------------- attention (lower/attention.py, lower/attention_gpu.py)
+# ---------------------------------------------------------------------------- attention on GPUs (lower/attention_gpu.py)
 
-ATTENTION = frozenset("""
-    head row_block part i0 j0 i j e n rows row stop first last qt gt st dt ot dqt logs deltas delta kk vv qq gg dk dv dq place
-""".split()) | frozenset(  # noqa: SIM905 - as above
-    [f"{name}{p}" for name in ("top", "high", "base", "sum", "shrink", "row", "b", "log", "d", "mt") for p in range(4)]
-    + [f"a{r}" for r in range(16)] + [f"c{r}_{p}" for r in range(16) for p in range(8)] + [f"x{p}" for p in range(8)]
-)
 ATTENTION_ON_GPU = frozenset("""
     x y item head i0 j0 stop r n e j unit line row key own own2 others others2 weights highs top tops sum high base shrink p s d a b o o2
     logs deltas delta some slope part share start end in_parts at sums

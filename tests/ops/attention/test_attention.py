@@ -160,3 +160,14 @@ def test_vmap_batches_and_scale():
     same([mapped.numpy()], [wanted.numpy()], 1e-12)
     slopes = tg.vmap(tg.grad(lambda q: (fused(q, k, v[0], True, 0.3) ** 2).sum()))(q)
     same([slopes.numpy()], [tg.grad(lambda q: (written_out(q, k, v[0], True, 0.3) ** 2).sum())(q).numpy()], 1e-10)
+
+
+def test_long_sums_are_sums_of_blocks():
+    """Sums over 100,000 keys, and over as many rows in the gradient, are as exact as sums of sums: no accumulator adds up all of them."""
+    many, draw = 100_000, np.random.default_rng(0)
+    values = draw.uniform(0.5, 1.5, (1, many, 1)).astype("float32")
+    q, k, v = tg.zeros(1, 1, 1), tg.zeros(1, many, 1), tg.tensor(values)
+    got = tg.trace(lambda q, k, v: fused(q, k, v, False))(q, k, v).numpy()
+    np.testing.assert_allclose(got, values.mean(dtype="float64"), rtol=4e-6)
+    slope = tg.trace(tg.grad(lambda v, q, k, g: (fused(q, k, v, False) * g).sum()))
+    np.testing.assert_allclose(slope(q, k, q, v).numpy(), values.sum(dtype="float64"), rtol=4e-6)
