@@ -12,18 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from tracegrad.codegen.kernel.expressions import At, Expression, Infix, Load, Select, Splat, Steps
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.render import literal
 from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Buffer, Local, clipped_at
-from tracegrad.codegen.kernel.text import Text
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype, pieces
+from tracegrad.codegen.kernel.vectors import ceil_div, pieces
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.mathlib.library import translate
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tile.blocks import Blocks, Columns, Limit
 from tracegrad.graph.ir import Node
@@ -53,17 +49,6 @@ class Mask(Plain):
         matrix = matrix if count * self.inner == heads or count == 1 else matrix % count
         return matrix * (lines * columns) + (row * columns if lines > 1 else 0) + (key if columns > 1 else 0)
 
-    def at(self, heads: int, row: str, key: str) -> str:
-        """The element of a head's row and key."""
-        count, lines, columns = self.shape
-        parts = []
-        if count > 1:
-            matrix = f"head / {self.inner}" if self.inner > 1 else "head"
-            matrix = matrix if count * self.inner == heads else f"{matrix} % {count}"
-            parts.append(f"({matrix}) * {lines * columns}")
-        parts += [f"({row}) * {columns}"] * (lines > 1) + [f"({key})"] * (columns > 1)
-        return f"{self.buffer}[{' + '.join(parts) or '0'}]"
-
 
 class Attention:
     """A kernel of attention while it is written. length, keys, size, width: L, S, E, V."""
@@ -75,14 +60,12 @@ class Attention:
         q, k, v = node.operands[:3]
         self.heads, self.length, self.size = q.shape
         self.keys, self.width = k.shape[1], v.shape[2]
-        self.times = self.heads // k.shape[0]
-        self.key_head = f"head / {self.times}" if self.times > 1 else "head"      # of keys and values
+        self.times = self.heads // k.shape[0]                   # so many heads have keys and values in common
         self.dtype = node.dtype
         self.scale, self.causal, self.nothing_is_zero = float(node.attrs["scale"]), node.attrs["causal"], node.attrs["zeros"]
         self.masks: list[Mask] = []
-        self.scalar = ctype(self.dtype)
         self.writer = context.writer(group)
-        self.helpers: set[str] = set()
+        self.ev = context.evaluator(group, self.writer)
 
     # -- buffers and functions
 
@@ -108,23 +91,17 @@ class Attention:
         stored = self.context.output(self.group, self.node)
         return self.writer.buffer(stored.ref, self.writer.base(self.node), self.dtype, stored.access)
 
-    def spelled(self, expression: str, type_: str) -> str:
-        """An expression of values of a type in the target's spelling."""
-        text, needed = translate(expression, self.target, type_)
-        self.helpers |= needed
-        return text
+    def exp(self, x: Expression, weaker: bool = False) -> Expression:
+        return self.ev.op(_exp_nonpositive if weaker else _exp, [x], self.dtype, self.dtype, {})
 
-    def number(self, value: float) -> str:
-        return literal(value, self.dtype)[0]
+    def log(self, x: Expression) -> Expression:
+        return self.ev.op(_log, [x], self.dtype, self.dtype, {})
 
-    def kernel(self, emit: Text, size: tuple[int, ...], flops: int, local: tuple[int, ...] = ()) -> Kernel:
-        emit.parameters = tuple(self.writer.params.values())
-        return replace(emit.kernel(size, local or (1,) * len(size), flops, self.moved), helpers=frozenset(self.helpers))
-
-    @property
-    def moved(self) -> int:
-        """Bytes that are read and written."""
-        return sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
+    def finish(self, launched: tuple[int, ...], local: tuple[int, ...], about: str, products: int) -> Kernel:
+        made = self.context.finish(self.group, self.writer, launched, local, True)
+        made.comment, made.flops = about, self.work(products)
+        made.bytes = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
+        return made
 
     def work(self, products: int) -> int:
         """Arithmetic of `products` products of the scores' size, and 12 for each exponential."""
@@ -147,19 +124,13 @@ class _Tiles(Attention):
 
     def __init__(self, group: Group, context: Context) -> None:
         super().__init__(group, context)
-        self.ev, self.t = context.evaluator(group, self.writer), Blocks(self.writer, self.dtype, 2)
+        self.t = Blocks(self.writer, self.dtype, 2)
         self.step = max(1, min(tuning().attention_keys, self.keys))
         self.first, self.share = ZERO, self.keys
         self.numbers: list[Local] = []
         self.kept: list[Array] = []
 
     # -- values
-
-    def exp(self, x: Expression, weaker: bool = False) -> Expression:
-        return self.ev.op(_exp_nonpositive if weaker else _exp, [x], self.dtype, self.dtype, {})
-
-    def log(self, x: Expression) -> Expression:
-        return self.ev.op(_log, [x], self.dtype, self.dtype, {})
 
     def item(self, name: str, count: int, axis: int) -> Index:
         return self.writer.item(self.writer.own(name), count, axis).index if count > 1 else ZERO
@@ -277,11 +248,6 @@ class _Tiles(Attention):
                 old = old if shrink is None else Infix("*", old, shrink[p])
                 self.writer.store(t.at(to, e + r, p), Infix("+", old, c))
 
-    def finish(self, launched: tuple[int, ...], about: str, products: int) -> Kernel:
-        made = self.context.finish(self.group, self.writer, launched, (1,) * len(launched), True)
-        made.comment, made.flops, made.bytes = about, self.work(products), self.moved
-        return made
-
     # -- the kernels
 
     def forward(self) -> Kernel:
@@ -331,8 +297,8 @@ class _Tiles(Attention):
                 value = [base[p], self.log(total[p])]
                 w.store(t.at(st, 0, p), Infix("+", *value) if statistics == 1 else value[number])
             t.scatter(st, 1, self.rows, within, partial(self.at_row, out, 1, self.heads * L * (V + number)))
-        return self.finish((ceil_div(L, B), self.heads), f"Attention of {L} rows to {S} keys{self.kinds}; a work-item does {B} rows, "
-                           f"{self.step} keys at a time.", 2)
+        about = f"Attention of {L} rows to {S} keys{self.kinds}; a work-item does {B} rows, {self.step} keys at a time."
+        return self.finish((ceil_div(L, B), self.heads), (1, 1), about, 2)
 
     def backward(self) -> Kernel:
         q, k, v, flat, g = self.operands()
@@ -362,12 +328,14 @@ class _Tiles(Attention):
             t.fill(dqt, t.number(0.0))
             delta = t.values("d", partial(t.read, deltas, 0))
             names = ("base", "log")[-len(numbers):]
-            found = [t.values(name, partial(t.read, block, 0)) for name, block in zip(names, numbers, strict=True)]
-            shift = [Infix("-", *x) if len(x) > 1 else x[0] for x in zip(*found, strict=True)]
+            less = [t.values(name, partial(t.read, block, 0)) for name, block in zip(names, numbers, strict=True)]
             with w.scope(), self.blocks_of_keys(last):
                 for j, rows in t.lines("j", self.n, self.limits):
                     for r, p, c in _each(self.scores(k, qt, j, rows)):
-                        w.store(t.at(st, j + r, p), self.exp(Infix("-", c, shift[p])))
+                        score: Expression = c
+                        for numbers_ in less:
+                            score = Infix("-", score, numbers_[p])
+                        w.store(t.at(st, j + r, p), self.exp(score))
                 for j, rows in t.lines("j", self.n, self.limits):
                     for r, p, c in _each(t.dot(rows, "e", constant(V), partial(self.of_key_in, v, V, j), t.of(gt))):
                         slope: Expression = Infix("*", t.read(st, j + r, p), Infix("-", c, delta[p]))
@@ -380,9 +348,10 @@ class _Tiles(Attention):
                 self.add_to_keys(dv, g, st)
                 self.add_to_keys(dk, q, dt)
             t.scatter(dqt, E, self.rows, (self.i0, L), partial(self.at_row, out, E, part * (H * L * E)))
-        share = "a head" if parts == 1 else f"one of {parts} ranges of a head's keys"
-        return self.finish((H, parts) if parts > 1 else (H,), f"The gradient of attention of {L} rows to {S} keys{self.kinds}; "
-                           f"a work-item does {share}, {B} rows and {self.step} keys at a time.", 5)
+        part_of = "a head" if parts == 1 else f"one of {parts} ranges of a head's keys"
+        share = f"a work-item does {part_of}, {B} rows and {self.step} keys at a time."
+        about = f"The gradient of attention of {L} rows to {S} keys{self.kinds}; {share}"
+        return self.finish((H, parts) if parts > 1 else (H,), (1, 1) if parts > 1 else (1,), about, 5)
 
     def of_key_in(self, buffer: Buffer, size: int, j: Index, r: int, e: Index) -> Load:
         return self.of_key(buffer, j + r, e, size)

@@ -9,6 +9,8 @@ import pytest
 import tracegrad as tg
 from tests.codegen.kernel.test_run_kernel import some
 from tests.helpers.kernels import TARGETS, Checked
+from tracegrad.codegen.kernel.statements import Raw
+from tracegrad.codegen.lower import context
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.nn import functional as F
@@ -73,9 +75,31 @@ def test_kernels_without_a_driver(number, shape, causal):
         def loss(q, k, v, g):
             return (fused(q, k, v, causal) * g).sum()
 
-        with Checked(some(number + causal, number < 2), tuning=TINY._replace(attention_keys=(4, 64)[number % 2]), slack=8) as checked:
+        tuning = TINY._replace(attention_keys=(4, 64)[number % 2], attention_long=(0, 1 << 12)[(number + causal) % 2])
+        with Checked(some(number + causal, number < 2), tuning=tuning, slack=8) as checked:
             tg.trace(lambda *given, f=loss: tg.value_and_grad(f, (0, 1, 2))(*given))(*given)
         assert checked.count >= 1
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("target", ["avx2", "gpu"])
+def test_kernels_are_statements(target, monkeypatch):
+    """All of them, of a gradient with a mask, keys in ranges: no line is text that the verifier does not look into."""
+    found = []
+    monkeypatch.setattr(context, "verify_kernel", found.append)
+    q, k, v, g = drawn("float32", *sizes(1, 65, 257, 16, 33))
+    kept = tg.tensor(np.ones((65, 257), bool))
+
+    def loss(q, k, v, g, kept):
+        return (F.scaled_dot_product_attention(q, k, v, attn_mask=kept) * g).sum()
+
+    traced = tg.trace(tg.grad(loss, (0, 1, 2)))
+    traced(q, k, v, g, kept)
+    with tuned(Tuning()):
+        compile_graph(executable_graph(traced._seen().program.graph), TARGETS[target])
+    kernels = [kernel for kernel in found if kernel.entry.startswith("attention")]
+    assert len(kernels) == {"avx2": 2, "gpu": 4}[target]
+    assert not [s for kernel in kernels for s in kernel.statements() if isinstance(s, Raw)]
 
 
 @pytest.mark.usefixtures("on_numpy")
