@@ -127,10 +127,14 @@ class Blocks:
 
     def dot(
         self, rows: int, name: str, stop: Index, a: Callable[[int, Index], Expression], columns: Sequence[Columns],
-        limits: Sequence[Limit] = (),
+        limits: Sequence[Limit] = (), begin: Callable[[int, int], Expression] | None = None,
     ) -> list[list[Local]]:
-        """A tile of accumulators: the sums of a(row, k) times each of the columns at k, for k from 0 to `stop`."""
-        into = [[self.let(f"c{r}_{p}", Zeros(self.dtype, n), changes=True) for p, (n, _) in enumerate(columns)] for r in range(rows)]
+        """A tile of accumulators: the sums of a(row, k) times each of the columns at k, for k from 0 to `stop`.
+
+        begin: what they are before, of a row and the number of its vector, if not 0.
+        """
+        into = [[self.let(f"c{r}_{p}", begin(r, p) if begin else Zeros(self.dtype, n), changes=True) for p, (n, _) in enumerate(columns)]
+                for r in range(rows)]
         with self.w.scope(), self.counted(name, stop, limits=limits) as k:
             right = [self.let(f"b{p}", read(k)) for p, (_, read) in enumerate(columns)]
             for r, row in enumerate(into):

@@ -74,7 +74,7 @@ MUTATIONS = [
     Mutation("a causal row of attention does not see its own key (GPU)", "codegen/lower/attention_gpu.py",
              'Infix(">", w.at(key), w.at(row))', 'Infix(">=", w.at(key), w.at(row))'),
     Mutation("attention's results so far are not made smaller when a larger score comes", "codegen/lower/attention.py",
-             'Infix("*", old, shrink[p])', "old"),
+             'Infix("*", found, shrink[p]) if shrink else found', "found"),
     Mutation("a convolution's image is a column wider than it is (GPU)", "codegen/conv/gpu.py",
              'Infix("<", f.writer.at(x), size)', 'Infix("<=", f.writer.at(x), size)'),
     Mutation("the next block of a product goes where the one in use is (GPU)", "codegen/tile/gpu.py",
