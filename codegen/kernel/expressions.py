@@ -13,7 +13,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.markup import marked, marked_in
-from tracegrad.codegen.kernel.types import register_dtype, register_type
+from tracegrad.codegen.kernel.types import lanes_of, register_dtype, register_type
 from tracegrad.support import plan
 from tracegrad.support.dtypes import OPENCL, DType, bool_, int32, int64, is_half
 from tracegrad.support.plan import Plain
@@ -63,6 +63,11 @@ class Array:
     def dtype(self) -> DType:
         """That of an element."""
         return _DTYPES[self.type]
+
+    @property
+    def lanes(self) -> int:
+        """Of an element that is a vector."""
+        return lanes_of(self.type)
 
 
 class Access:

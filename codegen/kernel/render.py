@@ -286,6 +286,8 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
         return p.element(access), _ATOM
     if isinstance(memory, Buffer):
         type_ = ctype(memory.dtype, lanes)
+    elif isinstance(memory, Array) and memory.lanes == lanes:
+        return p.element(access), _ATOM
     else:
         macro = "LOAD_LOCAL" if isinstance(memory, Array) and memory.shared else "KEPT"
         return f"{used(macro, f'{memory.type}{lanes}')}, {p.address(access)})", _ATOM

@@ -205,9 +205,7 @@ class _Check:
         ends = [self.interval(stop.high)[1]] if stop.high is not None else []
         ends += [stop.limit] if stop.limit is not None else []
         high = min(ends) - 1 if ends else var.hi
-        limit = stop.limit
-        if stop.high is not None and len(stop.high.terms) == 1 and stop.high.terms[0][0].var in self.limits:
-            limit = self.limits[stop.high.terms[0][0].var]
+        limit = self.limit(stop)
         whole = loop.whole or step == 1 or ((limit or 0) % step == 0 and all(
             x is not None and _divides(step, self.expand(x)) for x in (start.low, stop.high)))
         if not whole and start.low is not None and stop.high is not None and not start.low.terms and not stop.high.terms:
@@ -232,9 +230,17 @@ class _Check:
     def between(self, var: Var, start: Bound, stop: Bound, step: int = 1, whole: bool = False) -> None:
         """Note that var counts from start to stop, in steps."""
         if start.low is not None and stop.high is not None:
-            span = self.expand(stop.high) - self.expand(start.low)
-            self.meaning[var] = start.low, step, max(1, (span.hi - (step if whole else 1)) // step + 1)
+            span, limit = self.expand(stop.high) - self.expand(start.low), self.limit(stop)
+            most = span.hi if limit is None else min(span.hi, limit - self.interval(start.low)[0])
+            self.meaning[var] = start.low, step, max(1, (most - (step if whole else 1)) // step + 1)
             self.stops[var] = stop.high
+
+    def limit(self, stop: Bound) -> int | None:
+        """What a loop's end is not above, beside what it is the less of."""
+        high = stop.high
+        if high is not None and len(high.terms) == 1 and high.terms[0][1] > 0 and high.terms[0][0].var in self.limits:
+            return self.limits[high.terms[0][0].var] * high.terms[0][1] + high.constant
+        return stop.limit
 
     def statement(self, s: Statement, diverges: bool) -> None:
         self.read(s.parts)
@@ -435,12 +441,13 @@ class _Check:
             raise self.fail(f"{symbol} is {symbol.type}, and its value is {value.type}")
 
     def stored(self, s: Store) -> None:
-        access, value = s.access, s.value
-        if value.lanes not in (1, access.lanes * access.each):
-            raise self.fail(f"{value.lanes} lanes are stored as {access.lanes * access.each}")
+        access, value, memory = s.access, s.value, s.access.memory
+        lanes = access.lanes * access.each * (memory.lanes if isinstance(memory, Array) else 1)
+        if value.lanes not in (1, lanes):
+            raise self.fail(f"{value.lanes} lanes are stored as {lanes}")
         if value.lanes > 1:
-            memory = access.memory
             wanted = ctype(computed_in(memory.dtype), value.lanes) if isinstance(memory, Buffer) else f"{memory.type}{value.lanes}"
+            wanted = memory.type if isinstance(memory, Array) and memory.lanes > 1 else wanted
             if value.type != wanted:
                 raise self.fail(f"a {value.type} is stored as {wanted}")
 

@@ -341,7 +341,7 @@ def _texts(source: str) -> dict[str, str]:
     return {h[2]: source[h.end() : end] for h, end in zip(heads, ends, strict=False)}            # there may be none
 
 
-_TOKEN = re.compile(r"\.?[A-Za-z_]\w*|\S")             # what follows a point is no variable: of `v.even`, in a program that has an `even`
+_TOKEN = re.compile(r"\.?[A-Za-z_]\w*|\d[\w.]*|\S")    # no variable: what follows a point (`v.even`), letters of a number (`1e9`)
 
 
 def misnamed(plan: Plan) -> str:

@@ -113,6 +113,7 @@ class Tuning(NamedTuple):
     attention_groups: tuple[tuple[int, int, int], ...] = (      # lines of a group, of the others at a time, and of an item (on a GPU):
         (64, 32, 4), (32, 32, 2), (32, 32, 4), (32, 16, 1), (32, 16, 2), (16, 16, 1),     # the first read least of any memory
         (8, 32, 1), (8, 16, 1))        # (for few lines)
+    attention_long: int = 1 << 12      # keys, and rows on a GPU, above which a block's sum is made apart and then added
     written_out: int = 48              # lines of a tile's epilogue up to which it is written out for each vector; longer ones are a loop
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 
