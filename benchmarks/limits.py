@@ -17,7 +17,8 @@ _TERMS = 16
 def demand(traced: Any) -> dict[str, Any]:
     """Bytes, multiply-adds (as flops) and transcendental functions of a call, and the limits, a second each."""
     from tracegrad.codegen.graph.simplify import simplify
-    from tracegrad.execute.compile import executable_graph, find_device
+    from tracegrad.execute.compile import executable_graph
+    from tracegrad.execute.devices import find_device
     from tracegrad.runtime.limits import limits
     from tracegrad.support.plan import Launch
 

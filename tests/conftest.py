@@ -91,7 +91,7 @@ def recalled(monkeypatch):
     gc.collect()
     flush()
     assert state.plain
-    cache.clear(["structures", "programs made by a thread", "backwards", "calls"])
+    cache.clear(["programs", "backwards", "calls"])
     count = []
     real = backward_cache.Backward._gradients
 

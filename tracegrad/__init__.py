@@ -25,10 +25,10 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.custom.user_call import Context
     from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
     from tracegrad.execute import eager_executor
-    from tracegrad.execute.compile import find_device as device
-    from tracegrad.execute.compile import list_devices as devices
-    from tracegrad.execute.compile import set_device
     from tracegrad.execute.deferred import flush, synchronize
+    from tracegrad.execute.devices import find_device as device
+    from tracegrad.execute.devices import list_devices as devices
+    from tracegrad.execute.devices import set_device
     from tracegrad.graph import cached_subgraphs
     from tracegrad.graph.ir import Size
     from tracegrad.graph.operators import PUBLIC

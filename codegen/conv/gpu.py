@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tracegrad.codegen.conv.problem import Axis, Pair, Window
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Select
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
+from tracegrad.codegen.kernel.index import Index, Var, bounded, ravel, unravel
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import ceil_div, computed_in
 from tracegrad.codegen.lower.context import Context
@@ -103,7 +103,7 @@ def _input_grad(group: Group, context: Context, v: Window, gy: Node, w: Node) ->
     def begin(f: Fused, b: Index) -> Var | None:
         """Declares what there is to know of a phase."""
         for axis, phase in zip(axes, unravel(b, batch)[1:], strict=True):
-            _begin(f, axis, f.writer.indexed(f"f{axis.name}", phase))
+            axis.begin(f, f.writer.indexed(f"f{axis.name}", phase))
         ty, tx = f.noted["ty"], f.noted["tx"]
         if not ty.terms and not tx.terms:
             return None
@@ -144,27 +144,6 @@ def _input_grad(group: Group, context: Context, v: Window, gy: Node, w: Node) ->
         og * max(axes[0].counts) * max(axes[1].counts), computed_in(result.dtype), Operand(w, weight, False), Operand(gy, pixel, True),
         result, where, _bytes(group), begin))
     return [replace(k, flops=2 * gy.aval.size * cg * v.kh * v.kw) if n == 0 else k for n, k in enumerate(found)]
-
-
-def _begin(f: Fused, axis: Axis, phase: Index) -> None:
-    """Declares a phase's first tap along an axis, the pixel of y that it sees from pixel 0, and the number of taps."""
-    w, first = f.writer, ZERO
-    if axis.step > 1:
-        first = (phase + axis.padding % axis.stride) // axis.common * pow(axis.dilation, -1, axis.step) % axis.step
-    first = f.noted[f"k{axis.name}0"] = w.indexed(f"k{axis.name}0", first)
-    starts, counts = set(axis.starts), set(axis.counts)
-    seen = (phase + axis.padding - first * axis.given) // axis.stride if len(starts) > 1 else constant(min(starts, default=0))
-    f.noted[f"i{axis.name}0"] = w.indexed(f"i{axis.name}0", seen)
-    count = constant(max(counts))
-    if len(counts) > 1:
-        if len(counts - {0}) > 1 or axis.step > 1:
-            count = (axis.size + axis.step - 1 - first) // axis.step
-        if axis.common > 1:
-            has = Infix("==", w.at((phase + axis.padding % axis.stride) % axis.common), 0)
-            count = w.known(w.own(f"t{axis.name}"), max(counts) + 1, Select(has, w.at(count), 0)).index
-        else:
-            count = w.indexed(f"t{axis.name}", count)
-    f.noted[f"t{axis.name}"] = count
 
 
 def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int) -> Index:

@@ -7,30 +7,40 @@ the horizontal strides, so that a unit under any tap is contiguous (or one conti
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import prod
 
-import numpy as np
-
-from tracegrad.codegen.conv.problem import Array, Pair
+from tracegrad.codegen.conv.problem import Pair
+from tracegrad.codegen.kernel.index import Index, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.markup import item
-from tracegrad.codegen.kernel.statements import Parameter
-from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, inside, lanes, load, plus
+from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, index_type, lanes
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.fused import Fused, as_it_lies
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.tile import cpu as tile
+from tracegrad.codegen.tile.program import Axis, Digit, Element, Fill, Held, Place, Program
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Plain, Target
+
+ALONE = (1, 1, 1)                             # a work-group is one item
 
 
 class Units(Plain):
-    """The units of an output of `out` pixels: `rows` rows of `piece` lanes each. Overlapping: a last unit of a row starts early."""
+    """The units of an output of `out` pixels: `rows` rows of `piece` pixels each."""
 
     out: Pair
     piece: int
     rows: int
-    overlapping: bool
 
     @property
     def width(self) -> int:
         return self.piece * self.rows
+
+    @property
+    def covered(self) -> Pair:
+        """How many rows and columns they reach over: more than there are where one unit is larger."""
+        return max(self.out[0], self.rows), max(self.out[1], self.piece)
 
     @property
     def across(self) -> int:
@@ -40,122 +50,127 @@ class Units(Plain):
     def count(self) -> int:
         return ceil_div(self.out[0], self.rows) * self.across
 
-    @property
-    def exact(self) -> bool:
-        """Whether the units cover the output with nothing over."""
-        return self.out[1] % self.piece == 0 and self.out[0] % self.rows == 0
-
-    def y(self, unit: Term) -> Term:
-        """The first row of unit number `unit`."""
-        row = unit if self.across == 1 else Compound(f"({unit}) / {self.across}")
-        return Compound(f"({row}) * {self.rows}") if self.rows > 1 else row
-
-    def x(self, unit: Term) -> Term:
-        """The first column of unit number `unit`."""
-        if self.across == 1:
-            return 0
-        exact = not self.overlapping or self.out[1] % self.piece == 0
-        return inside(Compound(f"({unit}) % {self.across} * {self.piece}"), self.out[1] - self.piece, exact)
-
-    def load(self, dtype: np.dtype[Any], address: Term, row: int, private: bool = False) -> str:
-        """The expression that reads a unit at `address`, with rows `row` elements apart."""
-        if self.rows == 1:
-            return load(dtype, self.width, address, private)
-        parts = [load(dtype, self.piece, plus(address, r * row), private) for r in range(self.rows)]
-        return f"({ctype(dtype, self.width)})({', '.join(parts)})"
+    def axes(self, unit: Axis) -> tuple[Axis, Axis]:
+        """Rows and columns of the output, in tiles that are numbered along `unit`."""
+        return (Axis("y", self.out[0], (Digit(Held.REGISTER, self.rows),), self.rows, True, (unit, self.across)),
+                Axis("x", self.out[1], (Digit(Held.REGISTER, self.piece),), self.piece, False, (unit, 1)))
 
 
-def units(out: Pair, dtype: np.dtype[Any], target: Target, overlapping: bool) -> Units:
-    """The units for `out` pixels; `overlapping` is for sums that may compute a pixel twice (it is stored once)."""
+def units(out: Pair, dtype: DType, target: Target) -> Units:
+    """The units for `out` pixels. (The last ones of a row or column begin early: sums may be computed twice.)"""
     width = lanes(dtype, target)
     piece = min(width, 1 << (out[1] - 1).bit_length())
-    rows = min(width // piece, 1 << (out[0] - 1).bit_length())
-    return Units(out, piece, rows, overlapping and out[1] >= piece)
+    return Units(out, piece, min(width // piece, 1 << (out[0] - 1).bit_length()))
 
 
-class Planes(Plain):
-    """Where the channels of the input lie: strides in elements, `phase` between the columns' places within the stride."""
+class Source(Plain):
+    """A node of a group as a convolution reads it: `flat` is the element at some indices, each below one of `sizes`."""
 
-    pointer: str
-    params: tuple[Parameter, ...]
-    image: int
-    channel: int
-    row: int
-    phase: int = 0
-    height: int = 0
-    width: int = 0
-    phases: int = 1
+    group: Group
+    context: Context
+    node: Node
+    sizes: tuple[int, ...]
+    flat: Callable[..., Index]
+
+    def plain(self) -> Callable[[Fused], Place] | None:
+        """Its elements where they are stored, if they lie there as they are computed with."""
+        dtype = self.node.dtype
+        found = as_it_lies(self.group, self.context, self.node, self.sizes, self.flat)
+        if found is None or found.node.dtype != dtype or computed_in(dtype) != dtype:
+            return None
+        read = found
+
+        def source(f: Fused) -> Place:
+            access = f.copied(read, 1)
+            return lambda *at: Element((), access=access(*at))
+
+        return source
+
+    def stride(self, axis: int) -> int:
+        """How far apart it is stored along an axis; 0 if that is nothing regular."""
+        found = as_it_lies(self.group, self.context, self.node, self.sizes, self.flat)
+        return 0 if found is None else 1 if self.sizes[axis] == 1 else found.strides[axis]
+
+    def computed(self, f: Fused) -> Place:
+        """Its elements, with all that is computed where they are read."""
+        return f.operand(self.node, lambda f, at: (self.flat(*at), ()))
 
 
-def in_place(x: Array, image: Pair, u: Units, reach: Pair, stride: Pair, padding: Pair) -> Planes | None:
-    """`x` itself as planes, if every unit under every tap can be read from it."""
-    fits = u.out[0] % u.rows == 0 and (u.overlapping or u.out[1] % u.piece == 0)
-    fits = fits and all((out - 1) * s + beyond < n for out, s, beyond, n in zip(u.out, stride, reach, image, strict=True))
-    if x.strided is None or padding != (0, 0) or stride[1] != 1 or x.strided[1][3] != 1 or not fits:
+Read = Callable[[Fused], Place]
+
+
+def in_place(x: Source, u: Units, reach: Pair, stride: Pair, padding: Pair) -> Read | None:
+    """`x` itself as planes, at (image, channel, row, 0, column), if every unit under every tap can be read from it."""
+    needed = zip(u.out, stride, reach, x.sizes[2:], strict=True)
+    fits = u.covered == u.out and all((n - 1) * s + beyond < size for n, s, beyond, size in needed)
+    if padding != (0, 0) or stride[1] != 1 or not fits or x.stride(3) != 1:
         return None
-    pointer, (n, c, y, _) = x.strided
-    return Planes(pointer, x.params, n, c, y)
+    found = x.plain()
+    if found is None:
+        return None
+    read = found
+
+    def source(f: Fused) -> Place:
+        plain = read(f)
+        return lambda n, c, y, phase, x: plain(n, c, y, x)
+
+    return source
 
 
-def padded(channels: int, u: Units, reach: Pair, stride: Pair) -> Planes:
-    """The layout of padded planes for `channels` channels; pointer and parameters are the caller's to fill in."""
-    height = (ceil_div(u.out[0], u.rows) * u.rows - 1) * stride[0] + reach[0] + 1
-    width = (u.out[1] if u.overlapping else u.across * u.piece) + reach[1] // stride[1]
-    row = stride[1] * width
-    return Planes("padded", (), channels * height * row, height * row, row, width, height, width, stride[1])
+def padded(channels: int, u: Units, reach: Pair, stride: Pair) -> tuple[int, int, int, int]:
+    """The shape of an image's padded planes: channels, rows, places within the stride, columns."""
+    height, width = (u.covered[0] - 1) * stride[0] + reach[0] + 1, u.covered[1] + reach[1] // stride[1]
+    return channels, height, stride[1], width
 
 
-def fill(emit: Emit, x: Array, image: Pair, p: Planes, stride: Pair, padding: Pair, n: Term, channel: Term, to: str) -> None:
-    """Emits the loops that fill the plane at pointer `to` with channel `channel` of image `n` and zeros around it."""
-    emit(f"for (int y = 0; y < {p.height}; y++) {{")
-    stretches = []
-    for phase in range(p.phases):
-        first = min(p.width, max(0, ceil_div(padding[1] - phase, stride[1])))
-        stop = max(first, min(p.width, (image[1] - 1 + padding[1] - phase) // stride[1] + 1))
-        stretches.append((phase * p.width, first, stop))
-    outside = [f"y < {padding[0]}"] if padding[0] > 0 else []
-    outside += [f"y >= {image[0] + padding[0]}"] if p.height > image[0] + padding[0] else []
-    if outside:
-        emit(f"if ({' || '.join(outside)}) {{")
-        _zeros(emit, "y", p.row, to, 0, p.row)
-        emit("} else {")
-    for start, first, stop in stretches:
-        _zeros(emit, "y", p.row, to, start, start + first)
-        if stop > first:
-            emit(f"for (int x = {first}; x < {stop}; x++) {{")
-            column = plus(("x", stride[1]), start // max(1, p.width) - padding[1])
-            value = x.load(emit, n, channel, plus("y", -padding[0]), column)
-            emit(f"{to}[{plus(('y', p.row), 'x', start)}] = {value};")
-            emit("}")
-        _zeros(emit, "y", p.row, to, start + stop, start + p.width)
-    if outside:
-        emit("}")
-    emit("}")
+def fill(f: Fused, x: Source, axes: Sequence[Axis], shape: Sequence[int], stride: Pair, padding: Pair, to: Place, dtype: DType) -> Fill:
+    """Fills padded planes of `shape`. axes: of what tells an image and a channel; the last is that of channels, in `to` and in `x`, if
+    there is one, or they are those of the group and of channels in it.
+    """
+    y = Axis("y", shape[1])
+    phase, column = Axis("phase", shape[2], (Digit(Held.REGISTER, shape[2]),)), Axis("x", shape[3])
+    computed = x.computed(f)
+
+    def inside(axis: Axis, at: Sequence[Index]) -> range:
+        if axis is y:
+            return range(max(0, padding[0]), max(0, padding[0], min(axis.size, padding[0] + x.sizes[2])))
+        if axis is not column:
+            return range(axis.size)
+        first = padding[1] - at[-1].constant
+        start = min(axis.size, max(0, ceil_div(first, stride[1])))
+        return range(start, max(start, min(axis.size, (x.sizes[3] - 1 + first) // stride[1] + 1)))
+
+    def source(n: Index, *at: Index) -> Element:
+        *channel, y, phase, x_ = at
+        place = y - padding[0], x_ * stride[1] + phase - padding[1]
+        return computed(n, _channel(channel, shape[0]), *[bounded(i, 0, size) for i, size in zip(place, x.sizes[2:], strict=True)])
+
+    return Fill((*axes, y, phase, column), source, to, dtype, inside)
 
 
-def _zeros(emit: Emit, y: Term, row: int, to: str, first: int, stop: int) -> None:
-    if stop > first + 1:
-        emit(f"for (int x = {first}; x < {stop}; x++) {{")
-        emit(f"{to}[{plus((y, row), 'x')}] = 0;")
-        emit("}")
-    elif stop > first:
-        emit(f"{to}[{plus((y, row), first)}] = 0;")
+def _channel(at: Sequence[Index], count: int) -> Index:
+    """The channel of an image: of (group, channel in it) where there are both."""
+    return at[0] if len(at) == 1 else at[0] * count + at[1]
 
 
-def pad(
-    name: str, owner: Any, x: Array, n: int, channels: int, image: Pair, p: Planes, stride: Pair, padding: Pair, dtype: np.dtype[Any]
-) -> tuple[Planes, Kernel]:
-    """The kernel that copies all channels into padded planes, and the planes with their pointer."""
-    temp = Temp(f"{name}_padded", owner, n * p.image, dtype)
-    params = merge(x.params, (temp.buffer("padded", "out"),))
-    apart = f", columns {p.phases} apart together." if p.phases > 1 else "."
-    emit = Text(f"{name}_pad", f"Copies each channel to a zero-padded plane of {p.height} rows of {p.row}{apart}", params)
-    emit(f"const int c = {item(0)}, n = {item(1)};")
-    offset = plus((Compound("(size_t)n") if n * p.image >> 31 else "n", p.image), ("c", p.channel))
-    emit(f"__global {ctype(dtype)} *plane = padded + {offset};")
-    fill(emit, x, image, p, stride, padding, "n", "c", "plane")
-    moved = (temp.size + n * channels * image[0] * image[1]) * dtype.itemsize
-    kernel = emit.kernel((channels, n), (1, 1), bytes=moved, note=f"pads the input of {name}")
-    made = Planes("padded", (temp.buffer("padded", "const"),), p.image, p.channel, p.row, p.phase, p.height,
-                  p.width, p.phases)
-    return made, kernel
+def pad(x: Source, name: str, shape: tuple[int, ...], stride: Pair, padding: Pair) -> tuple[Read, Kernel]:
+    """The kernel that copies all channels into padded planes, and these."""
+    n, dtype = x.sizes[0], computed_in(x.node.dtype)
+    axes = Axis("n", n, (Digit(Held.GLOBAL, n, 1),)), Axis("channel", shape[0], (Digit(Held.GLOBAL, shape[0]),))
+    apart = f", columns {shape[2]} apart together." if shape[2] > 1 else "."
+    about = f"Copies each channel to a zero-padded plane of {shape[1]} rows of {shape[2] * shape[3]}{apart}"
+    return copied(x, f"{name}_pad", "padded", (n, *shape), dtype, about, f"pads the input of {name}",
+                  lambda f, to: fill(f, x, axes, shape, stride, padding, to, dtype))
+
+
+def copied(
+    x: Source, entry: str, called: str, shape: tuple[int, ...], dtype: DType, about: str, note: str, filled: Callable[[Fused, Place], Fill]
+) -> tuple[Read, Kernel]:
+    """An array of `shape` between two kernels that is made of `x`, and the kernel that makes it: one for each index of some axes."""
+    temp = Temp(f"{entry}_{called}", x.group.anchor, prod(shape), dtype)
+    f = Fused(x.group, x.context, index_type(temp.size))
+    step = filled(f, f.scratch(temp, called, "out", shape))
+    axes = tuple([axis for axis in step.axes if axis.digits and axis.digits[0].held is Held.GLOBAL])
+    moved = (temp.size + prod(x.sizes)) * dtype.itemsize
+    kernel = f.kernel(Program(axes, ALONE, (step,)), entry, about, 0, moved, note, tile.written)
+    return (lambda f: f.scratch(temp, called, "const", shape)), kernel

@@ -1,41 +1,15 @@
-"""What a convolution is to the generators: sizes, operands and the epilogue by callback. Start at `Window` and `Taps`."""
+"""What a convolution is: its sizes, and which pixels see which taps. Start at `Window`, `Axis`."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from math import gcd
-from typing import Protocol
 
-from tracegrad.codegen.conv.epilogue import DType, Epilogue
-from tracegrad.codegen.kernel.statements import Parameter
-from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, plus
-from tracegrad.support.plan import Plain, Target
+from tracegrad.codegen.kernel.expressions import Infix, Select
+from tracegrad.codegen.kernel.index import ZERO, Index, constant
+from tracegrad.codegen.lower.fused import Fused
+from tracegrad.support.plan import Plain
 
 Pair = tuple[int, int]
-
-
-class Load(Protocol):
-    def __call__(self, emit: Emit, n: Term, c: Term, y: Term, x: Term, /) -> str:
-        """The C expression of element (n, c, y, x) in the compute dtype; may emit statements first. Never called out of bounds."""
-
-
-class Write(Protocol):
-    def __call__(self, emit: Emit, n: Term, c: Term, y: Term, x: Term, value: str, width: int, /) -> None:
-        """Emits the statements that store `value` (`width` lanes) as elements (n, c, y, x .. x + width - 1)."""
-
-
-class Array(Plain):
-    """A four-dimensional operand: an image (n, c, y, x) or weights (o, c, ky, kx).
-
-    strided: (pointer name, the four strides in elements) if it is a plain buffer of the compute dtype.
-    """
-
-    load: Load
-    params: tuple[Parameter, ...]
-    strided: tuple[str, tuple[int, int, int, int]] | None = None
-
-
-Store = Epilogue[Write]
 
 
 class Window(Plain):
@@ -96,8 +70,7 @@ class Window(Plain):
 class Axis(Plain):
     """The taps of each phase f of a stride along an axis (`Window.taps`): every `step`th, `dilation` pixels of y apart.
 
-    Its tap k is that at k * step + `first` of the kernel, and of pixel i of the phase it sees pixel i + `at` - k * dilation of y. What a
-    phase's number, the C text `f`, tells of it is a number where all phases agree.
+    Its tap k is that at k * step + k0 of the kernel, and of pixel i of the phase it sees pixel i + i0 - k * dilation of y (see `begin`).
     """
 
     name: str
@@ -133,92 +106,22 @@ class Axis(Plain):
         """`at` of the phases that have taps."""
         return tuple((f + self.padding - taps.start * self.given) // self.stride for f, taps in enumerate(self.taps) if taps)
 
-    def first(self, f: str) -> Term:
-        if self.step == 1:
-            return 0
-        place, inverse = plus(f, self.padding % self.stride), pow(self.dilation, -1, self.step)
-        divided = f" / {self.common}" * (self.common > 1) + f" * {inverse}" * (inverse > 1)
-        return Compound(f"({place}){divided} % {self.step}")
-
-    def at(self, f: str, first: Term) -> Term:
-        known = set(self.starts)
-        return Compound(f"({plus(f, self.padding, (first, -self.given))}) / {self.stride}") if len(known) > 1 else known.pop()
-
-    def count(self, f: str, first: Term) -> Term:
-        known = set(self.counts)
-        if len(known) == 1:
-            return known.pop()
-        number = f"({self.size + self.step - 1} - {first}) / {self.step}" if len(known - {0}) > 1 or self.step > 1 else str(max(known))
-        if self.common > 1:
-            number = f"({plus(f, self.padding % self.stride)}) % {self.common} == 0 ? {number} : 0"
-        return Compound(number)
-
-
-class LoadWeight(Protocol):
-    def __call__(self, emit: Emit, g: Term, o: Term, c: Term, ky: Term, kx: Term, /) -> str:
-        """The C expression of the weight of group g from its input channel c to its output channel o at tap (ky, kx)."""
-
-
-class Weights(Plain):
-    """The weights of a `Taps`. strided: (pointer name, offset, strides of group, output channel, input channel, ky, kx)."""
-
-    load: LoadWeight
-    params: tuple[Parameter, ...]
-    strided: tuple[str, int, tuple[int, int, int, int, int]] | None = None
-
-
-class Taps(Plain):
-    """out[n,g,o,y,x] = sum over c, ky, kx of w[g,o,c,ky,kx] * in[n,g,c, y * stride + ky * dilation - padding, ...]; zeros outside `in`.
-
-    `c` and `o` are channels of one group; `padding` may be negative. phases: it is done for each phase of a strided convolution's gradient,
-    and `out` is the largest one's size; the sum is over the taps of `size` that the phase has, where they look: see `Axis`.
-    """
-
-    name: str
-    n: int
-    groups: int
-    c: int
-    o: int
-    image: Pair
-    out: Pair
-    size: Pair
-    stride: Pair
-    dilation: Pair
-    padding: Pair
-    dtype: DType
-    x: Array
-    w: Weights
-    store: Store
-    target: Target
-    owner: Hashable
-    phases: tuple[Axis, Axis] | None = None
-
-    @property
-    def taps(self) -> Pair:
-        """How many taps a pixel sees at most, along both axes."""
-        if self.phases is None:
-            return self.size
-        y, x = self.phases
-        return max(y.counts), max(x.counts)
-
-    @property
-    def count(self) -> Pair:
-        """How many phases there are, along both axes."""
-        return (1, 1) if self.phases is None else (len(self.phases[0].taps), len(self.phases[1].taps))
-
-    @property
-    def reach(self) -> Pair:
-        """How far the last that a pixel sees lies from the first, along both axes; in all phases, where there are several."""
-        if self.phases is None:
-            return (self.size[0] - 1) * self.dilation[0], (self.size[1] - 1) * self.dilation[1]
-        y, x = (max(axis.starts) + padding for axis, padding in zip(self.phases, self.padding, strict=True))
-        return y, x
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.n * self.groups * self.o * self.out[0] * self.out[1] * self.c * self.size[0] * self.size[1]
-
-    @property
-    def bytes(self) -> int:
-        images = self.n * self.groups * (self.c * self.image[0] * self.image[1] + self.o * self.out[0] * self.out[1])
-        return (images + self.groups * self.o * self.c * self.size[0] * self.size[1]) * self.dtype.itemsize
+    def begin(self, f: Fused, phase: Index) -> None:
+        """Declares a phase's first tap along an axis, the pixel of y that it sees from pixel 0, and the number of taps."""
+        w, first = f.writer, ZERO
+        if self.step > 1:
+            first = (phase + self.padding % self.stride) // self.common * pow(self.dilation, -1, self.step) % self.step
+        first = f.noted[f"k{self.name}0"] = w.indexed(f"k{self.name}0", first)
+        starts, counts = set(self.starts), set(self.counts)
+        seen = (phase + self.padding - first * self.given) // self.stride if len(starts) > 1 else constant(min(starts, default=0))
+        f.noted[f"i{self.name}0"] = w.indexed(f"i{self.name}0", seen)
+        count = constant(max(counts))
+        if len(counts) > 1:
+            if len(counts - {0}) > 1 or self.step > 1:
+                count = (self.size + self.step - 1 - first) // self.step
+            if self.common > 1:
+                has = Infix("==", w.at((phase + self.padding % self.stride) % self.common), 0)
+                count = w.known(w.own(f"t{self.name}"), max(counts) + 1, Select(has, w.at(count), 0)).index
+            else:
+                count = w.indexed(f"t{self.name}", count)
+        f.noted[f"t{self.name}"] = count

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.markup import marked, marked_in
-from tracegrad.codegen.kernel.types import register_dtype, register_type
+from tracegrad.codegen.kernel.types import lanes_of, register_dtype, register_type
 from tracegrad.support import plan
 from tracegrad.support.dtypes import OPENCL, DType, bool_, int32, int64, is_half
 from tracegrad.support.plan import Plain
@@ -47,13 +47,14 @@ class Array:
 
     aligned: it begins at a multiple of so many bytes, if not 0; zeros: that is what it holds at first. row: it is in rows of so many,
     if not 0. (PoCL makes vectors of a work-group's items where indices tell that rows do not overlap: 0.2 of the time.)
+    spilled: it is to be in memory, not in registers.
     """
 
-    __slots__ = ("aligned", "name", "row", "shared", "size", "type", "zeros")
+    __slots__ = ("aligned", "name", "row", "shared", "size", "spilled", "type", "zeros")
 
     def __init__(self, name: str, type_: str, size: int, shared: bool, aligned: int = 0, zeros: bool = False, row: int = 0) -> None:
         self.name, self.type, self.size, self.shared = name, type_, size, shared
-        self.aligned, self.zeros, self.row = aligned, zeros, row
+        self.aligned, self.zeros, self.row, self.spilled = aligned, zeros, row, False
 
     def __str__(self) -> str:
         return self.name
@@ -62,6 +63,11 @@ class Array:
     def dtype(self) -> DType:
         """That of an element."""
         return _DTYPES[self.type]
+
+    @property
+    def lanes(self) -> int:
+        """Of an element that is a vector."""
+        return lanes_of(self.type)
 
 
 class Access:

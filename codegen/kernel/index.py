@@ -27,23 +27,23 @@ class Var:
 
     It is itself and no other, whatever it is called: `name` is for the text. Where a loop goes in steps of vectors, the range is that
     of all lanes, and `multiple` what all vectors begin at a multiple of; aligned: so they do in memory, too, as buffers are the device's
-    own. sum: it is called by an expression, of another generator, which is a factor only in parentheses. of: what it was computed of.
+    own. of: what it was computed of.
     """
 
-    __slots__ = ("aligned", "hi", "index", "key", "lo", "marked", "multiple", "name", "of", "sum")
+    __slots__ = ("aligned", "hi", "index", "key", "lo", "marked", "multiple", "name", "of")
 
     def __init__(
-        self, name: str, size: int, lo: int = 0, sum: bool = False, multiple: int = 1, aligned: bool = False,
+        self, name: str, size: int, lo: int = 0, multiple: int = 1, aligned: bool = False,
         of: frozenset[Var] = frozenset(),
     ) -> None:
         self.of = of
-        self.name, self.lo, self.hi, self.sum, self.multiple, self.aligned = name, lo, lo + max(size, 1) - 1, sum, multiple, aligned
+        self.name, self.lo, self.hi, self.multiple, self.aligned = name, lo, lo + max(size, 1) - 1, multiple, aligned
         self.key = f"{self}#{next(_serials)}"                # terms are put in order by name
-        self.marked = name if sum else marked(name)
+        self.marked = marked(name)
         self.index = Index(((Atom("var", self.key, lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0) if size > 1 else constant(lo)
 
     def __str__(self) -> str:
-        return f"({self.name})" if self.sum else self.name
+        return self.name
 
     def __repr__(self) -> str:
         return f"{self.name} in {self.lo}..{self.hi}"
@@ -367,7 +367,7 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool) -> str
     if atom.var is not None:
         if names is not None and atom.var in names:
             return names[atom.var]
-        return f"({atom.var.name})" if factor and atom.var.sum else atom.var.marked
+        return atom.var.marked
     base, k = atom.base, atom.divisor
     assert base is not None
     if atom.kind == "bounded":
@@ -380,8 +380,7 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool) -> str
             base = base.terms[0][0].base or base             # what is known of it is nothing to print
         (term, c), *more = base.terms
         text = base.marked(names)
-        alone = term.var is not None and (not term.var.sum or (names is not None and term.var in names))
-        alone = alone and c == 1 and not more and not base.constant
+        alone = term.var is not None and c == 1 and not more and not base.constant
         text = text if alone else f"({text})"
         text = f"{text} % {k}" if atom.kind == "mod" else f"{text} / {k} - {offset(shift)}" if shift else f"{text} / {k}"
     return f"({text})" if factor else text

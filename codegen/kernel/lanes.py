@@ -40,7 +40,7 @@ class Vectors(Numbering):
         if found is None:
             dtype = self.writer.index_dtype
             value = Infix("+", At(lane.index, dtype), Steps(dtype, self.width))
-            found = self.let("lanes" if lane.sum else f"{lane.name}s", value)
+            found = self.let(f"{lane.name}s", value)
             self.remember(key, found, frozenset((lane,)))
         return found  # type: ignore[no-any-return]
 
@@ -86,5 +86,5 @@ def is_name(x: Expression) -> bool:
     if isinstance(x, At):
         index = x.index
         alone = len(index.terms) == 1 and index.terms[0][1] == 1 and not index.constant
-        return alone and x.each is None and (var := index.terms[0][0].var) is not None and not var.sum
+        return alone and x.each is None and index.terms[0][0].var is not None
     return isinstance(x, (Local, Number))

@@ -1,8 +1,7 @@
 """What variables of kernels may be called: every reserved name, by whom it is reserved. Start at `possible` and `means_something`.
 
 Users' variables keep their names in kernels, so a name that means something there has to be known: words of OpenCL C and what all kernels
-call themselves (`means_something`), the loops of work-items that own parts (`SERIAL`), what is built on them and attention (the sets below
-it), and convolutions (`is_reserved`).
+call themselves (`means_something`), the loops of work-items that own parts (`SERIAL`), and what is built on them (the sets below it).
 """
 
 from __future__ import annotations
@@ -109,39 +108,3 @@ EIGENVALUES = frozenset([*_NUMBERS, *(f"{name}_i" for name in _NUMBERS)]) | froz
 # What rows and transposed reads on GPUs call their own (lower/rows/rows_gpu.py, lower/rows/tiles_gpu.py).
 ROWS_ON_GPU = frozenset(("line", "lane", "turn", "other", "half_size"))
 TILES_ON_GPU = frozenset(("lane", "turn", "col_tile", "row_tile", "rest"))
-
-
-# ---------------------------------------------------------------------------- attention (lower/attention.py, lower/attention_gpu.py)
-
-ATTENTION = frozenset("""
-    head row_block part i0 j0 i j e n rows row stop first last qt gt st dt ot dqt logs deltas delta kk vv qq gg dk dv dq place
-""".split()) | frozenset(  # noqa: SIM905 - as above
-    [f"{name}{p}" for name in ("top", "high", "base", "sum", "shrink", "row", "b", "log", "d", "mt") for p in range(4)]
-    + [f"a{r}" for r in range(16)] + [f"c{r}_{p}" for r in range(16) for p in range(8)] + [f"x{p}" for p in range(8)]
-)
-ATTENTION_ON_GPU = frozenset("""
-    x y item head i0 j0 stop r n e j unit line row key own own2 others others2 weights highs top tops sum high base shrink p s d a b o o2
-    logs deltas delta some slope part share start end in_parts at sums
-""".split())  # noqa: SIM905 - as above
-
-
-# -------------------------------------------------------------------------------------------------- convolutions
-
-_SHARED = (
-    r"[abcijkr]|[abc]\d+|pa|pb|pg|px|wk|kx|ky|at|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
-    r"|line0?|panel|part|plane|image|sums|padded|right|sum|value|channel|column|tile|unit"
-    r"|(first_|last_)?(row|column|channel|unit)_tile"
-)
-_VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]|[ft][xy]|[ik][xy]0|tap|count")
-_PARAMETERS = frozenset(("partial", "weights", "rows"))
-
-
-@memoize(4096)
-def is_variable(name: str) -> bool:
-    """Whether a kernel of a product or a convolution may have a variable of that name."""
-    return _VARIABLES.fullmatch(name) is not None
-
-
-def is_reserved(name: str) -> bool:
-    """Whether a kernel of a product or a convolution uses `name` itself: nothing of an operand or epilogue may be called so."""
-    return name in _PARAMETERS or is_variable(name)

@@ -269,7 +269,7 @@ def _at(p: Printer, x: At) -> tuple[str, int]:
     if more or index.constant or c != 1 or atom.kind == "bounded":
         return text, _SUM
     if atom.var is not None:
-        return text, _SUM if atom.var.sum and atom.var is not x.lane else _ATOM
+        return text, _ATOM
     return text, _SUM if atom.base is not None and atom.base.lo < 0 else _PRODUCT
 
 
@@ -286,6 +286,8 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
         return p.element(access), _ATOM
     if isinstance(memory, Buffer):
         type_ = ctype(memory.dtype, lanes)
+    elif isinstance(memory, Array) and memory.lanes == lanes:
+        return p.element(access), _ATOM
     else:
         macro = "LOAD_LOCAL" if isinstance(memory, Array) and memory.shared else "KEPT"
         return f"{used(macro, f'{memory.type}{lanes}')}, {p.address(access)})", _ATOM
@@ -399,7 +401,7 @@ def _verbatim(p: Printer, x: Verbatim) -> tuple[str, int]:
 def _allocate(p: Printer, x: Array) -> str:
     aligned = f" __attribute__((aligned({x.aligned})))" if x.aligned else ""
     sizes = f"[{x.size // x.row}][{x.row}]" if x.row else f"[{x.size}]"
-    return f"{'__local ' * x.shared}{x.type} {p.name(x)}{sizes}{aligned}{' = {0}' * x.zeros};"
+    return f"{'volatile ' * x.spilled}{'__local ' * x.shared}{x.type} {p.name(x)}{sizes}{aligned}{' = {0}' * x.zeros};"
 
 
 _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {

@@ -28,5 +28,11 @@ def size_of(type_: str) -> int:
     return _SIZES[type_]
 
 
+def lanes_of(type_: str) -> int:
+    """How many values a value of an OpenCL type is."""
+    return _LANES.get(type_, 1)
+
+
+_LANES = {f"{name}{lanes}": lanes for name in OPENCL.values() for lanes in (2, 4, 8, 16)}
 _SIZES = {f"{name}{lanes if lanes > 1 else ''}": dtype.itemsize * lanes for dtype, name in OPENCL.items() for lanes in (1, 2, 4, 8, 16)}
 _SIGNED = {1: "char", 2: "short", 4: "int", 8: "long"}

@@ -6,24 +6,17 @@ an out-of-line call on some CPU drivers and spills every accumulator; a pointer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.markup import used
 from tracegrad.support.dtypes import OPENCL, float32, is_half
 from tracegrad.support.plan import Target
 
 Emit = Callable[[str], None]
-class Compound(str):
-    """C text that is more than a name: in parentheses where it is a factor, in a variable where it is used more than once."""
-
-    __slots__ = ()
-
-
-Term = str | int                             # in text that a generator writes: a name, a `Compound`, or a number that is known now
+Term = str | int                             # in text that a generator writes: a name, or a number that is known now
 WIDTHS = (2, 4, 8, 16)
 LANES = "0123456789abcdef"
 
@@ -45,7 +38,7 @@ def lanes(dtype: np.dtype[Any], target: Target) -> int:
     return max(1, min(16, target.simd_bytes // np.dtype(dtype).itemsize))
 
 
-ACCESS = {"LOAD": "p", "LOAD_PRIVATE": "p", "LOAD_LOCAL": "p", "STORE": "p, v"}
+ACCESS = {"LOAD": "p", "LOAD_LOCAL": "p", "STORE": "p, v"}
 
 
 def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
@@ -65,11 +58,10 @@ def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
                 continue
             if target.clang_builtins:
                 aligned = [f"typedef {v} __attribute__((aligned({size}))) {v}_u;"]
-                how = {"LOAD": f"(p) (*(__global const {v}_u *)(p))", "LOAD_PRIVATE": f"(p) (*(const {v}_u *)(p))",
-                       "STORE": f"(p, v) (*(__global {v}_u *)(p) = (v))"}
+                how = {"LOAD": f"(p) (*(__global const {v}_u *)(p))", "STORE": f"(p, v) (*(__global {v}_u *)(p) = (v))"}
             else:
                 aligned = []
-                how = dict.fromkeys(("LOAD", "LOAD_PRIVATE"), f"(p) vload{width}(0, p)") | {"STORE": f"(p, v) vstore{width}(v, 0, p)"}
+                how = {"LOAD": f"(p) vload{width}(0, p)", "STORE": f"(p, v) vstore{width}(v, 0, p)"}
             if "LOAD_LOCAL" in own:
                 out.append(f"#define LOAD_LOCAL_{v}(p) (*(__local const {v} *)(p))")
             out += aligned
@@ -77,19 +69,14 @@ def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
     return out
 
 
-def load(dtype: np.dtype[Any], width: int, address: Term, private: bool = False) -> str:
-    """The expression that reads `width` elements at `address`, in global memory or in an array of the work-item's own."""
-    return f"*({address})" if width == 1 else f"{used('LOAD_PRIVATE' if private else 'LOAD', ctype(dtype, width))}, {address})"
+def load(dtype: np.dtype[Any], width: int, address: Term) -> str:
+    """The expression that reads `width` elements at `address`, in global memory."""
+    return f"*({address})" if width == 1 else f"{used('LOAD', ctype(dtype, width))}, {address})"
 
 
 def write(emit: Emit, dtype: np.dtype[Any], width: int, address: Term, value: str) -> None:
     """Emits the statement that writes the `width`-lane `value` to `address`."""
     emit(f"*({address}) = {value};" if width == 1 else f"{used('STORE', ctype(dtype, width))}, {address}, {value});")
-
-
-def kept(dtype: np.dtype[Any], width: int, address: Term) -> Compound:
-    """`width` lanes at an address in a private array, to read and to write."""
-    return Compound(f"*({address})" if width == 1 else f"{used('KEPT', ctype(dtype, width))}, {address})")
 
 
 def pieces(first: int, stop: int) -> list[tuple[int, int]]:
@@ -100,58 +87,6 @@ def pieces(first: int, stop: int) -> list[tuple[int, int]]:
         out.append((first, width))
         first += width
     return out
-
-
-def swizzle(value: str, start: int, width: int, of: int) -> str:
-    """Lanes start..start+width-1 of the vector `value`, which has `of` lanes."""
-    return value if width == of else Compound(f"{value}.s{LANES[start:start + width]}")
-
-
-def vector_of(dtype: np.dtype[Any], values: Sequence[str]) -> str:
-    """The vector of the scalars `values`."""
-    return values[0] if len(values) == 1 else f"({ctype(dtype, len(values))})({', '.join(values)})"
-
-
-def add_lanes(emit: Emit, dtype: np.dtype[Any], width: int, total: str, values: list[str]) -> None:
-    """Emits `total`, a vector with the sum of the lanes of each of `values`: halves are added first, then lane to lane."""
-    while width > 4:
-        width //= 2
-        halves = [f"{value}h" for value in values]
-        for half, value in zip(halves, values, strict=True):
-            emit(f"const {ctype(dtype, width)} {half} = {value}.lo + {value}.hi;")
-        values = halves
-    by_lane = [[swizzle(value, lane, 1, width) for value in values] for lane in range(width)]
-    emit(f"{ctype(dtype, len(values))} {total} = {' + '.join(vector_of(dtype, lane) for lane in by_lane)};")
-
-
-def plus(*terms: tuple[Term | Index, int] | Term | Index) -> Term:
-    """A readable C sum: pairs (index, stride) as a product; zeros and ones vanish."""
-    out = ""
-    total = 0
-    for term in terms:
-        index, stride = term if isinstance(term, tuple) else (term, 1)
-        if isinstance(index, Index):
-            index = Compound(index.c()) if index.terms else index.constant
-        if isinstance(index, int):
-            total += index * stride
-        elif stride == 1:
-            out = Compound(f"{out} + {index}") if out else index
-        elif stride:
-            factor = f"({index})" if isinstance(index, Compound) else index
-            sign, by = (" - ", -stride) if out and stride < 0 else (" + ", stride)
-            product = f"{factor} * {by}" if by != 1 else factor
-            out = Compound(f"{out}{sign}{product}" if out else product)
-    if not out:
-        return total
-    return Compound(f"{out} {'-' if total < 0 else '+'} {abs(total)}") if total else out
-
-
-def inside(at: Term, most: Term, exact: bool, index: str = "int") -> Term:
-    """The index `at`, of the C type `index`, or `most` where it is more. exact: it never is.
-
-    So end the last parts of something, which may be shorter; and so begin the last tiles, which start early rather than run over the edge.
-    """
-    return at if exact else Compound(f"min({at}, {most})" if index == "int" else f"min({at}, ({index}){most})")
 
 
 def index_type(*sizes: int) -> str:

@@ -150,9 +150,7 @@ class _Check(Operands):
         ends = [self.interval(stop.high)[1]] if stop.high is not None else []
         ends += [stop.limit] if stop.limit is not None else []
         high = min(ends) - 1 if ends else var.hi
-        limit = stop.limit
-        if stop.high is not None and len(stop.high.terms) == 1 and stop.high.terms[0][0].var in self.limits:
-            limit = self.limits[stop.high.terms[0][0].var]
+        limit = self.limit(stop)
         whole = loop.whole or step == 1 or ((limit or 0) % step == 0 and all(
             x is not None and divides(step, self.expand(x)) for x in (start.low, stop.high)))
         if not whole and start.low is not None and stop.high is not None and not start.low.terms and not stop.high.terms:
@@ -177,9 +175,17 @@ class _Check(Operands):
     def between(self, var: Var, start: Bound, stop: Bound, step: int = 1, whole: bool = False) -> None:
         """Note that var counts from start to stop, in steps."""
         if start.low is not None and stop.high is not None:
-            span = self.expand(stop.high) - self.expand(start.low)
-            self.meaning[var] = start.low, step, max(1, (span.hi - (step if whole else 1)) // step + 1)
+            span, limit = self.expand(stop.high) - self.expand(start.low), self.limit(stop)
+            most = span.hi if limit is None else min(span.hi, limit - self.interval(start.low)[0])
+            self.meaning[var] = start.low, step, max(1, (most - (step if whole else 1)) // step + 1)
             self.stops[var] = stop.high
+
+    def limit(self, stop: Bound) -> int | None:
+        """What a loop's end is not above, beside what it is the less of."""
+        high = stop.high
+        if high is not None and len(high.terms) == 1 and high.terms[0][1] > 0 and high.terms[0][0].var in self.limits:
+            return self.limits[high.terms[0][0].var] * high.terms[0][1] + high.constant
+        return stop.limit
 
     def statement(self, s: Statement, diverges: bool) -> None:
         self.read(s.parts)

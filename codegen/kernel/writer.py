@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Held, Infix, Op, Operand, names_of, value
-from tracegrad.codegen.kernel.index import Index, Mutable, Var, constant
+from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Held, Infix, Op, Operand, Select, names_of, value
+from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.markup import names_in, plain
 from tracegrad.codegen.kernel.names import means_something, possible
@@ -25,6 +25,7 @@ from tracegrad.codegen.kernel.statements import (
     Assign,
     Barrier,
     Block,
+    Bound,
     BoundLike,
     Break,
     Buffer,
@@ -231,6 +232,16 @@ class Writer:
         var, value = Var(name, size + 1), bound(value)
         self.add(Declare(var, f"const {self.index}", value.value, None, value))
         return var
+
+    def block_end(self, name: str, block: Var, many: int, first: BoundLike, stop: BoundLike, size: int) -> BoundLike:
+        """Where one of the blocks of `many` ends into which a loop from first to stop, which is not above `size`, is cut."""
+        end = block.index + many
+        if not isinstance(first, Bound) and not isinstance(stop, Bound):
+            length = self.at(stop).index - self.at(first).index
+            if not length.terms and length.constant % many == 0:             # none is shorter: drivers make better code
+                return end
+        a, b = self.at(end), bound(stop).value
+        return self.bounding(name, size, Bound(Select(Infix("<", a, b), a, b), ZERO, end, size))
 
     def known(self, name: str, size: int, value_: Operand, said: str = "", node: Node | None = None) -> Var:
         """An index of that name that is computed, in 0..size-1 where something is read or written at it. said: what stands beside it."""

@@ -10,20 +10,20 @@ Products are tiles of accumulators: a scalar of one operand (a key's, a value's)
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
+from tracegrad.codegen.kernel.expressions import At, Expression, Infix, Load, Pointer, Select, Splat, Steps
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.markup import item, used
-from tracegrad.codegen.kernel.names import ATTENTION
-from tracegrad.codegen.kernel.render import literal
-from tracegrad.codegen.kernel.statements import Buffer
-from tracegrad.codegen.kernel.text import Text
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype, lanes, load, pieces, write
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Buffer, Local, clipped_at
+from tracegrad.codegen.kernel.vectors import ceil_div, pieces
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.mathlib.library import translate
 from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.codegen.tile.blocks import Blocks, Columns, Limit
 from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import int32, int64
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
@@ -34,13 +34,6 @@ def lower_on_cpu(group: Group, context: Context) -> list[Kernel]:
     return [tiles.forward() if group.anchor.fn.name == "attention_forward" else tiles.backward()]
 
 
-class _Piece(Plain):
-    """Lanes of an accumulator: `width` columns from `start` on."""
-
-    start: int
-    width: int
-
-
 class Mask(Plain):
     """A mask operand: bools that keep a score or make it `fill`, or (None) numbers that are added; see ops/attention/fused.py."""
 
@@ -49,16 +42,12 @@ class Mask(Plain):
     inner: int
     shape: tuple[int, ...]
 
-    def at(self, heads: int, row: str, key: str) -> str:
-        """The element of a head's row and key."""
+    def where(self, heads: int, head: Index, row: Index, key: Index) -> Index:
+        """Where the element of a head's row and key is."""
         count, lines, columns = self.shape
-        parts = []
-        if count > 1:
-            matrix = f"head / {self.inner}" if self.inner > 1 else "head"
-            matrix = matrix if count * self.inner == heads else f"{matrix} % {count}"
-            parts.append(f"({matrix}) * {lines * columns}")
-        parts += [f"({row}) * {columns}"] * (lines > 1) + [f"({key})"] * (columns > 1)
-        return f"{self.buffer}[{' + '.join(parts) or '0'}]"
+        matrix = head // self.inner if count > 1 else ZERO
+        matrix = matrix if count * self.inner == heads or count == 1 else matrix % count
+        return matrix * (lines * columns) + (row * columns if lines > 1 else 0) + (key if columns > 1 else 0)
 
 
 class Attention:
@@ -71,14 +60,12 @@ class Attention:
         q, k, v = node.operands[:3]
         self.heads, self.length, self.size = q.shape
         self.keys, self.width = k.shape[1], v.shape[2]
-        times = self.heads // k.shape[0]
-        self.key_head = f"head / {times}" if times > 1 else "head"      # of keys and values
+        self.times = self.heads // k.shape[0]                   # so many heads have keys and values in common
         self.dtype = node.dtype
         self.scale, self.causal, self.nothing_is_zero = float(node.attrs["scale"]), node.attrs["causal"], node.attrs["zeros"]
         self.masks: list[Mask] = []
-        self.scalar = ctype(self.dtype)
         self.writer = context.writer(group)
-        self.helpers: set[str] = set()
+        self.ev = context.evaluator(group, self.writer)
 
     # -- buffers and functions
 
@@ -104,19 +91,17 @@ class Attention:
         stored = self.context.output(self.group, self.node)
         return self.writer.buffer(stored.ref, self.writer.base(self.node), self.dtype, stored.access)
 
-    def spelled(self, expression: str, type_: str) -> str:
-        """An expression of values of a type in the target's spelling."""
-        text, needed = translate(expression, self.target, type_)
-        self.helpers |= needed
-        return text
+    def exp(self, x: Expression, weaker: bool = False) -> Expression:
+        return self.ev.op(_exp_nonpositive if weaker else _exp, [x], self.dtype, self.dtype, {})
 
-    def number(self, value: float) -> str:
-        return literal(value, self.dtype)[0]
+    def log(self, x: Expression) -> Expression:
+        return self.ev.op(_log, [x], self.dtype, self.dtype, {})
 
-    def kernel(self, emit: Text, size: tuple[int, ...], flops: int, local: tuple[int, ...] = ()) -> Kernel:
-        moved = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
-        emit.parameters = tuple(self.writer.params.values())
-        return replace(emit.kernel(size, local or (1,) * len(size), flops, moved), helpers=frozenset(self.helpers))
+    def finish(self, launched: tuple[int, ...], local: tuple[int, ...], about: str, products: int) -> Kernel:
+        made = self.context.finish(self.group, self.writer, launched, local, True)
+        made.comment, made.flops = about, self.work(products)
+        made.bytes = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
+        return made
 
     def work(self, products: int) -> int:
         """Arithmetic of `products` products of the scores' size, and 12 for each exponential."""
@@ -125,312 +110,308 @@ class Attention:
 
 
 class _Tiles(Attention):
-    """One kernel for a CPU while it is written."""
+    """One kernel for a CPU while it is written. step: keys of a block; kept: the masks of a block of rows and keys.
+
+    A block of rows begins at `i0` and has `rows`; numbers: these rows, if the mask is causal. One of keys begins at `j0` and has `n`; the
+    work-item's keys are the `share` from `first` on.
+    """
+
+    head: Index
+    i0: Index
+    rows: Index
+    j0: Index
+    n: Index
 
     def __init__(self, group: Group, context: Context) -> None:
         super().__init__(group, context)
-        self.lanes = lanes(self.dtype, self.target)
-        self.vectors = 2
-        self.block = self.vectors * self.lanes                   # rows of a block
-        self.step = tuning().attention_keys                      # keys of a block
-        self.tall = max(1, min(12, (self.target.registers - self.vectors - 1) // self.vectors))      # rows of a tile of accumulators
-        self.vector = ctype(self.dtype, self.lanes)
-        self.mask = f"{'int' if self.dtype.itemsize == 4 else 'long'}{self.lanes if self.lanes > 1 else ''}"
-        self.writer.reserve(ATTENTION)
+        self.t = Blocks(self.writer, self.dtype, 2)
+        self.step = max(1, min(tuning().attention_keys, self.keys))
+        self.first, self.share = ZERO, self.keys
+        self.numbers: list[Local] = []
+        self.kept: list[Array] = []
 
-    def call(self, expression: str) -> str:
-        """An expression of vectors in the target's spelling."""
-        return self.spelled(expression, self.vector)
+    # -- values
 
-    # -- what is emitted
+    def item(self, name: str, count: int, axis: int) -> Index:
+        return self.writer.item(self.writer.own(name), count, axis).index if count > 1 else ZERO
 
-    def vec(self, array: str, line: str, p: int) -> str:
-        """Vector `p` of a line of an array of the block."""
-        if self.lanes == 1:
-            return f"{array}[{line} * {self.block} + {p}]"
-        return f"{used('KEPT', self.vector)}, {array} + {line} * {self.block} + {p * self.lanes})"
+    # -- places
 
-    def splat(self, text: str) -> str:
-        return f"({self.vector})({text})"
+    def row(self, i: Index) -> Index:
+        """Row number i of the block; one beyond the last is it once more: nobody stores what comes of it."""
+        return self.t.most("row", self.i0 + i, self.length - 1)
 
-    def each(self) -> range:
-        return range(self.vectors)
+    def of_row(self, buffer: Buffer, row: Index, e: Index, size: int) -> Load:
+        """Element e of a head's row."""
+        return Load(Access(buffer, (self.head * self.length + row) * size + e), self.dtype)
 
-    def tile(self, emit: Text, rows: int, inner: str, stop: str, scalars: list[str], others: list[tuple[str, str]]) -> None:
-        """Accumulators c{r}_{p} += scalar r times vector p, for `inner` from 0 to `stop`. others: the vectors' types and texts."""
-        emit(f"for (int {inner} = 0; {inner} < {stop}; {inner}++) {{")
-        for p, (type_, text) in enumerate(others):
-            emit(f"const {type_} b{p} = {text};")
-        for r in range(rows):
-            emit(f"const {self.scalar} a{r} = {scalars[r]};")
-            for p in range(len(others)):
-                emit(f"c{r}_{p} += a{r} * b{p};")
-        emit("}")
+    def line(self, buffer: Buffer, size: int, factor: float | None, i: Index) -> Callable[[Index], Expression]:
+        """The elements of row number i of the block."""
+        row = self.row(i)
 
-    def lines(self, emit: Text, name: str, stop: str) -> Any:
-        """Yields the numbers of rows of tiles, each inside a loop over `name` from 0 to `stop`, which only the program knows."""
-        emit(f"int {name} = 0;")
-        for rows in dict.fromkeys((self.tall, 1)):
-            emit(f"for (; {name} + {rows} <= {stop}; {name} += {rows}) {{")
-            yield rows
-            emit("}")
+        def element(e: Index) -> Expression:
+            found = self.of_row(buffer, row, e, size)
+            return found if factor is None else Infix("*", found, self.t.number(factor))
 
-    def known_lines(self, emit: Text, name: str, count: int) -> Any:
-        """The same for a count that is known: whole tiles, and one for the rest."""
-        whole = count // self.tall
-        if whole:
-            emit(f"for (int {name} = 0; {name} < {whole * self.tall}; {name} += {self.tall}) {{")
-            yield self.tall
-            emit("}")
-        if count % self.tall:
-            emit("{")
-            emit(f"const int {name} = {whole * self.tall};")
-            yield count % self.tall
-            emit("}")
+        return element
 
-    def transposed(self, emit: Text, array: str, source: str, size: int, factor: str = "") -> None:
-        """The block's rows of `source`, as columns. Rows beyond the last are it once more: nobody stores what comes of them."""
-        emit(f"for (int i = 0; i < {self.block}; i++) {{")
-        emit("const int row = min(i, rows - 1);")
-        emit(f"for (int e = 0; e < {size}; e++) {array}[e * {self.block} + i] = {source}[row * {size} + e]{factor};")
-        emit("}")
+    def at_row(self, buffer: Buffer, size: int, start: Index | int, i: Index, e: Index) -> Access:
+        """The same to write, of row number i of the block, which is there."""
+        return Access(buffer, (self.head * self.length + bounded(self.i0 + i, 0, self.length)) * size + e + start)
 
-    def back(self, emit: Text, array: str, target: str, size: int, factor: str = "") -> None:
-        """Columns of an array of the block, as rows of `target`."""
-        emit("for (int i = 0; i < rows; i++) {")
-        emit(f"for (int e = 0; e < {size}; e++) {target}[i * {size} + e] = {array}[e * {self.block} + i]{factor};")
-        emit("}")
+    def key(self, j: Index | int) -> Index:
+        """Key number j of the block."""
+        return self.first + bounded(self.j0 - self.first + j, 0, self.share)
 
-    def scores(self, emit: Text, rows: int) -> None:
-        """The tile of scores of keys j0 + j ... and the block's rows; what the mask leaves out is -inf."""
-        for r in range(rows):
-            emit(f"{self.vector} " + ", ".join(f"c{r}_{p} = 0" for p in self.each()) + ";")
-        keys = [f"kk[(j + {r}) * {self.size} + e]" if r else f"kk[j * {self.size} + e]" for r in range(rows)]
-        self.tile(emit, rows, "e", str(self.size), keys, [(self.vector, self.vec("qt", "e", p)) for p in self.each()])
-        for number, mask in enumerate(self.masks):
-            for r in range(rows):
-                for p in self.each():
-                    line = f"(j + {r})"
-                    if mask.fill is None:
-                        emit(f"c{r}_{p} += {self.vec(f'mt{number}', line, p)};")
-                    else:
-                        emit(f"c{r}_{p} = {self.kept(number, line, p)} ? c{r}_{p} : {self.splat(self.number(mask.fill))};")
+    def of_key(self, block: Pointer, size: int, j: Index, r: int, e: Index) -> Load:
+        """Element e of the key number j + r of the block."""
+        return Load(Access(block, (j + r) * size + e), self.dtype)
+
+    def of_value(self, block: Pointer, size: int, e: Index, r: int, j: Index) -> Load:
+        """Element e + r of the key number j of the block."""
+        return Load(Access(block, j * size + e + r), self.dtype)
+
+    @property
+    def limits(self) -> list[Limit]:
+        """What the number of a key in the block is within."""
+        return [(self.j0, self.keys), *[(self.j0 - self.first, self.share)] * bool(self.first.terms)]
+
+    # -- what both kernels do
+
+    def begin_rows(self, i0: Index) -> None:
+        """A block of rows."""
+        t, self.i0 = self.t, i0
+        self.rows = t.left("rows", -i0 + self.length, t.columns)
+        dtype = int64 if self.dtype.itemsize == 8 else int32
+        for p in range(t.vectors if self.causal else 0):
+            first = At(i0 + p * t.lanes, dtype)
+            self.numbers.append(t.let(f"row{p}", Infix("+", Splat(first, t.lanes), Steps(dtype, t.lanes)) if t.lanes > 1 else first))
+
+    @contextmanager
+    def blocks_of_keys(self, last: Index, k: Buffer, v: Buffer) -> Iterator[tuple[Pointer, Pointer]]:
+        """The loop over blocks of keys up to `last`, as far as the block's rows see them. Yields where those of k and v begin."""
+        w, t = self.writer, self.t
+        stop = last
         if self.causal:
-            emit(f"if (j0 + j + {rows - 1} > i0) {{")
-            for r in range(rows):
-                for p in self.each():
-                    emit(f"c{r}_{p} = row{p} >= ({self.mask})(j0 + j + {r}) ? c{r}_{p} : {self.splat(self.number(float('-inf')))};")
-            emit("}")
+            least = min(self.keys, self.length) if not last.terms else self.keys
+            end = self.i0 + t.columns
+            found = Bound(w.least(end, last if last.terms else least), ZERO, end, least)
+            stop = w.bounding(w.own("stop"), least, found).index
+            w.bind(next(iter(stop.vars)))
+        var = Var(w.own("j0"), self.keys)
+        with w.loop(var, self.first, stop, self.step):
+            self.j0 = var.index
+            self.n = t.left("n", stop - self.j0, self.step) if stop.terms or stop.constant % self.step else constant(self.step)
+            start = self.head // self.times * self.keys + self.j0
+            blocks = [w.pointer(w.own(name), x, (), start * size, self.step * size)
+                      for name, x, size in (("keys", k, self.size), ("values", v, self.width))]
+            for number, mask in enumerate(self.masks):
+                t.gather(self.kept[number], self.n, partial(self.masked, mask), self.limits)
+            yield blocks[0], blocks[1]
 
-    def kept(self, number: int, line: str, p: int) -> str:
+    def masked(self, mask: Mask, i: Index) -> Callable[[Index], Expression]:
+        """A mask's numbers, of a row of the block, by keys."""
+        row = self.row(i) if mask.shape[1] > 1 else ZERO
+
+        def value(j: Index) -> Expression:
+            found = Load(Access(mask.buffer, mask.where(self.heads, self.head, row, self.key(j))), mask.buffer.dtype)
+            return found if mask.fill is None else Select(found, self.t.number(1.0), self.t.number(0.0))
+
+        return value
+
+    def keeps(self, number: int, line: Index, p: int) -> Expression:
         """Whether a bool mask keeps scores."""
-        return f"{self.vec(f'mt{number}', line, p)} != {self.splat(self.number(0.0))}"
+        return Infix("!=", self.t.read(self.kept[number], line, p), self.t.splat(0.0))
 
-    def mask_arrays(self, emit: Text) -> None:
-        for number in range(len(self.masks)):
-            self.array(emit, f"mt{number}", self.step)
-
-    def fetch_masks(self, emit: Text) -> None:
-        """Of the block of keys j0 ... and rows i0 ..., keys first, as the scores."""
+    def scores(self, k: Pointer, qt: Array, j: Index, rows: int) -> list[list[Local]]:
+        """A tile of scores, of keys j ... of the block and its rows; what the causal mask leaves out is -inf."""
+        w, t = self.writer, self.t
+        found = t.dot(rows, "e", constant(self.size), partial(self.of_key, k, self.size, j), t.of(qt))
         for number, mask in enumerate(self.masks):
-            emit(f"for (int i = 0; i < {self.block}; i++) {{")
-            if mask.shape[1] > 1:
-                emit("const int row = i0 + min(i, rows - 1);")
-            value = mask.at(self.heads, "row", "j0 + j")
-            value = value if mask.fill is None else f"{value} ? {self.number(1.0)} : {self.number(0.0)}"
-            emit(f"for (int j = 0; j < n; j++) mt{number}[j * {self.block} + i] = {value};")
-            emit("}")
-
-    def row_numbers(self, emit: Text) -> None:
+            for r, p, c in _each(found):
+                if mask.fill is None:
+                    w.update(c, "+", t.read(self.kept[number], j + r, p))
+                else:
+                    w.assign(c, Select(self.keeps(number, j + r, p), c, t.splat(mask.fill)))
         if self.causal:
-            for p in self.each():
-                numbers = ", ".join(f"i0 + {p * self.lanes + i}" for i in range(self.lanes))
-                emit(f"const {self.mask} row{p} = ({self.mask})({numbers});")
+            with w.branch(Infix(">", w.at(self.j0 + j + (rows - 1)), w.at(self.i0))):
+                for r, p, c in _each(found):
+                    key = t.splat(At(self.j0 + j + r, self.numbers[p].dtype))
+                    w.assign(c, Select(Infix(">=", self.numbers[p], key), c, t.splat(float("-inf"))))
+        return found
 
-    def array(self, emit: Text, name: str, lines: int) -> None:
-        emit.array(self.scalar, name, lines * self.block)
+    def add(self, to: Array, size: int, source: Pointer, weights: Array, shrink: list[Local] | None = None) -> None:
+        """to += source weights, of the block's keys: (size, rows), (keys, size) and (keys, rows). shrink: `to` is that much of itself.
 
-    def start(self, comment: str) -> Text:
-        return Text(self.context.entry(self.group), comment, (), ATTENTION.__contains__, [(self.dtype, self.lanes)])
+        Of very many keys a block's sum is made apart, so that no accumulator adds up all of them. (With 16 registers: 1.05 of the time.)
+        """
+        t, apart = self.t, self.keys > tuning().attention_long
+        for e, rows in t.lines("e", constant(size)):
+            old = partial(self.shrunk, to, e, shrink)
+            value = partial(self.of_value, source, size, e)
+            for r, p, c in _each(t.dot(rows, "i", self.n, value, t.of(weights), self.limits, None if apart else old)):
+                self.writer.store(t.at(to, e + r, p), Infix("+", old(r, p), c) if apart else c)
+
+    def shrunk(self, block: Array, line: Index, shrink: list[Local] | None, r: int, p: int) -> Expression:
+        found = self.t.read(block, line + r, p)
+        return Infix("*", found, shrink[p]) if shrink else found
 
     # -- the kernels
 
     def forward(self) -> Kernel:
         q, k, v = self.operands()
-        out, index = self.result(), self.writer.index
-        statistics = self.node.attrs["statistics"]
-        L, S, E, V, B = self.length, self.keys, self.size, self.width, self.block
-        emit = self.start(f"Attention of {L} rows to {S} keys{self.kinds}; "
-                          f"a work-item does {B} rows, {self.step} keys at a time.")
-        zero, least = self.number(0.0), self.number(float("-inf"))
-        emit(f"const int row_block = {item(0)};")
-        emit(f"const {index} head = {item(1)};")
-        emit(f"const int i0 = row_block * {B}, rows = min({B}, {L} - i0);")
-        emit(f"__global const {self.scalar} *qq = {q} + (head * {L} + i0) * {E};")
-        for name, lines in (("qt", E), ("st", self.step), ("ot", V)):
-            self.array(emit, name, lines)
-        self.mask_arrays(emit)
-        self.transposed(emit, "qt", "qq", E, f" * {self.number(self.scale)}")
-        emit(f"for (int e = 0; e < {V * B}; e++) ot[e] = {zero};")
-        for p in self.each():
-            emit(f"{self.vector} top{p} = {self.splat(least)}, sum{p} = {self.splat(zero)}, base{p} = {self.splat(zero)};")
-        self.row_numbers(emit)
-        emit(f"const int stop = {f'min({S}, i0 + rows)' if self.causal else S};")
-        emit(f"for (int j0 = 0; j0 < stop; j0 += {self.step}) {{")
-        emit(f"const int n = min({self.step}, stop - j0);")
-        emit(f"__global const {self.scalar} *kk = {k} + ({self.key_head} * {S} + j0) * {E};")
-        emit(f"__global const {self.scalar} *vv = {v} + ({self.key_head} * {S} + j0) * {V};")
-        self.fetch_masks(emit)
-        emit(f"{self.vector} " + ", ".join(f"high{p} = top{p}" for p in self.each()) + ";")
-        for rows in self.lines(emit, "j", "n"):
-            self.scores(emit, rows)
-            for r in range(rows):
-                for p in self.each():
-                    emit(f"{self.vec('st', f'(j + {r})', p)} = c{r}_{p};")
-                    emit(f"high{p} = c{r}_{p} > high{p} ? c{r}_{p} : high{p};")
-        for p in self.each():                                    # where all scores so far are -inf, nothing is subtracted from them
-            emit(f"base{p} = high{p} == {self.splat(least)} ? {self.splat(zero)} : high{p};")
-            emit(f"const {self.vector} shrink{p} = {self.call(f'exp_nonpositive(top{p} - base{p})')};")
-            emit(f"sum{p} *= shrink{p};")
-            emit(f"top{p} = high{p};")
-        emit("for (j = 0; j < n; j++) {")
-        for p in self.each():
-            score = self.vec("st", "j", p)
-            emit(f"const {self.vector} x{p} = {self.call(f'exp_nonpositive({score} - base{p})')};")
-            emit(f"{self.vec('st', 'j', p)} = x{p};")
-            emit(f"sum{p} += x{p};")
-        emit("}")
-        for rows in self.known_lines(emit, "e", V):
-            for r in range(rows):
-                emit(f"{self.vector} " + ", ".join(f"c{r}_{p} = {self.vec('ot', f'(e + {r})', p)} * shrink{p}" for p in self.each()) + ";")
-            self.tile(emit, rows, "i", "n", [f"vv[i * {V} + e + {r}]" for r in range(rows)],
-                      [(self.vector, self.vec("st", "i", p)) for p in self.each()])
-            for r in range(rows):
-                for p in self.each():
-                    emit(f"{self.vec('ot', f'(e + {r})', p)} = c{r}_{p};")
-        emit("}")
-        for p in self.each() if self.nothing_is_zero else ():    # the logarithm makes weights of 0, in the gradient
-            emit(f"base{p} = sum{p} == {self.splat(zero)} ? {self.splat(self.number(float('inf')))} : base{p};")
-            emit(f"sum{p} = sum{p} == {self.splat(zero)} ? {self.splat(self.number(1.0))} : sum{p};")
-        emit(f"for (int e = 0; e < {V}; e++) {{")
-        for p in self.each():
-            emit(f"{self.vec('ot', 'e', p)} = {self.vec('ot', 'e', p)} / sum{p};")
-        emit("}")
-        emit(f"__global {self.scalar} *place = {out} + (head * {L} + i0) * {V};")
-        self.back(emit, "ot", "place", V)
-        for number, text in enumerate(("base{p} + {log}",) if statistics == 1 else ("base{p}", "{log}") if statistics else ()):
-            for p in self.each():
-                emit(f"{self.vec('st', '0', p)} = {text.format(p=p, log=self.call(f'log(sum{p})'))};")
-            emit(f"for (int i = 0; i < rows; i++) {out}[{self.heads * L * (V + number)} + head * {L} + i0 + i] = st[i];")
-        return self.kernel(emit, (ceil_div(L, B), self.heads), self.work(2))
+        w, t, out, statistics = self.writer, self.t, self.result(), self.node.attrs["statistics"]
+        L, S, E, V, B = self.length, self.keys, self.size, self.width, self.t.columns
+        block, self.head = self.item("row_block", ceil_div(L, B), 0), self.item("head", self.heads, 1)
+        self.begin_rows(w.indexed("i0", block * B))
+        qt, st, ot = t.keep("qt", E), t.keep("st", self.step), t.keep("ot", V)
+        self.kept = [t.keep("mt", self.step) for _ in self.masks]
+        t.gather(qt, constant(E), partial(self.line, q, E, self.scale))
+        t.fill(ot, t.number(0.0))
+        zero, least = t.splat(0.0), t.splat(float("-inf"))
+        top = t.values("top", lambda p: least, changes=True)
+        total, base = (t.values(name, lambda p: zero, changes=True) for name in ("sum", "base"))
+        if S:
+            with w.scope(), self.blocks_of_keys(constant(S), k, v) as (keys, values):
+                high = t.values("high", lambda p: top[p], changes=True)
+                for j, rows in t.lines("j", self.n, self.limits):
+                    for r, p, c in _each(self.scores(keys, qt, j, rows)):
+                        w.store(t.at(st, j + r, p), c)
+                        w.assign(high[p], t.larger(c, high[p]))
+                for p in range(t.vectors):                       # where all scores so far are -inf, nothing is subtracted from them
+                    w.assign(base[p], Select(Infix("==", high[p], least), zero, high[p]))
+                shrink = t.values("shrink", lambda p: self.exp(Infix("-", top[p], base[p]), True))
+                some = t.values("some", lambda p: zero, changes=True)
+                with w.scope(), t.counted("j", self.n) as j:
+                    for p in range(t.vectors):
+                        x = t.let(f"x{p}", self.exp(Infix("-", t.read(st, j, p), base[p]), True))
+                        w.store(t.at(st, j, p), x)
+                        w.update(some[p], "+", x)
+                for p in range(t.vectors):
+                    w.assign(total[p], Infix("+", Infix("*", total[p], shrink[p]), some[p]))
+                    w.assign(top[p], high[p])
+                self.add(ot, V, values, st, shrink)
+        for p in range(t.vectors if self.nothing_is_zero else 0):       # the logarithm makes weights of 0, in the gradient
+            nothing = Infix("==", total[p], zero)
+            w.assign(base[p], Select(nothing, t.splat(float("inf")), base[p]))
+            w.assign(total[p], Select(nothing, t.splat(1.0), total[p]))
+        with w.scope(), t.counted("e", constant(V)) as e:
+            for p in range(t.vectors):
+                w.store(t.at(ot, e, p), Infix("/", t.read(ot, e, p), total[p]))
+        within = self.i0, L
+        t.scatter(ot, V, self.rows, within, partial(self.at_row, out, V, 0))
+        for number in range(statistics):
+            for p in range(t.vectors):
+                value = [base[p], self.log(total[p])]
+                w.store(t.at(st, 0, p), Infix("+", *value) if statistics == 1 else value[number])
+            t.scatter(st, 1, self.rows, within, partial(self.at_row, out, 1, self.heads * L * (V + number)))
+        about = f"Attention of {L} rows to {S} keys{self.kinds}; a work-item does {B} rows, {self.step} keys at a time."
+        return self.finish((ceil_div(L, B), self.heads), (1, 1), about, 2)
 
     def backward(self) -> Kernel:
         q, k, v, flat, g = self.operands()
-        out, index, parts = self.result(), self.writer.index, self.node.attrs["parts"]
-        L, S, E, V, B, H = self.length, self.keys, self.size, self.width, self.block, self.heads
-        share = "a head" if parts == 1 else f"one of {parts} ranges of a head's keys"
-        emit = self.start(f"The gradient of attention of {L} rows to {S} keys{self.kinds}; a work-item does {share}, "
-                          f"{B} rows and {self.step} keys at a time.")
-        zero = self.number(0.0)
-        emit(f"const {index} head = {item(0)};")
-        length = ceil_div(S, parts)
+        w, t, out, parts = self.writer, self.t, self.result(), self.node.attrs["parts"]
+        L, S, E, V, B, H = self.length, self.keys, self.size, self.width, self.t.columns, self.heads
+        self.head, part, last = self.item("head", H, 0), self.item("part", parts, 1), constant(S)
         if parts > 1:
-            emit(f"const int part = {item(1)};")
-            emit(f"const int first = part * {length}, last = min(first + {length}, {S});")
-        first, last = ("first", "last") if parts > 1 else ("0", str(S))
-        start = f"{parts * H * L * E}"
-        emit(f"__global {self.scalar} *dk = {out} + {start} + head * {S * E};")
-        emit(f"__global {self.scalar} *dv = {out} + {start} + {H * S * E} + head * {S * V};")
-        emit(f"for (int e = {first} * {E}; e < {last} * {E}; e++) dk[e] = {zero};")
-        emit(f"for (int e = {first} * {V}; e < {last} * {V}; e++) dv[e] = {zero};")
-        for name, lines in (("qt", E), ("gt", V), ("dqt", E), ("st", self.step), ("dt", self.step), ("logs", 1), ("deltas", 1),
-                            *[("tops", 1)] * bool(self.masks)):
-            self.array(emit, name, lines)
-        self.mask_arrays(emit)
-        emit(f"for (int i0 = 0; i0 < {L}; i0 += {B}) {{")
-        emit(f"const int rows = min({B}, {L} - i0);")
-        emit(f"__global const {self.scalar} *qq = {q} + (head * {L} + i0) * {E};")
-        emit(f"__global const {self.scalar} *gg = {g} + (head * {L} + i0) * {V};")
-        emit(f"__global const {self.scalar} *place = {flat} + (head * {L} + i0) * {V};")
-        self.transposed(emit, "qt", "qq", E, f" * {self.number(self.scale)}")
-        self.transposed(emit, "gt", "gg", V)
-        emit(f"for (int i = 0; i < {B}; i++) {{")
-        emit("const int row = min(i, rows - 1);")
-        for number, name in enumerate(("tops", "logs") if self.masks else ("logs",)):
-            emit(f"{name}[i] = {flat}[{H * L * (V + number)} + head * {L} + i0 + row];")
-        emit(f"{self.scalar} delta = {zero};")
-        emit(f"for (int e = 0; e < {V}; e++) delta += gg[row * {V} + e] * place[row * {V} + e];")
-        emit("deltas[i] = delta;")
-        emit("}")
-        emit(f"for (int e = 0; e < {E * B}; e++) dqt[e] = {zero};")
-        self.row_numbers(emit)
-        for p in self.each():
-            emit(f"const {self.vector} log{p} = {self.vec('logs', '0', p)}, d{p} = {self.vec('deltas', '0', p)};")
-            if self.masks:
-                emit(f"const {self.vector} base{p} = {self.vec('tops', '0', p)};")
-        emit(f"const int stop = {f'min({last}, i0 + rows)' if self.causal else last};")
-        emit(f"for (int j0 = {first}; j0 < stop; j0 += {self.step}) {{")
-        emit(f"const int n = min({self.step}, stop - j0);")
-        emit(f"__global const {self.scalar} *kk = {k} + ({self.key_head} * {S} + j0) * {E};")
-        emit(f"__global const {self.scalar} *vv = {v} + ({self.key_head} * {S} + j0) * {V};")
-        self.fetch_masks(emit)
-        for rows in self.lines(emit, "j", "n"):
-            self.scores(emit, rows)
-            for r in range(rows):
-                for p in self.each():
-                    shift = f"base{p} - log{p}" if self.masks else f"log{p}"
-                    emit(f"{self.vec('st', f'(j + {r})', p)} = {self.call(f'exp(c{r}_{p} - {shift})')};")
-        emit("j = 0;")
-        for rows in dict.fromkeys((self.tall, 1)):
-            emit(f"for (; j + {rows} <= n; j += {rows}) {{")
-            for r in range(rows):
-                emit(f"{self.vector} " + ", ".join(f"c{r}_{p} = 0" for p in self.each()) + ";")
-            self.tile(emit, rows, "e", str(V), [f"vv[(j + {r}) * {V} + e]" for r in range(rows)],
-                      [(self.vector, self.vec("gt", "e", p)) for p in self.each()])
-            for r in range(rows):
-                for p in self.each():
-                    line = f"(j + {r})"
-                    emit(f"{self.vec('dt', line, p)} = {self.vec('st', line, p)} * (c{r}_{p} - d{p}) * {self.number(self.scale)};")
-                    for number, mask in enumerate(self.masks):
-                        if mask.fill is not None:
-                            change = self.vec("dt", line, p)
-                            emit(f"{change} = {self.kept(number, line, p)} ? {change} : {self.splat(zero)};")
-            emit("}")
-        for rows in self.known_lines(emit, "e", E):
-            for r in range(rows):
-                emit(f"{self.vector} " + ", ".join(f"c{r}_{p} = {self.vec('dqt', f'(e + {r})', p)}" for p in self.each()) + ";")
-            self.tile(emit, rows, "i", "n", [f"kk[i * {E} + e + {r}]" for r in range(rows)],
-                      [(self.vector, self.vec("dt", "i", p)) for p in self.each()])
-            for r in range(rows):
-                for p in self.each():
-                    emit(f"{self.vec('dqt', f'(e + {r})', p)} = c{r}_{p};")
-        self.columns(emit, "dv", "gg", "st", V)
-        self.columns(emit, "dk", "qq", "dt", E)
-        emit("}")
-        place = f"(part * {H} + head)" if parts > 1 else "head"
-        emit(f"__global {self.scalar} *dq = {out} + ({place} * {L} + i0) * {E};")
-        self.back(emit, "dqt", "dq", E)
-        emit("}")
-        return self.kernel(emit, (H, parts) if parts > 1 else (H,), self.work(5))
+            self.share = ceil_div(S, parts)
+            self.first = w.indexed("first", part * self.share)
+            last = w.bounding(w.own("last"), S, clipped_at(self.first + self.share, S, True)).index
+            w.bind(next(iter(last.vars)))
+        start = parts * H * L * E
+        dk, dv = _Slopes(out, start, E), _Slopes(out, start + H * S * E, V)
+        for slopes in (dk, dv):
+            with w.scope(), t.counted("e", last * slopes.size, self.first * slopes.size) as e:
+                w.store(Access(out, self.head * (S * slopes.size) + e + slopes.start), t.number(0.0))
+        qt, gt, dqt = t.keep("qt", E), t.keep("gt", V), t.keep("dqt", E)
+        st, dt, deltas = t.keep("st", self.step), t.keep("dt", self.step), t.keep("deltas", 1)
+        numbers = [t.keep(name, 1) for name in (("tops", "logs") if self.masks else ("logs",))]
+        self.kept = [t.keep("mt", self.step) for _ in self.masks]
+        i0 = Var(w.own("i0"), L)
+        with w.loop(i0, 0, L, B):
+            self.begin_rows(i0.index)
+            t.gather(qt, constant(E), partial(self.line, q, E, self.scale))
+            t.gather(gt, constant(V), partial(self.line, g, V, None))
+            self.of_rows(flat, g, numbers, deltas)
+            t.fill(dqt, t.number(0.0))
+            delta = t.values("d", partial(t.read, deltas, 0))
+            names = ("base", "log")[-len(numbers):]
+            less = [t.values(name, partial(t.read, block, 0)) for name, block in zip(names, numbers, strict=True)]
+            with w.scope(), self.blocks_of_keys(last, k, v) as (keys, values):
+                for j, rows in t.lines("j", self.n, self.limits):
+                    for r, p, c in _each(self.scores(keys, qt, j, rows)):
+                        score: Expression = c
+                        for numbers_ in less:
+                            score = Infix("-", score, numbers_[p])
+                        w.store(t.at(st, j + r, p), self.exp(score))
+                for j, rows in t.lines("j", self.n, self.limits):
+                    for r, p, c in _each(t.dot(rows, "e", constant(V), partial(self.of_key, values, V, j), t.of(gt))):
+                        slope: Expression = Infix("*", t.read(st, j + r, p), Infix("-", c, delta[p]))
+                        slope = Infix("*", slope, t.splat(self.scale))
+                        for number, mask in enumerate(self.masks):
+                            if mask.fill is not None:
+                                slope = Select(self.keeps(number, j + r, p), slope, t.splat(0.0))
+                        w.store(t.at(dt, j + r, p), slope)
+                self.add(dqt, E, keys, dt)
+                self.add_to_keys(dv, g, st)
+                self.add_to_keys(dk, q, dt)
+            t.scatter(dqt, E, self.rows, (self.i0, L), partial(self.at_row, out, E, part * (H * L * E)))
+        part_of = "a head" if parts == 1 else f"one of {parts} ranges of a head's keys"
+        share = f"a work-item does {part_of}, {B} rows and {self.step} keys at a time."
+        about = f"The gradient of attention of {L} rows to {S} keys{self.kinds}; {share}"
+        return self.finish((H, parts) if parts > 1 else (H,), (1, 1) if parts > 1 else (1,), about, 5)
 
-    def columns(self, emit: Text, target: str, source: str, weights: str, size: int) -> None:
-        """target (keys, size) += weights (keys, rows) source (rows, size): vectors along `size`, from and to global memory."""
-        w = self.lanes
-        found = [_Piece(start + at, width) for start in range(0, size, w) for at, width in pieces(0, min(w, size - start))]
-        emit("j = 0;")
-        for rows in dict.fromkeys((self.tall, 1)):
-            emit(f"for (; j + {rows} <= n; j += {rows}) {{")
-            for chosen in (found[i:i + self.vectors] for i in range(0, len(found), self.vectors)):
-                emit("{")
-                for p, piece in enumerate(chosen):
-                    places = [f"{target} + (j0 + j + {r}) * {size} + {piece.start}" for r in range(rows)]
-                    loaded = ", ".join(f"c{r}_{p} = {load(self.dtype, piece.width, at)}" for r, at in enumerate(places))
-                    emit(f"{ctype(self.dtype, piece.width)} {loaded};")
-                self.tile(emit, rows, "i", "rows", [f"{weights}[(j + {r}) * {self.block} + i]" for r in range(rows)],
-                          [(ctype(self.dtype, piece.width), load(self.dtype, piece.width, f"{source} + i * {size} + {piece.start}"))
-                           for piece in chosen])
-                for r in range(rows):
-                    for p, piece in enumerate(chosen):
-                        write(emit, self.dtype, piece.width, f"{target} + (j0 + j + {r}) * {size} + {piece.start}", f"c{r}_{p}")
-                emit("}")
-            emit("}")
+    def of_rows(self, flat: Buffer, g: Buffer, numbers: Sequence[Array], deltas: Array) -> None:
+        """What the forward kernel left of the block's rows, and what their weights times these' gradients add up to."""
+        w, t, V, behind = self.writer, self.t, self.width, self.heads * self.length
+        with w.scope(), t.counted("i", constant(t.columns)) as i:
+            row = self.row(i)
+            for number, block in enumerate(numbers):
+                w.store(Access(block, i), self.of_row(flat, row, constant(behind * (V + number)), 1))
+            delta = t.let("delta", t.number(0.0), changes=True)
+            with w.scope(), t.counted("e", constant(V)) as e:
+                w.update(delta, "+", Infix("*", self.of_row(g, row, e, V), self.of_row(flat, row, e, V)))
+            w.store(Access(deltas, i), delta)
+
+    def add_to_keys(self, to: _Slopes, source: Buffer, weights: Array) -> None:
+        """The block's keys (keys, size) += weights (keys, rows) source (rows, size): vectors along `size`."""
+        w, t, size = self.writer, self.t, to.size
+        found = [(start + at, width) for start in range(0, size, t.lanes) for at, width in pieces(0, min(t.lanes, size - start))]
+
+        def columns(at: int, width: int) -> Columns:
+            return width, lambda i: Load(Access(source, (self.head * self.length + self.i0 + i) * size + at, each=width), self.dtype, width)
+
+        for j, rows in t.lines("j", self.n, self.limits):
+            for chosen in (found[i:i + t.vectors] for i in range(0, len(found), t.vectors)):
+                with w.scope(), w.block(Block("{")):
+                    sums = t.dot(rows, "i", self.rows, partial(t.element, weights, j), [columns(*piece) for piece in chosen],
+                                 [(self.i0, self.length)])
+                    for r, p, c in _each(sums):
+                        at, width = chosen[p]
+                        place = Access(to.buffer, (self.head * self.keys + self.key(j + r)) * size + (at + to.start), each=width)
+                        w.store(place, Infix("+", Load(place, self.dtype, width), c))
+
+
+class _Slopes(Plain):
+    """A gradient of keys or values: from `start` on in a buffer, in rows of `size`."""
+
+    buffer: Buffer
+    start: int
+    size: int
+
+
+def _each(tile: Sequence[Sequence[Local]]) -> Iterator[tuple[int, int, Local]]:
+    """The accumulators of a tile, each with its line and the number of its vector."""
+    return ((r, p, c) for r, row in enumerate(tile) for p, c in enumerate(row))
+
+
+def _exp(x: str) -> str:
+    return f"exp({x})"
+
+
+def _exp_nonpositive(x: str) -> str:
+    return f"exp_nonpositive({x})"
+
+
+def _log(x: str) -> str:
+    return f"log({x})"

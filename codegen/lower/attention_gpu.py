@@ -5,27 +5,24 @@ softmax. Backward, without atomics: a kernel of rows, over keys, for the gradien
 gradients behind; and one of keys, over rows, for those of k and v. Both compute the weights again from the logarithms of the rows' sums.
 
 Where these are too few work-groups, the others are cut in ranges (flash-decoding, Dao et al. 2023): a work-group does one of them, and
-what it leaves is put together in order, by a kernel of `joined` forward and by a sum of the graph's backward.
-
-Work-item (x, y) has the scores of its own lines y, y + Y, ... and of the others x, x + X, ..., X * Y items in all: neighbours in local
-memory, in lines of four elements more than a multiple of 32 banks, so that vectors of four come without conflicts.
+what it leaves is put together in order, by a kernel of `_Ranges` forward and by a sum of the graph's backward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
-from tracegrad.codegen.graph.attention import Blocks, blocks, full, ranges
+from tracegrad.codegen.graph.attention import blocks, full, ranges
+from tracegrad.codegen.kernel.expressions import Access, Array, Buffer, Expression, Infix, Load, Local, Prefix, Select, Splat
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.markup import used
-from tracegrad.codegen.kernel.names import ATTENTION_ON_GPU
-from tracegrad.codegen.kernel.text import Text
-from tracegrad.codegen.kernel.vectors import Term, ceil_div, write
+from tracegrad.codegen.kernel.statements import Bound
+from tracegrad.codegen.kernel.vectors import ceil_div
 from tracegrad.codegen.lower.attention import Attention
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.tile.group_blocks import OTHERS, PAD, GroupBlocks, joined
 from tracegrad.errors import CompilerBug
 from tracegrad.support.tuning import tuning
 
@@ -40,8 +37,37 @@ def lower_on_gpu(group: Group, context: Context) -> list[Kernel]:
     return [found[0].backward(deltas), found[1].backward(deltas)]
 
 
-class _Groups(Attention):
+class _OnGPU(Attention):
+    """What the kernels do with rows' numbers."""
+
+    t: GroupBlocks
+
+    def nothing(self, top: Access | Local, total: Access | Local) -> None:
+        """Where rows that see nothing are 0: the logarithm of such a row's sum makes weights of 0, in the gradient."""
+        w, t = self.writer, self.t
+        if self.nothing_is_zero:
+            a, b = (x if isinstance(x, Local) else Load(x, self.dtype) for x in (top, total))
+            for to, old, new in ((top, a, float("inf")), (total, b, 1.0)):
+                found = Select(Infix("==", b, t.literal(0.0)), t.literal(new), old)
+                w.assign(to, found) if isinstance(to, Local) else w.store(to, found)
+
+    def rows_numbers(self, out: Buffer, test: Expression | None, row: Index, top: Expression, total: Expression) -> None:
+        """What the gradient wants to know of a row, behind the result."""
+        w, t, statistics = self.writer, self.t, self.node.attrs["statistics"]
+        if statistics:
+            base: Expression = t.let("base", Select(Infix("==", top, t.literal(float("-inf"))), t.literal(0.0), top))
+            logarithm = self.log(total)
+            with t.only(test):
+                for number, x in enumerate((Infix("+", base, logarithm),) if statistics == 1 else (base, logarithm)):
+                    w.store(Access(out, row + self.heads * self.length * (self.width + number)), x)
+
+
+class _Groups(_OnGPU):
     """One kernel while it is written. by_keys: its own lines are keys, the others rows; else the other way."""
+
+    head: Index
+    i0: Index
+    j0: Index
 
     def __init__(self, group: Group, context: Context, by_keys: bool) -> None:
         super().__init__(group, context)
@@ -49,447 +75,307 @@ class _Groups(Attention):
         found = blocks(self.node, self.target)
         if found is None:
             raise CompilerBug(f"codegen: {self.node!r}, computed at {self.node.loc}, does not fit into local memory")
-        self.found: Blocks = found
         self.own, self.other, self.rows = found.own, found.other, found.rows
-        self.X, self.Y = found.across, found.down
+        self.t = GroupBlocks(self.writer, self.dtype, found.across, found.down, found.rows, found.padded)
         attrs = self.node.attrs
         given = attrs["row_parts" if by_keys else "parts"] if "parts" in attrs else ranges(self.node, self.target, by_keys)
         self.parts: int = given                                 # that the others are cut in
-        self.vector = f"{self.scalar}4"
-        self.weights_pitch = self.other + 4
-        self.writer.reserve(ATTENTION_ON_GPU)
+        self.lines, self.others = (self.keys, self.length) if by_keys else (self.length, self.keys)
+        self.apart = self.others > tuning().attention_long
 
-    # -- what is emitted
+    # -- what is written
 
-    def exp(self, text: str) -> str:
-        return self.spelled(f"exp({text})", self.scalar)
+    def begin(self) -> None:
+        t = self.t
+        t.start()
+        self.head = t.number("head", self.heads, 1, "group")
+        block = t.number("block", ceil_div(self.lines, self.own), 0, "group")
+        self.part = t.number("part", self.parts, 2, "group")
+        first = self.writer.indexed("j0" if self.by_keys else "i0", block * self.own)
+        self.i0, self.j0 = (ZERO, first) if self.by_keys else (first, ZERO)
 
-    def pitch(self, size: int) -> int:
-        return self.found.padded(size) + 4
+    def at(self, r: Index, n: Index) -> tuple[Index, Index]:
+        """The row and the key of a score of an item."""
+        own, other = self.t.line(r), self.t.column(n)
+        return (self.i0 + other, self.j0 + own) if self.by_keys else (self.i0 + own, self.j0 + other)
 
-    def local(self, emit: Text, name: str, size: int) -> None:
-        emit(f"__local {self.scalar} {name}[{size}] __attribute__((aligned(32)));")
+    def outside(self, row: Index, key: Index) -> Expression | None:
+        """The test whether there is no such row or key, or the row does not see the key."""
+        w, other = self.writer, row if self.by_keys else key
+        return joined("||", [Infix(">=", w.at(other), self.others) if self.others % self.other else None,
+                             Infix(">", w.at(key), w.at(row)) if self.causal else None])
 
-    @contextmanager
-    def counting(self, emit: Text, name: str, n: int) -> Iterator[Term]:
-        """An unrolled loop."""
-        if n > 1:
-            emit("#pragma unroll")
-        with emit.counting(name, n) as counter:
-            yield counter
-
-    def line(self, r: Term) -> str:
-        """The own line number `r` of an item, in the block."""
-        return "y" if r == 0 else f"(y + {self.Y} * {r})"
-
-    def column(self, n: Term) -> str:
-        """The other line number `n` of an item, in the block."""
-        return "x" if n == 0 else f"(x + {self.X} * {n})"
-
-    def fetch(self, emit: Text, name: str, source: str, lines: int, first: str, total: int, size: int, factor: str = "", head: str = "head"
-              ) -> None:
-        """The block of lines from `first` on of a head's `total`, each of `size`; zeros where there is nothing."""
-        padded = self.found.padded(size)
-        emit(f"for (int unit = item; unit < {lines * padded}; unit += {self.X * self.Y}) {{")
-        emit(f"const int line = unit / {padded}, e = unit % {padded};")
-        tests = [*([f"{first} + line < {total}"] if total % lines else []), *([f"e < {size}"] if size < padded else [])]
-        value = f"{source}[({head} * {total} + {first} + line) * {size} + e]{factor}"
-        value = f"{' && '.join(tests)} ? {value} : {self.number(0.0)}" if tests else value
-        emit(f"{name}[line * {padded + 4} + e] = {value};")
-        emit("}")
-
-    def zeros(self, emit: Text, type_: str, name: str, n: int) -> None:
-        emit(f"{type_} {name}[{n}];")
-        with self.counting(emit, "n", n) as at:
-            emit(f"{name}[{at}] = {self.number(0.0) if type_ == self.scalar else f'({type_})({self.number(0.0)})'};")
-
-    def loaded(self, address: str) -> str:
-        return f"{used('LOAD_LOCAL', self.vector)}, {address})"
-
-    def dots(self, emit: Text, to: str, own: str, other: str, size: int) -> None:
-        """to[r * 4 + n]: the products of own lines and the others."""
-        pitch, lanes = self.pitch(size), 4
-        self.zeros(emit, self.scalar, to, self.rows * 4)
-        emit(f"for (int e = 0; e < {ceil_div(size, lanes) * lanes}; e += 4) {{")
-        emit(f"{self.vector} a[{self.rows}], b[4];")
-        with self.counting(emit, "r", self.rows) as r:
-            emit(f"a[{r}] = {self.loaded(f'{own} + {self.line(r)} * {pitch} + e')};")
-        with self.counting(emit, "n", 4) as n:
-            emit(f"b[{n}] = {self.loaded(f'{other} + {self.column(n)} * {pitch} + e')};")
-        with self.counting(emit, "r", self.rows) as r, self.counting(emit, "n", 4) as n:
-            for lane in range(4):
-                emit(f"{to}[{r} * 4 + {n}] += a[{r}].s{lane} * b[{n}].s{lane};")
-        emit("}")
-
-    def add(self, emit: Text, to: str, values: str, size: int) -> None:
-        """to[r * chunks + n] += weights values, of the own lines and of the columns (x + X n) * 4 and the three behind."""
-        chunks, pitch = self.chunks(size), self.pitch(size)
-        emit(f"for (int j = 0; j < {self.other}; j += 4) {{")
-        emit(f"{self.vector} a[{self.rows}];")
-        with self.counting(emit, "r", self.rows) as r:
-            emit(f"a[{r}] = {self.loaded(f'weights + {self.line(r)} * {self.weights_pitch} + j')};")
-        with self.counting(emit, "n", chunks) as n:
-            for lane in range(4):
-                emit("{")
-                emit(f"const {self.vector} b = {self.loaded(f'{values} + (j + {lane}) * {pitch} + {self.column(n)} * 4')};")
-                with self.counting(emit, "r", self.rows) as r:
-                    emit(f"{to}[{r} * {chunks} + {n}] += a[{r}].s{lane} * b;")
-                emit("}")
-        emit("}")
-
-    def chunks(self, size: int) -> int:
-        """Of four columns, that are one item's."""
-        return self.found.padded(size) // (4 * self.X)
-
-    def outside(self, row: str, key: str) -> list[str]:
-        """Tests of which one holds where there is no such row or key, or the row does not see the key."""
-        other, total, block = (row, self.length, self.other) if self.by_keys else (key, self.keys, self.other)
-        return [*([f"{other} >= {total}"] if total % block else []), *([f"{key} > {row}"] if self.causal else [])]
-
-    def mask(self, emit: Text, at: str, row: str, key: str, gradient: str = "") -> None:
-        """The scores `at` a row and a key with their masks; gradient: what becomes 0 where a score is filled in."""
-        row = f"min({row}, {self.length - 1})" if self.length % (self.other if self.by_keys else self.own) else row
-        key = f"min({key}, {self.keys - 1})" if self.keys % (self.own if self.by_keys else self.other) else key
+    def masked(self, scores: Array, at: Index, row: Index, key: Index, slope: Local | None = None) -> None:
+        """A score with its masks; slope: what becomes 0 where a score is filled in."""
+        w, t = self.writer, self.t
+        if self.masks:
+            row, key = t.clipped("row", row, self.length), t.clipped("key", key, self.keys)
         for mask in self.masks:
-            value = mask.at(self.heads, row, key)
+            found = Load(Access(mask.buffer, mask.where(self.heads, self.head, row, key)), mask.buffer.dtype)
             if mask.fill is None:
-                emit(f"{at} += {value};")
-            elif not gradient:
-                emit(f"if (!{value}) {at} = {self.number(mask.fill)};")
-            else:
-                emit(f"if (!{value}) {{")
-                emit(f"{at} = {self.number(mask.fill)};")
-                emit(f"{gradient} = {self.number(0.0)};")
-                emit("}")
+                t.update(scores, at, "+", found)
+                continue
+            with w.branch(Prefix("!", found)):
+                t.set(scores, at, t.literal(mask.fill))
+                if slope is not None:
+                    w.assign(slope, t.literal(0.0))
 
     @contextmanager
-    def blocks(self, emit: Text, name: str, begin: str, stop: str) -> Iterator[None]:
-        """The loop over the blocks of the others, of which `name` is the first: those from `begin` on, or the group's part of them."""
+    def blocks(self, begin: Index, stop: Index) -> Iterator[None]:
+        """The loop over the blocks of the others from `begin` on, or over the group's part of them."""
+        w, name = self.writer, "i0" if self.by_keys else "j0"
         if self.parts > 1:
-            emit(f"const int share = ({stop} - {begin} + {self.other * self.parts - 1}) / {self.other * self.parts} * {self.other};")
-            emit(f"const int start = {begin} + part * share, end = min({stop}, start + share);")
-            begin, stop = "start", "end"
-        emit(f"for (int {name} = {begin}; {name} < {stop}; {name} += {self.other}) {{")
-        yield
-        emit("}")
+            share = w.indexed("share", (stop - begin + (self.other * self.parts - 1)) // (self.other * self.parts) * self.other)
+            if share.terms:                                      # only the running program knows it
+                first = w.known(w.own("start"), self.others, Infix("+", w.at(begin), Infix("*", w.at(self.part), w.at(share)))).index
+            else:
+                first = w.indexed("start", begin + self.part * share)
+            least = w.least(stop, first + share)
+            end = w.bounding(w.own("end"), self.others, Bound(least, ZERO, first + share, self.others))
+            w.bind(end)
+            begin, stop = first, end.index
+        var = Var(w.own(name), self.others)
+        with w.scope(), w.loop(var, begin, stop, self.other):
+            if self.by_keys:
+                self.i0 = var.index
+            else:
+                self.j0 = var.index
+            yield
 
-    def out(self, emit: Text, result: str, start: int, first: str, total: int, size: int, value: str) -> None:
-        """Own lines of a result that begins at `start`, of a part: value(r * chunks + n), columns as in `add`."""
-        chunks = self.chunks(size)
-        with self.counting(emit, "r", self.rows) as r:
-            emit("{")
-            emit(f"const {self.writer.index} line = {first} + {self.line(r)};")
-            if total % self.own:
-                emit(f"if (line < {total}) {{")
-            with self.counting(emit, "n", chunks) as n:
-                emit("{")
-                emit(f"const int e = {self.column(n)} * 4;")
-                emit(f"const {self.vector} some = {value.format(r=r, at=f'{r} * {chunks} + {n}')};")
-                where = f"{result} + {f'{start} + ' if start else ''}({self.place} * {total} + line) * {size} + e"
-                if size % 4 == 0:
-                    if size < self.found.padded(size):
-                        emit(f"if (e < {size}) {{")
-                    write(emit, self.dtype, 4, where, "some")
-                    if size < self.found.padded(size):
-                        emit("}")
-                for lane in range(4) if size % 4 else ():
-                    emit(f"if (e + {lane} < {size}) *({where} + {lane}) = some.s{lane};")
-                emit("}")
-            if total % self.own:
-                emit("}")
-            emit("}")
+    def last(self) -> Index:
+        """Where the others that the group's lines see end."""
+        w = self.writer
+        if self.by_keys or not self.causal:
+            return constant(self.others)
+        found = w.bounding(w.own("stop"), self.keys, Bound(w.least(self.i0 + self.own, self.keys), ZERO, self.i0 + self.own, self.keys))
+        w.bind(found)
+        return found.index
 
-    @property
-    def place(self) -> str:
-        """The number of a head, among those of all parts."""
-        return f"(part * {self.heads} + head)" if self.parts > 1 else "head"
+    def place(self, total: int, size: int, start: int = 0) -> Callable[[Index], Index]:
+        """Where a line of a head's `total` begins, in a part of a result."""
+        return lambda line: ((self.part * self.heads + self.head) * total + line) * size + start
 
-    def begin(self, emit: Text) -> None:
-        emit("const int x = get_local_id(0), y = get_local_id(1);")
-        emit(f"const int item = y * {self.X} + x;")
-        emit(f"const {self.writer.index} head = get_group_id(1);")
-        emit(f"const int {'j0' if self.by_keys else 'i0'} = get_group_id(0) * {self.own};")
-        if self.parts > 1:
-            emit(f"const {self.writer.index} part = get_group_id(2);")
-
-    def written(self, comment: str) -> Text:
-        return Text(self.context.entry(self.group), comment, (), ATTENTION_ON_GPU.__contains__, [(self.dtype, 4)], self.local_size, True)
-
-    def done(self, emit: Text, flops: int) -> Kernel:
-        lines = self.keys if self.by_keys else self.length
-        size = (ceil_div(lines, self.own) * self.X, self.heads * self.Y)
-        return self.kernel(emit, (*size, self.parts) if self.parts > 1 else size, flops, self.local_size)
-
-    @property
-    def local_size(self) -> tuple[int, ...]:
-        return (self.X, self.Y, 1) if self.parts > 1 else (self.X, self.Y)
+    def done(self, about: str, products: int) -> Kernel:
+        t, heads = self.t, self.heads
+        size, local = (ceil_div(self.lines, self.own) * t.X, heads * t.Y), (t.X, t.Y)
+        return self.finish((*size, self.parts) if self.parts > 1 else size, (*local, 1) if self.parts > 1 else local, about, products)
 
     # -- the kernels
 
     def forward(self) -> list[Kernel]:
-        q, k, v = self.operands()
-        L, S, E, V = self.length, self.keys, self.size, self.width
-        given = Temp("parts", self.node, self.parts * self.heads * L * (V + 2), self.dtype)
-        if self.parts > 1:
-            self.writer.params[given] = given.buffer("in_parts", "out")
-        out = "in_parts" if self.parts > 1 else str(self.result())
-        emit = self.written(f"Attention of {L} rows to {S} keys{self.kinds}; a work-group does {self.own} rows, "
-                            f"{self.other} keys at a time.")
-        least, zero, chunks = self.number(float("-inf")), self.number(0.0), self.chunks(V)
-        self.local(emit, "own", self.own * self.pitch(E))
-        self.local(emit, "others", self.other * self.pitch(E))
-        self.local(emit, "others2", self.other * self.pitch(V))
-        self.local(emit, "weights", self.own * self.weights_pitch)
-        self.local(emit, "tops", self.own * self.X)
-        self.begin(emit)
-        self.fetch(emit, "own", str(q), self.own, "i0", L, E, f" * {self.number(self.scale)}")
-        self.zeros(emit, self.vector, "o", self.rows * chunks)
-        emit(f"{self.scalar} top[{self.rows}], sum[{self.rows}];")
-        with self.counting(emit, "r", self.rows) as r:
-            emit(f"top[{r}] = {least};")
-            emit(f"sum[{r}] = {zero};")
-        stop = f"min({S}, i0 + {self.own})" if self.causal else str(S)
-        with self.blocks(emit, "j0", "0", stop):
-            self.weighted(emit, str(k), str(v))
-        with self.counting(emit, "r", self.rows) as r:
-            emit(f"weights[{self.line(r)} * {self.weights_pitch} + x] = sum[{r}];")
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        with self.counting(emit, "r", self.rows) as r:
-            emit(f"sum[{r}] = {zero};")
-            with self.counting(emit, "n", self.X) as n:
-                emit(f"sum[{r}] += weights[{self.line(r)} * {self.weights_pitch} + {n}];")
+        w, t, (q, k, v) = self.writer, self.t, self.operands()
+        L, S, E, V, H = self.length, self.keys, self.size, self.width, self.heads
+        given = Temp("parts", self.node, self.parts * H * L * (V + 2), self.dtype)
+        out = w.buffer(given, "in_parts", self.dtype, "out") if self.parts > 1 else self.result()
+        own, others, others2 = t.local("own", self.own * t.pitch(E)), t.local("others", self.other * t.pitch(E)), t.local(
+            "others2", self.other * t.pitch(V))
+        weights, tops = t.local("weights", self.own * (self.other + PAD)), t.local("tops", self.own * t.X)
+        self.begin()
+        t.fetch(own, q, self.own, self.i0, self.head, L, E, self.scale)
+        o, chunks = t.filled("o", self.rows * t.chunks(V), 0.0, OTHERS), t.chunks(V)
+        top, total = t.filled("top", self.rows, float("-inf")), t.filled("sum", self.rows, 0.0)
+        with self.blocks(ZERO, self.last()):
+            t.fetch(others, k, self.other, self.j0, self.head // self.times, S, E)
+            t.fetch(others2, v, self.other, self.j0, self.head // self.times, S, V)
+            w.barrier()
+            scores = t.dots("s", own, others, E)
+            self.weighted(scores, weights, tops, top, total, o, chunks)
+            t.add(o, weights, others2, V, self.apart)
+            w.barrier()
+        with t.each(r=self.rows) as (r,):
+            w.store(Access(weights, t.line(r) * (self.other + PAD) + t.x), t.at(total, r))
+        w.barrier()
+        with t.each(r=self.rows) as (r,):
+            t.across(weights, self.other + PAD, r, t.literal(0.0), lambda share, sum_: Infix("+", sum_, share), total)
+        about = f"Attention of {L} rows to {S} keys{self.kinds}; a work-group does {self.own} rows, {self.other} keys at a time."
         if self.parts == 1:
-            if self.nothing_is_zero:
-                with self.counting(emit, "r", self.rows) as r:
-                    self.nothing(emit, f"top[{r}]", f"sum[{r}]")
-            self.out(emit, out, 0, "i0", L, V, "o[{at}] / sum[{r}]")
-            with self.counting(emit, "r", self.rows) as r:
-                emit("{")
-                emit(f"const int row = i0 + {self.line(r)};")
-                self.rows_numbers(emit, out, f"x == 0 && row < {L}", f"head * {L} + row", f"top[{r}]", f"sum[{r}]")
-                emit("}")
-            return [self.done(emit, self.work(2))]
-        self.out(emit, out, 0, "i0", L, V, "o[{at}]")
-        with self.counting(emit, "r", self.rows) as r:
-            emit("{")
-            emit(f"const int row = i0 + {self.line(r)};")
-            emit(f"if (x == 0 && row < {L}) {{")
-            for number, name in enumerate(("top", "sum")):
-                emit(f"{out}[{self.parts * self.heads * L * V} + ({self.parts * number} + part) * {self.heads * L} + head * {L} + row] = "
-                     f"{name}[{r}];")
-            emit("}")
-            emit("}")
-        return [self.done(emit, self.work(2)), self.joined(given)]
+            with t.each(r=self.rows) as (r,):
+                self.nothing(Access(top, r), Access(total, r))
+            t.store(out, self.place(L, V), self.i0, L, V, lambda r, at: Infix("/", t.at(o, at), Splat(t.at(total, r), OTHERS)))
+            with t.each(r=self.rows) as (r,):
+                row = w.indexed("row", self.i0 + t.line(r))
+                self.rows_numbers(out, self.first(row), self.head * L + bounded(row, 0, L), t.at(top, r), t.at(total, r))
+            return [self.done(about, 2)]
+        t.store(out, self.place(L, V), self.i0, L, V, lambda r, at: t.at(o, at))
+        with t.each(r=self.rows) as (r,):
+            row = w.indexed("row", self.i0 + t.line(r))
+            with t.only(self.first(row)):
+                for number, x in enumerate((top, total)):
+                    place = self.place(L, 1, self.parts * H * L * (V + number))(bounded(row, 0, L))
+                    w.store(Access(out, place), t.at(x, r))
+        return [self.done(about, 2), _Ranges(self.group, self.context).kernel(given, self.parts)]
 
-    def weighted(self, emit: Text, k: str, v: str) -> None:
-        """A block of keys, added to what the rows have so far: `top`, `sum` and `o`."""
-        S, E, V = self.keys, self.size, self.width
-        least, zero, chunks = self.number(float("-inf")), self.number(0.0), self.chunks(V)
-        self.fetch(emit, "others", k, self.other, "j0", S, E, head=self.key_head)
-        self.fetch(emit, "others2", v, self.other, "j0", S, V, head=self.key_head)
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        self.dots(emit, "s", "own", "others", E)
-        with self.counting(emit, "r", self.rows) as r:
-            emit("{")
-            emit(f"{self.scalar} high = {least};")
-            with self.counting(emit, "n", 4) as n:
-                row, key = f"i0 + {self.line(r)}", f"j0 + {self.column(n)}"
-                self.mask(emit, f"s[{r} * 4 + {n}]", row, key)
-                tests = self.outside(row, key)
-                if tests:
-                    emit(f"if ({' || '.join(tests)}) s[{r} * 4 + {n}] = {least};")
-                emit(f"high = s[{r} * 4 + {n}] > high ? s[{r} * 4 + {n}] : high;")
-            emit(f"tops[{self.line(r)} * {self.X} + x] = high;")
-            emit("}")
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        emit(f"{self.scalar} highs[{self.rows}];")
-        with self.counting(emit, "r", self.rows) as r:
-            emit(f"highs[{r}] = top[{r}];")
-            with self.counting(emit, "n", self.X) as n:
-                high = f"tops[{self.line(r)} * {self.X} + {n}]"
-                emit(f"highs[{r}] = {high} > highs[{r}] ? {high} : highs[{r}];")
-        with self.counting(emit, "r", self.rows) as r:        # where all scores so far are -inf, nothing is subtracted from them
-            emit("{")
-            emit(f"const {self.scalar} base = highs[{r}] == {least} ? {zero} : highs[{r}];")
-            emit(f"const {self.scalar} shrink = {self.exp(f'top[{r}] - base')};")
-            emit(f"top[{r}] = highs[{r}];")
-            emit(f"sum[{r}] *= shrink;")
-            with self.counting(emit, "n", chunks) as n:
-                emit(f"o[{r} * {chunks} + {n}] *= shrink;")
-            with self.counting(emit, "n", 4) as n:
-                emit("{")
-                emit(f"const {self.scalar} p = {self.exp(f's[{r} * 4 + {n}] - base')};")
-                emit(f"sum[{r}] += p;")
-                emit(f"weights[{self.line(r)} * {self.weights_pitch} + {self.column(n)}] = p;")
-                emit("}")
-            emit("}")
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        self.add(emit, "o", "others2", V)
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+    def first(self, row: Index) -> Expression | None:
+        """The test whether the item is the first of its row's, and there is the row."""
+        return joined("&&", [Infix("==", self.writer.at(self.t.x), 0) if self.t.x.terms else None, self.t.less(row, self.length)])
 
-    def nothing(self, emit: Text, top: str, sum_: str) -> None:
-        """Where rows that see nothing are 0: the logarithm of such a row's sum makes weights of 0, in the gradient."""
-        if self.nothing_is_zero:
-            emit(f"{top} = {sum_} == {self.number(0.0)} ? {self.number(float('inf'))} : {top};")
-            emit(f"{sum_} = {sum_} == {self.number(0.0)} ? {self.number(1.0)} : {sum_};")
+    def weighted(self, scores: Array, weights: Array, tops: Array, top: Array, total: Array, o: Array, chunks: int) -> None:
+        """The weights of a block of keys; what the rows have so far, `top`, `total` and `o`, becomes what goes with them."""
+        w, t, least = self.writer, self.t, self.t.literal(float("-inf"))
+        with t.each(r=self.rows) as (r,):
+            high = t.let("high", least, changes=True)
+            with t.each(n=OTHERS) as (n,):
+                at, (row, key) = r * OTHERS + n, self.at(r, n)
+                self.masked(scores, at, row, key)
+                if (test := self.outside(row, key)) is not None:
+                    with t.only(test):
+                        t.set(scores, at, least)
+                w.assign(high, Select(Infix(">", t.at(scores, at), high), t.at(scores, at), high))
+            w.store(Access(tops, t.line(r) * t.X + t.x), high)
+        w.barrier()
+        highs = t.registers("highs", self.rows)
+        with t.each(r=self.rows) as (r,):
+            t.across(tops, t.X, r, t.at(top, r), lambda share, high: Select(Infix(">", share, high), share, high), highs)
+        with t.each(r=self.rows) as (r,):                        # where all scores so far are -inf, nothing is subtracted from them
+            base = t.let("base", Select(Infix("==", t.at(highs, r), least), t.literal(0.0), t.at(highs, r)))
+            shrink = t.let("shrink", self.exp(Infix("-", t.at(top, r), base)))
+            t.set(top, r, t.at(highs, r))
+            t.update(total, r, "*", shrink)
+            with t.each(n=chunks) as (n,):
+                t.update(o, r * chunks + n, "*", Splat(shrink, OTHERS))
+            some = t.let("some", t.literal(0.0), changes=True)
+            with t.each(n=OTHERS) as (n,):
+                p = t.let("p", self.exp(Infix("-", t.at(scores, r * OTHERS + n), base)))
+                w.update(some, "+", p)
+                w.store(Access(weights, t.line(r) * (self.other + PAD) + t.column(n)), p)
+            t.update(total, r, "+", some)
+        w.barrier()
 
-    def rows_numbers(self, emit: Text, out: str, test: str, row: str, top: str, sum_: str) -> None:
-        """What the gradient wants to know of a row, behind the result."""
-        statistics = self.node.attrs["statistics"]
-        if statistics:
-            emit(f"const {self.scalar} base = {top} == {self.number(float('-inf'))} ? {self.number(0.0)} : {top};")
-            logarithm = self.spelled(f"log({sum_})", self.scalar)
-            for number, value in enumerate((f"base + {logarithm}",) if statistics == 1 else ("base", logarithm)):
-                emit(f"if ({test}) {out}[{self.heads * self.length * (self.width + number)} + {row}] = {value};")
+    def backward(self, temp: Temp) -> Kernel:
+        w, t, (q, k, v, flat, g) = self.writer, self.t, self.operands()
+        out, L, S, E, V, H = self.result(), self.length, self.keys, self.size, self.width, self.heads
+        given = w.buffer(temp, "row_deltas", self.dtype, "const" if self.by_keys else "out")
+        own, own2, others, others2 = (t.local(name, lines * t.pitch(size)) for name, lines, size in (
+            ("own", self.own, E), ("own2", self.own, V), ("others", self.other, E), ("others2", self.other, V)))
+        weights = t.local("weights", self.own * (self.other + PAD))
+        rows = self.other if self.by_keys else self.own                        # all items of a row read its numbers
+        numbers = [t.local(name, rows) for name in (("tops", "logs") if self.masks else ("logs",))]
+        deltas = t.local("deltas", rows) if self.by_keys else t.registers("delta", self.rows)
+        self.begin()
+        own_head, other_head = (self.head // self.times, self.head) if self.by_keys else (self.head, self.head // self.times)
+        first = self.j0 if self.by_keys else self.i0
+        for to, source, size in ((own, k if self.by_keys else q, E), (own2, v if self.by_keys else g, V)):
+            t.fetch(to, source, self.own, first, own_head, self.lines, size)
+        if not self.by_keys:
+            self.row_values(flat, g, given, weights, numbers, deltas)
+        o = t.filled("o", self.rows * t.chunks(E), 0.0, OTHERS)
+        o2 = t.filled("o2", self.rows * t.chunks(V), 0.0, OTHERS) if self.by_keys else o
+        begin = self.j0 // self.other * self.other if self.by_keys and self.causal else ZERO
+        with self.blocks(begin, self.last()):
+            other = self.i0 if self.by_keys else self.j0
+            for to, source, size in ((others, q if self.by_keys else k, E), (others2, g if self.by_keys else v, V)):
+                t.fetch(to, source, self.other, other, other_head, self.others, size)
+            if self.by_keys:
+                with t.loop("unit", t.item, self.other, t.X * t.Y) as unit:
+                    row = self.head * L + t.clipped("row", self.i0 + unit, L)
+                    for number, array in enumerate(numbers):
+                        w.store(Access(array, unit), Load(Access(flat, row + H * L * (V + number)), self.dtype))
+                    w.store(Access(deltas, unit), Load(Access(given, row), self.dtype))
+            w.barrier()
+            s, d = t.dots("s", own, others, E), t.dots("d", own2, others2, V)
+            with t.each(r=self.rows, n=OTHERS) as (r, n):
+                self.slope(s, d, r, n, numbers, deltas)
+            if self.by_keys:
+                t.put(weights, s)
+                t.add(o2, weights, others2, V, self.apart)
+                w.barrier()
+            t.put(weights, d)
+            t.add(o, weights, others, E, self.apart)
+            w.barrier()
+        start = self.node.attrs["parts"] * H * L * E if self.by_keys else 0
+        t.store(out, self.place(self.lines, E, start), first, self.lines, E, lambda r, at: t.at(o, at))
+        if self.by_keys:
+            t.store(out, self.place(S, V, start + self.parts * H * S * E), first, S, V, lambda r, at: t.at(o2, at))
+        what = f"k and v by {self.own} keys, {self.other} rows" if self.by_keys else f"q by {self.own} rows, {self.other} keys"
+        return self.done(f"The gradient of attention of {L} rows to {S} keys{self.kinds}: that of {what} at a time.",
+                         4 if self.by_keys else 3)
 
-    def joined(self, given: Temp) -> Kernel:
-        """What the parts of the keys left, put together in order: (x, y) items do element x, and where these are few every Yth part."""
-        elements, rows, parts = self.heads * self.length * self.width, self.heads * self.length, self.parts
-        index, scalar, zero, least = self.writer.index, self.scalar, self.number(0.0), self.number(float("-inf"))
+    def slope(self, s: Array, d: Array, r: Index, n: Index, numbers: list[Array], deltas: Array) -> None:
+        """A score becomes its weight, and the weight's gradient the score's."""
+        t, zero = self.t, self.t.literal(0.0)
+        at, (row, key), line = r * OTHERS + n, self.at(r, n), self.t.column(n) if self.by_keys else self.t.line(r)
+        scale, slope = t.literal(self.scale), None
+        if self.masks:
+            t.update(s, at, "*", scale)
+            if any(mask.fill is not None for mask in self.masks):
+                slope = t.let("slope", scale, changes=True)
+            self.masked(s, at, row, key, slope)
+        score: Expression = t.at(s, at) if self.masks else Infix("*", t.at(s, at), scale)
+        for array in numbers:
+            score = Infix("-", score, Load(Access(array, line), self.dtype))
+        t.set(s, at, self.exp(score))
+        if (test := self.outside(row, key)) is not None:
+            with t.only(test):
+                t.set(s, at, zero)
+        delta = Load(Access(deltas, line if self.by_keys else r), self.dtype)
+        found = Infix("*", Infix("*", t.at(s, at), Infix("-", t.at(d, at), delta)), slope or scale)
+        t.set(d, at, found if slope is None else Select(Infix("==", slope, zero), zero, found))      # (weights may be NaN)
+
+    def row_values(self, flat: Buffer, g: Buffer, given: Buffer, weights: Array, numbers: list[Array], deltas: Array) -> None:
+        """The rows' numbers that the forward kernel left, and what a row's weights times their gradients add up to: products of result
+        and cotangent."""
+        w, t, L, V = self.writer, self.t, self.length, self.width
+        pitch = self.other + PAD
+        with t.each(r=self.rows) as (r,):
+            row = w.indexed("row", self.head * L + t.clipped("line", self.i0 + t.line(r), L))
+            p = t.let("p", t.literal(0.0), changes=True)
+            with t.loop("e", t.x, V, t.X) as e:
+                w.update(p, "+", Infix("*", *(Load(Access(x, row * V + e), self.dtype) for x in (flat, g))))
+            w.store(Access(weights, t.line(r) * pitch + t.x), p)
+            with t.only(Infix("==", w.at(t.x), 0)):
+                for number, array in enumerate(numbers):
+                    w.store(Access(array, t.line(r)), Load(Access(flat, row + self.heads * L * (V + number)), self.dtype))
+        w.barrier()
+        with t.each(r=self.rows) as (r,):
+            t.across(weights, pitch, r, t.literal(0.0), lambda share, sum_: Infix("+", sum_, share), deltas)
+            row = self.i0 + t.line(r)
+            with t.only(self.first(row), Infix("==", w.at(self.part), 0) if self.part.terms else None):
+                w.store(Access(given, self.head * L + bounded(row, 0, L)), t.at(deltas, r))
+        w.barrier()
+
+
+class _Ranges(_OnGPU):
+    """What the parts of the keys left, put together in order: (x, y) items do element x, and where these are few every Yth part."""
+
+    def kernel(self, given: Temp, parts: int) -> Kernel:
+        elements, rows = self.heads * self.length * self.width, self.heads * self.length
         size, down = self.target.group(tuning().group), 8
         if elements >= full(self.target) or parts < down or size < 4 * down:
             down = 1
-        across = size // down
-        result = self.result()
-        emit = Text(self.context.entry(self.group), f"Puts {parts} ranges of the keys together.", (), ATTENTION_ON_GPU.__contains__,
-                    group=(across, down), cooperates=True)
-        for name in ("tops", "weights") if down > 1 else ():
-            self.local(emit, name, across * down)
-        emit("const int x = get_local_id(0), y = get_local_id(1);")
-        emit(f"const {index} unit = get_global_id(0), at = {f'min(unit, ({index}){elements - 1})' if elements % across else 'unit'};")
-        emit(f"const {index} row = at / {self.width};")
-        emit(f"__global const {scalar} *highs = in_parts + {parts * elements} + row, *sums = highs + {parts * rows};")
-        emit(f"{scalar} top = {least}, sum = {zero}, o = {zero};")
-        emit(f"for (int part = 0; part < {parts}; part++) top = highs[part * {rows}] > top ? highs[part * {rows}] : top;")
-        emit(f"const {scalar} high = top == {least} ? {zero} : top;")
-        emit(f"for (int part = {'y' if down > 1 else '0'}; part < {parts}; part += {down}) {{")
-        emit(f"const {scalar} p = {self.exp(f'highs[part * {rows}] - high')};")
-        emit(f"sum += p * sums[part * {rows}];")
-        emit(f"o += p * in_parts[part * {elements} + at];")
-        emit("}")
+        w, across = self.writer, size // down
+        t = self.t = GroupBlocks(w, self.dtype, across, down, 1, lambda size: size)
+        source, result = w.buffer(given, "in_parts", self.dtype, "const"), self.result()
+        shares = [t.local(name, across * down) for name in ("tops", "weights")] if down > 1 else []
+        t.start()
+        unit = t.number("unit", ceil_div(elements, across) * across, 0, "global")
+        at = t.clipped("at", unit, elements)
+        row = w.indexed("row", at // self.width)
+        zero, least = t.literal(0.0), t.literal(float("-inf"))
+        top, total, o = (t.let(name, x, changes=True) for name, x in (("top", least), ("sum", zero), ("o", zero)))
+
+        def of_part(part: Index, number: int) -> Load:
+            return Load(Access(source, part * rows + row + parts * (elements + number * rows)), self.dtype)
+
+        with t.loop("part", ZERO, parts, 1) as part:
+            w.assign(top, Select(Infix(">", of_part(part, 0), top), of_part(part, 0), top))
+        high = t.let("high", Select(Infix("==", top, least), zero, top))
+        with t.loop("part", t.y, parts, down) as part:
+            p = t.let("p", self.exp(Infix("-", of_part(part, 0), high)))
+            w.update(total, "+", Infix("*", p, of_part(part, 1)))
+            w.update(o, "+", Infix("*", p, Load(Access(source, part * elements + at), self.dtype)))
         if down > 1:
-            emit(f"tops[y * {across} + x] = sum;")
-            emit(f"weights[y * {across} + x] = o;")
-            emit("barrier(CLK_LOCAL_MEM_FENCE);")
-            emit("sum = tops[x];")
-            emit("o = weights[x];")
-            emit(f"for (int r = 1; r < {down}; r++) {{")
-            emit(f"sum += tops[r * {across} + x];")
-            emit(f"o += weights[r * {across} + x];")
-            emit("}")
-        self.nothing(emit, "top", "sum")
-        emit(f"if ({' && '.join(['y == 0'] * (down > 1) + [f'unit < {elements}'])}) {{")
-        emit(f"{result}[at] = o / sum;")
-        self.rows_numbers(emit, str(result), f"at % {self.width} == 0", "row", "top", "sum")
-        emit("}")
-        moved = (parts + 1) * (elements + 2 * rows) * self.dtype.itemsize
-        emit.parameters = given.buffer("in_parts", "const"), result
-        kernel = emit.kernel((ceil_div(elements, across) * across, down), (across, down), 4 * parts * elements, moved)
-        return replace(kernel, helpers=frozenset(self.helpers))
-
-    def backward(self, temp: Temp) -> Kernel:
-        q, k, v, flat, g = self.operands()
-        out, L, S, E, V, H = self.result(), self.length, self.keys, self.size, self.width, self.heads
-        what = f"k and v by {self.own} keys, {self.other} rows" if self.by_keys else f"q by {self.own} rows, {self.other} keys"
-        emit = self.written(f"The gradient of attention of {L} rows to {S} keys{self.kinds}: that of {what} at a time.")
-        zero = self.number(0.0)
-        given = temp.buffer("row_deltas", "const" if self.by_keys else "out")
-        self.writer.params[temp] = given
-        for name, lines, size in (("own", self.own, E), ("own2", self.own, V), ("others", self.other, E), ("others2", self.other, V)):
-            self.local(emit, name, lines * self.pitch(size))
-        self.local(emit, "weights", self.own * self.weights_pitch)
-        rows = self.statistics
-        for name in (*rows, "deltas") if self.by_keys else rows:
-            self.local(emit, name, self.other if self.by_keys else self.own)       # of rows, which all items of a row read
-        self.begin(emit)
-        first, total, other_first, other_total = ("j0", S, "i0", L) if self.by_keys else ("i0", L, "j0", S)
-        own_head, other_head = (self.key_head, "head") if self.by_keys else ("head", self.key_head)
-        for name, source, size in (("own", k if self.by_keys else q, E), ("own2", v if self.by_keys else g, V)):
-            self.fetch(emit, name, str(source), self.own, first, total, size, head=own_head)
-        if not self.by_keys:
-            self.row_values(emit, str(flat), str(g), str(given))
-        self.zeros(emit, self.vector, "o", self.rows * self.chunks(E))
-        if self.by_keys:
-            self.zeros(emit, self.vector, "o2", self.rows * self.chunks(V))
-        begin = f"j0 / {self.other} * {self.other}" if self.by_keys and self.causal else "0"
-        stop = f"min({S}, i0 + {self.own})" if self.causal and not self.by_keys else str(other_total)
-        with self.blocks(emit, other_first, begin, stop):
-            for name, source, size in (("others", q if self.by_keys else k, E), ("others2", g if self.by_keys else v, V)):
-                self.fetch(emit, name, str(source), self.other, other_first, other_total, size, head=other_head)
-            if self.by_keys:
-                emit(f"for (int unit = item; unit < {self.other}; unit += {self.X * self.Y}) {{")
-                emit(f"const int row = min(i0 + unit, {L - 1});")
-                for number, name in enumerate(rows):
-                    emit(f"{name}[unit] = {flat}[{H * L * (V + number)} + head * {L} + row];")
-                emit(f"deltas[unit] = {given}[head * {L} + row];")
-                emit("}")
-            emit("barrier(CLK_LOCAL_MEM_FENCE);")
-            self.dots(emit, "s", "own", "others", E)
-            self.dots(emit, "d", "own2", "others2", V)
-            with self.counting(emit, "r", self.rows) as r, self.counting(emit, "n", 4) as n:
-                at = f"{r} * 4 + {n}"
-                row, key = f"i0 + {self.line(r)}", f"j0 + {self.column(n)}"
-                if self.by_keys:
-                    row, key = f"i0 + {self.column(n)}", f"j0 + {self.line(r)}"
-                logs = " - ".join(f"{name}[{self.column(n) if self.by_keys else self.line(r)}]" for name in rows)
-                deltas = f"deltas[{self.column(n)}]" if self.by_keys else f"delta[{r}]"
-                factor = f" * {self.number(self.scale)}"
-                slope = "slope" if any(mask.fill is not None for mask in self.masks) else ""
-                if self.masks:
-                    emit(f"s[{at}] *= {self.number(self.scale)};")
-                    if slope:
-                        emit(f"{self.scalar} slope = {self.number(self.scale)};")
-                    self.mask(emit, f"s[{at}]", row, key, slope)
-                emit(f"s[{at}] = {self.exp(f's[{at}]{factor * (not self.masks)} - {logs}')};")
-                tests = self.outside(row, key)
-                if tests:
-                    emit(f"if ({' || '.join(tests)}) s[{at}] = {zero};")
-                if slope:                                          # (weights may be NaN, where a row sees nothing)
-                    emit(f"d[{at}] = slope == {zero} ? {zero} : s[{at}] * (d[{at}] - {deltas}) * slope;")
-                else:
-                    emit(f"d[{at}] = s[{at}] * (d[{at}] - {deltas}){factor};")
-            if self.by_keys:
-                self.put(emit, "s")
-                self.add(emit, "o2", "others2", V)
-                emit("barrier(CLK_LOCAL_MEM_FENCE);")
-            self.put(emit, "d")
-            self.add(emit, "o", "others", E)
-            emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        start = self.node.attrs["parts"] * H * L * E
-        self.out(emit, str(out), start if self.by_keys else 0, first, total, E, "o[{at}]")
-        if self.by_keys:
-            self.out(emit, str(out), start + self.parts * H * S * E, first, total, V, "o2[{at}]")
-        return self.done(emit, self.work(4 if self.by_keys else 3))
-
-    @property
-    def statistics(self) -> tuple[str, ...]:
-        """The rows' numbers that the forward kernel left: what is subtracted from scores."""
-        return ("tops", "logs") if self.masks else ("logs",)
-
-    def put(self, emit: Text, name: str) -> None:
-        """An item's share into `weights`, for all to see."""
-        with self.counting(emit, "r", self.rows) as r, self.counting(emit, "n", 4) as n:
-            emit(f"weights[{self.line(r)} * {self.weights_pitch} + {self.column(n)}] = {name}[{r} * 4 + {n}];")
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
-
-    def row_values(self, emit: Text, flat: str, g: str, given: str) -> None:
-        """`statistics` of lines, and delta[r]: what a row's weights times their gradients add up to, products of result and cotangent."""
-        L, V = self.length, self.width
-        emit(f"{self.scalar} delta[{self.rows}];")
-        with self.counting(emit, "r", self.rows) as r:
-            emit("{")
-            emit(f"const {self.writer.index} row = head * {L} + min(i0 + {self.line(r)}, {L - 1});")
-            emit(f"{self.scalar} p = {self.number(0.0)};")
-            emit(f"for (int e = x; e < {V}; e += {self.X}) p += {flat}[row * {V} + e] * {g}[row * {V} + e];")
-            emit(f"weights[{self.line(r)} * {self.weights_pitch} + x] = p;")
-            for number, name in enumerate(self.statistics):
-                emit(f"if (x == 0) {name}[{self.line(r)}] = {flat}[{self.heads * L * (V + number)} + row];")
-            emit("}")
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        with self.counting(emit, "r", self.rows) as r:
-            emit(f"delta[{r}] = {self.number(0.0)};")
-            with self.counting(emit, "n", self.X) as n:
-                emit(f"delta[{r}] += weights[{self.line(r)} * {self.weights_pitch} + {n}];")
-            test = " && ".join(["x == 0", *[f"i0 + {self.line(r)} < {L}"] * (L % self.own > 0), *["part == 0"] * (self.parts > 1)])
-            emit(f"if ({test}) {given}[head * {L} + i0 + {self.line(r)}] = delta[{r}];")
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+            for x, share in zip((total, o), shares, strict=True):
+                w.store(Access(share, t.y * across + t.x), x)
+            w.barrier()
+            for x, share in zip((total, o), shares, strict=True):
+                w.assign(x, Load(Access(share, t.x), self.dtype))
+            with t.loop("r", constant(1), down, 1) as r:
+                for x, share in zip((total, o), shares, strict=True):
+                    w.update(x, "+", Load(Access(share, r * across + t.x), self.dtype))
+        self.nothing(top, total)
+        with t.only(Infix("==", w.at(t.y), 0) if down > 1 else None, t.less(unit, elements)):
+            w.store(Access(result, bounded(unit, 0, elements)), Infix("/", o, total))
+            self.rows_numbers(result, Infix("==", w.at(at % self.width), 0), row, top, total)
+        made = self.finish((ceil_div(elements, across) * across, down), (across, down), f"Puts {parts} ranges of the keys together.", 0)
+        made.flops, made.bytes = 4 * parts * elements, (parts + 1) * (elements + 2 * rows) * self.dtype.itemsize
+        return made

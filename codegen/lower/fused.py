@@ -11,13 +11,14 @@ from tracegrad.codegen.kernel.guards import Reads, branches
 from tracegrad.codegen.kernel.index import Index, Var, bounded, constant, ravel
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access
+from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile import gpu, matrix
 from tracegrad.codegen.tile.program import Element, Place, Program
 from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import is_half
+from tracegrad.support.dtypes import DType, is_half
 from tracegrad.support.plan import Plain
 
 # An index map: which element of a node is at indices along axes, and what has to hold for it to be there. It may declare variables.
@@ -113,6 +114,16 @@ class Fused:
                 self.writer.store(Access(buffer, place.at, each=value.lanes), value)
 
             return Element((), lambda: Load(place, temp.dtype), write, place)
+
+        return find
+
+    def array(self, name: str, dtype: DType, shape: Sequence[int]) -> Place:
+        """Elements of an array of a work-item's own."""
+        array = self.writer.array(self.writer.own(name), ctype(dtype), prod(shape), reserved=True)
+
+        def find(*at: Index) -> Element:
+            place = Access(array, ravel(at, shape))
+            return Element((), write=lambda value: self.writer.store(Access(array, place.at, each=value.lanes), value), access=place)
 
         return find
 

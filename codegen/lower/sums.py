@@ -14,7 +14,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Local, Select, Splat, whole
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Local, Splat, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound
@@ -31,7 +31,7 @@ def adds(r: Node) -> bool:
     return bool(fn.linear) and dtype_kind(r.dtype) == "f"
 
 
-_FEW = 4             # blocks whose sums are added up as they are: equal ones are so without rounding
+_FEW = 8             # blocks whose sums are added up as they are: equal ones are off by 5e-8 then
 
 
 def is_long(steps: int) -> bool:
@@ -130,19 +130,20 @@ class LongSum:
 
 
 class ColumnSums:
-    """Sums over columns that memory holds, element by element: of long ones, what they have of a block, and before it."""
+    """Sums over columns that memory holds, element by element: of long ones, what they have of a block, and before it.
 
-    def __init__(self, ev: Evaluator, r: Node, here: Storage, long: bool) -> None:
+    blocks: how many there are. Of few the sums are added up as they are, of many to what rounding lost as well.
+    """
+
+    def __init__(self, ev: Evaluator, r: Node, here: Storage, blocks: int) -> None:
         self.ev, self.r, self.here = ev, r, here
-        self.before: tuple[Storage, Storage] | None = None
-        if long and adds(r):
-            total, low = (Storage(Temp(name, r, r.aval.size, r.dtype), "out") for name in ("sums", "sums_low"))
-            self.before = total, low
+        names = ("sums", "sums_low")[:1 + (blocks > _FEW)] if blocks > 1 and adds(r) else ()
+        self.before = [Storage(Temp(name, r, r.aval.size, r.dtype), "out") for name in names]
 
     def begin(self, at: Index, value: Expression) -> None:
         """What the first row makes, or nothing yet."""
         self.ev.store(self.here, self.r, at, value)
-        for each in self.before or ():
+        for each in self.before:
             self.ev.store(each, self.r, at, Literal(0, self.r.dtype))
 
     def add(self, at: Index, value: Expression) -> None:
@@ -151,20 +152,22 @@ class ColumnSums:
 
     def flush(self, at: Index) -> None:
         """A block ends: the next starts anew."""
-        if self.before is not None:
+        if self.before:
             for each, value in zip(self.before, self._added(at), strict=True):
                 self.ev.store(each, self.r, at, value)
             self.ev.store(self.here, self.r, at, Literal(0, self.r.dtype))
 
     def finish(self, at: Index) -> None:
         """All of it."""
-        if self.before is not None:
-            self.ev.store(self.here, self.r, at, self.ev.op(_whole, list(self._added(at)), self.r.dtype, self.r.dtype, {}))
+        if self.before:
+            found = self._added(at)
+            whole = self.ev.op(_whole, found, self.r.dtype, self.r.dtype, {}) if len(found) > 1 else found[0]
+            self.ev.store(self.here, self.r, at, whole)
 
-    def _added(self, at: Index) -> tuple[Expression, Expression]:
-        assert self.before is not None
-        total, low = (self._load(each, at) for each in self.before)
-        return _added(self.ev, self.r, total, low, self._load(self.here, at))
+    def _added(self, at: Index) -> list[Expression]:
+        total, *low = [self._load(each, at) for each in self.before]
+        more = self._load(self.here, at)
+        return list(_added(self.ev, self.r, total, low[0], more)) if low else [Infix("+", total, more)]
 
     def _load(self, stored: Storage, at: Index) -> Local:
         return self.ev.load(self.r, stored, at, (), written=True)
@@ -192,10 +195,8 @@ def in_blocks(
             loops.enter_context(w.loop(block, start, stop, many))
             for one in of:
                 loops.callback(flush, one)
-            a, limit = w.at(block.index + many), bound(stop).value
-            upto = Bound(Select(Infix("<", a, limit), a, limit), ZERO, block.index + many, top)
+            stop = w.block_end(w.unique("block_end"), block, many, start, stop, top)
             start = at = block.index
-            stop = w.bounding(w.unique("block_end"), top, upto)
         with w.loop(var, at + offset, stop, step, whole, known):
             yield
 

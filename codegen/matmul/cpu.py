@@ -23,8 +23,24 @@ from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, index_type, 
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.gpu import Product
 from tracegrad.codegen.tile import cpu as tile
-from tracegrad.codegen.tile import program
-from tracegrad.codegen.tile.program import Add, Axis, Digit, Dot, Element, Fold, Held, Loop, Place, Program, Step, Store, Tile, Zeros
+from tracegrad.codegen.tile import packing, program
+from tracegrad.codegen.tile.program import (
+    Add,
+    Axis,
+    Digit,
+    Dot,
+    Element,
+    Fold,
+    Held,
+    Loop,
+    Place,
+    Program,
+    Step,
+    Store,
+    Tile,
+    Zeros,
+    digits,
+)
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
@@ -233,7 +249,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
         first = w.indexed("k0", w.item(w.own("chunk"), ceil_div(p.k, chunk), 1).index * chunk)
         last = w.bounding(w.own("k1"), p.k, clipped_at(first + chunk, p.k, p.k % chunk > 0)).index
         w.bind(next(iter(last.vars)))
-    tile.pack(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
+    packing.pack(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
     what = f"{'rows' if lines.name == 'a' else 'columns'} of {lines.name.upper()}"
     how = f"k-major, {block}x{block} transposed at a time" if block > 1 else "k-major"
     about, note, moved = f"Packs the {what} in panels of {panel} ({how}).", f"packs {lines.name} for {p.name}", 2 * temp.size
@@ -312,8 +328,8 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     down, across = ceil_div(x.m, rows), ceil_div(x.n, columns)
     stored = rows * ceil_div(columns, width) * width
     batch, part = Axis("b", p.batch, (Digit(Held.GLOBAL, p.batch, 2),)), Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),))
-    i = Axis("j" if x.swapped else "i", x.m, _digits(down, high, rows, 1))
-    j = Axis("i" if x.swapped else "j", x.n, _digits(across, wide, columns, 0), width)
+    i = Axis("j" if x.swapped else "i", x.m, digits(down, high, rows, 1))
+    j = Axis("i" if x.swapped else "j", x.n, digits(across, wide, columns, 0), width)
     k = Axis("k", p.k, (), along)
     sums = Temp(f"{p.name}_sums", p.result, p.batch * down * across * stored, p.dtype)
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n, *([sums.size] if depth else [])))
@@ -355,11 +371,6 @@ def _by_columns(partial: Place) -> Place:
         return Element((), write=write)
 
     return find
-
-
-def _digits(count: int, several: int, size: int, dim: int) -> tuple[Digit, ...]:
-    """Of the work-item, of the tile that it does, of the register."""
-    return Digit(Held.GLOBAL, ceil_div(count, several), dim), Digit(Held.TILE, several), Digit(Held.REGISTER, size)
 
 
 def _deep_block(x: Problem, rows: int, columns: int, depth: int) -> tuple[int, int]:

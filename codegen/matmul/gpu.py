@@ -103,7 +103,7 @@ def kernels(p: Product) -> list[Kernel]:
     if p.k == 0:
         return [_total(p, 0, None)]
     layout = _layout(p)
-    parts = _parts(p, layout)
+    parts = max(_parts(p, layout), ceil_div(p.k, _most(layout)))
     if parts == 1:
         return [_product(p, layout, 1, None)]
     parts = ceil_div(p.k, _length(p, layout, parts))                         # none of them is empty
@@ -117,6 +117,11 @@ def _parts(p: Product, layout: Layout) -> int:
     full = max(1, p.target.groups(size) // 2) if _is_thin(p) else held(p.target, size)
     parts = parts_of_k(p.k, layout.groups, full)
     return 1 if 2 * layout.groups >= full or parts < 2 or p.flops < tuning().split_flops else parts
+
+
+def _most(layout: Layout) -> int:
+    """How much of k a work-item adds up at most: what two levels of accumulators take. (Matrix instructions round as they do.)"""
+    return tuning().product_steps * tuning().product_blocks * layout.k.held(Held.ITEM) if layout.by is None else 1 << 40
 
 
 def parts_of_k(k: int, groups: int, full: int) -> int:

@@ -8,84 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
+from math import prod
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Joined, Lanes, Local, Splat, Vector
-from tracegrad.codegen.kernel.expressions import Load as Read
+from tracegrad.codegen.kernel.expressions import Array, Expression, Infix, Lanes, Literal, Local, Splat, Vector
 from tracegrad.codegen.kernel.expressions import Zeros as Nothing
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, unravel
-from tracegrad.codegen.kernel.statements import Access, Bound, Declare, bound, clipped_at
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant, unravel
+from tracegrad.codegen.kernel.statements import Access, BoundLike, If, clipped_at
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, pieces
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Place, Program, Store, Tile, Zeros
-from tracegrad.support.dtypes import DType
+from tracegrad.codegen.tile.program import Add, Axis, Dot, Fill, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
+from tracegrad.codegen.tile.registers import (
+    added,
+    held,
+    joined,
+    let,
+    numbered,
+    offsets_of,
+    read,
+    registers_of,
+    rows_of,
+    running,
+    start_of,
+    write,
+)
+from tracegrad.codegen.tile.stored import Piece, Stored
+from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
-
-Piece = tuple[int, Expression]                # where in a tile's row some lanes belong, and these
 
 
 def written(w: Writer, program: Program) -> None:
     """Writes the program's statements."""
     _Tiles(w, program).run()
-
-
-def pack(
-    w: Writer, source: Place, to: Place, where: tuple[Index, Index], lines: tuple[int, int], k: tuple[Index, Index, int], block: int
-) -> None:
-    """Copies a panel of lines: `source` has them at (batch, line, k), `to` at (batch, panel, k, place in it). where: batch and panel.
-
-    lines: how many there are, and of a panel; k: where it begins and ends, and how much there is in all. block: so many of as many lines
-    are read as vectors, and transposed.
-    """
-    (b, number), (count, panel), (first, last, size) = where, lines, k
-    line0 = _start(w, "line0", count, panel, number)
-    if block > 1:
-        at = Var(w.own("k"), size)
-        with w.loop(at, first, last, block, whole=True), ExitStack() as inside:
-            line = _counted(w, inside, "line", panel, block)
-            rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
-            for n, value in enumerate(transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
-                _write(to(b, number, at.index + n, line), value)
-        first = last // block * block
-    if size % block or block == 1:
-        with w.scope():
-            at = Var(w.own("k"), size)
-            with w.loop(at, first, last), ExitStack() as inside:
-                line = _counted(w, inside, "line", panel, 1)
-                found = source(b, line0 + line, at.index)
-                assert found.read is not None
-                _write(to(b, number, at.index, line), found.read())
-
-
-def _counted(w: Writer, inside: ExitStack, name: str, count: int, step: int) -> Index:
-    """A loop over 0..count-1 in steps, the last one early; if there is one step, 0."""
-    if count == step:
-        return ZERO
-    var = Var(w.own(name), count)
-    inside.enter_context(w.loop(var, 0, count, step))
-    if count % step == 0:
-        return var.index
-    at = Var(w.own("at"), count - step + 1)
-    w.add(Declare(at, f"const {w.index}", w.least(var, count - step), bound=Bound(w.at(var), ZERO, var.index, count - step)))
-    w.bind(at)
-    return at.index
-
-
-def transposed(w: Writer, rows: Sequence[Expression]) -> list[Local]:
-    """The transpose of a square of vectors, as many as each has lanes (a power of two).
-
-    A stage puts the even lanes of neighbouring rows into one of the first half, and the odd ones into one of the second: of row and lane
-    number, the lowest bits trade places.
-    """
-    half = len(rows) // 2
-    values = [_let(w, f"c0_{n}", row) for n, row in enumerate(rows)]
-    for stage in range(1, len(rows).bit_length()):
-        made = {}
-        for n in range(half):
-            a, b = values[2 * n:2 * n + 2]
-            for place, which in ((n, "even"), (n + half, "odd")):
-                made[place] = _let(w, f"c{stage}_{place}", Joined(Lanes(a, which), Lanes(b, which)))
-        values = [made[n] for n in range(len(rows))]
-    return values
 
 
 class _Tiles:
@@ -97,15 +51,26 @@ class _Tiles:
         self.numbers: dict[Axis, Index] = {}
         self.starts: dict[Axis, Index] = {}
         self.lasts: dict[Axis, Index] = {}                   # where the tiles of an item end, along an axis
+        self.counts: dict[Axis, Index] = {}                  # how many of an axis there are, if not always all
+        self.open: dict[Axis, Index] = {}                    # the indices of the loops that are open,
+        self.known: dict[Axis, int] = {}                     # and how many of the first lanes along them were added up before
+        self.blocks: dict[Axis, list[int]] = {}              # the lengths of the blocks that loops are cut into, the longest first
+        self.levels: list[list[Local]] = []                  # the accumulators, and those that take what these have of blocks
         self.vectors: dict[Tile, dict[tuple[int, ...], Local]] = {}      # of a tile's registers, by where they are in it
         self.loads: dict[Tile, Load] = {}
-        self.summed: dict[Tile, list[list[tuple[int, Local]]]] = {}      # a tile's rows, of which lanes were added up
+        self.summed: dict[Tile, dict[tuple[int, ...], list[tuple[int, Local]]]] = {}      # a tile's rows, of which lanes were added up
+        stored = [step.tile.axes for step in program.steps if isinstance(step, Store)]
+        self.numbered = [axis for axes in stored for axis in axes if axis.of is not None]
 
     def run(self) -> None:
         self.count_items()
-        axes = [axis for axis in self.program.axes if _tile(axis) > 1 or axis.held(Held.TILE) > 1]
+        axes = [axis for axis in self.program.axes if registers_of(axis) > 1 or axis.held(Held.TILE) > 1]
         for axis in axes:
             self.share(axis)
+        for step in self.program.steps:
+            if isinstance(step, Fill):
+                with self.w.scope():
+                    self.fill(step, ())
         loops = [step for step in self.program.steps if isinstance(step, Loop)]
         with ExitStack() as inside:
             deep = next((loop for loop in loops if loop.depth), None)
@@ -116,21 +81,27 @@ class _Tiles:
                 part = first.index, self.end(deep, first.index, deep.depth)
             elif loops:
                 part = self.part(loops[0])
+            self.count(axes)
+            for axis in self.program.axes:
+                if axis not in axes:
+                    self.begin(axis, 0)
             for axis in axes:
                 self.tile(axis, inside)
+                self.count(axes[axes.index(axis) + 1:])
             for step in self.program.steps:
                 if isinstance(step, Zeros):
-                    self.zeros(step.tile, loops)
+                    self.zeros(step.tile)
                 elif isinstance(step, Loop):
                     assert part is not None
-                    self.loop(step, *part)
+                    self.nest(step, *part)
                 elif isinstance(step, Fold):
                     assert part is not None
-                    self.fold(step, loops, *part)
-                elif deep is None:
+                    self.fold(step, *part)
+                elif isinstance(step, Store) and deep is None:
                     self.store(step)
-                else:
+                elif isinstance(step, Store):
                     assert part is not None
+                    assert deep is not None
                     self.keep_or_store(deep, step, part[1])
 
     # -- work-items and tiles
@@ -143,7 +114,7 @@ class _Tiles:
             number = ZERO
             if several:
                 axis = several[0]
-                ending = "_part" if axis.held(Held.TILE) > 1 else "_tile" if _tile(axis) > 1 else ""
+                ending = "_part" if axis.held(Held.TILE) > 1 else "_tile" if registers_of(axis) > 1 else ""
                 number = self.w.item(self.w.own("item" if len(several) > 1 else axis.name + ending), count, dim).index
             for (axis, _), x in zip(digits, unravel(number, [a.digits[n].count for a, n in digits]), strict=True):
                 self.items[axis] = self.w.indexed(axis.name, x) if len(several) > 1 else x
@@ -152,36 +123,61 @@ class _Tiles:
         """Declare where the tiles of an item end, if that is no number."""
         several = axis.held(Held.TILE)
         if axis.held(Held.GLOBAL) > 1 and several > 1:
-            end, count = (self.items[axis] + 1) * several, ceil_div(axis.size, _tile(axis))
+            end, count = (self.items[axis] + 1) * several, ceil_div(axis.size, registers_of(axis))
             last = self.w.bounding(self.w.own(f"last_{axis.name}_tile"), count, clipped_at(end, count, count % several > 0))
             self.w.bind(last)
             self.lasts[axis] = last.index
 
+    def count(self, later: Sequence[Axis]) -> None:
+        """Declare how many iterations loops have, of those that depend on no later axis."""
+        for loop in self.program.loops:
+            if loop.count is not None and loop.axis not in self.counts and not any(axis in later for axis in loop.of):
+                found = loop.count(*[self.at(axis) for axis in loop.of])
+                self.counts[loop.axis] = constant(loop.axis.size) if found is None else found.index
+
     def tile(self, axis: Axis, inside: ExitStack) -> None:
         """The loop over an item's tiles along an axis, and where the tile begins."""
-        size, several, item = _tile(axis), axis.held(Held.TILE), self.items.get(axis, ZERO)
+        size, several, item = registers_of(axis), axis.held(Held.TILE), self.items.get(axis, ZERO)
         count = ceil_div(axis.size, size)
         if several > 1 and count > 1:
-            number = Var(self.w.own(f"{axis.name}_tile"), count)
+            number = Var(self.w.own(f"{axis.name}_tile" if size > 1 else axis.name), count)
             inside.enter_context(self.w.loop(number, item * several, self.lasts.get(axis, constant(count))))
             item = number.index
         self.numbers[axis] = item
         folded = any(isinstance(step, Fold) and step.tile.axes[-1] is axis for step in self.program.steps)
         lanes = pieces(0, size)[0][1] if folded else axis.lanes
-        self.starts[axis] = item if size == 1 else _start(self.w, axis.name, axis.size, size, item, lanes)
+        self.starts[axis] = item if size == 1 else start_of(self.w, axis.name, axis.size, size, item, lanes)
+        for offset in range(size):
+            self.begin(axis, offset, str(offset) if size > 1 else "")
 
-    def at(self, axis: Axis, offset: int | Index = 0) -> Index:
-        """The index along an axis, of the register there."""
-        return self.starts.get(axis, self.items.get(axis, ZERO)) + offset
+    def begin(self, axis: Axis, offset: int | Index, ending: str = "") -> None:
+        """Declare where the tiles begin that are numbered along `axis`, of the one `offset` behind the first."""
+        for a in self.numbered:
+            if a.of is not None and a.of[0] is axis:
+                number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, registers_of(a))
+                self.numbers[numbered(a, offset)] = number
+                lanes = 1 if a.apart else a.lanes
+                self.starts[numbered(a, offset)] = start_of(self.w, a.name + ending, a.size, registers_of(a), number, lanes)
+
+    def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index:
+        """The index along an axis, of the register there; number: of the tile, if that is another axis' register."""
+        if axis.of is not None:
+            axis = numbered(axis, number)
+        return self.open.get(axis, self.starts.get(axis, self.items.get(axis, ZERO))) + offset
 
     def number(self, axis: Axis) -> Index:
         return self.numbers.get(axis, self.items.get(axis, ZERO))
 
     @contextmanager
-    def only(self, axis: Axis, otherwise: bool = False) -> Iterator[None]:
+    def only(self, axis: Axis, otherwise: bool = False, number: int | Index = 0) -> Iterator[None]:
         """Where the tile does not begin early, or else where it does: what is computed of where it begins is computed here."""
-        start, right = self.starts[axis], self.number(axis) * _tile(axis)
-        with self.w.otherwise() if otherwise else self.w.branch(Infix("==", self.w.at(start), self.w.at(right))):
+        start = self.at(axis, 0, number)
+        tile = self.number(axis if axis.of is None else numbered(axis, number))
+        if any(atom.base is not None for atom, _ in tile.terms):                 # a quotient, or what is left of one, takes longer
+            test = Infix("<", self.w.at(start), axis.size - registers_of(axis))
+        else:
+            test = Infix("==", self.w.at(start), self.w.at(tile * registers_of(axis)))
+        with self.w.otherwise() if otherwise else self.w.branch(test):
             self.bind_starts()
             yield
 
@@ -190,27 +186,65 @@ class _Tiles:
             for var in start.vars:
                 self.w.bind(var)
 
+    # -- arrays that are filled
+
+    def fill(self, step: Fill, at: tuple[Index, ...], zeros: bool = False) -> None:
+        """The loops over the axes behind those whose indices are known; zeros: there is nothing to read."""
+        if len(at) == len(step.axes):
+            read = step.source(*at).read if not zeros else None
+            to = step.to(*at)
+            write(to, read() if read is not None else Nothing(step.dtype))
+            return
+        axis = step.axes[len(at)]
+        if axis in self.items:
+            self.fill(step, (*at, self.items[axis]), zeros)
+            return
+        if registers_of(axis) > 1 or axis.size == 1:
+            for n in range(axis.size):
+                self.fill(step, (*at, constant(n)), zeros)
+            return
+        inside = range(axis.size) if zeros or step.inside is None else step.inside(axis, at)
+        last = len(at) == len(step.axes) - 1
+        if last or len(inside) in (0, axis.size):
+            parts = (range(inside.start), inside, range(inside.stop, axis.size)) if len(inside) else (range(axis.size),)
+            for part in parts:
+                self.filled(step, at, part, zeros or part is not inside)
+            return
+        var = Var(self.w.own(axis.name), axis.size)
+        with self.w.loop(var, 0, axis.size):
+            tests = [Infix(">=", self.w.at(var), inside.start)] * (inside.start > 0)
+            tests += [Infix("<", self.w.at(var), inside.stop)] * (inside.stop < axis.size)
+            with self.w.branch(tests[0] if len(tests) == 1 else Infix("&&", *tests)), self.w.scope():
+                self.w.bind(var)
+                self.fill(step, (*at, var.index))
+            with self.w.otherwise(), self.w.scope():
+                self.w.bind(var)
+                self.fill(step, (*at, var.index), True)
+
+    def filled(self, step: Fill, at: tuple[Index, ...], part: range, zeros: bool) -> None:
+        """A part of an axis: a loop, if it is not one element."""
+        if len(part) == 1:
+            self.fill(step, (*at, constant(part.start)), zeros)
+        elif part:
+            with self.w.scope():
+                var = Var(self.w.own(step.axes[len(at)].name), part.stop)
+                with self.w.loop(var, part.start, part.stop):
+                    self.fill(step, (*at, var.index), zeros)
+
     # -- registers
 
-    def spots(self, tile: Tile, without: Axis | None = None) -> list[tuple[int, ...]]:
-        """Where in a tile its registers, or its vectors, begin."""
-        found: list[tuple[int, ...]] = [()]
-        for axis in tile.axes:
-            if axis is not without and _tile(axis) > 1:
-                found = [(*spot, offset) for spot in found for offset in _offsets(axis)]
-        return found
+    def names(self, base: str, tile: Tile, without: Sequence[Axis] = ()) -> Iterator[tuple[tuple[int, ...], str]]:
+        """Where in a tile its registers, or its vectors, begin, each with what to call it: by their numbers."""
+        offsets = [offsets_of(axis) for axis in held(tile) if axis not in without]
+        for numbers in product(*[range(len(found)) for found in offsets]):
+            spot = tuple([found[n] for found, n in zip(offsets, numbers, strict=True)])
+            yield spot, base + "_".join(map(str, numbers))
 
-    def names(self, base: str, tile: Tile, without: Axis | None = None) -> Iterator[tuple[tuple[int, ...], str]]:
-        """The same, each with what to call it: by the numbers of vectors."""
-        axes = [axis for axis in tile.axes if axis is not without and _tile(axis) > 1]
-        for spot in self.spots(tile, without):
-            yield spot, base + "_".join(str(_offsets(axis).index(offset)) for axis, offset in zip(axes, spot, strict=True))
-
-    def zeros(self, tile: Tile, loops: Sequence[Loop]) -> None:
-        lanes = max(axis.lanes for axis in (*tile.axes, *(loop.axis for loop in loops)))
+    def zeros(self, tile: Tile) -> None:
+        lanes = max(prod(axis.lanes for axis in axes) for axes in (tile.axes, [loop.axis for loop in self.program.loops]))
         self.vectors[tile] = {}
         for spot, name in self.names(tile.name, tile):
-            self.vectors[tile][spot] = _let(self.w, name, Nothing(tile.dtype, lanes), changes=True)
+            self.vectors[tile][spot] = let(self.w, name, Nothing(tile.dtype, lanes), changes=True)
 
     # -- loops
 
@@ -227,75 +261,170 @@ class _Tiles:
         self.w.bind(last)
         return last.index
 
+    def nest(self, loop: Loop, first: Index, last: Index) -> None:
+        """A loop, and those in it: no accumulator takes many terms. What it has of a block of a loop is added to one that is of the level
+        above, and it starts anew.
+        """
+        inner = loop
+        while isinstance(inner.body[0], Loop):
+            inner = inner.body[0]
+        into = next(s.into for s in inner.body if isinstance(s, (Dot, Add)))
+        own = list(self.vectors[into].values())
+        self.blocks = {}
+        if dtype_kind(into.dtype) == "f":
+            self.cut(loop, loop.depth or loop.length or loop.axis.size)
+        count = sum(len(lengths) for lengths in self.blocks.values())
+        self.levels = [own, *[[let(self.w, f"{x.name}_sum", Nothing(x.dtype, x.lanes), changes=True) for x in own] for _ in range(count)]]
+        self.loop(loop, first, last)
+        for totals in self.levels[1:]:
+            for local, total in zip(own, totals, strict=True):
+                self.w.update(local, "+", total)
+        if loop.depth:
+            self.add_kept(loop, into, first)
+
+    def cut(self, loop: Loop, length: int) -> tuple[int, int]:
+        """Finds the lengths of the blocks of a loop and of those in it, the longest first; how many terms the highest level has of one
+        iteration after that, and how many it may have.
+        """
+        steps, most = 1, loop.steps or tuning().product_steps
+        if isinstance(loop.body[0], Loop):
+            steps, most = self.cut(loop.body[0], loop.body[0].axis.size)
+        count, block, found = ceil_div(length, loop.axis.lanes), 1, list[int]()
+        while steps * count > most and count > 1 and not loop.written and loop.count is None:
+            several = max(1, most // steps)
+            several = ceil_div(count, ceil_div(count, several))          # about as long, all of them
+            block, count = block * several, ceil_div(count, several)
+            found.insert(0, block)
+            steps, most = 1, tuning().product_blocks
+        self.blocks[loop.axis] = found
+        return steps * count, most
+
     def loop(self, loop: Loop, first: Index, last: Index) -> None:
         w, axis = self.w, loop.axis
-        if loop.depth:
-            self.take_up(loop, next(s.into for s in loop.body if isinstance(s, (Dot, Add))), first)
-        var = Var(w.own(axis.name), axis.size)
-        with w.loop(var, first, last, axis.lanes, axis.lanes > 1, unrolled=0 if axis.lanes > 1 else loop.unrolled and 4):
-            for step in loop.body:
-                if isinstance(step, Load):
-                    self.loads[step.tile] = step
-                else:
-                    self.accumulate(step, axis, var.index)
+        if loop.written or (axis not in self.counts and last == first + axis.lanes):
+            for n in range(axis.size // axis.lanes):
+                self.iteration(loop, first + n * axis.lanes, n, loop.written and axis.size > 1)
+        elif axis.size >= axis.lanes:
+            with self.in_levels(loop, first, self.counts.get(axis, last)) as (begin, stop):
+                var = Var(w.own(axis.name), axis.size)
+                unrolled = 0 if axis.lanes > 1 else loop.unrolled and 4
+                with w.scope(), w.loop(var, begin, stop, axis.lanes, axis.lanes > 1, unrolled=unrolled):
+                    self.body(loop, var.index)
+        if loop.early and axis.size % axis.lanes:
+            self.known[axis] = axis.lanes - axis.size % axis.lanes
+            self.iteration(loop, constant(axis.size - axis.lanes), 0, True)
+            del self.known[axis]
 
-    def accumulate(self, step: Dot | Add, axis: Axis, at: Index) -> None:
+    @contextmanager
+    def in_levels(self, loop: Loop, first: Index, last: Index) -> Iterator[tuple[Index, BoundLike]]:
+        """From where to where the loop goes for one accumulator, in loops over the blocks of which the levels above are made."""
+        w, axis, lengths = self.w, loop.axis, self.blocks[loop.axis]
+        level = len(lengths) + sum(len(self.blocks[inner.axis]) for inner in _in(loop))
+        begin: Index = first
+        stop: BoundLike = last
+        with ExitStack() as inside:
+            for n, length in enumerate(lengths):
+                block = Var(w.own(f"{axis.name}_block"), axis.size)
+                inside.enter_context(w.loop(block, begin, stop, length * axis.lanes))
+                inside.callback(self.flush, level - n)
+                stop = w.block_end(w.own(f"{axis.name}_end"), block, length * axis.lanes, begin, stop, axis.size)
+                begin = block.index
+            yield begin, stop
+
+    def flush(self, level: int) -> None:
+        """A block ends: the accumulators start anew."""
+        for total, local in zip(self.levels[level], self.levels[level - 1], strict=True):
+            self.w.update(total, "+", local)
+            self.w.assign(local, Nothing(local.dtype, local.lanes))
+
+    def iteration(self, loop: Loop, at: Index, n: int, apart: bool) -> None:
+        """Number n of a loop, written out: if there is that. apart: its variables are its own."""
+        count = self.counts.get(loop.axis)
+        test = Infix(">", self.w.at(count), n) if count is not None and count.lo <= n else None
+        if not apart and test is None:
+            self.body(loop, at)
+            return
+        with self.w.scope(), self.w.block(If(test)):
+            self.body(loop, at)
+
+    def body(self, loop: Loop, at: Index) -> None:
+        self.open[loop.axis] = at
+        for step in loop.body:
+            if isinstance(step, Load):
+                self.loads[step.tile] = step
+            elif isinstance(step, Loop):
+                self.loop(step, ZERO, constant(step.axis.size))
+            else:
+                self.accumulate(step)
+        del self.open[loop.axis]
+
+    def accumulate(self, step: Dot | Add) -> None:
         """into += a * b, or x, for all vectors of the tile: those of b are read first, those of a where they are used."""
         into = self.vectors[step.into]
         if isinstance(step, Add):
             for spot, local in into.items():
-                self.w.update(local, "+", self.read(step.x, axis, at, spot))
+                self.w.update(local, "+", self.read(step.x, spot))
             return
-        columns = {spot: _let(self.w, name, self.read(step.b, axis, at, spot)) for spot, name in self.names(step.b.name, step.b, axis)}
+        columns = {spot: let(self.w, name, self.read(step.b, spot)) for spot, name in self.names(step.b.name, step.b)}
         lanes = next(iter(columns.values())).lanes
-        for row, name in self.names(step.a.name, step.a, axis):
-            value = self.read(step.a, axis, at, row)
+        for row, name in self.names(step.a.name, step.a):
+            value = self.read(step.a, row)
+            if self.known:
+                whole = let(self.w, f"{name}_all", value)
+                lanes_of = product(*[[n >= self.known.get(axis, 0) for n in range(axis.lanes)] for axis in step.a.axes if axis.lanes > 1])
+                value = Vector(tuple([Lanes(whole, n) if all(new) else Literal(0, whole.dtype) for n, new in enumerate(lanes_of)]))
             if len(columns) > 1:
-                value = _let(self.w, name, Splat(value, lanes) if value.lanes < lanes else value)
+                value = let(self.w, name, Splat(value, lanes) if value.lanes < lanes else value)
             for spot, vector in columns.items():
                 self.w.update(into[(*row, *spot)], "+", Infix("*", value, vector))
 
-    def read(self, tile: Tile, axis: Axis, at: Index, spot: tuple[int, ...], lanes: int = 0) -> Expression:
+    def read(self, tile: Tile, spot: tuple[int, ...], lanes: int = 0) -> Expression:
         """What is there of a tile that is loaded. lanes: so many, rather than as many as its axes have."""
-        load, offsets = self.loads[tile], iter(spot)
-        indices: list[Index] = []
-        for a in tile.axes:
-            offset = next(offsets) if a is not axis and _tile(a) > 1 else 0
-            if a is load.panels:
-                indices += [self.number(a), constant(offset)]
-            else:
-                indices.append(at if a is axis else self.at(a, offset))
-        found = load.source(*indices)
-        assert found.access is not None
-        return _read(found.access, tile.dtype, lanes or max(a.lanes for a in tile.axes))
+        load, offsets = self.loads[tile], dict(zip(held(tile), spot, strict=True))
+        apart = [axis for axis in tile.axes if axis.apart and not lanes]
+        found: list[Expression] = []
+        for more in product(*[range(axis.lanes) for axis in apart]):
+            behind = dict(zip(apart, more, strict=True))
+            indices: list[Index] = []
+            for a in tile.axes:
+                offset = offsets.get(a, 0) + behind.get(a, 0)
+                if a is load.panels:
+                    indices += [self.number(a), constant(offset)]
+                else:
+                    indices.append(self.at(a, offset, 0 if a.of is None else offsets.get(a.of[0], 0)))
+            element = load.source(*indices)
+            assert element.access is not None
+            found.append(read(element.access, tile.dtype, lanes or prod(a.lanes for a in tile.axes if not a.apart)))
+        return joined(found)
 
-    def fold(self, fold: Fold, loops: Sequence[Loop], first: Index, last: Index) -> None:
+    def fold(self, fold: Fold, first: Index, last: Index) -> None:
         """The lanes of each sum are added up: halves, and then lane to lane. The sums of a row become vectors. Then comes what is left of
         the axis where it is no whole vector.
         """
         w, tile, axis = self.w, fold.tile, fold.axis
-        loop = next(loop for loop in loops if loop.axis is axis)
+        loop = next(loop for loop in self.program.loops if loop.axis is axis)
         step = next(s for s in loop.body if isinstance(s, Dot) and s.into is tile)
-        columns = tile.axes[-1]
-        groups = pieces(0, _tile(columns))
+        columns = [] if registers_of(tile.axes[-1]) == 1 else [tile.axes[-1]]
+        groups = pieces(0, registers_of(tile.axes[-1]))
         rows: dict[tuple[int, ...], list[tuple[int, Local]]] = {}
-        for row, name in self.names("s", step.a, axis):
+        for row, name in self.names("s", tile, columns):
             rows[row] = []
             for start, count in groups:
-                values = [(n, self.vectors[tile][(*row, *([] if _tile(columns) == 1 else [n]))]) for n in range(start, start + count)]
-                total = _added(w, [local for _, local in values])
-                rows[row].append((start, _let(w, f"{name}_{start}", total, changes=True)))
-        self.summed[tile] = [list(found) for found in rows.values()]
-        if not first.terms and not last.terms and (last.constant - first.constant) % axis.lanes == 0:
+                spots = [(*row, n) if columns else row for n in range(start, start + count)]
+                total = added(w, [self.vectors[tile][spot] for spot in spots])
+                rows[row].append((start, let(w, f"{name}_{start}", total, changes=True)))
+        self.summed[tile] = rows
+        if loop.early or (not first.terms and not last.terms and (last.constant - first.constant) % axis.lanes == 0):
             return
         var = Var(w.own(axis.name), axis.size)
         with w.loop(var, last // axis.lanes * axis.lanes, last):
+            self.open[axis] = var.index
             for row, found in rows.items():
                 for start, total in found:
-                    spots = [() if _tile(columns) == 1 else (n,) for n in range(start, start + total.lanes)]
-                    read = tuple([self.read(step.b, axis, var.index, spot, 1) for spot in spots])
-                    value = self.read(step.a, axis, var.index, row, 1)
+                    read = tuple([self.read(step.b, (n,) if columns else (), 1) for n in range(start, start + total.lanes)])
+                    value = self.read(step.a, row, 1)
                     w.update(total, "+", Infix("*", value, read[0] if len(read) == 1 else Vector(read)))
+            del self.open[axis]
 
     def kept(self, loop: Loop, tile: Tile, n: int, lanes: int) -> Access:
         """Where vector number n of the tile is between one block of the loop and the next."""
@@ -304,11 +433,11 @@ class _Tiles:
         assert found.access is not None
         return Access(found.access.memory, found.access.at, each=lanes)
 
-    def take_up(self, loop: Loop, tile: Tile, first: Index) -> None:
-        """The sums, from where the block before has left them."""
+    def add_kept(self, loop: Loop, tile: Tile, first: Index) -> None:
+        """The sums of this block of the loop, and those that the blocks before have left."""
         with self.w.branch(Infix(">", self.w.at(first), 0)):
             for n, local in enumerate(self.vectors[tile].values()):
-                self.w.assign(local, _read(self.kept(loop, tile, n, local.lanes), tile.dtype, local.lanes))
+                self.w.update(local, "+", read(self.kept(loop, tile, n, local.lanes), tile.dtype, local.lanes))
 
     def keep_or_store(self, loop: Loop, store: Store, last: Index) -> None:
         """The sums are left to the next block; after the last one they are the result."""
@@ -322,132 +451,38 @@ class _Tiles:
     # -- results
 
     def store(self, store: Store) -> None:
-        """Each element once: rows and columns that the tile before stores are left out of one that begins early."""
-        rows = next((axis for axis in store.tile.axes[:-1] if _tile(axis) > 1), None)
-        if rows is None:
-            self.rows(store, rows, 0, 1)
-            return
-        over = -rows.size % _tile(rows)
-        if over:
-            with self.only(rows):
-                self.rows(store, rows, 0, over)
-        self.rows(store, rows, over, _tile(rows))
+        """Each element once: what the tile before stores is left out of one that begins early.
 
-    def rows(self, store: Store, rows: Axis | None, first: int, stop: int) -> None:
-        columns = store.tile.axes[-1]
-        over = -columns.size % _tile(columns)
-        if not over:
-            self.elements(store, rows, first, stop, 0)
-            return
-        with self.only(columns):
-            self.elements(store, rows, first, stop, 0)
-        with self.only(columns, otherwise=True):
-            self.elements(store, rows, first, stop, over)
+        In loops, through an array, where it would be many lines that a driver is slow to build.
+        """
+        tile = store.tile
+        outer = rows_of(tile)
+        found = {spot: self.row(tile, spot) for spot in product(*[range(registers_of(axis)) for axis in outer])}
+        lines = store.statements + 2 * (store.statements > 1)
+        rows = prod(axis.lanes for axis in tile.axes if axis.apart)
+        each = sum(x.lanes if store.alone else rows for row in found.values() for _, x in row)
+        with self.w.scope():
+            sums: Array | None = None
+            if each * lines > tuning().written_out and (len(found) > 1 or store.alone):
+                size = sum(x.lanes for _, x in next(iter(found.values())))
+                sums = self.w.array(self.w.own("sums"), ctype(tile.dtype), len(found) * size, reserved=True)
+                for n, row in enumerate(found.values()):
+                    for at, (_, x) in zip(running([x.lanes for _, x in row]), row, strict=True):
+                        self.w.store(Access(sums, constant(n * size + at), each=x.lanes), x)
+            Stored(self, store, found, sums).along(outer, {})
 
-    def pieces(self, tile: Tile, row: int, skip: int) -> list[Piece]:
-        """What a row of the tile stores from column `skip` on."""
-        found: list[Piece] = []
-        columns, done = tile.axes[-1], skip
+    def row(self, tile: Tile, spot: tuple[int, ...]) -> list[Piece]:
+        """The vectors of a row of the tile, or the sums of their lanes."""
         if tile in self.summed:
-            parts = self.summed[tile][row]
-        else:
-            offsets = _offsets(columns)
-            vectors = list(self.vectors[tile].values())[row * len(offsets):(row + 1) * len(offsets)]
-            parts = list(zip(offsets, vectors, strict=True))
-        for start, x in parts:
-            found += [(start + lane, _lanes(x, lane, n)) for lane, n in pieces(max(0, done - start), x.lanes)]
-            done = max(done, start + x.lanes)
-        return found
-
-    def elements(self, store: Store, rows: Axis | None, first: int, stop: int, skip: int) -> None:
-        """Stores rows `first` to `stop - 1`: in a loop, through an array, where it would be many lines that a driver is slow to build."""
-        w, tile = self.w, store.tile
-        found = [self.pieces(tile, row, skip) for row in range(first, stop)]
-        size, lines = sum(x.lanes for _, x in found[0]), store.statements + 2 * (store.statements > 1)
-        with w.scope():
-            if rows is None or stop == first + 1 or len(found) * len(found[0]) * lines <= tuning().written_out:
-                for row, each in enumerate(found, first):
-                    for column, x in each:
-                        self.element(store, rows, constant(row), column, x)
-                return
-            sums = w.array(w.own("sums"), ctype(tile.dtype), (stop - first) * size, reserved=True)
-            places = [at for at, _ in _running([x.lanes for _, x in found[0]])]
-            for row, each in enumerate(found):
-                for at, (_, x) in zip(places, each, strict=True):
-                    w.store(Access(sums, constant(row * size + at), each=x.lanes), x)
-            var = Var(w.own("row"), stop, first)
-            with w.loop(var, first, stop):
-                for at, (column, x) in zip(places, found[0], strict=True):
-                    place = Access(sums, (var.index - first) * size + at, each=x.lanes)
-                    self.element(store, rows, var.index, column, _read(place, tile.dtype, x.lanes))
-
-    def element(self, store: Store, rows: Axis | None, row: Index, column: int, value: Expression) -> None:
-        *others, columns = store.tile.axes
-        at = [self.at(axis, row if axis is rows else 0) for axis in others]
-        _write(store.sink(*at, bounded(self.at(columns, column), 0, columns.size)), value)
+            return list(self.summed[tile][spot])
+        columns = tile.axes[-1]
+        offsets = [(n, (*spot, n)) for n in offsets_of(columns)] if columns in held(tile) else [(0, spot)]
+        return [(n, self.vectors[tile][at]) for n, at in offsets]
 
 
-def _tile(axis: Axis) -> int:
-    """How many indices along an axis are of one tile."""
-    return axis.held(Held.REGISTER)
-
-
-def _offsets(axis: Axis) -> list[int]:
-    """Where in a tile the vectors along an axis begin: the last one early, where they do not fit."""
-    size = _tile(axis)
-    return [min(start, size - axis.lanes) for start in range(0, size, axis.lanes)]
-
-
-def _start(w: Writer, name: str, size: int, tile: int, number: Index, lanes: int = 1) -> Index:
-    """Where tile number `number` of an axis begins: the last one early, where they do not fit. That of vectors is a variable always."""
-    right, most = number * tile, size - tile
-    if size % tile == 0 and lanes == 1:
-        return w.indexed(name, right)
-    var = Var(w.own(name), most + lanes)
-    early = size % tile > 0
-    w.add(Declare(var, f"const {w.index}", w.least(right, most) if early else w.at(right),
-                  bound=Bound(w.at(right), ZERO, right, most) if early else bound(right)))
-    w.bind(var)
-    return var.index
-
-
-def _let(w: Writer, name: str, value: Expression, changes: bool = False) -> Local:
-    """A variable with that value."""
-    local = Local(w.own(name), value.dtype, value.lanes)
-    w.define(local, value, const=not changes)
-    return local
-
-
-def _write(to: Element, value: Expression) -> None:
-    assert to.write is not None
-    to.write(value)
-
-
-def _read(access: Access, dtype: DType, lanes: int) -> Read:
-    return Read(access if lanes == 1 else Access(access.memory, access.at, each=lanes), dtype, lanes)
-
-
-def _lanes(x: Expression, first: int, lanes: int) -> Expression:
-    """Some lanes of a vector."""
-    return x if lanes == x.lanes else Lanes(x, first if lanes == 1 else range(first, first + lanes))
-
-
-def _added(w: Writer, vectors: list[Local]) -> Expression:
-    """A vector with the sum of the lanes of each."""
-    while vectors[0].lanes > 4:
-        vectors = [_let(w, f"{x.name}h", Infix("+", Lanes(x, "lo"), Lanes(x, "hi"))) for x in vectors]
-    total: Expression | None = None
-    for lane in range(vectors[0].lanes):
-        each = tuple([_lanes(x, lane, 1) for x in vectors])
-        one = each[0] if len(each) == 1 else Vector(each)
-        total = one if total is None else Infix("+", total, one)
-    assert total is not None
-    return total
-
-
-def _running(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Each with where it begins, one behind the other."""
-    at = 0
-    for size in sizes:
-        yield at, size
-        at += size
+def _in(loop: Loop) -> Iterator[Loop]:
+    """The loops in a loop."""
+    for step in loop.body:
+        if isinstance(step, Loop):
+            yield step
+            yield from _in(step)

@@ -13,14 +13,15 @@ from math import prod
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Local, Operand
 from tracegrad.codegen.kernel.expressions import Load as Read
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Declare, clipped_at
+from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Declare, clipped_at
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
+from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros, levels
 from tracegrad.support.dtypes import DType
 
 VECTOR = 4                    # registers side by side that are read from local memory together
 PAD = 4                       # elements behind a line of a staged tile, so that the lines' beginnings are in different banks
+FEW = 16                      # registers of a tile, at most, that leave room for as many more to which they are added now and then
 Registers = Mapping[tuple[Axis, int], Index]
 
 
@@ -57,9 +58,9 @@ class Items:
                 self.fold(step)
             elif isinstance(step, Store):
                 self.store(step)
-            elif any(isinstance(s, Load) and s.tile.staged for s in step.body):
+            elif isinstance(step, Loop) and any(isinstance(s, Load) and s.tile.staged for s in step.body):
                 self.pipeline(step)
-            else:
+            elif isinstance(step, Loop):
                 self.loop(step)
 
     def count_items(self) -> None:
@@ -155,15 +156,19 @@ class Items:
         return Read(Access(found, self.register(axes, registers)), tile.dtype)
 
     def zeros(self, tile: Tile) -> None:
-        if prod(axis.held(Held.REGISTER) for axis in tile.axes) == 1:
-            self.registers[tile] = self.named(tile, Literal(0, tile.dtype))
-            return
-        self.registers[tile] = array = self.held(tile, tile.name, tile.axes)
-        array.zeros = True
+        self.registers[tile] = self.nothing(tile, tile.name)
 
-    def named(self, tile: Tile, value: Expression) -> Local:
+    def nothing(self, tile: Tile, name: str) -> Array | Expression:
+        """Registers for a tile, that are 0."""
+        if prod(axis.held(Held.REGISTER) for axis in tile.axes) == 1:
+            return self.named(tile, Literal(0, tile.dtype), name)
+        array = self.held(tile, name, tile.axes)
+        array.zeros = True
+        return array
+
+    def named(self, tile: Tile, value: Expression, name: str = "") -> Local:
         """A variable for the one element of the tile that an item has."""
-        local = Local(self.w.own(tile.name), tile.dtype)
+        local = Local(self.w.own(name or tile.name), tile.dtype)
         self.w.define(local, value)
         return local
 
@@ -175,10 +180,41 @@ class Items:
                 value: Expression = Infix("*", self.value(step.a, registers, axis), self.value(step.b, registers, axis))
             else:
                 value = self.value(step.x, registers, axis)
-            if isinstance(into, Array):
-                self.w.update(Access(into, self.register(step.into.axes, registers)), "+", value)
-            elif isinstance(into, Local):
-                self.w.update(into, "+", value)
+            self.w.update(self.slot(into, step.into, registers), "+", value)
+
+    def slot(self, held: Array | Expression, tile: Tile, registers: Registers) -> Access | Local:
+        """Where a tile's registers have one of it."""
+        if isinstance(held, Array):
+            return Access(held, self.register(tile.axes, registers))
+        assert isinstance(held, Local)
+        return held
+
+    def above(self, tile: Tile, steps: int) -> list[tuple[int, Array | Expression]]:
+        """After how many steps what an accumulator has is added to one of the level above, and all of these; the longest first."""
+        found = [(length, self.nothing(tile, f"{tile.name}_sum")) for length in levels(steps, tile.dtype)]
+        for _, total in found:
+            if isinstance(total, Array):
+                total.spilled = total.size > FEW
+        return found
+
+    def flush(self, tile: Tile, total: Array | Expression, below: Array | Expression) -> None:
+        """A block ends: its accumulators are added to those above, and start anew."""
+        with self.spread(tile.axes) as registers:
+            to, of = self.slot(total, tile, registers), self.slot(below, tile, registers)
+            self.w.update(to, "+", of if isinstance(of, Local) else Read(of, tile.dtype))
+            self.become(of, Literal(0, tile.dtype))
+
+    def take_sums(self, tile: Tile, total: Array | Expression) -> None:
+        """The tile is what the longest of the levels has."""
+        with self.spread(tile.axes) as registers:
+            to, of = (self.slot(x, tile, registers) for x in (self.registers[tile], total))
+            self.become(to, of if isinstance(of, Local) else Read(of, tile.dtype))
+
+    def become(self, to: Access | Local, value: Expression) -> None:
+        if isinstance(to, Local):
+            self.w.assign(to, value)
+        else:
+            self.w.store(to, value)
 
     # -- elements
 
@@ -243,15 +279,28 @@ class Items:
             tests = self.outside(around, [self.fixed[a] for a in around], {})
             with self.test(tests):
                 tested, self.tested = self.tested, self.tested | set(around)
-                var, once = Var(self.w.own(axis.name), axis.size), axis.size == 1
+                var, once, own = Var(self.w.own(axis.name), axis.size), axis.size == 1, self.index(axis, {})
+                into = next(s.into for s in loop.body if isinstance(s, (Dot, Add)))
+                above = self.above(into, ceil_div(loop.length if loop.part else axis.size, axis.block))
+                totals = [total for _, total in above]
+                begin: Index = first
+                stop: BoundLike = last
                 with ExitStack() as inside:
+                    for (length, total), below in zip(above, [*totals, self.registers[into]][1:], strict=True):
+                        block, many = Var(w.own(f"{axis.name}_sum"), axis.size), length * axis.block
+                        inside.enter_context(w.loop(block, begin, stop, many))
+                        inside.callback(self.flush, into, total, below)
+                        stop = w.block_end(w.own(f"{axis.name}_end"), block, many, begin, stop, axis.size)
+                        begin = block.index
                     inside.enter_context(w.block(Block("{")) if once else w.loop(
-                        var, first + self.index(axis, {}), last, axis.block, unrolled=loop.unrolled))
+                        var, begin + own, stop, axis.block, unrolled=loop.unrolled))
                     for step in loop.body:
                         if isinstance(step, Load):
                             self.load(step, axis, var.index)
-                        else:
+                        elif not isinstance(step, Loop):
                             self.accumulate(step, axis)
+                if totals:
+                    self.take_sums(into, totals[0])
                 self.tested = tested
 
     def load(self, load: Load, axis: Axis, at: Index) -> None:
@@ -289,6 +338,8 @@ class Items:
         if count == 1:
             self.block(loop, ZERO)
             return
+        into = next(s.into for s in loop.body if isinstance(s, Dot))
+        above = self.above(into, loop.length if loop.part else axis.size)
         step = Var(self.w.own("step"), count)
         following = bounded(step.index + 1, 0, count)        # where there are more
         more = Infix("<", w.at(step.index + 1), w.at(last))
@@ -300,7 +351,14 @@ class Items:
             with self.w.scope(), w.branch(more):
                 for load in loads:
                     self.put(load, axis, following, fetched[load.tile])
+            for length, total in above:
+                blocks = ceil_div(length, axis.block)
+                with w.branch(Infix("==", Infix("%", w.at(step), blocks), blocks - 1)):
+                    self.flush(into, total, self.registers[into])
             w.barrier()
+        for _, total in above:
+            self.flush(into, total, self.registers[into])
+            self.take_sums(into, total)
 
     def block(self, loop: Loop, step: Index) -> None:
         """What is done with one block of staged tiles."""
@@ -308,7 +366,7 @@ class Items:
             for s in loop.body:
                 if isinstance(s, Load):
                     self.fragment(s.tile, loop.axis, step, registers)
-                else:
+                elif not isinstance(s, Loop):
                     self.accumulate(s, loop.axis)
 
     def line(self, tile: Tile, axis: Axis) -> Axis:

@@ -8,16 +8,16 @@ work-group, of an item in it, and of a register, so an element belongs to one it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from math import prod
-from typing import Protocol
 
 from tracegrad.codegen.kernel.expressions import Access, Expression
 from tracegrad.codegen.kernel.index import Index, Var
 from tracegrad.codegen.tile.instructions import MatrixInstruction
-from tracegrad.support.dtypes import DType
+from tracegrad.support.dtypes import DType, dtype_kind
 from tracegrad.support.plan import Plain
+from tracegrad.support.tuning import tuning
 
 
 class Held(Enum):
@@ -41,13 +41,18 @@ class Digit(Plain):
 class Axis(Plain):
     """The indices 0..size-1 along one dimension of the problem. digits: where each is, the largest first; they may go beyond `size`.
 
-    name: what kernels call the index. lanes: so many registers side by side are a vector (on CPUs).
+    name: what kernels call the index. lanes: so many registers side by side are a vector (on CPUs); apart: they do not lie side by side in
+    memory. Axes with lanes have vectors together: rows by columns of an image.
+    of: the axis whose index tells the number of the tile along this one, which changes with every so many of it: tiles of an image, along
+    both of its axes, are numbered one after the other.
     """
 
     name: str
     size: int
     digits: tuple[Digit, ...] = ()
     lanes: int = 1
+    apart: bool = False
+    of: tuple[Axis, int] | None = None
 
     @property
     def covered(self) -> int:
@@ -85,10 +90,8 @@ class Element(Plain):
     access: Access | None = None
 
 
-class Place(Protocol):
-    """Finds an element: at these indices, one for each axis of the tile, all of them within the axes' sizes where the tests hold."""
-
-    def __call__(self, *at: Index) -> Element: ...
+# Finds an element: at these indices, one for each axis of the tile, all of them within the axes' sizes where the tests hold.
+Place = Callable[..., Element]
 
 
 class Zeros(Plain):
@@ -133,13 +136,16 @@ class Loop(Plain):
     next block of each is fetched while this one is worked on.
 
     count: declares what there is to know of the indices along `of` before the loop; how many of the axis there are, if not always all.
-    unrolled: the compiler is asked to write it out. stages: how many blocks of staged tiles there is room for; ahead: what is multiplied
-    next is read from there before this is. depth: tiles of registers are done for so many of the axis, then for the next
-    (on CPUs): what they have added up is kept between, in a buffer.
+    unrolled: the compiler is asked to write it out; written: it is. (On CPUs the body may be a loop, and of an axis with lanes that are no
+    whole vectors the last vector begins early, if early is so: the lanes that the one before has had are 0 in `a`.)
+    stages: how many blocks of staged tiles there is room for; ahead: what is multiplied next is read from there before this is.
+    steps: how many terms an accumulator takes, of the innermost loop, if not as many as a product's.
+    depth: tiles of registers are done for so many of the axis, then for the next (on CPUs): what they have added up is kept between, in a
+    buffer.
     """
 
     axis: Axis
-    body: tuple[Load | Dot | Add, ...]
+    body: tuple[Load | Dot | Add | Loop, ...]
     part: Axis | None = None
     length: int = 0
     count: Callable[..., Var | None] | None = None
@@ -149,6 +155,9 @@ class Loop(Plain):
     ahead: bool = False
     depth: int = 0
     kept: Place | None = None
+    written: bool = False
+    early: bool = False
+    steps: int = 0
 
 
 class Fold(Plain):
@@ -159,14 +168,29 @@ class Fold(Plain):
 
 
 class Store(Plain):
-    """The tile is written, by the items that have it. statements: how many each element takes, about."""
+    """The tile is written, by the items that have it. statements: how many each element takes, about; alone: each lane by itself."""
 
     tile: Tile
     sink: Place
     statements: int = 1
+    alone: bool = False
 
 
-Step = Zeros | Loop | Fold | Store
+class Fill(Plain):
+    """Elements along `axes` are read and written, one after the other (on CPUs, before all tiles).
+
+    inside: where along an axis the source has elements, given the indices along those before it; what is outside is 0. Axes with registers
+    are written out.
+    """
+
+    axes: tuple[Axis, ...]
+    source: Place
+    to: Place
+    dtype: DType
+    inside: Callable[[Axis, Sequence[Index]], range] | None = None
+
+
+Step = Zeros | Loop | Fold | Store | Fill
 
 
 class Program(Plain):
@@ -184,8 +208,17 @@ class Program(Plain):
     @property
     def by(self) -> MatrixInstruction | None:
         """The matrix instruction of its dots."""
-        dots = (s for step in self.steps if isinstance(step, Loop) for s in step.body if isinstance(s, Dot))
+        dots = (s for loop in self.loops for s in loop.body if isinstance(s, Dot))
         return next((dot.by for dot in dots if dot.by is not None), None)
+
+    @property
+    def loops(self) -> Iterator[Loop]:
+        """All loops, those in others behind them."""
+        todo = [step for step in self.steps if isinstance(step, Loop)]
+        while todo:
+            loop = todo.pop(0)
+            yield loop
+            todo += [step for step in loop.body if isinstance(step, Loop)]
 
     def digits(self, held: Held, dim: int) -> list[tuple[Axis, int]]:
         """The digits along a dimension of the launch, each as its axis and its place among that axis' digits."""
@@ -200,3 +233,20 @@ class Program(Plain):
         """How many work-items are launched along each dimension."""
         return tuple(self.count(Held.GLOBAL, dim) if self.digits(Held.GLOBAL, dim) else self.count(Held.GROUP, dim) * n
                      for dim, n in enumerate(self.local))
+
+
+def digits(count: int, several: int, size: int, dim: int) -> tuple[Digit, ...]:
+    """Of the work-item along a dimension, of the tile that it does, of the register: of `count` tiles an item does `several` of `size`."""
+    return Digit(Held.GLOBAL, -(-count // several), dim), Digit(Held.TILE, several), Digit(Held.REGISTER, size)
+
+
+def levels(steps: int, dtype: DType) -> list[int]:
+    """The lengths of the blocks of a loop of so many steps, the longest first: no accumulator takes many terms. None of a short one.
+
+    What an accumulator has of a block is added to one that is of the level above, and it starts anew.
+    """
+    found, length = list[int](), tuning().product_steps
+    while dtype_kind(dtype) == "f" and steps > length:
+        found.insert(0, length)
+        length *= tuning().product_blocks
+    return found

@@ -13,7 +13,7 @@ from tests.helpers.functions import double
 from tests.helpers.marks import one_of
 from tracegrad import nn
 from tracegrad.config import config
-from tracegrad.execute import compile as compile_
+from tracegrad.execute import realize as realize_
 from tracegrad.graph.ir import Node
 
 STEPS = 12
@@ -173,9 +173,9 @@ def test_a_result_that_lost_its_steps_is_what_it_was():
 def test_what_is_small_and_was_detached_is_computed_with_the_rest(monkeypatch):
     """Actions that a policy's values chose, in the middle of a history that reads them: nothing is made anew to let go of it."""
     made_anew: list[int] = []
-    substituted = compile_.substituted
+    substituted = realize_.substituted
     monkeypatch.setattr(config, "eager", True)
-    monkeypatch.setattr(compile_, "substituted", lambda outs, given: (made_anew.append(sum(o not in given for o in outs)),
+    monkeypatch.setattr(realize_, "substituted", lambda outs, given: (made_anew.append(sum(o not in given for o in outs)),
                                                                       substituted(outs, given))[1])
     x, w = tg.linspace(-1.0, 1.0, 7 * 12).reshape(7, 12), tg.linspace(-1.0, 2.0, 12 * 10).reshape(12, 10).requires_grad_()
     losses = []

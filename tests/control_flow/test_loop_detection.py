@@ -214,13 +214,14 @@ def test_the_loop_is_compiled_once_it_came_often(device, monkeypatch):
     """By the rule of other untraced work; the program has a loop, not so many turns."""
     if device.kind == "numpy" or not tg.config.eager:
         pytest.skip("of the two ways of untraced work")
-    from tracegrad.execute import compile as compile_  # noqa: PLC0415
     from tracegrad.execute import policy  # noqa: PLC0415
+    from tracegrad.execute.program import programs  # noqa: PLC0415
 
     monkeypatch.setattr(policy, "_patience", lambda order, device: (3, ""))
     x, c = numbers(100, 6).float(), tg.zeros(6)
     values = [tg.scan(turn, c + 0.0, x)[1].numpy() for _ in range(6)]
     np.testing.assert_allclose(values[0], values[-1], rtol=2e-5, atol=1e-6)
-    seen, program = compile_._programs.entries()[-1]
-    assert seen[0].loops
+    found = [program for _, program in programs.entries() if program.versions]
+    program = found[-1]
+    assert program.usage.loops
     assert len(program.graph) < 60

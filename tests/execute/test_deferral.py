@@ -13,6 +13,8 @@ import tracegrad as tg
 from tracegrad.execute import compile as tg_compile
 from tracegrad.execute import deferred as pending
 from tracegrad.execute import eager_executor, policy
+from tracegrad.execute import program as tg_program
+from tracegrad.execute.background import in_background
 from tracegrad.graph.ir import INTERN
 from tracegrad.nn import functional as F
 
@@ -30,9 +32,9 @@ class Work:
 
             return counted
 
-        monkeypatch.setattr(tg_compile.Program, "__call__", count(tg_compile.Program.__call__))
-        monkeypatch.setattr(policy, "run", count(policy.run))
-        self._compiled = tg_compile.compiled[0]
+        monkeypatch.setattr(tg_program.Program, "__call__", count(tg_program.Program.__call__))
+        monkeypatch.setattr(tg_program.Program, "_by_numpy", count(tg_program.Program._by_numpy))
+        self._compiled = built()
 
     def happened(self, runs):
         """Whether there were so many runs, each of a program of its own."""
@@ -40,7 +42,11 @@ class Work:
 
     @property
     def compiled(self):
-        return tg_compile.compiled[0] - self._compiled
+        return built() - self._compiled
+
+
+def built():
+    return policy.counts["programs"] + policy.counts["background"]
 
 
 @pytest.fixture(autouse=True)
@@ -334,9 +340,7 @@ def test_no_reference_cycles(device, use):
     w = tg.ones(3, 5, requires_grad=True)
     for _ in range(3):                    # compiling may leave cycles (networkx's graphs do),
         use(x, w, y)
-    thread = policy._worker._thread        # in a thread, too, of what another test used often
-    if thread is not None:
-        thread.join()
+    in_background(int)._future.result()    # in a thread, too, of what another test used often
     gc.collect()
     gc.disable()
     try:

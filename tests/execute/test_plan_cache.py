@@ -20,7 +20,8 @@ import tracegrad.nn.functional as F
 from tests.helpers import corpus
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute import plan_cache
-from tracegrad.execute.compile import Program, executable_graph
+from tracegrad.execute.compile import executable_graph
+from tracegrad.execute.program import Program
 from tracegrad.graph.families import Elementwise
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import namer

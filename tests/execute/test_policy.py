@@ -14,8 +14,10 @@ import pytest
 
 import tracegrad as tg
 from tracegrad.codegen import passes
-from tracegrad.execute import compile as tg_compile
 from tracegrad.execute import eager_executor, policy
+from tracegrad.execute import program as tg_program
+from tracegrad.execute.background import in_background
+from tracegrad.execute.realize import Work
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.nn import functional as F
 from tracegrad.runtime.buffer import View, hold
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().i
 
 def forget():
     """Nothing is known of work that came before, nor counted."""
-    cache.clear(["structures", "programs", "programs made by a thread", "backwards"])
+    cache.clear(["programs", "backwards"])
     policy.counts.clear()
     policy._reasons.clear()
 
@@ -198,12 +200,12 @@ def test_counts(impatient):
 def test_what_the_thread_compiled_is_what_is_used(impatient, monkeypatch):
     impatient(3)
     where = []
-    real = tg_compile.Program.compile
-    monkeypatch.setattr(tg_compile.Program, "compile", lambda *args: (where.append(threading.current_thread().name), real(*args))[1])
+    real = tg_program.Program.compile
+    monkeypatch.setattr(tg_program.Program, "compile", lambda *args: (where.append(threading.current_thread().name), real(*args))[1])
     for _ in range(4):
         (tg.arange(7.0, requires_grad=True) * 3).detach().numpy()
         time.sleep(0.3)                      # the thread has time to begin
-    assert where == ["tracegrad-compile"]
+    assert where == ["tracegrad-compile_0"]
 
 
 def test_an_error_of_the_thread_is_raised_where_the_kernels_are_first_needed(impatient, monkeypatch):
@@ -227,7 +229,7 @@ def test_an_error_of_the_thread_is_raised_where_the_kernels_are_first_needed(imp
 def test_what_is_compiled_once_it_came_often_is_worth_it():
     """Not where calling numpy takes longer than what it computes; but long loops, each of which is one kernel."""
     def patience(x):
-        return policy._patience(tg_compile.Work([x._n], x.device).order, x.device)[0]
+        return policy._patience(Work([x._n], x.device).order, x.device)[0]
 
     small, medium = tg.ones(33, 7) * 1.0, tg.ones(300, 257) * 1.0
     tg.flush()
@@ -235,7 +237,7 @@ def test_what_is_compiled_once_it_came_often_is_worth_it():
     assert 1 < patience((medium.exp() * 2.0 + medium).sum()) < 10_000
     for length in (5, 500):
         state = tg.nn.RNN(7, 7)(tg.ones(length, 7))[1]                # one loop
-        assert any(n.fn.family == "loop" for n in tg_compile.Work([state._n], state.device).order)
+        assert any(n.fn.family == "loop" for n in Work([state._n], state.device).order)
         assert (patience(state) == policy.NEVER) == (length == 5)
 
 
@@ -272,13 +274,13 @@ def test_report_reads_well():
 
 
 def test_few_structures_are_remembered(monkeypatch):
-    known = policy.structures
+    known = tg_program.programs
     monkeypatch.setattr(known, "budget", 50)
     for n in range(1, 40):
         (tg.ones(n) * 2 + 1).numpy()
     assert known.size() <= 50
     assert len(known.entries()) < 39
-    assert known.size() == sum(seen.size for _, seen in known.entries())
+    assert known.size() == sum(program.size for _, program in known.entries())
 
 
 def test_memory_that_numpy_does_not_get_is_the_error_that_kernels_raise(monkeypatch):
@@ -419,13 +421,13 @@ def test_threads(impatient):
 
 def test_jobs():
     gate = threading.Event()
-    slow = policy.in_background(lambda: gate.wait(10))
-    waiting = policy.in_background(threading.current_thread)
+    slow = in_background(lambda: gate.wait(10))
+    waiting = in_background(threading.current_thread)
     assert waiting.result() is threading.current_thread()      # it had not begun: made here, without waiting for the other
     gate.set()
     assert slow.result() is True
     assert slow.result() is True
-    assert policy.in_background(lambda: 1 / 0).result() is None
+    assert in_background(lambda: 1 / 0).result() is None
 
 
 # --------------------------------------------------------------------------------------------------------------- processes

@@ -14,7 +14,7 @@ from tests.execute import test_recalled_steps as steady
 from tests.helpers.marks import one_of
 from tests.helpers.values import given
 from tracegrad import nn
-from tracegrad.execute import policy as eager
+from tracegrad.execute.program import programs
 from tracegrad.nn import functional as F
 from tracegrad.support import cache
 
@@ -213,7 +213,7 @@ def test_nothing_is_asked_or_kept(known, monkeypatch):
     cases = [f for f in PROGRAMS.values() if f not in (trained, loops)]
     for program in cases if known else ():
         program()
-    cache.clear(["structures"] if known else ["structures", *RECALLED & {c.name for c in cache.caches()}])
+    cache.clear(["programs"] if known else ["programs", *RECALLED & {c.name for c in cache.caches()}])
     gc.collect()
 
     def state():
@@ -227,4 +227,4 @@ def test_nothing_is_asked_or_kept(known, monkeypatch):
     gc.collect()
     assert state() == before
     assert tg.report()["at_once"] == at_once
-    assert all(seen.routine is None for _, seen in eager.structures.entries())
+    assert all(program.routine is None for _, program in programs.entries())

@@ -14,7 +14,7 @@ from tests.helpers.plan_audit import misnamed, most_local_bytes
 from tests.helpers.values import plain
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.execute import compile as tg_compile
+from tracegrad.execute import program as tg_program
 from tracegrad.graph.printing import namer
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.plan import Plan, Target
@@ -46,13 +46,15 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     split_flops=[1, 1 << 19], pack_items=[1, 4096], panel_bytes=[64, 1 << 10, 32 << 10], gemm_step=[2, 8], thin=[1, 4],
     conv_unrolled=[1, 7], written_out=[0, 48], pool_cores=[0, 1, 8], ranges=[1, 3, 8], max_values=[16, 128],
     attention_scores=[0, 0, 1 << 12], attention_width=[16, 256], attention_keys=[1, 4, 8],
-    attention_groups=[((8, 8, 2), (4, 4, 1)), ((4, 8, 1),)], launch_work=[0, 1 << 10, 3 << 16], little_work=[0, 3 << 14],
+    attention_groups=[((8, 8, 2), (4, 4, 1)), ((4, 8, 1),)], attention_long=[0, 1 << 12],
+    launch_work=[0, 1 << 10, 3 << 16], little_work=[0, 3 << 14],
     repeats=[1, 3], merged_items=[1, 64], merged_lines=[40, 400], merged_buffers=[4, 24], merged_elements=[0, 1 << 16],
     merged_parameters=[4, 96], matrix_size=[0, 2, 16], stacked_columns=[0, 5, 64], looped_lines=[0, 2400], looped_work=[0, 3 << 19],
     parted_work=[0, 1 << 26, 1 << 26], parted_turns=[0, 1 << 24], turn_work=[0, 3 << 17], kept_bytes=[0, 1 << 16], kept_turns=[1, 8],
     matrix_blocks=[((2, ((1, 1), (1, 4), 32, 3, True)), (8, ((1, 1), (1, 4), 16, 2, False))),
                    ((2, ((2, 1), (1, 4), 32, 2, False)), (8, ((1, 2), (2, 2), 16, 3, True)))],
-    few_columns=[2, 4, 9], tail_statements=[0, 60], sum_steps=[1, 3, 16], sum_rows=[1, 2, 32],
+    few_columns=[2, 4, 9], tail_statements=[0, 60], sum_steps=[1, 3, 32], sum_rows=[1, 2, 64],
+    conv_steps=[1, 5, 2048], product_steps=[1, 2, 7, 512], product_blocks=[2, 3, 64],
 )
 CPU_FIELDS: dict[str, list[Any]] = dict(
     simd_bytes=[16, 32, 64], cores=[1, 2, 16], registers=[8, 16, 32], plain_math=[False, True], clang_builtins=[False, True],
@@ -117,7 +119,7 @@ class Checked:
         self.targets, self.largest, self.tuning, self.count = targets or TARGETS, largest, tuning or Tuning(), 0
 
     def __enter__(self) -> Checked:
-        self._init, self._run = tg_compile.Program.__init__, tg_compile.Program._interpreted
+        self._init, self._run = tg_program.Program.__init__, tg_program.Program._interpreted
         outer = self
 
         def init(program: Any, inputs: Any, outputs: Any, device: Any, donate: Any = None, *rest: Any, **more: Any) -> None:
@@ -130,14 +132,14 @@ class Checked:
             outer.check(program, given, [np.asarray(r.array) for r in results])
             return results
 
-        tg_compile.Program.__init__, tg_compile.Program._interpreted = init, run  # type: ignore[method-assign, assignment]
+        tg_program.Program.__init__, tg_program.Program._interpreted = init, run  # type: ignore[method-assign, assignment]
         self._tuned = tuned(self.tuning)                      # derivatives ask for the same numbers
         self._tuned.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._tuned.__exit__(None, None, None)
-        tg_compile.Program.__init__, tg_compile.Program._interpreted = self._init, self._run  # type: ignore[method-assign]
+        tg_program.Program.__init__, tg_program.Program._interpreted = self._init, self._run  # type: ignore[method-assign]
 
     def check(self, program: Any, given: Sequence[Any], wanted: Sequence[Any]) -> None:
         graph = program._graph

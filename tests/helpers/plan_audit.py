@@ -25,7 +25,7 @@ import tracegrad as tg
 from tracegrad.codegen.kernel.run import memory, run
 from tracegrad.codegen.kernel.run.memory import Memory, Pointer, State
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.execute import compile as tg_compile
+from tracegrad.execute import program as tg_program
 from tracegrad.support.plan import Fault, Launch, Offset, Plan, Scalar, Slot, Target, Turn
 
 GPU = Target("gpu", 16, 16, 64, 256, 32768, plain_math=False, clang_builtins=False,
@@ -124,16 +124,16 @@ def planned(fn: Callable[..., Any], arrays: Sequence[Any], target: Target) -> tu
     def capture(program: Any, values: Any, lines: Any) -> Any:
         raise _Captured(program, values)
 
-    before, kept = tg.device(), tg_compile.Program._interpreted
+    before, kept = tg.device(), tg_program.Program._interpreted
     tg.set_device("numpy")
     given = [tg.tensor(a) if isinstance(a, np.ndarray) else a for a in arrays]
-    tg_compile.Program._interpreted = capture  # type: ignore[method-assign]
+    tg_program.Program._interpreted = capture  # type: ignore[method-assign]
     try:
         tg.trace(fn)(*given)
     except _Captured as found:
         program, values = found.program, found.values
     finally:
-        tg_compile.Program._interpreted = kept  # type: ignore[method-assign]
+        tg_program.Program._interpreted = kept  # type: ignore[method-assign]
         tg.set_device(before)
     plan = compile_graph(program._graph, target)
     inputs = [v.array for v, weak in zip(values, program.weak, strict=True) if not weak]
@@ -341,7 +341,7 @@ def _texts(source: str) -> dict[str, str]:
     return {h[2]: source[h.end() : end] for h, end in zip(heads, ends, strict=False)}            # there may be none
 
 
-_TOKEN = re.compile(r"\.?[A-Za-z_]\w*|\S")             # what follows a point is no variable: of `v.even`, in a program that has an `even`
+_TOKEN = re.compile(r"\.?[A-Za-z_]\w*|\d[\w.]*|\S")    # no variable: what follows a point (`v.even`), letters of a number (`1e9`)
 
 
 def misnamed(plan: Plan) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import tracegrad as tg
 from tests.ops.test_registry import OPS
 from tests.random_programs.random_programs import fit
-from tracegrad.execute.compile import NUMPY
+from tracegrad.execute.devices import NUMPY
 from tracegrad.graph.families import Elementwise
 from tracegrad.nn import functional as F
 from tracegrad.support.dtypes import dtype_kind

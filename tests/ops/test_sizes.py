@@ -21,7 +21,7 @@ import pytest
 import tracegrad as tg
 from tests.helpers.marks import one_of
 from tests.helpers.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, WORLD, Case, disagreements, fitting
-from tracegrad.execute.compile import NUMPY
+from tracegrad.execute.devices import NUMPY
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC
 from tracegrad.runtime.device import Device
 from tracegrad.support.tuning import tuning

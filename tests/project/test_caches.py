@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad.execute import policy
+from tracegrad.execute.program import programs
 from tracegrad.support import cache
 from tracegrad.support.cache import Cache
 
@@ -32,15 +32,16 @@ OTHERS = {
     "codegen.kernel.instructions": {"INSTRUCTIONS": "registry"},
     "support.modes": {"float32_matmul": "state: a setting"},
     "distributions.divergence": {"_RULES": "registry"},
-    "autograd.backward_cache": {"_ordinary": "a part of the registry"},
+    "autograd.history_key": {"_ordinary": "a part of the registry"},
     "support.cache": {"_tables": "the list of caches", "_caches": "the list of caches"},
     "graph.cached_subgraphs": {"KINDS": "by classes of tensors and dtypes, of which there are few"},
     "tensors.call_trie": {"_roots": "one for each device and default dtype", "NUMBERS": "no more than a tape has places"},
     "execute.policy": {"AT_ONCE": "a count", "counts": "counts", "_reasons": "counts"},
     "execute.plan_cache": {"counts": "counts"},
     "runtime.programs.program": {"counts": "counts"},
-    "execute.compile": {"compiled": "a count", "aliases": "state: names of the default device",
-                        "_detached": "state: what is to be cut from its history"},
+    "execute.devices": {"aliases": "state: names of the default device"},
+    "execute.realize": {"_detached": "state: what is to be cut from its history"},
+    "execute.background": {"_pool": "one thread"},
     "execute.deferred": {"waiting": "state: the pending work", "flushes": "a count"},
     "support.philox": {"_last": "one entry"},
     "support.random_state": {"_state": "state: the random stream"},
@@ -207,7 +208,7 @@ def test_a_name_that_no_cache_has():
 @pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="nothing is done at once on this device")
 def test_the_report_tells_sizes_and_hits(monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
-    policy.structures.clear()
+    programs.clear()
     before = tg.report()["caches"]
     x = tg.tensor(np.ones((3, 5), np.float32))
     (x + 2.625).numpy()
@@ -218,6 +219,6 @@ def test_the_report_tells_sizes_and_hits(monkeypatch):
     found = tg.report()["caches"]
     assert found["calls"]["hits"] - before.get("calls", {"hits": 0})["hits"] >= 8
     assert found["views"]["hits"] - before.get("views", {"hits": 0})["hits"] >= 3
-    assert 0 < found["structures"]["size"] <= found["structures"]["budget"]
+    assert 0 < found["programs"]["size"] <= found["programs"]["budget"]
     assert all(counts["entries"] >= 0 for counts in found.values())
     assert "in the cache of views (size" in str(tg.report())

@@ -21,6 +21,7 @@ import tracegrad as tg
 from tests.helpers import standalone
 from tests.random_programs.random_programs import FLOATS, Program, programs
 from tracegrad.execute import compile as tg_compile
+from tracegrad.execute import program as tg_program
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.runtime.device import Device
 from tracegrad.support.dtypes import dtype_kind
@@ -103,7 +104,7 @@ class Watched:
 
     def __enter__(self) -> Watched:
         self.script: Path | None = None
-        self._real = real = tg_compile.Program.__call__
+        self._real = real = tg_program.Program.__call__
 
         def call(program: Any, values: Any, lines: Any = None) -> Any:
             given = [v if weak else v.download(n.shape, n.dtype) for v, weak, n in
@@ -119,11 +120,11 @@ class Watched:
                     self.script = standalone.write(FAILURES, "failure", program.plan, buffers, numbers, wanted, 1e-4)
             return out
 
-        tg_compile.Program.__call__ = call  # type: ignore[method-assign]
+        tg_program.Program.__call__ = call  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *exc: object) -> None:
-        tg_compile.Program.__call__ = self._real  # type: ignore[method-assign]
+        tg_program.Program.__call__ = self._real  # type: ignore[method-assign]
 
 
 def compare(program: Program, what: str, run: Any, wanted: Any) -> None:
@@ -134,7 +135,7 @@ def compare(program: Program, what: str, run: Any, wanted: Any) -> None:
         FAILURES.mkdir(exist_ok=True)
         (FAILURES / "program.txt").write_text(f"{what}\n{program!r}\n{error}")
         with Watched() as watched:
-            tg_compile._programs.clear()
+            tg_program.programs.clear()
             try:
                 run()
             except Exception as again:

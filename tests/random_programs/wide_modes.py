@@ -36,6 +36,7 @@ from tests.random_programs.wide_programs import (
     sliding,
 )
 from tracegrad.execute import policy
+from tracegrad.execute.program import programs
 from tracegrad.graph import primitive
 from tracegrad.ops import arguments
 from tracegrad.support.dtypes import dtype_kind
@@ -316,13 +317,13 @@ class Eagerly:
     def __enter__(self) -> None:
         self.kept = tg.config.eager, policy.BUILD, policy.BUILD_NODE
         tg.config.eager = True
-        policy.structures.clear()
+        programs.clear()
         if not self.patient:
             policy.BUILD, policy.BUILD_NODE = 1e4, 1e3
 
     def __exit__(self, *exc: object) -> None:
         tg.config.eager, policy.BUILD, policy.BUILD_NODE = self.kept
-        policy.structures.clear()
+        programs.clear()
 
 
 def eager_loop(rng: random.Random, patient: bool = True) -> Way:

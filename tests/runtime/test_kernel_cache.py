@@ -16,7 +16,7 @@ import tracegrad as tg
 from tests.execute.test_plan_cache import X, cache, graph_of, on_a_driver, planned, process  # noqa: F401  (fixtures)
 from tests.helpers import corpus
 from tracegrad.codegen.kernel.run import run_plan
-from tracegrad.execute.compile import upload
+from tracegrad.execute.devices import upload
 from tracegrad.runtime.drivers import intel_cpu, pocl_header
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl
 from tracegrad.runtime.launch import Executable
@@ -64,7 +64,7 @@ def test_only_what_a_kernel_uses_goes_along(name):
             others = "\n".join([*parts[:i], *parts[i + 1:], function.text("@")])
             for defined in re.findall(r"^TG \w+ (\w+)\(|^#define ([A-Z]\w+)\(|^constant \w+ (\w+)\[", part, re.MULTILINE)[:1]:
                 word = next(filter(None, defined))
-                stem = re.sub(r"^(LOAD_PRIVATE|LOAD|STORE)_(?!STRIDED)\w+", r"\1", word)
+                stem = re.sub(r"^(LOAD|STORE)_(?!STRIDED)\w+", r"\1", word)
                 owners = re.findall(r"^TG \w+ (\w+)\(", part, re.MULTILINE) or [stem]
                 assert any(re.search(rf"\b{o}\b", others) for o in owners), f"{word} is not used by {function.entry}"
 

@@ -17,7 +17,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad import nn, optim
 from tracegrad.errors import UnsupportedError
-from tracegrad.execute.compile import NUMPY
+from tracegrad.execute.devices import NUMPY
 from tracegrad.runtime.device import Device
 
 pytestmark = [pytest.mark.matrix, pytest.mark.long]        # .ci/run runs them on every driver

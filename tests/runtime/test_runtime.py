@@ -740,7 +740,7 @@ print("stayed")
 """
 
 LOOKED = UNDECIDED.partition("f = tg.trace")[0] + """
-from tracegrad.execute.compile import list_devices
+from tracegrad.execute.devices import list_devices
 assert {d.driver for d in list_devices()} == {d.driver for d in found}
 assert calls == [first, wanted], calls
 assert tg.device() is default and default.driver == wanted and x.device is default

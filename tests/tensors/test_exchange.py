@@ -17,7 +17,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad.errors import ArgumentError, AutogradError, DLPackError, DTypeError, TraceError
-from tracegrad.execute.compile import obstacle
+from tracegrad.execute.devices import obstacle
 
 N = 1 << 19  # float32s: above the size up to which copying is preferred to sharing
 KINDS = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]

@@ -16,7 +16,7 @@ import tracegrad as tg
 from tests.helpers.marks import one_of
 from tracegrad import nn
 from tracegrad.errors import AutogradError, DeviceError, TraceError, UnsupportedError
-from tracegrad.execute import compile as compile_module
+from tracegrad.execute import realize as realize_module
 from tracegrad.nn import functional as F
 from tracegrad.runtime.device import Device
 from tracegrad.utils.checkpoint import checkpoint
@@ -460,8 +460,8 @@ def test_pending_work_is_partitioned_by_device(two: Any, monkeypatch: pytest.Mon
     """One subgraph for each time that a device is come to; and nothing that one computed is computed by another."""
     a, b = two
     works: list[Any] = []
-    real = compile_module._values
-    monkeypatch.setattr(compile_module, "_values", lambda work: works.append(work) or real(work))
+    real = realize_module._values
+    monkeypatch.setattr(realize_module, "_values", lambda work: works.append(work) or real(work))
     x = leaf([0.1, 0.2, 0.3], a)
     y = (x.exp().sin() * x).to(b)
     (y.cos() * y).to(a).tanh().sum().backward()

@@ -8,7 +8,7 @@ import pytest
 import tracegrad as tg
 from tracegrad import nn
 from tracegrad.errors import ArgumentError
-from tracegrad.execute.compile import find_device
+from tracegrad.execute.devices import find_device
 from tracegrad.nn import functional as F
 from tracegrad.runtime import limits as runtime_limits
 from tracegrad.runtime.limits import Limits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.array_api._data_types import isdtype
-from tracegrad.execute.compile import find_device, list_devices
+from tracegrad.execute.devices import find_device, list_devices
 from tracegrad.support import dtypes
 
 _DOUBLE = ("float64", "complex128")

@@ -29,8 +29,8 @@ from tracegrad.autograd.transforms import matching
 from tracegrad.custom.custom_function import Function
 from tracegrad.custom.user_call import Context as FunctionCtx
 from tracegrad.errors import AutogradError, TraceError
-from tracegrad.execute.compile import free_saved, lock, realize
 from tracegrad.execute.deferred import flush
+from tracegrad.execute.realize import free_saved, lock, realize
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node, forget_operands, own_nodes, topological
 from tracegrad.graph.leaves import CustomCall

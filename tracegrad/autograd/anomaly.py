@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import AutogradError
-from tracegrad.execute.compile import find_device
+from tracegrad.execute.devices import find_device
 from tracegrad.execute.partition import device_of
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.leaves import CustomCall

@@ -1,12 +1,11 @@
-"""Steps that were made before, without their nodes: `Backward` for the derivative of an untraced loss. Start at `Backward.run`.
+"""Backwards that were made before, without their nodes: `Backward`. Start at `Backward.run`.
 
-A training loop records the same operations at every turn. Its forward pass is looked at once more at every backward (shapes and values that
-the user may ask for hang on it), but the derivative, twice as many nodes, is the same function of it each time: so from the third backward
-of one structure on, the program that the second one made is called with this turn's values, and no node of the derivative exists.
-`autograd.grad` of a loss by leaves is remembered likewise (`Backward.grads`). A Python float that is another at every turn, as a weight
-that is annealed, does not make another structure where it is only added, subtracted, multiplied or divided (`any_number`): see `_Varied`.
-What Python code may have a say in is never recalled: hooks, custom Functions, kernels of the user's, derivatives of derivatives, traces.
-Nor is what goes from one device to another: it is several programs.
+A training loop records the same operations in every iteration. The forward pass is walked over once more at every backward (shapes and
+values that the user may ask for hang on it), but the derivative, twice as many nodes, is the same function of it each time. So from the
+third backward of one structure on, the Program that the second one made is run on this iteration's values, and no node of the derivative
+exists. `autograd.grad` of a loss by leaves is remembered likewise (`Backward.grads`). A Python float that changes, such as a weight that is
+annealed, does not make another structure where it is only added, subtracted, multiplied or divided (`any_number`): see `_Varied`.
+What is never recalled is said in history_key.py.
 """
 
 from __future__ import annotations
@@ -14,52 +13,47 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from tracegrad.autodiff.derivatives import HOOKS
+from tracegrad.autograd.history_key import History, call_behind
 from tracegrad.config import config
-from tracegrad.execute import compile as compile_
-from tracegrad.execute import policy
-from tracegrad.execute.compile import Device
+from tracegrad.errors import TracegradError
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
-from tracegrad.graph.canonical import Key, contribution, fixed
+from tracegrad.execute.program import Program
+from tracegrad.execute.realize import cut, free_saved, lock
+from tracegrad.graph.canonical import Key, fixed
 from tracegrad.graph.ir import Folded, Node, forget_operands
-from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.locations import Location, derivative_of
 from tracegrad.graph.primitive import REGISTRY, data, saves
 from tracegrad.support.cache import Cache
-from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor, leaves
 
-_VARIABLE, _CONST, _OFFSET = REGISTRY["variable"], REGISTRY["const"], REGISTRY["offset"]
-_ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure
+_VARIABLE, _OFFSET = REGISTRY["variable"], REGISTRY["offset"]
 REMEMBERED = 1_000_000                              # parts of the keys (10 an operation)
 
 
-
 class _Recipe:
-    """How to make the backward of one structure. Nodes of the forward pass have numbers, in the order in which `_walk` finds them.
+    """How to make the backward of one structure: a Program, where the values of its inputs are found, and where its results go.
 
-    seen: the structure of the whole work. inputs: the numbers of the nodes whose values it starts from. constants: the nodes, which are
-    the same each time, except offsets, and floats that vary: those have (their position among them, the number of this turn's).
+    Nodes of the forward pass have numbers, in the order in which `History` finds them.
+    inputs: the numbers of the nodes whose values are the program's inputs. constants: the nodes that are the program's numbers, the same
+    each time, except offsets, and floats that vary: those have (their position among them, the number of this time's).
     values: of the results that are a node's, (its number, position); grads: of gradients, (number of the variable, position), of `grad`'s
-    in the order of its inputs.
-    saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them. reporting: position of an
-    operation that reports -> its number; lines: of one on the host -> the number of a node of its line, and whether it is derived.
+    in the order of its inputs. saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them.
+    lines: for operations that report, or run on the host, the number of a node of its line, and whether it is derived.
     """
 
-    __slots__ = ("bits", "constants", "grads", "inputs", "lines", "offsets", "reporting", "saving", "seen", "staying", "values")
+    __slots__ = ("constants", "grads", "inputs", "lines", "offsets", "program", "saving", "staying", "values")
 
-    def __init__(self, work: Any, walk: _Walk, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
+    def __init__(self, work: Any, walk: History, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
         """Raises KeyError if the backward is not a function of what was walked over."""
         number = walk.number
-        self.seen: policy.Structure = policy.known(work.key, work.order, work.device)
+        self.program: Program = work.program
         self.inputs = [number[leaf] for leaf in work.leaves]
         if not walk.valued.issuperset(self.inputs):
             raise KeyError
-        self.constants, self.bits = work.constants, work.values
+        self.constants = work.constants
         self.offsets = [(k, number[n]) for k, n in enumerate(work.constants) if n.fn is _OFFSET]
         position = {t: k for k, t in enumerate(work.targets)}
         self.values = [(number[t], k) for t, k in position.items() if t in number]
@@ -69,222 +63,85 @@ class _Recipe:
         self.saving = [number[n] for n in reversed(outside) if saves(n)]
         self.staying = [number[n] for n in outside if n.needs_grad and not saves(n) and n.fn is not _VARIABLE
                         and (number[n] in calls or any(saves(o) for o in n.operands))]
-        self.reporting = {i: number[n] for i, n in enumerate(work.order) if n.fn.reports}
+        self.lines = {i: (number[n], False) for i, n in enumerate(work.order) if n.fn.reports}
         on_host = [(i, n) for i, n in enumerate(work.order) if n.fn.family == "host_call"]
         stands = {(n.loc[:3], n.loc.call): k for n, k in number.items()} if on_host else {}
-        self.lines = {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
+        self.lines |= {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
+
+    def run(self, nodes: Sequence[Node]) -> list[Any]:
+        """The program's results, for the nodes of this time's forward pass."""
+        constants = list(self.constants)
+        for k, i in self.offsets:
+            constants[k] = nodes[i]
+
+        def line(position: int) -> Location:
+            number, derived = self.lines[position]
+            return derivative_of(nodes[number].loc) if derived else nodes[number].loc
+
+        return self.program.run([nodes[i].value for i in self.inputs], constants, line)
+
+
+def _bits(numbers: Sequence[Node]) -> list[bytes]:
+    return [n.attrs["bits"] for n in numbers]
 
 
 class _Varied:
     """What is known of a structure whatever its floats are. Its key has None where theirs have bits.
 
-    bits, values: those of the floats and of the work's constants when it was made last. free: which floats were seen to change. places: of
+    bits, values: those of the floats and of the work's numbers when it was made last. free: which floats were seen to change. places: of
     the constants that these are, their numbers. recipe: how to make it with others for these; None before there were two.
     """
 
-    __slots__ = ("bits", "free", "places", "recipe", "seen", "values")
+    __slots__ = ("bits", "free", "places", "program", "recipe", "values")
 
-    def __init__(self, work: Any, walk: _Walk) -> None:
-        self.seen: policy.Structure = work.seen
-        self.bits, self.values = walk.bits(), work.values
+    def __init__(self, work: Any, walk: History) -> None:
+        self.program: Program = work.program
+        self.bits, self.values = walk.bits(), _bits(work.constants)
         self.places: dict[int, int] = {}
         self.free: frozenset[int] = frozenset()
         self.recipe: _Recipe | None = None
 
-    def fits(self, walk: _Walk) -> bool:
+    def fits(self, walk: History) -> bool:
         """Whether the recipe is that of `walk`."""
         if self.recipe is None:
             return False
         return fixed(walk.bits(), self.free) == fixed(self.bits, self.free)
 
-    def learn(self, work: Any, walk: _Walk, recipe: _Recipe) -> None:
+    def learn(self, work: Any, walk: History, recipe: _Recipe) -> None:
         """Compare with how it was made this time: a float may vary if all that became of it are the places in the work where it stands.
 
         (It may be another constant as well, one that the rules make, where the values of both are equal by chance: that does not change.)
         """
-        bits, number = walk.bits(), walk.number
+        bits, values, number = walk.bits(), _bits(work.constants), walk.number
         fresh = {i for i, (a, b) in enumerate(zip(bits, self.bits, strict=True)) if a != b}
         at = {walk.floats[i][1] for i in fresh}
         places = {k: number[n] for k, n in enumerate(work.constants) if number.get(n) in at}
-        fits = work.seen is self.seen and places.keys() == {
-            k for k, (n, a, b) in enumerate(zip(work.constants, work.values, self.values, strict=True)) if a != b and n.fn is not _OFFSET}
+        fits = work.program is self.program and places.keys() == {
+            k for k, (n, a, b) in enumerate(zip(work.constants, values, self.values, strict=True)) if a != b and n.fn is not _OFFSET}
         if fits and all(n.fn.any_number for n in walk.nodes if n.operands and any(number.get(o) in at for o in n.operands)):
             self.places, self.free, self.recipe = self.places | places, self.free | fresh, recipe
             recipe.offsets += self.places.items()
         else:
             self.places, self.free, self.recipe = {}, frozenset(), None
-        self.bits, self.values, self.seen = bits, work.values, work.seen
-
-
-class _Walk:
-    """The pending work and the history of a root: nodes and their numbers, which have values, what tells the structure.
-
-    Of a call whose nodes nobody has asked for (ir.Folded) that is the call's; the numbers after its result's are those of its offsets.
-    calls: the numbers of such results. inside: the nodes behind them, once they were made. floats: where in the key the bits of constants
-    stand, and the numbers of these. loose: the key without them, once it was asked for.
-    """
-
-    __slots__ = ("calls", "device", "floats", "inside", "key", "loose", "nodes", "number", "pending", "valued")
-
-    def __init__(self, device: Device, pending: list[Node]) -> None:
-        self.device, self.pending = device, pending
-        self.number: dict[Node, int] = {}
-        self.nodes: list[Node] = []
-        self.valued: set[int] = set()
-        self.calls: list[int] = []
-        self.floats: list[tuple[int, int]] = []
-        self.inside: set[Node] = set()
-        self.key: Key | None = None
-        self.loose: Key | None = None
-
-    def follow(self, root: Node, inputs: Sequence[Node] | None = None) -> bool:
-        """Walk over everything; False where the derivative is not a function of the structure alone. (Iterative, and a hot path.)
-
-        inputs: the variables whose gradients are given back; None where those of all leaves are added to their `grad`.
-        """
-        parts: list[Any] = [self.device, config.eager]
-        variables: list[Node] = []
-        if not self._follow((root, *self.pending), parts, variables):
-            return False
-        sums: list[Node] = []                                       # what gradients are added to
-        for node in variables:
-            tensor = leaves.get(node.attrs["uid"])
-            if tensor is None:
-                parts.append(0)
-                continue
-            if tensor._n is not node or tensor._base is not None:
-                return False
-            present = tensor._grad if inputs is None else None
-            if present is not None:
-                if present._base is not None or present._n.needs_grad:
-                    return False
-                sums.append(present._n)
-            parts.append(1 if present is None else 2)
-        if not self._follow(sums, parts, []) or (HOOKS and any(n in HOOKS for n in self.nodes)):
-            return False
-        if inputs is not None:
-            if not all(n in self.number for n in inputs):
-                return False
-            parts.append(len(inputs))
-            parts += [self.number[n] for n in inputs]
-        parts.append(None)
-        parts += [self.number[n] for n in (root, *sums, *self.pending)]
-        self.key = Key(tuple(parts))
-        return True
-
-    def _follow(self, starts: Sequence[Node], parts: list[Any], variables: list[Node]) -> bool:
-        number, nodes, valued, calls = self.number, self.nodes, self.valued, self.calls
-        get = number.get
-        for start in starts:
-            stack = [start]
-            while stack:
-                node = stack[-1]
-                known = node.value is not None
-                place = []
-                call = None
-                if not known or node.needs_grad:
-                    depth = len(stack)
-                    behind = _behind(node) if type(node) is Folded else None
-                    if behind is None or behind[2]:
-                        operands = node.operands
-                    else:
-                        call, operands, _ = behind
-                    for o in operands:
-                        at = get(o)
-                        if at is None and o.value is not None and not o.needs_grad:         # a leaf, in few steps
-                            at = number[o] = len(nodes)
-                            valued.add(at)
-                            nodes.append(o)
-                            parts.append(o.aval)
-                            parts.append(False)
-                        if at is None:
-                            stack.append(o)
-                        else:
-                            place.append(at)
-                    if len(stack) > depth:
-                        continue
-                stack.pop()
-                if node in number:
-                    continue
-                fn = node.fn
-                if known:
-                    valued.add(len(nodes))
-                    parts.append(node.aval)
-                number[node] = len(nodes)
-                nodes.append(node)
-                if call is not None:
-                    calls.append(number[node])
-                    parts.append(call.structure)
-                    parts += place
-                    if call.offsets:
-                        nodes += [n for _, n in call.offsets]
-                    continue
-                if known and not (node.needs_grad and place):
-                    parts.append(node.needs_grad)
-                    continue
-                if not place and node.needs_grad:                   # the end of a history that was freed
-                    parts += (fn, node.aval, None)
-                    continue
-                if not (place or fn.family == "leaf" or fn.family == "index"):
-                    return False
-                known = (fn.executed or fn) in _ordinary or getattr(fn, "ordinary", False)
-                if not known and not (isinstance(fn, CustomCall) and fn.structural):
-                    return False
-                if fn is _OFFSET:                                   # the derivative's rules only hand it on
-                    parts.append(fn)
-                elif fn is _VARIABLE:
-                    variables.append(node)
-                    parts.append(fn)
-                else:
-                    parts += contribution(node)
-                    if fn is _CONST and dtype_kind(node.aval.dtype) == "f":
-                        self.floats.append((len(parts) - 1, number[node]))
-                parts += place
-        return True
-
-    def bits(self) -> list[bytes]:
-        """Those of the floats."""
-        return [self.nodes[i].attrs["bits"] for _, i in self.floats]
-
-    def whatever_floats(self) -> Key | None:
-        """The key without the floats; None if there are none."""
-        if self.loose is None and self.key is not None and self.floats:
-            parts = list(self.key.parts)
-            for at, _ in self.floats:
-                parts[at] = None
-            self.loose = Key(tuple(parts))
-        return self.loose
-
-    def unfold(self) -> None:
-        """Make the nodes of all calls, to learn what becomes of them."""
-        for i in self.calls:
-            result = self.nodes[i]
-            behind, values = _behind(result), result.unfold() if isinstance(result, Folded) else ()
-            if behind is not None and values:                       # nobody else has asked for them in the meantime
-                call = behind[0]
-                self.inside.update(values[call.made:])
-                for k, (place, _) in enumerate(call.offsets, i + 1):
-                    self.number[values[place]] = k
+        self.bits, self.values, self.program = bits, values, work.program
 
 
 class Backward:
     """One call of backward from `root`, or of grad by `inputs`, whose structure may be known.
 
-    Where `run` or `grads` cannot make it, `learn` is told how it was made. Hold `compile.lock` from here to the end of either, or another
+    Where `run` or `grads` cannot make it, `learn` is told how it was made. Hold `realize.lock` from here to the end of either, or another
     thread computes, and frees, some of what was walked over.
     """
 
     def __init__(self, root: Tensor, inputs: Sequence[Node] | None = None) -> None:
-        self.walk: _Walk | None = None
+        self.walk: History | None = None
         if inputs is not None and not all(n.fn is _VARIABLE for n in inputs):
             return
         if not (state.plain and config.recall):
             return
         pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:
-            if not _ordinary:
-                _ordinary.update(fn for fn in REGISTRY.values() if fn.name not in ("placeholder", "transfer"))
-            walk = _Walk(root._device, pending.get(root._device, []))
+            walk = History(root._device, pending.get(root._device, []))
             if walk.follow(root._node(), inputs):
                 self.walk = walk
 
@@ -315,15 +172,19 @@ class Backward:
         self._end(walk, recipe)
         return result
 
-    def _gradients(self) -> tuple[_Walk, _Recipe, list[Node]] | None:
+    def _gradients(self) -> tuple[History, _Recipe, list[Node]] | None:
         """Compute what is pending, and the recipe's gradients: nodes with values. None where this has to be done at length."""
         walk = self.walk
         if walk is None or walk.key is None:
             return None
         nodes = walk.nodes
         recipe = _known(walk, walk.key)
-        results = None if recipe is None else _results(recipe, walk)
-        if recipe is None or results is None:
+        if recipe is None:
+            walk.unfold()
+            return None
+        try:
+            results = recipe.run(nodes)
+        except TracegradError:                      # at length, what can be computed is
             walk.unfold()
             return None
         for i, k in recipe.values:
@@ -331,15 +192,15 @@ class Backward:
         for i, _ in recipe.values:
             if not nodes[i].needs_grad:
                 forget_operands(nodes[i])
-        compile_.cut(walk.pending)
+        cut(walk.pending)
         return walk, recipe, [data(nodes[i].aval, results[k]) for i, k in recipe.grads]
 
-    def _end(self, walk: _Walk, recipe: _Recipe) -> None:
+    def _end(self, walk: History, recipe: _Recipe) -> None:
         """Free the history."""
         nodes = walk.nodes
         no_longer_pending(self.count)
         self.walk = None
-        compile_.free_saved([nodes[i] for i in recipe.saving])
+        free_saved([nodes[i] for i in recipe.saving])
         staying = [weakref.ref(nodes[i]) for i in recipe.staying]
         walk.number.clear()
         walk.pending.clear()
@@ -355,7 +216,7 @@ class Backward:
         if walk is None or walk.key is None:
             return
         key, work = walk.key, works[0] if len(works) == 1 and works[0].device is walk.device else None
-        with compile_.lock:
+        with lock:
             recipe = None
             loose = walk.whatever_floats()
             varied, seen = None if loose is None else _recipes[loose], _recipes[key] is not None or key in _recipes
@@ -363,7 +224,6 @@ class Backward:
             if work is not None and (seen or varied is not None or walk.calls) and walk.inside.isdisjoint(beside):
                 with contextlib.suppress(KeyError):
                     recipe = _Recipe(work, walk, order, grads)
-                    policy.prepare(work, recipe.seen)
             if work is not None and loose is not None and varied is None:
                 _recipes[loose] = _Varied(work, walk)
             elif loose is not None and isinstance(varied, _Varied) and recipe is not None:
@@ -372,7 +232,7 @@ class Backward:
             _recipes[key] = recipe or _recipes[key]
 
 
-def _known(walk: _Walk, key: Key) -> _Recipe | None:
+def _known(walk: History, key: Key) -> _Recipe | None:
     """The recipe of what was walked over, whatever its floats are, if need be."""
     recipe: _Recipe | None = _recipes[key]
     if recipe is None:
@@ -388,37 +248,10 @@ def _known(walk: _Walk, key: Key) -> _Recipe | None:
 def _parts(key: Key, recipe: _Recipe | _Varied | None) -> int:
     """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
     own = recipe.free if isinstance(recipe, _Varied) else recipe         # (where none varied, its recipe is also that of a key with floats)
-    return len(key.parts) + (10 * recipe.seen.size if own and recipe is not None else 0)
+    return len(key.parts) + (10 * len(recipe.program.order) if own and recipe is not None else 0)
 
 
 _recipes = Cache("backwards", REMEMBERED, _parts)                # by Key: a _Recipe, a _Varied or None, seen once
-
-
-def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
-    """The values at the recipe's `ends`; None where this has to be done at length."""
-    nodes, seen = walk.nodes, recipe.seen
-    given = [nodes[i] for i in recipe.inputs]
-    constants, bits = recipe.constants, recipe.bits
-    if recipe.offsets:
-        present, values = list(constants), list(bits)
-        for k, i in recipe.offsets:
-            present[k], values[k] = nodes[i], nodes[i].attrs["bits"]
-        constants, bits = present, tuple(values)
-    reporting = {k: nodes[i] for k, i in recipe.reporting.items()}
-    return compile_.recalled(seen, given, constants, bits, reporting, partial(_line, recipe, nodes), walk.device)
-
-
-def _line(recipe: _Recipe, nodes: Sequence[Node], position: int) -> Location:
-    """The line of this turn's that the operation at `position` of the work stands for."""
-    if position in recipe.reporting:
-        return nodes[recipe.reporting[position]].loc
-    number, derived = recipe.lines[position]
-    return derivative_of(nodes[number].loc) if derived else nodes[number].loc
-
-
-def _behind(node: Node | None) -> Any:
-    """What is behind a call's result; None where somebody (another thread, even) has asked for its nodes."""
-    return getattr(node, "behind", None)
 
 
 def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:
@@ -437,7 +270,7 @@ def _stay(node: Node | None, stand_ins: dict[Node, Node]) -> None:
             stand_ins[o].loc = o.loc
         return stand_ins[o]
 
-    behind = _behind(node)
+    behind = call_behind(node)
     if node is not None and behind is not None:
         call, given, _ = behind
         kept = call.left()

@@ -13,7 +13,7 @@ import optree
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.batching import batch, spread
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.execute.compile import is_view
+from tracegrad.execute.realize import is_view
 from tracegrad.graph.ir import Aval, Node, own_nodes, topological
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, as_node, bind, iota, placeholder

@@ -17,7 +17,8 @@ from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.derivatives import dense, substituted, variable, zeros_like
 from tracegrad.control_flow.loop import Body, needed_inputs
 from tracegrad.control_flow.scan import outputs
-from tracegrad.execute.compile import Program, upload
+from tracegrad.execute.devices import upload
+from tracegrad.execute.program import Program
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaves import CustomCall, Shared
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
@@ -158,7 +159,7 @@ def pull_relevant(body: Body, pull: Body, index: int) -> list[int]:
 
 def compiled(program: Program) -> Program:
     """The program, which is compiled when it first runs: most derivatives that are recorded are never needed."""
-    if program.executable is None and not hasattr(program, "checks"):
+    if not program.ready:
         program.compile()
     return program
 

@@ -15,7 +15,7 @@ import optree
 
 from tracegrad.autodiff.derivatives import zeros_like
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError
-from tracegrad.execute.compile import Device
+from tracegrad.execute.devices import Device
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, bind, cast

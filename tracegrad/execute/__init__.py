@@ -1,1 +1,1 @@
-"""From graphs to values: what runs when and by which backend (`policy`), programs (`compile`), what is deferred (`deferred`)."""
+"""From graphs to values: what is recorded (`program`), which backend runs it (`policy`), what is pending (`deferred`, `realize`)."""

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegrad.errors import DeviceError, TracegradError
-from tracegrad.execute.compile import Device, cut_histories, lock, realize, realize_all, small_detached, used_devices
+from tracegrad.execute.devices import Device, used_devices
+from tracegrad.execute.realize import cut_histories, lock, realize, realize_all, small_detached
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
 from tracegrad.graph.primitive import REGISTRY
@@ -20,7 +21,7 @@ flushes = [0]                               # how many there were
 def flush(keep_history: bool = True, works: list[Any] | None = None) -> None:
     """Compute everything that is pending; what cannot be says why when it is looked at.
 
-    keep_history: also keep what a later backward would need and be slow to recompute. works: gets what was computed (compile.Work).
+    keep_history: also keep what a later backward would need and be slow to recompute. works: gets what was computed (realize.Work).
     """
     _flush(keep_history, works)
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.config import config
-from tracegrad.execute.compile import PART
 from tracegrad.execute.policy import AT_ONCE
+from tracegrad.execute.realize import PART
 from tracegrad.graph import cached_subgraphs
 from tracegrad.graph.cached_subgraphs import Template
 from tracegrad.graph.canonical import resolve

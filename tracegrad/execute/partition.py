@@ -14,7 +14,7 @@ from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.primitive import REGISTRY
 
 _TRANSFER = REGISTRY["transfer"]
-Seen = Callable[[Node], Node]           # compile.resolve: the node that holds a value, behind what only differentiation cares about
+Seen = Callable[[Node], Node]           # canonical.resolve: the node that holds a value, behind what only differentiation cares about
 
 
 class Partition:

@@ -138,7 +138,7 @@ class Shared(Primitive):
 
     differentiable, expensive = False, True
     batches: ClassVar[bool] = False                  # leading dimensions of the operands are a batch, the same for all
-    programs: Sequence[tuple[str, Any]] = ()         # the compile.Programs that it runs itself, and what they are
+    programs: Sequence[tuple[str, Any]] = ()         # the Programs that it runs itself, and what they are
     # into(outs, *arrays, **attrs): `results`, written into arrays of their shapes; it only reads `arrays`. With it nothing is copied on
     # devices that compute in the host's memory.
     into: Any = None

@@ -22,7 +22,7 @@ class Location(_Line):
     """A line of the user's program. `derived` tells that a derivative rule made the node on that line's behalf.
 
     What does not tell lines apart: call: the function that the user called there, if it is known; position: of a node in a program that
-    is used for other lines, too, the number of the node whose line it is (see compile.Work.program).
+    is used for other lines, too, the number of the node whose line it is (see Program.recorded).
     """
 
     call: str = ""

@@ -85,7 +85,7 @@ class Profile(Sequence[KernelTime]):
 
 
 def profile(program: Any, name: str, runs: int) -> Profile:
-    """The times of a compile.Program's kernels; see `Traced.profile`."""
+    """The times of a Program's kernels; see `Traced.profile`."""
     executable, recorded = _recorded(program, name, runs, "profile")
     plan, device, launches = executable.plan, executable.device, executable.plan.launches
     hosts = _hosts(plan)

@@ -115,7 +115,7 @@ def _is_definition(source: str, at: int) -> bool:
 def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
     """What became of a compiled program: its kernels and why each ended, what was fused, memory, and why compilations happened.
 
-    program: a compile.Program. compilations: one reason per compilation so far.
+    program: a compiled Program. compilations: one reason per compilation so far.
     """
     from tracegrad.codegen.graph.attention import story  # noqa: PLC0415  (the code generator is not loaded where plans come from the disk)
 

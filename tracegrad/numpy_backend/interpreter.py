@@ -10,6 +10,7 @@ import numpy as np
 from tracegrad.errors import LinAlgError
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.leaves import Bundle
+from tracegrad.numpy_backend.numpy_program import out_of_memory
 from tracegrad.passes.liveness import last_uses
 
 
@@ -36,6 +37,8 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
             except LinAlgError as error:
                 node.loc.tell(error)
                 raise
+            except MemoryError:
+                raise out_of_memory(node) from None
             if fn.reports and notes is not None:
                 notes += loops[key][1] if fn.family == "loop" else fn.excess(value[node.operands[0]], node)
             for o in done:
@@ -62,6 +65,6 @@ def run_loop(loop: Any, arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
 def evaluate(node: Node, operands: Sequence[Any]) -> Any:
     """One node's value from its operands' values (of a bundle: its results)."""
     if node.fn.name == "data":
-        return np.asarray(getattr(node.value, "array", node.value))         # a tensor made in the program holds a compile.HostValue
+        return np.asarray(getattr(node.value, "array", node.value))         # a tensor made in the program holds a devices.HostValue
     result = node.fn.computed(operands, node.attrs, node.dtype)
     return result if isinstance(node.fn, Bundle) else np.asarray(result, dtype=node.dtype)

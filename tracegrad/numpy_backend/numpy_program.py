@@ -26,7 +26,6 @@ from tracegrad.numpy_backend.ordered import ordered
 from tracegrad.numpy_backend.steps import SideBySide, Step, with_last_uses
 from tracegrad.passes.constants import exactly
 from tracegrad.passes.loops import Split
-from tracegrad.support.blas import quiet
 
 WRITTEN = 12            # Python takes 20 us to read a line, which is saved in 40 uses; of longer routines than LINES this that many times
                         # later, since somebody waits for it
@@ -155,14 +154,6 @@ class Routine:
     def _node(self, nodes: Any, i: int) -> Any:
         """The operation whose step has the place i."""
         return nodes[self.origin[i if i < self.size else self.first[i - self.size]]]
-
-    def flat(self, inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any] | None:
-        """What a call gives, of operations that report nothing; None where numpy raises."""
-        try:
-            with quiet():
-                return self(inputs, constants, (), [])
-        except Exception:                                              # whoever does it at length raises it, and knows the line
-            return None
 
 
 class _Part:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError, TracegradError
-from tracegrad.execute.compile import read
+from tracegrad.execute.realize import read
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn.hooks import RemovableHandle
@@ -56,7 +56,6 @@ class Optimizer:
     """
 
     _trace_all_attributes = True
-    _elementwise: ClassVar[bool] = True             # a step of an element reads no others: parameters may be put end to end
 
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any], implementation: Mapping[str, Any] | None = None) -> None:
         for name, value in (implementation or {}).items():

@@ -40,9 +40,10 @@ class Tuning(NamedTuple):
     long_row: int = 8192               # a row shorter than this is never cut in chunks
     row_chunk: int = 4096              # elements of such a chunk, about
     small_columns: int = 1 << 14       # reductions over columns of fewer elements than this are one chunk
-    sum_steps: int = 16                # terms that an accumulator takes before it starts anew (lower/sums.py): equal ones make it off by
-                                       # 2.7e-7 at most, 64 by 1e-6; with 8, short bodies take up to 1.4 of the time
-    sum_rows: int = 32                 # the same of columns that are added up beside sums over rows: a block's end costs a pass over them
+    sum_steps: int = 32                # terms that an accumulator takes before it starts anew (lower/sums.py): equal ones make it off by
+                                       # 5e-7 at most, as torch's are; with 16, softmax of 4096 numbers takes 1.06 of the time
+    sum_rows: int = 64                 # the same of columns that are added up beside sums over rows, where a block's end costs a pass over
+                                       # them: 1.02 of the time of layer norm's gradients with 32
 
     components: int = 4                # of a result's last dimension, up to which each is reduced by itself on a CPU,
     few_components: int = 1 << 12      # where so many elements are reduced: of fewer, one kernel more costs more than is gained
@@ -89,6 +90,10 @@ class Tuning(NamedTuple):
                                        # matrices, and for one, a host step's, 0.4 to 0.8 (larger ones are LAPACK's strength)
 
     # products and convolutions (matmul/, conv/)
+    product_steps: int = 512           # terms that a float accumulator of a product takes before it is added to another: equal ones make it
+                                       # off by 4e-6 at most (3e-6 with 256, as MKL, but then 1024 cubed takes up to 1.02 of the time),
+    conv_steps: int = 2048             # the same of a convolution: tiles of accumulators are larger (576 in two blocks: 1.05 of the time),
+    product_blocks: int = 64           # and blocks that this other one takes
     split_k: int = 128                 # k of a part, at least, where k is split,
     split_flops: int = 1 << 19         # which pays from so much work on
     pack_items: int = 4096             # elements that a work-item packs, at least
@@ -108,6 +113,7 @@ class Tuning(NamedTuple):
     attention_groups: tuple[tuple[int, int, int], ...] = (      # lines of a group, of the others at a time, and of an item (on a GPU):
         (64, 32, 4), (32, 32, 2), (32, 32, 4), (32, 16, 1), (32, 16, 2), (16, 16, 1),     # the first read least of any memory
         (8, 32, 1), (8, 16, 1))        # (for few lines)
+    attention_long: int = 1 << 12      # keys, and rows on a GPU, above which a block's sum is made apart and then added
     written_out: int = 48              # lines of a tile's epilogue up to which it is written out for each vector; longer ones are a loop
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 

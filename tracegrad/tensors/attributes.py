@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, AutogradError, ShapeError
-from tracegrad.execute.compile import list_devices
+from tracegrad.execute.devices import list_devices
 from tracegrad.graph.ir import Aval
 from tracegrad.ops.arguments import one_dim
 from tracegrad.support.cache import Cache, memoize

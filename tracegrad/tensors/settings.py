@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from tracegrad.errors import ArgumentError
-from tracegrad.execute.compile import find_device, set_device
+from tracegrad.execute.devices import find_device, set_device
 from tracegrad.support.modes import float32_matmul
 from tracegrad.tensors.tensor import PRINTING
 

@@ -22,8 +22,9 @@ import numpy as np
 from tracegrad.autodiff.derivatives import HOOKS, variable
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.execute.compile import PART, Device, find_device, is_view, part, read, realize, upload, without_history
 from tracegrad.execute.deferred import flush, waiting
+from tracegrad.execute.devices import Device, find_device, upload
+from tracegrad.execute.realize import PART, is_view, part, read, realize, without_history
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Folded, Node, Size, own_nodes
 from tracegrad.graph.locations import user_location

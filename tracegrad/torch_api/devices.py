@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tracegrad.execute.compile import HostDevice, aliases, find_device, set_device
+from tracegrad.execute.devices import HostDevice, aliases, find_device, set_device
 from tracegrad.runtime.device import Device
 
 ACCELERATORS = "cuda", "mps", "xpu", "opencl"

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import TraceError
-from tracegrad.execute.compile import read
+from tracegrad.execute.realize import read
 from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.leaves import Bundle
 from tracegrad.graph.locations import user_location

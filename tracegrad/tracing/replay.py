@@ -16,8 +16,9 @@ import optree
 
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import TraceError
-from tracegrad.execute.compile import Program, realize
 from tracegrad.execute.deferred import flush
+from tracegrad.execute.program import Program
+from tracegrad.execute.realize import realize
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.leaves import CustomCall

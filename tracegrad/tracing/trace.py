@@ -18,8 +18,8 @@ import optree
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, TraceError
-from tracegrad.execute.compile import find_device
 from tracegrad.execute.deferred import flush
+from tracegrad.execute.devices import find_device
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import aval_text, returned_names
 from tracegrad.inspection.report import Kernels, explain, inner_plans

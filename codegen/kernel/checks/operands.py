@@ -134,12 +134,13 @@ class Operands(Races):
             raise self.fail(f"{symbol} is {symbol.type}, and its value is {value.type}")
 
     def stored(self, s: Store) -> None:
-        access, value = s.access, s.value
-        if value.lanes not in (1, access.lanes * access.each):
-            raise self.fail(f"{value.lanes} lanes are stored as {access.lanes * access.each}")
+        access, value, memory = s.access, s.value, s.access.memory
+        lanes = access.lanes * access.each * (memory.lanes if isinstance(memory, Array) else 1)
+        if value.lanes not in (1, lanes):
+            raise self.fail(f"{value.lanes} lanes are stored as {lanes}")
         if value.lanes > 1:
-            memory = access.memory
             wanted = ctype(computed_in(memory.dtype), value.lanes) if isinstance(memory, Buffer) else f"{memory.type}{value.lanes}"
+            wanted = memory.type if isinstance(memory, Array) and memory.lanes > 1 else wanted
             if value.type != wanted:
                 raise self.fail(f"a {value.type} is stored as {wanted}")
 

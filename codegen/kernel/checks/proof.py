@@ -63,8 +63,26 @@ class Proof:
                 for times in _times(x, g):                   # x is the sum of what the guard is about, so often, and of the rest
                     below, above = self.interval(x.opened() - g.opened() * times)
                     low, high = max(low, rest[0] * times + below), min(high, (rest[1] - 1) * times + above)
+        together = self.together(x, guards)
+        if together is not None:
+            low, high = max(low, together[0]), min(high, together[1])
         self.never |= low > high
         return low, max(low, high)
+
+    def together(self, x: Index, guards: tuple[tuple[Any, ...], ...]) -> Range | None:
+        """What x may be where several guards are about parts of it."""
+        rest, low, high, parts = x.opened(), 0, 0, 0
+        for kind, g, *ends in guards:
+            have, wanted = dict(rest.terms), g.opened()
+            (atom, c), *_ = wanted.terms or ((None, 0),)
+            times = have[atom] // c if kind == "range" and atom in have else 0
+            if times > 0 and all(have.get(a) == k * times for a, k in wanted.terms):
+                rest, parts = rest - wanted * times, parts + 1
+                low, high = low + ends[0] * times, high + (ends[1] - 1) * times
+        if parts < 2:
+            return None
+        below, above = self.interval(rest)
+        return low + below, high + above
 
     def remainder(self, x: Index, divisor: int, low: int, high: int) -> Range:
         """What x % divisor may be, where x is in low..high."""

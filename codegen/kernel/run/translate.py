@@ -87,15 +87,15 @@ class Translator:
 
     def is_type(self, ahead: int = 0) -> bool:
         text = self.peek(ahead)
-        return text in ("const", "__global", "__local", "__private", "size_t") or TYPE_NAME.fullmatch(text) is not None
+        return text in ("const", "volatile", "__global", "__local", "__private", "size_t") or TYPE_NAME.fullmatch(text) is not None
 
     def type_name(self) -> Type:
         """Qualifiers, a type's name, stars."""
         space, const = "", False
-        while self.here in ("const", "__global", "__local", "__private"):
+        while self.here in ("const", "volatile", "__global", "__local", "__private"):
             word = self.take()
             const |= word == "const"
-            space = space if word == "const" else word[2:]
+            space = word[2:] if word.startswith("__") else space
         match = TYPE_NAME.fullmatch(self.here.replace("size_t", "ulong"))
         if match is None:
             raise self.error(f"{self.here!r} is no type")
@@ -666,7 +666,7 @@ class Translator:
         if match := re.fullmatch(r"get_(global_id|local_id|group_id|local_size|global_size)", name):
             dimension, = self.arguments()
             return Term(f"S.{match[1]}[{dimension.code}]", INT)
-        if name in ("LOAD", "LOAD_ALIGNED", "LOAD_PRIVATE", "LOAD_LOCAL", "KEPT"):
+        if name in ("LOAD", "LOAD_ALIGNED", "LOAD_LOCAL", "KEPT"):
             type_, (pointer,) = self.typed_arguments()
             self.through(pointer, type_)
 

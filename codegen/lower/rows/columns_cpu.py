@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.rows_cpu import vector_width
-from tracegrad.codegen.lower.sums import ColumnSums, each_block, is_long
+from tracegrad.codegen.lower.sums import ColumnSums, each_block
 from tracegrad.codegen.schedule.grouping import Columns, Group, Place
 from tracegrad.support.tuning import tuning
 
@@ -43,8 +43,8 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
     width = vector_width(group, context)
 
     several = _rows_at_a_time(group, length)
-    long = is_long(-(-length // several))
-    sums = {r: ColumnSums(ev, r, context.output(group, r), long) for r in reductions}
+    blocks = -(-length // (several * tuning().sum_steps))
+    sums = {r: ColumnSums(ev, r, context.output(group, r), blocks) for r in reductions}
 
     def over(body: Callable[[Index], None]) -> None:
         """A pass over the columns, in vectors."""
@@ -82,7 +82,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
         """The loop over the rows from `start` on, `step` at a time."""
         with w.loop(var, start, stop, step, whole=step > 1):
             yield
-            if long:
+            if blocks > 1:
                 with each_block(w, var.index - first - 1, tuning().sum_steps * step, step):
                     each_sum(ColumnSums.flush)
 

@@ -368,7 +368,8 @@ class RowKernel:
     def begin_columns(self) -> None:
         """Before any row: what sums over columns start with."""
         for r in self.columns:
-            self.column_sums[r] = ColumnSums(self.ev, r, self.context.output(self.group, r), self.shape.block > tuning().sum_rows)
+            blocks = -(-self.shape.block // tuning().sum_rows)
+            self.column_sums[r] = ColumnSums(self.ev, r, self.context.output(self.group, r), blocks)
         self.over_columns(lambda each, at: each.begin(at, Literal(r_identity(each.r), each.r.dtype)), list(self.column_sums.values()))
 
     def end_columns(self, step: Callable[[ColumnSums, Index], None]) -> None:
@@ -770,9 +771,9 @@ class RowKernel:
         return found
 
     def unroll(self, reductions: list[Node], sinks: list[Node]) -> int:
-        """Independent accumulators hide the latency of a short body."""
+        """Independent accumulators hide the latency of a short body, and take fewer terms each."""
         n, width = min(self.shape.cols[-1], self.shape.length or self.shape.cols[-1]), self.shape.width
-        if not reductions or sinks or len(reductions) > 2:
+        if not reductions or any(x not in self.columns for x in sinks) or len(reductions) > 2:
             return 1
         work = max(self.context.schedule.costs.get(r, 1) for r in reductions)
         best = 4 if work <= 6 else 2 if work <= 24 else 1

@@ -13,11 +13,11 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Operand, Select, place
 from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Array, Bound, Buffer, bound
+from tracegrad.codegen.kernel.statements import Array, Bound, Buffer
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
-from tracegrad.codegen.lower.sums import add_to_pair, adds, running_dtype, strided
+from tracegrad.codegen.lower.sums import add_to_pair, adds, running_dtype
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
@@ -111,7 +111,7 @@ class _Scan(WorkGroup):
 
 
 class _Carried:
-    """What all elements before make: of sums a pair, as there are many of them."""
+    """What many elements make, or all before: of sums a pair."""
 
     def __init__(self, o: _Scan, start: Expression, name: str, low: Expression | None) -> None:
         self.o, self.total = o, o.begun(name, start)
@@ -140,11 +140,11 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
     chunk, start, stop = o.chunk(length)
     assert chunk is not None
     there = [(column, o.inner)] if o.inner % across else []
-    total, i = o.begun("total", o.start), Var("i", o.n)
-    with o.where(*there), strided(o.ev, i, start, bound(stop), lines, -(-length // lines), item.index, {o.node: total}):
-        o.take(total, o.element((row * o.n + i.index) * o.inner + column))
+    total, i = o.carried(o.start, "total"), Var("i", o.n)
+    with o.where(*there), w.loop(i, start + item.index, stop, lines):
+        total.take(o.element((row * o.n + i.index) * o.inner + column))
     mine = item.index * across + lane
-    w.store(place(array, mine), total)
+    w.store(place(array, mine), total.total)
     o.barrier()
     with w.halving(item, lines) as half_size:
         w.store(place(array, mine), o.both(o.read(array, mine), o.read(array, mine + half_size * across)))
@@ -273,10 +273,10 @@ def _down(group: Group, context: Context, size: int, length: int, before: Temp |
     at = start + line.index * part
     begin = w.bounding("begin", o.n, Bound(w.least(at, stop), ZERO, at, o.n))
     end = w.bounding("end", o.n, Bound(w.least(begin.index + part, stop), ZERO, at + part, o.n))
-    share, i = o.begun("share", o.start), Var("i", o.n)
-    with o.where(*there), strided(o.ev, i, begin.index, bound(end), 1, part, ZERO, {o.node: share}):
-        o.take(share, o.element((row * o.n + i.index) * o.inner + column))
-    w.store(place(array, line.index * across + lane.index), share)
+    share, i = o.carried(o.start, "share"), Var("i", o.n)
+    with o.where(*there), w.loop(i, begin, end):
+        share.take(o.element((row * o.n + i.index) * o.inner + column))
+    w.store(place(array, line.index * across + lane.index), share.total)
     o.barrier()
     with o.where(*there):
         carry = _carry(o, before, (row * chunks + (chunk.index if chunk is not None else 0)) * o.inner + column)

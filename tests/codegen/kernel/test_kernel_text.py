@@ -6,7 +6,6 @@ compared with that.
 
 import ast
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,10 @@ import tracegrad.nn.functional as F
 from tests.helpers.corpus import TARGETS, fit
 from tracegrad import codegen
 from tracegrad.codegen import passes
-from tracegrad.codegen.kernel import vectors
 from tracegrad.codegen.kernel.ir import Kernel, Turn, Turns
 from tracegrad.codegen.kernel.markup import unmarked_in
 from tracegrad.codegen.kernel.names import means_something
-from tracegrad.codegen.lower.epilogue import Callback
+from tracegrad.codegen.kernel.vectors import prelude
 from tracegrad.codegen.mathlib import library
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
@@ -127,23 +125,6 @@ def assembled(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     return found
 
 
-@pytest.fixture
-def terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What generators of text add up, and give as an index, is what its class says: a name, or `Compound`."""
-
-    def checked(call: Any) -> Any:
-        def check(*given: Any) -> Any:
-            for term in [part for one in given for part in (one if isinstance(one, tuple) else (one,))]:
-                assert type(term) is not str or term.isidentifier(), f"{term!r} is not a name"
-            return call(*given)
-        return check
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("tracegrad.codegen.") and getattr(module, "plus", None) is vectors.plus:
-            monkeypatch.setattr(module, "plus", checked(vectors.plus))
-    monkeypatch.setattr(Callback, "position", checked(Callback.position))
-
-
 def compiled(program: Any, dtype: str, target: Target) -> str:
     """The source of a program of two matrices."""
     draws = np.random.default_rng(0)
@@ -153,7 +134,6 @@ def compiled(program: Any, dtype: str, target: Target) -> str:
     return compile_graph(executable_graph(traced._seen().program.graph), target).source
 
 
-@pytest.mark.usefixtures("terms")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_is_said_of_text_is_true(program: str, assembled: list[Kernel]) -> None:
     """Which variables are in it, what else it calls its own, which types it computes with, and whether it has arrays."""
@@ -181,6 +161,15 @@ def test_what_is_said_of_text_is_true(program: str, assembled: list[Kernel]) -> 
                 assert ("cl_khr_fp64" in source) == (re.search(r"\bdouble\d*\b", re.sub(r"#define.*", "", source)) is not None)
     finally:
         tg.set_device(before)
+
+
+def test_the_prelude_has_each_type_once_and_only_what_the_target_computes_in() -> None:
+    uses = [("LOAD", "uchar8"), ("STORE", "uchar8"), ("LOAD_LOCAL", "float4"), ("LOAD", "double2"), ("GATHER4", "float4")]
+    text = "\n".join(prelude(uses, Target(fp64=False)))
+    assert text.count("uchar8_u;") == 1
+    assert text.count("#define LOAD(") == text.count("#define STORE_uchar8(") == text.count("#define LOAD_LOCAL_float4(") == 1
+    assert "double" not in text
+    assert "GATHER" not in text
 
 
 SIZES = {type_: dtype.itemsize for dtype, type_ in OPENCL.items()}

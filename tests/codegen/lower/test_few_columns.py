@@ -18,7 +18,7 @@ import tracegrad as tg
 from tests.helpers.marks import one_of
 from tests.helpers.size_cases import AFTER, BEFORE, Case
 from tests.ops.test_sizes import OTHERS, check, on, planned  # noqa: F401
-from tracegrad.execute.compile import NUMPY
+from tracegrad.execute.devices import NUMPY
 
 SHARED = [                          # what every element of a row needs of all of them
     "x.softmax(-1)", "x.log_softmax(-1) * y", "x.amax(-1, keepdim=True) * x", "F.layer_norm(x, (n,), r, r)", "F.rms_norm(x, (n,), r)",

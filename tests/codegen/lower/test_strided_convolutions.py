@@ -2,7 +2,7 @@
 
 Kernels for CPUs are run without a driver (tests/helpers/kernels.py) and compared with numpy's rules: value, gradient and second
 derivative. Those for GPUs are tested in tests/codegen/gpu/test_gpu_shapes.py, the generators by themselves in
-tests/codegen/lower/test_conv_text.py.
+tests/codegen/lower/test_cpu_convolutions.py.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ import pytest
 import tracegrad as tg
 from tests.codegen.kernel.test_run_kernel import some
 from tests.helpers.kernels import TARGETS, Checked
+from tracegrad.codegen.kernel.statements import Raw
+from tracegrad.codegen.lower import context
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.nn import functional as F
@@ -73,9 +75,31 @@ def test_kernels_without_a_driver(number, shape, causal):
         def loss(q, k, v, g):
             return (fused(q, k, v, causal) * g).sum()
 
-        with Checked(some(number + causal, number < 2), tuning=TINY._replace(attention_keys=(4, 64)[number % 2]), slack=8) as checked:
+        tuning = TINY._replace(attention_keys=(4, 64)[number % 2], attention_long=(0, 1 << 12)[(number + causal) % 2])
+        with Checked(some(number + causal, number < 2), tuning=tuning, slack=8) as checked:
             tg.trace(lambda *given, f=loss: tg.value_and_grad(f, (0, 1, 2))(*given))(*given)
         assert checked.count >= 1
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("target", ["avx2", "gpu"])
+def test_kernels_are_statements(target, monkeypatch):
+    """All of them, of a gradient with a mask, keys in ranges: no line is text that the verifier does not look into."""
+    found = []
+    monkeypatch.setattr(context, "verify_kernel", found.append)
+    q, k, v, g = drawn("float32", *sizes(1, 65, 257, 16, 33))
+    kept = tg.tensor(np.ones((65, 257), bool))
+
+    def loss(q, k, v, g, kept):
+        return (F.scaled_dot_product_attention(q, k, v, attn_mask=kept) * g).sum()
+
+    traced = tg.trace(tg.grad(loss, (0, 1, 2)))
+    traced(q, k, v, g, kept)
+    with tuned(Tuning()):
+        compile_graph(executable_graph(traced._seen().program.graph), TARGETS[target])
+    kernels = [kernel for kernel in found if kernel.entry.startswith("attention")]
+    assert len(kernels) == {"avx2": 2, "gpu": 4}[target]
+    assert not [s for kernel in kernels for s in kernel.statements() if isinstance(s, Raw)]
 
 
 @pytest.mark.usefixtures("on_numpy")
@@ -160,3 +184,14 @@ def test_vmap_batches_and_scale():
     same([mapped.numpy()], [wanted.numpy()], 1e-12)
     slopes = tg.vmap(tg.grad(lambda q: (fused(q, k, v[0], True, 0.3) ** 2).sum()))(q)
     same([slopes.numpy()], [tg.grad(lambda q: (written_out(q, k, v[0], True, 0.3) ** 2).sum())(q).numpy()], 1e-10)
+
+
+def test_long_sums_are_sums_of_blocks():
+    """Sums over 100,000 keys, and over as many rows in the gradient, are as exact as sums of sums: no accumulator adds up all of them."""
+    many, draw = 100_000, np.random.default_rng(0)
+    values = draw.uniform(0.5, 1.5, (1, many, 1)).astype("float32")
+    q, k, v = tg.zeros(1, 1, 1), tg.zeros(1, many, 1), tg.tensor(values)
+    got = tg.trace(lambda q, k, v: fused(q, k, v, False))(q, k, v).numpy()
+    np.testing.assert_allclose(got, values.mean(dtype="float64"), rtol=4e-6)
+    slope = tg.trace(tg.grad(lambda v, q, k, g: (fused(q, k, v, False) * g).sum()))
+    np.testing.assert_allclose(slope(q, k, q, v).numpy(), values.sum(dtype="float64"), rtol=4e-6)

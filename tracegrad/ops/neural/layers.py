@@ -38,8 +38,19 @@ def _wide(name: str, x: Node) -> Node:
 
 def _standardized(x: Node, dims: tuple[int, ...], eps: float) -> Any:
     """x with mean 0 and variance 1 over dims."""
-    centred = x - mean(x, dims, True)
-    return centred * rsqrt(mean(centred * centred, dims, True) + eps)
+    centred, variance = _centred(x, mean(x, dims, True), dims)
+    return centred * rsqrt(variance + eps)
+
+
+def _centred(x: Node, average: Node, dims: tuple[int, ...]) -> tuple[Any, Any]:
+    """x without its mean over dims, and its variance.
+
+    What the mean was rounded by is the mean of what is left: a constant, and much beside the deviations of numbers far from 0.
+    """
+    centred = x - average
+    off = detach(mean(centred, dims, True))
+    variance = mean(centred * centred, dims, True) - off * off
+    return centred - off, variance
 
 
 def _affine(name: str, input: Node, y: Any, weight: Node | None, bias: Node | None, shape: tuple[int, ...], place: tuple[int, ...]) -> Any:
@@ -139,11 +150,10 @@ def _batch_normalized(input: Node, weight: Node | None, bias: Node | None, eps: 
     """The normalized batch, and its mean and variance as constants."""
     x, (shape, place) = _wide("batch_norm", input), _channels(input)
     dims = tuple(d for d in range(x.ndim) if d != 1)
-    average = mean(x, dims)
-    centred = x - mv.reshape(average, place)
-    variance = mean(centred * centred, dims)
-    y = _affine("batch_norm", input, centred * mv.reshape(rsqrt(variance + eps), place), weight, bias, shape, place)
-    return y, detach(average), detach(variance)
+    average = mean(x, dims, True)
+    centred, variance = _centred(x, average, dims)
+    y = _affine("batch_norm", input, centred * rsqrt(variance + eps), weight, bias, shape, place)
+    return y, detach(mv.reshape(average, shape)), detach(mv.reshape(variance, shape))
 
 
 @functional

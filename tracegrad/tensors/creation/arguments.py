@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, of_memory
-from tracegrad.execute.compile import find_device
+from tracegrad.execute.devices import find_device
 from tracegrad.execute.eager_executor import Remembered
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.operators import F, public

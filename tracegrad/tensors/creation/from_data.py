@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DLPackError, DTypeError, TraceError, TracegradError
-from tracegrad.execute.compile import find_device, obstacle
+from tracegrad.execute.devices import find_device, obstacle
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.support import dtypes

@@ -7,7 +7,7 @@ from math import nan, prod
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.execute.compile import find_device
+from tracegrad.execute.devices import find_device
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from enum import Enum, auto
 from typing import Any
 
-from tracegrad.execute.compile import find_device
+from tracegrad.execute.devices import find_device
 from tracegrad.support.random_state import Generator
 from tracegrad.torch_api import devices
 from tracegrad.torch_api.devices import device

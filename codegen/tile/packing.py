@@ -1,0 +1,74 @@
+"""Lines of an operand copied into panels, on CPUs. Start at `pack`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from tracegrad.codegen.kernel.expressions import Expression, Joined, Lanes, Local
+from tracegrad.codegen.kernel.expressions import Load as Read
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.statements import Access, Bound, Declare
+from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.tile.program import Place
+from tracegrad.codegen.tile.registers import let, start_of, write
+
+
+def pack(
+    w: Writer, source: Place, to: Place, where: tuple[Index, Index], lines: tuple[int, int], k: tuple[Index, Index, int], block: int
+) -> None:
+    """Copies a panel of lines: `source` has them at (batch, line, k), `to` at (batch, panel, k, place in it). where: batch and panel.
+
+    lines: how many there are, and of a panel; k: where it begins and ends, and how much there is in all. block: so many of as many lines
+    are read as vectors, and transposed.
+    """
+    (b, number), (count, panel), (first, last, size) = where, lines, k
+    line0 = start_of(w, "line0", count, panel, number)
+    if block > 1:
+        at = Var(w.own("k"), size)
+        with w.loop(at, first, last, block, whole=True), ExitStack() as inside:
+            line = _counted(w, inside, "line", panel, block)
+            rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
+            for n, value in enumerate(transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
+                write(to(b, number, at.index + n, line), value)
+        first = last // block * block
+    if size % block or block == 1:
+        with w.scope():
+            at = Var(w.own("k"), size)
+            with w.loop(at, first, last), ExitStack() as inside:
+                line = _counted(w, inside, "line", panel, 1)
+                found = source(b, line0 + line, at.index)
+                assert found.read is not None
+                write(to(b, number, at.index, line), found.read())
+
+
+def _counted(w: Writer, inside: ExitStack, name: str, count: int, step: int) -> Index:
+    """A loop over 0..count-1 in steps, the last one early; if there is one step, 0."""
+    if count == step:
+        return ZERO
+    var = Var(w.own(name), count)
+    inside.enter_context(w.loop(var, 0, count, step))
+    if count % step == 0:
+        return var.index
+    at = Var(w.own("at"), count - step + 1)
+    w.add(Declare(at, f"const {w.index}", w.least(var, count - step), bound=Bound(w.at(var), ZERO, var.index, count - step)))
+    w.bind(at)
+    return at.index
+
+
+def transposed(w: Writer, rows: Sequence[Expression]) -> list[Local]:
+    """The transpose of a square of vectors, as many as each has lanes (a power of two).
+
+    A stage puts the even lanes of neighbouring rows into one of the first half, and the odd ones into one of the second: of row and lane
+    number, the lowest bits trade places.
+    """
+    half = len(rows) // 2
+    values = [let(w, f"c0_{n}", row) for n, row in enumerate(rows)]
+    for stage in range(1, len(rows).bit_length()):
+        made = {}
+        for n in range(half):
+            a, b = values[2 * n:2 * n + 2]
+            for place, which in ((n, "even"), (n + half, "odd")):
+                made[place] = let(w, f"c{stage}_{place}", Joined(Lanes(a, which), Lanes(b, which)))
+        values = [made[n] for n in range(len(rows))]
+    return values

@@ -1,0 +1,108 @@
+"""What tile programs on CPUs are written with: where registers are, and what is done with a few. Start at `start_of`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Joined, Lanes, Local, Vector
+from tracegrad.codegen.kernel.expressions import Load as Read
+from tracegrad.codegen.kernel.index import Index, Var, constant
+from tracegrad.codegen.kernel.statements import Access, Bound, Declare, bound
+from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.tile.program import Axis, Element, Held, Tile
+from tracegrad.support.dtypes import DType
+
+
+def registers_of(axis: Axis) -> int:
+    """How many indices along an axis are of one tile."""
+    return axis.held(Held.REGISTER)
+
+
+def held(tile: Tile) -> list[Axis]:
+    """The axes along which a tile has several registers."""
+    return [axis for axis in tile.axes if registers_of(axis) > 1 and axis.of is None]
+
+
+def rows_of(tile: Tile) -> list[Axis]:
+    """Those of them that are not its columns."""
+    return [axis for axis in held(tile) if axis is not tile.axes[-1]]
+
+
+def numbered(axis: Axis, number: int | Index) -> Axis:
+    """Stands for an axis where its tile is that of register `number`, along the axis that tells."""
+    return replace(axis, name=f"{axis.name}:{number}")
+
+
+def early_by(axis: Axis) -> int:
+    """By how much the last tile along an axis begins early."""
+    return -axis.size % registers_of(axis) if axis.size >= registers_of(axis) else 0
+
+
+def offsets_of(axis: Axis) -> list[int]:
+    """Where in a tile the vectors along an axis begin: the last one early, where they do not fit."""
+    size = registers_of(axis)
+    return [min(start, size - axis.lanes) for start in range(0, size, axis.lanes)]
+
+
+def start_of(w: Writer, name: str, size: int, tile: int, number: Index, lanes: int = 1) -> Index:
+    """Where tile number `number` of an axis begins: the last one early, where they do not fit. That of vectors is a variable always."""
+    right, most = number * tile, max(0, size - tile)
+    if (size % tile == 0 or size < tile) and lanes == 1:
+        return w.indexed(name, right)
+    var = Var(w.own(name), most + lanes)
+    right = right if right.terms else constant(min(right.constant, most))
+    early = bool(right.terms) and size > tile and size % tile > 0
+    w.add(Declare(var, f"const {w.index}", w.least(right, most) if early else w.at(right),
+                  bound=Bound(w.at(right), constant(min(right.lo, most)), right, most) if early else bound(right)))
+    w.bind(var)
+    return var.index
+
+
+def let(w: Writer, name: str, value: Expression, changes: bool = False) -> Local:
+    """A variable with that value."""
+    local = Local(w.own(name), value.dtype, value.lanes)
+    w.define(local, value, const=not changes)
+    return local
+
+
+def write(to: Element, value: Expression) -> None:
+    assert to.write is not None
+    to.write(value)
+
+
+def read(access: Access, dtype: DType, lanes: int) -> Read:
+    return Read(access if lanes == 1 else Access(access.memory, access.at, guards=access.guards, each=lanes), dtype, lanes)
+
+
+def lanes_of(x: Expression, first: int, lanes: int) -> Expression:
+    """Some lanes of a vector."""
+    return x if lanes == x.lanes else Lanes(x, first if lanes == 1 else range(first, first + lanes))
+
+
+def added(w: Writer, vectors: list[Local]) -> Expression:
+    """A vector with the sum of the lanes of each."""
+    while vectors[0].lanes > 4:
+        vectors = [let(w, f"{x.name}h", Infix("+", Lanes(x, "lo"), Lanes(x, "hi"))) for x in vectors]
+    total: Expression | None = None
+    for lane in range(vectors[0].lanes):
+        each = tuple([lanes_of(x, lane, 1) for x in vectors])
+        one = each[0] if len(each) == 1 else Vector(each)
+        total = one if total is None else Infix("+", total, one)
+    assert total is not None
+    return total
+
+
+def joined(parts: Sequence[Expression]) -> Expression:
+    """The vector of the lanes of all."""
+    if parts[0].lanes == 1 and len(parts) > 1:
+        return Vector(tuple(parts))
+    while len(parts) > 1:
+        parts = [Joined(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def running(sizes: Sequence[int]) -> list[int]:
+    """Where each begins, one behind the other."""
+    return [0, *accumulate(sizes)][:-1]

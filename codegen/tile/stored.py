@@ -1,0 +1,130 @@
+"""What stores a tile of a tile program on CPUs, each element once. Start at `Stored`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from tracegrad.codegen.kernel.expressions import Array, Expression, Infix
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel
+from tracegrad.codegen.kernel.statements import Access
+from tracegrad.codegen.kernel.vectors import pieces
+from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.tile.program import Axis, Store
+from tracegrad.codegen.tile.registers import early_by, lanes_of, read, registers_of, rows_of, running, write
+
+Piece = tuple[int, Expression]                # where in a tile's row some lanes belong, and these
+
+
+class Tiles(Protocol):
+    """The kernel that is written: where its tiles begin."""
+
+    w: Writer
+
+    def begin(self, axis: Axis, offset: int | Index, ending: str = "") -> None: ...
+
+    def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index: ...
+
+    def only(self, axis: Axis, otherwise: bool = False, number: int | Index = 0) -> AbstractContextManager[None]: ...
+
+    def bind_starts(self) -> None: ...
+
+
+class Stored:
+    """What stores a tile. rows: its registers; sums: where they were put, if they are stored in loops."""
+
+    def __init__(self, tiles: Tiles, store: Store, rows: dict[tuple[int, ...], list[Piece]], sums: Array | None) -> None:
+        self.tiles, self.w, self.store, self.found, self.sums = tiles, tiles.w, store, rows, sums
+        self.axes, self.columns = store.tile.axes, store.tile.axes[-1]
+        self.outer, self.numbered = rows_of(store.tile), self.columns.of[0] if self.columns.of is not None else None
+        self.apart = next((axis for axis in self.axes if axis.apart), None)
+
+    def along(self, axes: Sequence[Axis], ranges: dict[Axis, range]) -> None:
+        """Those rows, for all of the further axes: the first ones along an axis only where the tile does not begin early."""
+        if not axes:
+            self.vectors(ranges)
+            return
+        axis, *rest = axes
+        over = -axis.size % registers_of(axis)
+        if over:
+            with self.tiles.only(axis):
+                self.along(rest, {**ranges, axis: range(over)})
+        self.along(rest, {**ranges, axis: range(over, registers_of(axis))})
+
+    def vectors(self, ranges: dict[Axis, range]) -> None:
+        """Columns that the tile before stores are left out in the same way."""
+        inner = [axis for axis in self.outer if axis is not self.numbered]
+        size, over = registers_of(self.columns), early_by(self.columns)
+        for number in self.each(self.numbered, ranges):
+            if number.terms and self.numbered is not None:
+                self.tiles.begin(self.numbered, number)
+            if over:
+                with self.tiles.only(self.columns, False, number):
+                    self.rows(ranges, inner, {self.numbered: number}, range(size))
+                with self.tiles.only(self.columns, True, number):
+                    self.rows(ranges, inner, {self.numbered: number}, range(over, size))
+            else:
+                self.rows(ranges, inner, {self.numbered: number}, range(min(size, self.columns.size)))
+
+    def each(self, axis: Axis | None, ranges: dict[Axis, range]) -> Iterator[Index]:
+        """The indices along an axis: in a loop, if there is an array to read."""
+        which = range(1) if axis is None or axis not in ranges else ranges[axis]
+        if self.sums is None or len(which) == 1:
+            yield from map(constant, which)
+            return
+        with self.w.scope():
+            var = Var(self.w.own("vector" if axis is self.numbered else "row"), len(which), which.start)
+            with self.w.loop(var, which.start, which.stop):
+                yield var.index
+
+    def rows(self, ranges: dict[Axis, range], axes: Sequence[Axis], at: dict[Axis | None, Index], columns: range) -> None:
+        if axes:
+            for n in self.each(axes[0], ranges):
+                self.rows(ranges, axes[1:], {**at, axes[0]: n}, columns)
+            return
+        for lane in range(1 if self.apart is None else min(self.apart.lanes, self.apart.size)):
+            if self.apart is not None and lane < early_by(self.apart):
+                with self.tiles.only(self.apart, False, at[self.numbered]):
+                    self.row(at, columns, lane)
+            else:
+                self.row(at, columns, lane)
+
+    def row(self, at: dict[Axis | None, Index], columns: range, n: int) -> None:
+        """Stores these columns of row number n of those that are lanes."""
+        spot = [at[axis] for axis in self.outer]
+        row = self.found[tuple([x.constant if not x.terms else 0 for x in spot])]
+        size, done = sum(x.lanes for _, x in row), columns.start
+        first = ravel(spot, [registers_of(axis) for axis in self.outer]) * size
+        places = running([x.lanes for _, x in row])
+        for (start, x), behind in zip(row, places, strict=True):
+            begin, lanes = n * self.columns.lanes * (self.apart is not None), x.lanes if self.apart is None else self.columns.lanes
+            some = range(max(0, done - start), min(lanes, columns.stop - start))
+            done = max(done, start + lanes)
+            if self.store.alone and self.sums is not None and len(some) > 1:
+                var = Var(self.w.own("lane"), len(some), some.start)
+                with self.w.loop(var, some.start, some.stop):
+                    self.element(at, n, var.index + start, read(Access(self.sums, first + behind + begin + var.index), x.dtype, 1))
+                continue
+            for lane, width in [(lane, 1) for lane in some] if self.store.alone else pieces(some.start, some.stop):
+                value: Expression = lanes_of(x, begin + lane, width)
+                if self.sums is not None:
+                    value = read(Access(self.sums, first + behind + begin + lane), x.dtype, width)
+                self.element(at, n, constant(start + lane), value)
+
+    def element(self, at: dict[Axis | None, Index], n: int, column: Index, value: Expression) -> None:
+        indices = []
+        for axis in self.axes:
+            offset = column if axis is self.columns else constant(n) if axis is self.apart else at.get(axis, ZERO)
+            x = self.tiles.at(axis, offset, at[self.numbered])
+            indices.append(bounded(x, 0, axis.size) if axis is self.columns or axis.of is not None else x)
+        found = self.store.sink(*indices)
+        if not found.tests:
+            write(found, value)
+            return
+        test, *more = found.tests
+        for other in more:
+            test = Infix("&&", test, other)
+        with self.w.scope(), self.w.branch(test):
+            self.tiles.bind_starts()
+            write(found, value)

@@ -1,0 +1,116 @@
+"""Whatever is recorded is one Program (execute/program.py): who holds one, what it holds, which backend runs it, which versions it has."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.helpers.values import given
+from tracegrad import nn
+from tracegrad.autograd import backward_cache
+from tracegrad.execute import policy
+from tracegrad.execute.program import VERSION, Program, programs
+from tracegrad.execute.realize import Work
+from tracegrad.graph.canonical import resolve
+from tracegrad.optim import update
+
+KERNELS = pytest.mark.skipif(tg.device().kind == "numpy", reason="the interpreter builds nothing")
+
+
+@pytest.fixture
+def fresh():
+    """Nothing is pending or known."""
+    gc.collect()
+    tg.flush()
+    programs.clear()
+    backward_cache._recipes.clear()
+
+
+def work_of(x):
+    return Work([resolve(x._node())], x.device)
+
+
+@pytest.mark.recall
+def test_whatever_is_recorded_is_a_program(fresh):
+    model, x = nn.Linear(3, 2), given(0, 4, 3)
+    optimizer = tg.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    known = [program for _, program in programs.entries()]
+    step, = update._updates[optimizer].values()
+    assert step.program in known
+    recipes = [r for _, r in backward_cache._recipes.entries() if r is not None]
+    assert recipes
+    assert all(r.program in known for r in recipes)
+    double = tg.trace(lambda x: x * 2)
+    double(x)
+    assert {type(p) for p in (*known, double._seen().program)} == {Program}
+
+
+def test_a_program_holds_no_value_and_no_node_of_the_users(fresh):
+    x = tg.tensor(np.arange(6, dtype=np.float32))
+    y = (x * 3 + 1).exp().sum()
+    program = work_of(y).program
+    pending, value = weakref.ref(y._node()), weakref.ref(x)
+    y.item()
+    assert not {*program.graph} & {y._node(), x._node()}
+    assert all(node.value is None for node in program.graph)
+    del x, y
+    gc.collect()
+    assert (pending(), value()) == (None, None)
+    assert program in [p for _, p in programs.entries()]
+
+
+@pytest.mark.parametrize("eager", [pytest.param(False, marks=KERNELS), True], ids=["kernels", "numpy"])
+def test_numbers_are_operands(fresh, eager, monkeypatch):
+    """Work that differs in numbers is one Program. It has one version that takes those that change; older ones are let go of."""
+    monkeypatch.setattr(tg.config, "eager", eager)
+    x = tg.tensor([1.0, 2.0, 4.0], requires_grad=True)
+    found = []
+    for k in range(1, 6):
+        y = ((x * (0.3 * k) + 2.5).sin() * 7.5).detach()
+        found.append(work_of(y).program)
+        np.testing.assert_allclose(y.numpy(), np.sin(np.array([1, 2, 4]) * (0.3 * k) + 2.5) * 7.5, rtol=1e-5)
+    program = found[0]
+    assert all(p is program for p in found)
+    assert sorted(n.attrs["value"] for n in program.numbers) == pytest.approx([0.3, 2.5, 7.5])
+    assert len(program.usage.numbers.varying) == 1
+    assert len(program.versions) == (0 if eager else 1)
+    assert program.size == len(program.order) + VERSION * len(program.versions)
+    version, = program.versions.values() if program.versions else [None]
+    assert version is None or [aval.weak for aval in version.avals] == [False, True]
+
+
+@KERNELS
+@pytest.mark.skipif(not tg.device().in_host_memory, reason="small work is NumPy's where the host shares the device's memory")
+def test_one_program_runs_by_numpy_first_and_by_kernels_later(fresh, monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    monkeypatch.setattr(policy, "_patience", lambda order, device: (2, ""))
+    x = given(3, 5, 7).requires_grad_()
+    by_numpy, used = [], []
+    real = Program._by_numpy
+    monkeypatch.setattr(Program, "_by_numpy", lambda self, *args: by_numpy.append(self) or real(self, *args))
+    for _ in range(4):
+        y = (x.exp() * 2 + 1).detach()
+        used.append(work_of(y).program)
+        np.testing.assert_allclose(y.numpy(), np.exp(given(3, 5, 7).numpy()) * 2 + 1, rtol=1e-5)
+    assert len(set(used)) == 1
+    assert by_numpy == used[:2]
+    assert [type(v) for v in used[0].versions.values()] == [Program]
+
+
+def test_the_line_of_an_error_is_that_of_this_use(fresh):
+    """The Program was recorded at another line."""
+    singular, regular = tg.zeros(2, 2), tg.eye(2)
+    for _ in range(3):
+        tg.linalg.inv(regular * 1.5).numpy()
+    with pytest.raises(tg.TracegradError) as caught:
+        tg.linalg.inv(singular * 1.5).numpy()
+    here = caught.traceback[0].lineno + 1
+    assert f"test_program.py:{here}" in str(caught.value)

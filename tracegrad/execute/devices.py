@@ -1,0 +1,121 @@
+"""Where values are: the devices that a driver has, and the interpreter, the device "numpy". Start at `find_device` and `upload`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegrad.config import config
+from tracegrad.runtime import buffer as buffers
+from tracegrad.runtime import device as devices_
+from tracegrad.runtime.faults import Record, Suspicions, verify
+
+
+class HostValue:
+    """A value on the interpreter device: a numpy array with a Buffer's interface."""
+
+    __slots__ = ("array", "device", "may_change", "suspicions")
+    borrowed = False  # nothing is ever written in place
+
+    def __init__(self, device: HostDevice, array: np.ndarray[Any, Any], may_change: bool = False) -> None:
+        self.device, self.array, self.may_change = device, array, may_change
+        self.suspicions: Suspicions = ()
+
+    def download(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        verify(self)
+        return np.array(self.array, dtype=dtype).reshape(shape)
+
+    def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        verify(self)
+        return buffers.shown(self, np.asarray(self.array, dtype).reshape(shape))
+
+    def copy(self) -> HostValue:
+        out = HostValue(self.device, np.array(self.array))
+        out.suspicions = self.suspicions
+        return out
+
+
+class HostDevice(devices_.Placed):
+    """The interpreter: runs graphs with the ops' numpy rules. Slow; the oracle of the tests, and there without a driver."""
+
+    name, kind, driver, platform, target = "numpy", "numpy", "interpreter", "numpy", None
+    type = "cpu"                                        # torch's name of the kind
+    in_host_memory, host_alignment, fp64 = True, 1, True
+
+    def __init__(self) -> None:
+        self.record = Record()
+
+    def __repr__(self) -> str:
+        return "<Device 'numpy' (interpreter)>"
+
+    def __deepcopy__(self, memo: Any) -> HostDevice:
+        """Itself: there is one."""
+        return self
+
+    def finish(self) -> None:
+        """Nothing is ever pending."""
+
+
+NUMPY = HostDevice()
+Device = Any  # runtime.device.Device or HostDevice
+aliases: dict[str, Device] = {}     # what a program calls a device otherwise: "cuda"
+
+
+def find_device(spec: Any = "") -> Device:
+    """The device that `spec` names: an index, "cpu", "gpu", part of a name, "numpy", or a Device. "" is the default."""
+    if isinstance(spec, (HostDevice, devices_.Device)):
+        return spec
+    if aliases and isinstance(spec, str) and (name := spec.partition(":")[0]) in aliases:
+        return aliases[name]
+    if spec == "" or spec is None:
+        if not devices_.chosen:
+            devices_.chosen.append(find_device(config.device) if config.device else devices_.find(""))
+        return devices_.chosen[0]
+    return NUMPY if spec == "numpy" else devices_.find(spec)
+
+
+def used_devices() -> list[Device]:
+    """Those that something may have been computed on."""
+    return [*devices_.found(), NUMPY]
+
+
+def list_devices() -> list[Device]:
+    """Every device present, the best first (without "numpy", which is always there)."""
+    if devices_.devices() and not config.device:
+        devices_.find().decide()                         # whoever asks sees, and may keep, what will be
+    return list(devices_.devices())
+
+
+def set_device(spec: Any) -> Device:
+    """Make `spec` (as in `find_device`) the device of new tensors; "" or None: the one that is taken where none was set, again.
+
+    Raises NoDriverError if there is none such.
+    """
+    before = devices_.chosen[:]
+    if spec is None or (isinstance(spec, str) and not spec):
+        devices_.chosen.clear()
+    try:
+        devices_.chosen[:] = [find_device(spec)]
+    except BaseException:
+        devices_.chosen[:] = before
+        raise
+    return devices_.chosen[0]
+
+
+def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True, own: bool = False) -> Any:
+    """A value on `device` with the contents of `array`. own: which nobody else has.
+
+    copy: True for a copy; False to share the array's memory (ask `obstacle` first); None to share it where nothing shows but the
+    time: if nobody is expected to write the array, and it is large enough to gain.
+    """
+    if copy is None:
+        copy = array.nbytes <= buffers.SMALL_UPLOAD or not buffers.frozen(array) or bool(obstacle(device, array))
+    if device is NUMPY:
+        return HostValue(device, np.array(array) if copy else array, not (copy or buffers.frozen(array)))
+    if copy and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
+        return buffers.hold(device, array if own else np.array(array, order="C"))
+    return buffers.upload(device, array) if copy else buffers.wrap(device, array)
+
+
+obstacle = buffers.obstacle
