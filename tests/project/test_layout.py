@@ -27,7 +27,6 @@ LONG = {
     "codegen/lower/rows/rows_cpu.py": 850,
     "codegen/plan/loop_steps.py": 550,
     "codegen/tile/matrix.py": 550,
-    "tracegrad/execute/compile.py": 750,
     "tracegrad/nn/module.py": 550,                  # one class with torch's methods, most of which are three lines
     "tracegrad/tensors/call_trie.py": 600,
     "tracegrad/tensors/tensor.py": 1250,            # one class
@@ -135,6 +134,6 @@ def test_folders_make_no_circle(type_checking):
 
 def test_the_house_has_few_floors():
     chain = floors(imports(False))
-    assert len(chain) <= 44, chain
+    assert len(chain) <= 46, chain
     above = floors(folders(imports(False)))
     assert len(above) <= 15, above
