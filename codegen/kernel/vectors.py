@@ -6,17 +6,14 @@ an out-of-line call on some CPU drivers and spills every accumulator; a pointer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.markup import used
 from tracegrad.support.dtypes import OPENCL, float32, is_half
 from tracegrad.support.plan import Target
 
-Emit = Callable[[str], None]
-Term = str | int                             # in text that a generator writes: a name, or a number that is known now
 WIDTHS = (2, 4, 8, 16)
 LANES = "0123456789abcdef"
 
@@ -67,16 +64,6 @@ def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
             out += aligned
             out += [f"#define {name}_{v}{text}" for name, text in how.items() if name in own]
     return out
-
-
-def load(dtype: np.dtype[Any], width: int, address: Term) -> str:
-    """The expression that reads `width` elements at `address`, in global memory."""
-    return f"*({address})" if width == 1 else f"{used('LOAD', ctype(dtype, width))}, {address})"
-
-
-def write(emit: Emit, dtype: np.dtype[Any], width: int, address: Term, value: str) -> None:
-    """Emits the statement that writes the `width`-lane `value` to `address`."""
-    emit(f"*({address}) = {value};" if width == 1 else f"{used('STORE', ctype(dtype, width))}, {address}, {value});")
 
 
 def pieces(first: int, stop: int) -> list[tuple[int, int]]:

@@ -49,7 +49,6 @@ _CHAINS = {"erf", "erfc"}                # polynomials of floats by Horner's sch
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\s*\()")
 _TYPE = re.compile(r"(half|float|double|u?(?:char|short|int|long))(\d*)$")
 _UNSIGNED = {"char": "uchar", "short": "ushort", "int": "uint", "long": "ulong"}
-_SIGNED_MASK = {"uchar": "char", "ushort": "short", "uint": "int", "ulong": "long"}
 
 
 def translate(expression: str, target: Target, ctype: str = "float") -> tuple[str, frozenset[str]]:
