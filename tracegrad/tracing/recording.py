@@ -14,8 +14,8 @@ import numpy as np
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import TraceError
 from tracegrad.execute.realize import read
-from tracegrad.graph.ir import Aval, Node, topological, user_location
-from tracegrad.graph.primitive import REGISTRY, Bundle, placeholder
+from tracegrad.graph.ir import ON_HOST, Aval, Node, topological, user_location
+from tracegrad.graph.primitive import REGISTRY, Bundle, data, placeholder
 from tracegrad.graph.printing import assigned_name, identifier
 from tracegrad.numpy_backend.interpreter import evaluate
 from tracegrad.support.dtypes import complex128, float64, int64
@@ -23,7 +23,8 @@ from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor, become_leaf
 
 _VARIABLE = REGISTRY["variable"]
-_CALLS = frozenset(("host_call", "opencl_call", "loop", "small_matrices"))      # families of what may do anything, or much
+CONSTANT = 1 << 16           # bytes up to which a tensor of host data is a constant of the program
+_CALLS = frozenset((*ON_HOST, "opencl_call", "loop", "small_matrices"))      # families of what may do anything, or much
 
 # ("arg", number of an argument leaf), ("base", the same: the tensor it is a view of), ("tensor", a tensor), ("slot", an `assigned.Part`),
 # ("slot base", the same: the tensor it is a view of)
@@ -136,8 +137,21 @@ class Recording:
                 raise TraceError(
                     f"{self.name} at {user_location()}: runs on {self.device}, but a tensor it uses is on {tensor._device}; move it first"
                 )
-            self._adopt_as(tensor, self._input(tensor._n.aval, self.names.get(id(tensor), ""), ("tensor", tensor)))
+            node = self._constant(tensor)
+            if node is None:
+                node = self._input(tensor._n.aval, self.names.get(id(tensor), ""), ("tensor", tensor))
+            self._adopt_as(tensor, node)
         return self.captured[id(tensor)][1]
+
+    def _constant(self, tensor: Tensor) -> Node | None:
+        """A small tensor that the body made of host data, as a constant of the program: a replay has nothing to hand over or to check."""
+        if id(tensor) not in self.adopted or tensor._n.needs_grad or tensor._n.aval.nbytes > CONSTANT:
+            return None
+        found = read(tensor._n, tensor._device, True)
+        attrs: dict[str, Any] = {"aval": tensor._n.aval}
+        if found.size and found.dtype.kind in "iu":
+            attrs["range"] = int(found.min()), int(found.max())
+        return data(tensor._n.aval, found, attrs)
 
     def rebind(self, tensor: Tensor, node: Node) -> None:
         """A tensor from outside was changed in place."""
