@@ -10,11 +10,12 @@ from tracegrad.codegen.lower.matrices import small_matrices
 from tracegrad.codegen.lower.rows import columns_cpu, rows_cpu, rows_gpu
 from tracegrad.codegen.lower.search import argreduce, scan, scatter, sort, topk
 from tracegrad.codegen.matmul import lower as matmul
-from tracegrad.codegen.plan import loop_steps
+from tracegrad.codegen.plan import loop_steps, while_steps
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Rows
 
 __all__ = ["LOWERINGS", "argreduce", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "pooling", "scan", "scatter",
-           "small_matrices", "sort", "topk"]
+           "small_matrices", "sort", "topk",
+           "while_steps"]
 
 
 @lowering(Flat, Rows, Chunks)

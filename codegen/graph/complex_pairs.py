@@ -15,7 +15,7 @@ import numpy as np
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.errors import GraphError
 from tracegrad.graph.families import not_taken
-from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.ir import ON_HOST, Aval, Graph, Node
 from tracegrad.graph.leaves import Shared
 from tracegrad.graph.primitive import Pair, Primitive, bind, const, data, placeholder
 from tracegrad.ops.primitives.movement import narrow, reshape
@@ -105,7 +105,7 @@ def _rewritten(node: Node, operands: list[Any]) -> Any:
     if node.dtype.kind != "c" and not any(isinstance(o, Pair) for o in operands):
         same = all(a is b for a, b in zip(operands, node.operands, strict=True))
         return node if same else bind(fn, tuple(operands), node.attrs)
-    if isinstance(fn, Shared) and fn.family == "host_call":
+    if isinstance(fn, Shared) and fn.family in ON_HOST:
         flat = tuple(interleaved(o) if isinstance(o, Pair) else o for o in operands)
         result = bind(_on_host(fn, tuple(o.aval for o in node.operands)), flat, node.attrs)
         return parts(result) if node.dtype.kind == "c" else result
@@ -140,12 +140,15 @@ class InTurns(Shared):
 class OnHost(Shared):
     """A host step whose operands or results are complex, on arrays as they lie in memory. Made by `_on_host`."""
 
-    family = "host_call"
-
     def __init__(self, fn: Any, operands: Sequence[Aval]) -> None:
         super().__init__()
         self.fn, self.operands = fn, operands
-        self.name, self.programs = fn.name, fn.programs  # type: ignore[misc]
+        self.name, self.family, self.programs = fn.name, fn.family, fn.programs  # type: ignore[misc]
+
+    @property
+    def kernel(self) -> Any:
+        """What a loop's kernel is written from; its graphs are the complex ones."""
+        return self.fn.kernel
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(map(laid_out, self.fn.avals(*self.operands, **attrs)))

@@ -200,7 +200,7 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
     if found is None:
         raise UnsupportedError(f"{group.sinks[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
     steps = found(group, context)
-    if group.lowered_by == "loop":                       # those of its body came through here, and are bound to other buffers by now
+    if group.lowered_by in ("loop", "while_loop", "branch"):       # those of its body came through here, bound to other buffers
         return steps
     if config.check:
         for step in steps:

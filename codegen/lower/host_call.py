@@ -36,14 +36,19 @@ def siblings(group: Group, context: Context) -> list[Any] | None:
 
 @lowering("host_call")
 def lower_host(group: Group, context: Context) -> list[HostStep]:
-    anchor = group.anchor
     outputs = siblings(group, context)
     if outputs is None:
         return []
+    return [host_step(group, context, outputs)]
+
+
+def host_step(group: Group, context: Context, outputs: list[Any]) -> HostStep:
+    """The call of a group as a step that the host does; outputs: where its results go."""
+    anchor = group.anchor
     # A plan's steps name slots; until `assemble` has numbered those, the nodes that they will hold.
     inputs: tuple[Any, ...] = tuple(context.ref(strip(o)) for o in anchor.operands)
     places = [r.shape if isinstance(r, Node) else (r.size,) for r in outputs]
-    return [HostStep(_step(anchor, places), inputs, tuple(outputs), anchor.fn.name, _into(anchor), reason(anchor))]
+    return HostStep(_step(anchor, places), inputs, tuple(outputs), anchor.fn.name, _into(anchor), reason(anchor))
 
 
 def _step(anchor: Node, places: list[tuple[int, ...]]) -> HostOperation:

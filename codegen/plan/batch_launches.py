@@ -29,6 +29,10 @@ from tracegrad.support.tuning import tuning
 Step = Kernel | HostStep | Turns
 
 
+class NotAlone(Exception):
+    """Something is not for one work-item: it is too much work, or calls the host."""
+
+
 def batched(steps: Sequence[Step]) -> list[Step]:
     """The steps, with runs of small kernels as single kernels."""
     out: list[Step] = []

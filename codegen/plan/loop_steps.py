@@ -25,6 +25,7 @@ from math import prod
 from operator import itemgetter
 from typing import Any
 
+from tracegrad.codegen.graph.branches import outlined
 from tracegrad.codegen.graph.rewrite import op
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns, bound_to
@@ -32,7 +33,7 @@ from tracegrad.codegen.kernel.statements import Block, Buffer, Item, Loop, Numbe
 from tracegrad.codegen.kernel.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import siblings
-from tracegrad.codegen.plan.batch_launches import batched, can_be_serial, effects, together
+from tracegrad.codegen.plan.batch_launches import NotAlone, batched, can_be_serial, effects, together
 from tracegrad.codegen.plan.loop_parts import of_part, parts_of
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.donation import Donations, arrange, is_scatter
@@ -40,7 +41,7 @@ from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Flat, Group, strip
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
-from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.ir import ON_HOST, Graph, Node
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import bind, unique
 from tracegrad.support.dtypes import int32
@@ -119,18 +120,31 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     if results is None:
         return []
     fn: Any = anchor.fn
-    body, length = fn.body, fn.length
-    n, rows = body.carries, body.rows
-    graph, lines = _with_own_outputs(_with_copies(context.prepared(fn.graph), n + rows, context), fn, context)
+    own = fn.body.carries + fn.body.rows
+    graph, lines = _with_own_outputs(_with_copies(context.prepared(fn.graph), own, context), fn, context)
     known = set(context.faults)
-    groups, steps, changed = _kernels(graph, context, n + rows, _in_place(graph, lines, length))
-    alone = len(groups) == len(steps) == 1 and _by_element(groups[0], graph.inputs[:n])
-    before, steps, kept = _hoisted(steps, graph.inputs[n + rows:])
+    operands = [context.ref(strip(o)) for o in anchor.operands]
+    key = (fn, anchor.operands)
+    branched = outlined(graph) if config.fuse else graph
+    try:
+        steps = _turns(branched, lines, fn, operands, results, context, key, branched is not graph)
+    except NotAlone:
+        for node in context.faults.keys() - known:
+            del context.faults[node]
+        steps = _turns(graph, lines, fn, operands, results, context, key)
     for node in context.faults:                            # what a turn reports is for all results
         if node not in known:
             context.reporters[node] = tuple(r for r in results if isinstance(r, Node))
-    operands = [context.ref(strip(o)) for o in anchor.operands]
-    key = (fn, anchor.operands)
+    return steps
+
+
+def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: list[Any], context: Context, key: Any,
+           branches: bool = False) -> list[Any]:
+    """The steps of a loop. branches: some are in its graph, which is for one work-item, then; NotAlone if that is not to be had."""
+    length, n, rows = fn.length, fn.body.carries, fn.body.rows
+    groups, steps, changed = _kernels(graph, context, n + rows, _in_place(graph, lines, length))
+    alone = len(groups) == len(steps) == 1 and _by_element(groups[0], graph.inputs[:n])
+    before, steps, kept = _hoisted(steps, graph.inputs[n + rows:])
     places = _places(graph, fn, lines, operands, results, key, 1)
     turn = Turn()
     before = [bound(k, places, turn) for k in before]
@@ -142,24 +156,26 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
             for k, i in enumerate(line):
                 p = graph.inputs[i]
                 places[p] = InPlace(refs, -k % count) if count > 1 else Whole(*refs)
-                copied = Graph.capture([p], [_copy(p)])
-                ends = {p: Whole(operands[i]), copied.outputs[0]: Whole(refs[-k % count])}
-                before += [bound(step, ends, turn) for step in _kernels(copied, context, 1, {})[1]]
+                graph_of_copy = Graph.capture([p], [copied(p)])
+                ends = {p: Whole(operands[i]), graph_of_copy.outputs[0]: Whole(refs[-k % count])}
+                before += [bound(step, ends, turn) for step in _kernels(graph_of_copy, context, 1, {})[1]]
     if config.fuse:
         steps = batched(steps)
     kernels = [s for s in steps if isinstance(s, Kernel)]
     if steps and config.fuse and len(kernels) == len(steps):
         one = kernels[0]
         small = context.target.kind == "gpu" or one.flops + one.bytes < tuning().looped_work
-        if alone and len(kernels) == 1 and small:
+        if alone and len(kernels) == 1 and small and not branches:
             return [*before, _in_one(one, places, turn, length)]
-        if found := _in_parts(fn, operands, results, key, context, kernels):
+        if not branches and (found := _in_parts(fn, operands, results, key, context, kernels)):
             return found
         few = by_one(context.target.cores, tuning().turn_work)
         if all(can_be_serial(k) and k.work < few for k in kernels) and sum(k.text.count("\n") for k in kernels) <= tuning().looped_lines:
             # One core does a turn in less time than its launches take all of them.
             merged = one if len(kernels) == 1 and prod(one.global_size) == 1 else together(kernels)
             return [*before, _in_one(merged, places, turn, length)]
+    if branches:
+        raise NotAlone
     own = (p.ring if isinstance(p, Carry) else p.ref for p in places.values() if not isinstance(p, InPlace))
     held = [*kept, *operands, *results, *own]
     return [*before, Turns(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
@@ -271,14 +287,15 @@ def _hoisted(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[A
         turns = written
 
 
-def _copy(node: Node) -> Node:
+def copied(node: Node) -> Node:
+    """A copy of a value, which is stored by itself."""
     with located(node.loc):
         return op("variable", node, uid=unique())
 
 
 def _whole(node: Node, context: Context) -> tuple[Node, ...]:
     """The operands of which a host step or a user's kernel is given the buffer: its own, or the constants of a loop around it."""
-    if node.fn.family in ("host_call", "opencl_call"):
+    if node.fn.family in (*ON_HOST, "opencl_call"):
         return node.operands
     if node.fn.family != "loop":
         return ()
@@ -291,7 +308,7 @@ def _whole(node: Node, context: Context) -> tuple[Node, ...]:
 def _with_copies(graph: Graph, own: int, context: Context) -> Graph:
     """Carries and rows whose buffers a host step or a user's kernel is given are copied first: it is given whole ones."""
     moving = set(graph.inputs[:own])
-    copy_of = cache(_copy)                                 # the results of one call have the same operands
+    copy_of = cache(copied)                                 # the results of one call have the same operands
 
     def replaced(node: Node, operands: tuple[Node, ...]) -> Node:
         whole = {o for o in _whole(node, context) if strip(o) in moving}
@@ -332,8 +349,8 @@ def _with_own_outputs(graph: Graph, fn: Any, context: Context) -> tuple[Graph, L
     for i, o in enumerate(outputs):
         if i in followers:
             continue
-        if strip(o) in taken or strip(o).fn.family in ("leaf", "host_call", "opencl_call") or strip(o) in graph.inputs:
-            outputs[i] = _copy(o)
+        if strip(o) in taken or strip(o).fn.family in ("leaf", *ON_HOST, "opencl_call") or strip(o) in graph.inputs:
+            outputs[i] = copied(o)
         taken.add(strip(outputs[i]))
     return Graph.capture(graph.inputs, outputs), lines
 

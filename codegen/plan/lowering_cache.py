@@ -167,7 +167,7 @@ class Stack:
 def compare(given: Sequence[Kernel], wanted: Sequence[Any]) -> None:
     """Raise if kernels that were taken from another group are not what their own would have."""
     for a, b in zip(given, wanted, strict=True):
-        for what in ("form", "bound", "global_size", "local_size", "flops", "bytes", "slow", "helpers", "fused", "why"):
+        for what in ("outline", "bound", "global_size", "local_size", "flops", "bytes", "slow", "helpers", "fused", "why"):
             x, y = ([_unnamed(r) for r in k.refs] if what == "bound" else getattr(k, what) for k in (a, b))
             if x != y:
                 raise CompilerBug(f"lowering_cache: equal groups differ ({what} of {a.entry}):\n{x}\n{y}\n{a.text}\n{b.text}")

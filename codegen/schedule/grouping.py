@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.facts import Fact
 from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, lanes
 from tracegrad.codegen.schedule.access_maps import IDENTITY, UNKNOWN, Maps, Reads
 from tracegrad.errors import CompilerBug
-from tracegrad.graph.ir import Node
+from tracegrad.graph.ir import ON_HOST, Node
 from tracegrad.support.plan import Plain, Target
 from tracegrad.support.tuning import tuning
 
@@ -243,7 +243,7 @@ class Anchored(Plain):
     @property
     def is_call(self) -> bool:
         """Whether one step computes all results of a call, of which the anchor is one."""
-        return self.node.fn.family in ("host_call", "opencl_call", "loop", "small_matrices")
+        return self.node.fn.family in (*ON_HOST, "opencl_call", "loop", "branch", "small_matrices")
 
     def __str__(self) -> str:
         return f"the elements of {self.node.fn.name}"

@@ -106,3 +106,28 @@ def test_arrays_are_copies_and_shared_ones_are_read_only():
         return x * k.sum().item()
 
     assert tg.trace(fn)(tg.ones(2)).tolist() == [3, 3]
+
+
+def test_a_tensor_of_numbers_costs_a_call_nothing():
+    """It is a constant of the program: no input of it, and an index that is known to be in range, of which nobody has to ask."""
+    f = tg.trace(lambda x: x[tg.tensor([3, 1, 2])] * tg.tensor([1.0, 2.0, 3.0]))
+    for k in (1.0, 2.0):
+        assert f(tg.arange(5.0) * k).tolist() == [3.0 * k, 2.0 * k, 6.0 * k]
+    if f.plan is not None:
+        assert len(f.plan.inputs) == 1
+        assert not f.plan.checks
+    with pytest.raises(tg.IndexOutOfRange, match=r"holds 9"):
+        tg.trace(lambda x: x[tg.tensor([3, 9])])(tg.arange(5.0)).numpy()
+
+    @tg.trace
+    def gives(x):
+        k = tg.tensor([1.0, 2.0])
+        first = k * x
+        k += 1
+        return first, k
+
+    for _ in range(3):                                     # what is returned is the call's own
+        first, k = gives(tg.tensor(2.0))
+        assert first.tolist() == [2.0, 4.0]
+        assert k.tolist() == [2.0, 3.0]
+        k.add_(7)

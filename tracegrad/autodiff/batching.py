@@ -40,7 +40,7 @@ def batch(outputs: Sequence[Node], mapped: Mapping[Node, Node], size: int) -> li
             elif isinstance(node.fn, CustomCall) and node.fn.batched is not None:
                 given = (operands, flags) if node.fn.partial else (_all_mapped(operands, flags, size),)
                 new[node] = tuple(node.fn.batched(*given, size))
-            elif node.fn.family == "loop":
+            elif node.fn.family in ("loop", "while_loop"):
                 new[node] = node.fn.batched_result(node, operands, flags, size)  # type: ignore[attr-defined]
             elif node.fn is REGISTRY["output"] and isinstance(operands[0], list):
                 new[node] = _stack([bind(node.fn, (call,), node.attrs) for call in operands[0]])

@@ -22,7 +22,7 @@ from tracegrad.execute.deferred import no_longer_pending, pending_nodes
 from tracegrad.execute.program import Program
 from tracegrad.execute.realize import cut, free_saved, lock
 from tracegrad.graph.canonical import Key, fixed
-from tracegrad.graph.ir import Folded, Node, forget_operands
+from tracegrad.graph.ir import ON_HOST, Folded, Node, forget_operands
 from tracegrad.graph.locations import Location, derivative_of
 from tracegrad.graph.primitive import REGISTRY, data, saves
 from tracegrad.support.cache import Cache
@@ -64,7 +64,7 @@ class _Recipe:
         self.staying = [number[n] for n in outside if n.needs_grad and not saves(n) and n.fn is not _VARIABLE
                         and (number[n] in calls or any(saves(o) for o in n.operands))]
         self.lines = {i: (number[n], False) for i, n in enumerate(work.order) if n.fn.reports}
-        on_host = [(i, n) for i, n in enumerate(work.order) if n.fn.family == "host_call"]
+        on_host = [(i, n) for i, n in enumerate(work.order) if n.fn.family in ON_HOST]
         stands = {(n.loc[:3], n.loc.call): k for n, k in number.items()} if on_host else {}
         self.lines |= {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
 

@@ -3,8 +3,7 @@
 Where values can be looked at (outside @trace and vmap), `cond` and `while_loop` are plain Python on them. Elsewhere
 - `cond` records both branches and selects between their results. Its derivative is a cond again (`Choice`), so that what the
   branch not taken would give (often NaN) reaches neither value nor derivative, at any order (cond.py);
-- `while_loop` is a step of the plan that runs compiled programs for the condition and the body, and reads the condition
-  between them (while_loop.py);
+- `while_loop` is a kernel that holds the condition and the body, or a step of the plan that runs programs of them (while_loop.py);
 - `scan` is one operation whose body is recorded and compiled once (scan.py).
 """
 
@@ -29,8 +28,10 @@ from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tracegrad.graph.ir import Aval, Node, own_nodes, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.operators import public
-from tracegrad.graph.primitive import REGISTRY, as_node, bind, cast, iota, placeholder
+from tracegrad.graph.primitive import REGISTRY, as_node, bind, cast, const, iota, placeholder
 from tracegrad.ops.arrays.joining import cat, stack
+from tracegrad.ops.arrays.pointwise import logical_not
+from tracegrad.ops.arrays.shaping import full_like_shape
 from tracegrad.ops.primitives.movement import concat, narrow, reshape
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import state
@@ -45,19 +46,23 @@ _VARIABLE, _DETACH, _OUTPUT, _PLACEHOLDER = (REGISTRY[name] for name in ("variab
 
 @public("while_loop", method=False)
 def while_loop(
-    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], init: Any = None, *, carried_inputs: Sequence[Any] | None = None
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], init: Any = None, *, carried_inputs: Sequence[Any] | None = None,
+    max_iterations: int | None = None,
 ) -> Any:
     """value = init; while cond_fn(value): value = body_fn(value).
 
     init: a (nested container of) tensors, whose structure, shapes and dtypes body_fn keeps, as in JAX; or, by name, torch's carried_inputs:
     a tuple for functions of so many arguments, as long as the one that body_fn returns. (Given by place, a tuple is one value: functions
-    of one argument could mean either.) cond_fn returns one element. Inside @trace the loop is a step of the plan that runs compiled
-    programs and waits for the condition at every turn; its derivative runs the body again as often, keeps every value, and pulls back turn
-    by turn. There it must not draw random numbers or change outside tensors (TraceError), and cond_fn and body_fn may be called twice.
-    So it is under vmap from where the condition depends on the example. Else it is Python's own loop. For a known number of turns use
-    `scan`: it never waits.
+    of one argument could mean either.) cond_fn returns one element. max_iterations: the loop ends after so many turns even if cond_fn
+    still holds, with the value that it has then: call cond_fn on the result to know. (Without it, a loop that never ends hangs.)
+    Inside @trace the loop is one kernel, condition included, where one core does a turn in a few microseconds; else a step of the plan that
+    waits for the condition at every turn. Its derivative, at any order, runs the body again as often, keeps values, and pulls back turn by
+    turn; a kernel keeps up to 4 MiB of them and computes the others twice. There it must not draw random numbers or change outside tensors
+    (TraceError), and cond_fn and body_fn may be called twice. So it is under vmap from where the condition depends on the example, for each
+    example by itself. Else it is Python's own loop. For a known number of turns, or a stack of results, use `scan`.
     What the functions are given is their own: a value that they change in place is another one for them only.
-    Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs.
+    Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs, and for a
+    max_iterations that is no number from 0 on.
 
     >>> tg.while_loop(lambda x: x.norm() > 1, lambda x: x / 2, tg.ones(3) * 10)
     >>> tg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), carried_inputs=(tg.tensor(0), tg.ones(3)))
@@ -65,14 +70,19 @@ def while_loop(
     if carried_inputs is not None:
         if init is not None or not isinstance(carried_inputs, (tuple, list)):
             raise ArgumentError(f"while_loop: carried_inputs must be a tuple, and stands for init; got {type(carried_inputs).__name__}")
-        return while_loop(lambda value: cond_fn(*value), lambda value: _in_tuple(body_fn(*value)), tuple(carried_inputs))
+        return while_loop(lambda value: cond_fn(*value), lambda value: _in_tuple(body_fn(*value)), tuple(carried_inputs),
+                          max_iterations=max_iterations)
+    if max_iterations is not None and max_iterations < 0:
+        raise ArgumentError(f"while_loop: max_iterations must be a number of turns, 0 or more, got {max_iterations!r}")
     flat, tree = optree.tree_flatten(init, none_is_leaf=True)
     if not flat or not all(isinstance(x, (Tensor, int, float, complex)) for x in flat):
         raise DTypeError(f"while_loop: init must hold tensors, got {[type(x).__name__ for x in flat]}")
     trace = state.trace
     if trace is None:
-        value = init
+        value, left = init, max_iterations
         while True:
+            if left == 0:
+                return value
             with Recorded("while_loop") if state.examples else nullcontext():      # (it may turn out to be recorded)
                 goes_on = cond_fn(_own(value))
             if _of_examples(goes_on):
@@ -80,10 +90,11 @@ def while_loop(
             if not goes_on:
                 return value
             value = _kept("while_loop: body_fn", value, body_fn(_own(value)))
+            left = None if left is None else left - 1
         flat, device = optree.tree_leaves(value, none_is_leaf=True), goes_on.device
         on_one_device("while_loop", [goes_on, *flat])
     else:
-        device = trace.device
+        device, left = trace.device, max_iterations
     nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
     nodes = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in nodes]
     drawn = _drawn()
@@ -116,7 +127,7 @@ def while_loop(
     plain = {v: v.operands[0] for v in inputs if v.fn is _VARIABLE}
     (test,), outs = substituted([reshape(test, ())], new | plain), substituted(outs, new | plain)
     body = Body([*(plain.get(v, v) for v in inputs), *free], outs, len(nodes), 0)
-    results = while_nodes(test, body, [*nodes, *given], device)
+    results = while_nodes(test, body, [*nodes, *given], device, left)
     return optree.tree_unflatten(tree, [Tensor(r, device, trace) for r in results])
 
 
@@ -139,7 +150,7 @@ def _in_tuple(value: Any) -> Any:
 
 @public("scan", method=False)
 def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False,
-         checkpoint: int | None = None) -> tuple[Any, Any]:
+         checkpoint: int | None = None, until: Callable[[Any], Any] | None = None) -> tuple[Any, Any]:
     """carry, y = f(carry, x) along the first dimension of xs; (the last carry, the ys stacked).
 
     init: a (nested container of) tensors or numbers, whose structure, shapes and dtypes f keeps. xs: the same of tensors, with one first
@@ -151,11 +162,17 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
     checkpoint: the derivative needs the carries (and products, reductions and gathers) of every turn, which are kept: k keeps every k-th
     carry instead, and computes the rest again, k turns at a time. By default everything is kept up to 1 GiB of carries, and beyond that
     every sqrt(length)-th carry (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+    until: a function of the carry that returns one element. From where it is true f is not applied any more: the carry stays as it is, and
+    the rows of y that are left are zeros. Derivatives, at any order, are those of the turns that were made.
     Raises ShapeError if the first dimensions differ or f changes the carry's shape, DTypeError if it changes the dtype, ArgumentError if
     the length is not known, f returns no pair, or checkpoint is not positive.
 
     >>> tg.scan(lambda c, x: (c + x, c * x), tg.tensor(0.0), tg.arange(4.0))
+    >>> tg.scan(lambda c, x: (c * x, c), tg.tensor(1.0), tg.ones(9) * 2, until=lambda c: c > 100)
     """
+    if until is not None:
+        (carry, _), ys = scan(_until(until, f), (init, new_tensor(const(False, dtypes.bool_))), xs, length, reverse, checkpoint)
+        return carry, ys
     flat, tree = optree.tree_flatten(xs, none_is_leaf=False)
     for x in flat:
         if not isinstance(x, Tensor) or not x.shape:
@@ -181,6 +198,36 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
         except _ChangesOutside:
             pass
     return _unrolled(f, init, flat, tree, n, reverse)
+
+
+def _until(until: Callable[[Any], Any], f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The turn of a scan that ends where `until` holds, of f's: its carry has a flag beside, whether it has ended."""
+    made: list[Any] = []                                   # the parts of y, and how they are put together
+
+    def turn(carried: Any, x: Any) -> Any:
+        before, over = carried
+        over = over | until(_own(before))
+
+        def on(carry: Any, x: Any) -> Any:
+            step = f(carry, x)
+            if not isinstance(step, tuple) or len(step) != 2:
+                raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
+            made[:] = optree.tree_flatten(step[1], none_is_leaf=False)
+            return step[0], made[0]
+
+        def off(carry: Any, x: Any) -> Any:
+            if not made:
+                on(_own(carry), _own(x))                   # to know what y is made of
+            return carry, [_zeros_of(y) for y in made[0]]
+
+        carry, ys = cond(logical_not(over), on, off, before, x)
+        return (carry, over), optree.tree_unflatten(made[1], ys)
+
+    return turn
+
+
+def _zeros_of(y: Any) -> Any:
+    return new_tensor(full_like_shape(y.shape, 0, y.dtype), y.device) if isinstance(y, Tensor) else type(y)(0)
 
 
 KEPT = 1 << 30           # bytes of carries that a derivative may need before only some of them are kept

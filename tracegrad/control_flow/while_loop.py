@@ -1,27 +1,34 @@
 """Loops whose number of turns is known only while they run: `tg.while_loop` in a trace. Start at `while_nodes`.
 
-Such a loop is a step of the plan that the host drives: it runs compiled programs of the condition and of the body, and counts the turns.
-To differentiation it is F(n), its body n times over (`TurnsCall`). The derivative of F(n) is a step that runs the body again, keeps every
-carry, and pulls the cotangents back from turn to turn (`Pull`). What that depends on linearly is the tangent of F(n), whose loop carries
-tangents beside values and needs no more than the count; so the derivative of `Pull` is such a loop, and its `Pull`: at any order.
+To differentiation such a loop is F(n), its body n times over (`TurnsCall`). The derivative of F(n) is a step that runs the body again,
+keeps carries, and pulls the cotangents back from turn to turn (`Pull`). What that depends on linearly is the tangent of F(n), whose loop
+carries tangents beside values and needs no more than the count; so the derivative of `Pull` is such a loop, and its `Pull`: at any order.
+
+Where one core does a turn in less time than its launches take, all turns are in one kernel (codegen/plan/while_steps.py), which is written
+from `kernel`: a `Repeated`, or a graph of such loops. Else the loop is a step of the plan that the host drives: it runs compiled programs
+of the condition and of the body, and counts the turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.derivatives import dense, substituted, variable, zeros_like
-from tracegrad.control_flow.loop import Body, needed_inputs
-from tracegrad.control_flow.scan import outputs
+from tracegrad.control_flow.loop import Body, Loop, needed_inputs
+from tracegrad.control_flow.scan import outputs, turned
+from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.devices import upload
 from tracegrad.execute.program import Program
-from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import CustomCall, Shared
+from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
+from tracegrad.ops.arrays.indexing import scatter_rows, take_rows
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import differentiable
 from tracegrad.support.modes import state
@@ -30,40 +37,99 @@ _DETACH, _OUTPUT = REGISTRY["detach"], REGISTRY["output"]
 COUNT = Aval((), dtypes.int64)
 
 
-def while_nodes(test: Node, body: Body, operands: Sequence[Node], device: Any) -> list[Node]:
-    """The last values of a loop. test: a 0-d bool of the body's inputs. operands: the first values, and the constants."""
-    return _call(WhileLoop(test, body, device), operands)[:body.carries]
+def while_nodes(test: Node, body: Body, operands: Sequence[Node], device: Any, limit: int | None = None) -> list[Node]:
+    """The last values of a loop. test: a 0-d bool of the body's inputs. operands: the first values, and the constants.
+
+    limit: the loop ends after so many turns, though the test holds.
+    """
+    return _call(WhileLoop(test, body, device, limit), operands)[:body.carries]
+
+
+class Repeated:
+    """A loop as a graph of one turn, for the code generator.
+
+    inputs: the carries, a count of the turns, scratch, the constants. outs: the new carries, count and scratch, each for its input, and
+    whether there is another turn; begins: whether there is a first one. scratch: none, or a stack for each carry, which a turn writes rows
+    of: the first carries are its first row, and nothing is in the others.
+    """
+
+    def __init__(self, carries: Sequence[Node], count: Node, scratch: Sequence[Node], constants: Sequence[Node], outs: Sequence[Node],
+                 kept: Sequence[Node], test: Node) -> None:
+        """outs, kept: the new carries and scratch. test: of the inputs."""
+        self.carries, self.scratch = len(carries), len(scratch)
+        inputs = [*carries, count, *scratch, *constants]
+        made = [*outs, count + 1, *kept]
+        again, = substituted([test], dict(zip(inputs, made, strict=False)))
+        self.begins = executable_graph(Graph.capture(inputs, [test]))
+        self.turn = executable_graph(Graph.capture(inputs, [*made, again]))
+
+    @property
+    def described(self) -> tuple[Any, ...]:
+        return self.carries, self.scratch, self.begins, self.turn
 
 
 class _Host(Shared):
-    """Base of loops that the host drives. Operands: the values to start with, what the loop reads from outside, and more."""
+    """Base of these loops. Operands: the values to start with, what the loop reads from outside, and more.
 
-    family, described = "host_call", ()
+    programs: what the host runs, if it drives the loop.
+    """
+
+    family = "while_loop"
     device: Any
     programs: Sequence[tuple[str, Program]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._over: dict[Any, Loop] = {}                   # scans over batches of operands
+
+    kernel: Repeated | Graph                 # (of Pull: from its operands to its results)
+
+    @property
+    def described(self) -> tuple[Any, ...]:
+        return self.kernel.described if isinstance(self.kernel, Repeated) else (self.kernel,)
 
     def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
         functions = ", ".join(f"{what}: {define(what.replace(' ', '_'), program.graph)}" for what, program in self.programs)
         name = define(self.name, f"...      # runs the functions below as often as the loop turned; {functions}")
         return f"{name}({', '.join(operands)})"
 
+    def batched_result(self, node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
+        """The rule of batching for one result: a scan, in which each example's loop turns as often as its own condition says."""
+        mapped, rest = ([o for o, f in zip(operands, flags, strict=True) if f is wanted] for wanted in (True, False))
+        key = (tuple(flags), size)
+        if key not in self._over:
+            own = [placeholder(o.aval, str(o.attrs.get("label", ""))) for o in node.operands]
+            rows, constants = ([p for p, f in zip(own, flags, strict=True) if f is wanted] for wanted in (True, False))
+            outs = [bind(self, tuple(own), {"index": k}) for k in range(len(self.avals(*[p.aval for p in own])))]
+            self._over[key] = Loop(Body([*rows, *constants], outs, 0, len(rows)), size, False)
+        return bind(self._over[key], (*mapped, *rest), {"index": node.attrs["index"]})
+
     def loaded(self, arrays: Sequence[Any], avals: Sequence[Aval]) -> list[Any]:
         return [upload(self.device, np.asarray(a, o.dtype)) for a, o in zip(arrays, avals, strict=True)]
 
 
 class WhileLoop(_Host):
-    """while test: body. Results: the last values, and how often the loop turned."""
+    """while test: body, no more than `limit` turns. Results: the last values, and how often the loop turned."""
 
-    def __init__(self, test: Node, body: Body, device: Any) -> None:
+    def __init__(self, test: Node, body: Body, device: Any, limit: int | None = None) -> None:
         super().__init__()
         self.name = "while_loop"  # type: ignore[misc]
-        self.body, self.device = body, device
+        self.body, self.device, self.limit, self.goes_on = body, device, limit, test
         self.carried = tuple(o.aval for o in body.outs)
-        self.test, self.turn = Program(body.inputs, [test], device, results=["goes_on"]), Program(body.inputs, body.outs, device)
+        self.test = Program(body.inputs, [test], device, results=["goes_on"], later=True)
+        self.turn = Program(body.inputs, body.outs, device, later=True)
         self.programs = (("condition", self.test), ("body", self.turn))
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return *self.carried, COUNT
+
+    @cached_property
+    def kernel(self) -> Repeated:  # type: ignore[override]
+        body, count = self.body, placeholder(COUNT, "turns")
+        n = body.carries
+        with located(self.goes_on.loc):
+            test = self.goes_on if self.limit is None else (count < self.limit) & self.goes_on
+            return Repeated(body.inputs[:n], count, (), body.inputs[n:], body.outs, (), test)
 
     def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
         n = len(self.carried)
@@ -71,14 +137,16 @@ class WhileLoop(_Host):
         first = operands[0] if n == 1 else f"({', '.join(operands[:n])})"
         given = ", ".join(["value[0]" if n == 1 else "*value[0]", *operands[n:]])
         step = f"lambda value: ({body}({given}){'[0]' * (n == 1)}, value[1] + 1)"
-        loop = f"tg.while_loop(lambda value: {test}({given})[0], {step}, ({first}, tg.tensor(0)))"
+        most = "" if self.limit is None else f", max_iterations={self.limit}"
+        loop = f"tg.while_loop(lambda value: {test}({given})[0], {step}, ({first}, tg.tensor(0)){most})"
         return loop if n == 1 else f"{define('flat', 'lambda made: (*made[0], made[1])')}({loop})"
 
     def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
+        test, turn = compiled(self.test), compiled(self.turn)
         values = self.loaded(arrays, [p.aval for p in self.body.inputs])
         n, turns = len(self.carried), 0
-        while bool(self.test(values)[0].download((), self.test.graph.outputs[0].dtype)):
-            values[:n] = self.turn(values)
+        while turns != self.limit and bool(test(values)[0].download((), test.graph.outputs[0].dtype)):
+            values[:n] = turn(values)
             turns += 1
         return [*(v.download(aval.shape, aval.dtype) for v, aval in zip(values, self.carried, strict=False)), np.int64(turns)]
 
@@ -95,6 +163,13 @@ class Counted(_Host):
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(o.aval for o in self.body.outs)
+
+    @cached_property
+    def kernel(self) -> Repeated:  # type: ignore[override]
+        body, count, turns = self.body, placeholder(COUNT, "turns"), placeholder(COUNT, "length")
+        n = body.carries
+        with located(body.outs[0].loc):
+            return Repeated(body.inputs[:n], count, (), [*body.inputs[n:], turns], body.outs, (), count < turns)
 
     def relevant(self, index: int) -> list[int]:
         """The numbers of the operands that result `index` depends on."""
@@ -127,6 +202,11 @@ class Pull(_Host):
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(o.aval for o in self.pull.outs)
 
+    @cached_property
+    def kernel(self) -> Graph:  # type: ignore[override]
+        with located(self.pull.outs[0].loc):
+            return executable_graph(_pull_graph(self.body, self.pull))
+
     def relevant(self, index: int) -> list[int]:
         """The numbers of the operands that result `index` depends on."""
         return pull_relevant(self.body, self.pull, index)
@@ -147,6 +227,94 @@ class Pull(_Host):
         return [v.download(o.shape, o.dtype) for v, o in zip(cts, self.pull.outs, strict=True)]
 
 
+ROWS, STACK = 1 << 14, 1 << 22          # of a stack of carries in a kernel: at most so many, and bytes
+
+
+class Inner(Shared):
+    """A loop inside the kernel of another one, of `body`'s carries. Results: the last carries and count, and the scratch as it is then."""
+
+    family = "while_loop"
+
+    def __init__(self, kernel: Repeated) -> None:
+        super().__init__()
+        self.name, self.kernel = "inner_loop", kernel  # type: ignore[misc]
+
+    @property
+    def described(self) -> tuple[Any, ...]:
+        return self.kernel.described
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return tuple(o.aval for o in self.kernel.turn.outputs[:-1])
+
+    def of(self, operands: Sequence[Node]) -> list[Node]:
+        """The results for these operands."""
+        return [bind(self, tuple(operands), {"index": k}) for k in range(len(self.avals()))]
+
+
+def _pull_graph(body: Body, pull: Body) -> Graph:
+    """`Pull` as loops that a kernel may hold, in memory of a fixed size.
+
+    The turns are in segments, of as many as it takes for there to be no more than `rows` of them. The first loop keeps the carries that
+    each segment begins with. The second one goes through the segments from the last to the first: block by block of up to `rows` turns,
+    it runs the body from the segment's beginning, keeps the carries of the block, and pulls the cotangents back. Up to `rows` turns a
+    segment is one turn, and nothing is computed twice; up to rows ** 2 a segment is one block, and each turn is computed once more.
+    """
+    n = body.carries
+    own = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs]
+    turns, first = placeholder(COUNT, "turns"), [placeholder(p.aval, "ct") for p in pull.inputs[:pull.carries]]
+    given = sum(differentiable(p.dtype) for p in body.inputs[:n])
+    rows = max(2, min(ROWS, STACK // max(1, sum(p.aval.nbytes for p in own[:n]))))
+    rows = 1 << (rows.bit_length() - 1)
+    long = ceil_div(turns, rows).maximum(1)                  # turns of a segment
+    blocks = ceil_div(long, rows)                            # of a segment
+
+    def stacks() -> list[Node]:
+        return [placeholder(Aval((rows + 1, *p.shape), p.dtype), "carries") for p in own[:n]]
+
+    def stand_ins(nodes: Sequence[Node]) -> list[Node]:
+        return [placeholder(o.aval, str(o.attrs.get("label", ""))) for o in nodes]
+
+    def kept(into: Sequence[Node], row: Node, values: Sequence[Node]) -> list[Node]:
+        return [scatter_rows("scatter_set", stack, row, v) for stack, v in zip(into, values, strict=True)]
+
+    # The first loop: the row of a turn inside a segment is the next segment's, whose first turn comes later.
+    values, constants, count, into = stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT), stacks()
+    length, end = stand_ins([long, turns])
+    begins = Inner(Repeated(values, count, into, [*constants, length, end], body([*values, *constants]),
+                            kept(into, ceil_div(count, length), values), count < end)).of([*own, long, turns])[n + 1:]
+
+    # One block: from a segment's beginning through `stop` turns, of which the last ones are kept.
+    values, constants, count, into, stop = stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT), stacks(), placeholder(COUNT)
+    run = Inner(Repeated(values, count, into, [*constants, stop], body([*values, *constants]),
+                         kept(into, count % rows, values), count < stop))
+
+    # And back from its last turn, whose carries `run` ends with.
+    cts, values, constants, count = stand_ins(first), stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT)
+    stack, size = stacks(), placeholder(COUNT)
+    before = (size - 2 - count).maximum(0)
+    back = Inner(Repeated([*cts, *values], count, (), [*constants, *stack, size], [*pull([*cts, *values, *constants]),
+                          *(take_rows(s, before) for s in stack)], (), count < size))
+
+    # The second loop: block by block, from the last.
+    cts, constants, count, saved = stand_ins(first), stand_ins(own[n:]), placeholder(COUNT), stacks()
+    length, each, end = stand_ins([long, blocks, turns])
+    total = ceil_div(end, length) * each
+    at = total - 1 - count
+    segment, block = at // each, at % each
+    size = ((block + 1) * rows).minimum(length).minimum(end - segment * length) - block * rows
+    restored = [take_rows(s, segment) for s in saved]
+    ran = run.of([*restored, *constants, block * rows + size - 1])
+    pulled = back.of([*cts, *ran[:n], *constants, *ran[n + 1:], size])[:len(cts)]
+    outer = Inner(Repeated(cts, count, (), [*constants, *saved, length, each, end], pulled, (), count < total))
+    zeros = [zeros_like(p) for p in first[given:]]
+    results = outer.of([*first[:given], *zeros, *own[n:], *begins, long, blocks, turns])[:len(cts)]
+    return Graph.capture([*own, turns, *first[:given]], results)
+
+
+def ceil_div(a: Node, b: Any) -> Node:
+    return (a + (b - 1)) // b  # type: ignore[no-any-return]
+
+
 def pull_relevant(body: Body, pull: Body, index: int) -> list[int]:
     """The numbers of a Pull's operands (the loop's own, the count, cotangents) that its result `index` depends on."""
     n, own, sums = body.carries, len(body.inputs), pull.carries
@@ -160,7 +328,7 @@ def pull_relevant(body: Body, pull: Body, index: int) -> list[int]:
 def compiled(program: Program) -> Program:
     """The program, which is compiled when it first runs: most derivatives that are recorded are never needed."""
     if not program.ready:
-        program.compile()
+        program.compile(results=program.graph.output_names)
     return program
 
 
@@ -183,8 +351,21 @@ def _results(call: CustomCall, operands: Sequence[Node], count: int) -> list[Nod
     return outputs(node, operands[:count])
 
 
+def _over_examples(call: CustomCall, operands: Sequence[Node], flags: Sequence[bool], count: int) -> list[Node]:
+    """The results of a call, which are its first `count` operands, for each example: a scan over those with a flag."""
+
+    def turn(carries: list[Node], rows: list[Node]) -> tuple[list[Node], list[Node]]:
+        left = iter(rows)
+        given = [next(left) if f else o for o, f in zip(operands, flags, strict=True)]
+        return [], outputs(bind(call, tuple(given), {}), given[:count])
+
+    return turned(turn, [], [o for o, f in zip(operands, flags, strict=True) if f], False)[1]
+
+
 class TurnsCall(CustomCall):
     """A body n times over. Operands: the results, n, the values to start with, the constants."""
+
+    partial = True
 
     def __init__(self, body: Body, device: Any) -> None:
         self.body, self.device = body, device
@@ -201,6 +382,10 @@ class TurnsCall(CustomCall):
         """The numbers of the operands that result `index` depends on."""
         n = self.body.carries
         return [n, *(n + 1 + i for i in needed_inputs(self.body, [index]))]
+
+    def batched(self, operands: Sequence[Node], flags: Sequence[bool], size: int) -> list[Node]:
+        """The results for operands of which those with a flag have a batch in front."""
+        return _over_examples(self, operands, flags, self.body.carries)
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         n = self.body.carries
@@ -223,7 +408,7 @@ def _pulled(body: Body, device: Any, own: Sequence[Node], turns: Node, cts: Sequ
 class PullCall(CustomCall):
     """The derivative of a body n times over. Operands: its results, the loop's own operands, n, the cotangents."""
 
-    selects = True
+    selects = partial = True
 
     def __init__(self, body: Body, pull: Body, device: Any, count: int) -> None:
         self.body, self.pull, self.device, self.count = body, pull, device, count
@@ -239,6 +424,10 @@ class PullCall(CustomCall):
     def relevant(self, index: int) -> list[int]:
         """The numbers of the operands that result `index` depends on."""
         return [self.count + i for i in pull_relevant(self.body, self.pull, index)]
+
+    def batched(self, operands: Sequence[Node], flags: Sequence[bool], size: int) -> list[Node]:
+        """The results for operands of which those with a flag have a batch in front."""
+        return _over_examples(self, operands, flags, self.count)
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         """<ct, pull(u)> = <tangent(ct), u>: for u the tangent of the loop along ct, for the rest the derivative of that, pulled along u."""

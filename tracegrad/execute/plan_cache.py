@@ -25,7 +25,7 @@ import numpy as np
 
 from tracegrad.config import config
 from tracegrad.graph.canonical import canonical
-from tracegrad.graph.ir import Aval, Graph, Size
+from tracegrad.graph.ir import ON_HOST, Aval, Graph, Size
 from tracegrad.graph.locations import Location
 from tracegrad.graph.primitive import REGISTRY, Primitive, in_registry
 from tracegrad.runtime.disk import Folder
@@ -99,7 +99,7 @@ class _Described:
         lines = [self.lines.setdefault(n.loc, len(self.lines)) for n in (*found.leaves, *found.order)]
         given = [(self.operation(n.fn), n.attrs.get("label")) for n in graph.inputs]
         calls = [(n.fn.avals(*[o.aval for o in n.operands], **n.attrs), n.loc.who, n.loc.position)  # type: ignore[attr-defined]
-                 for n in found.order if n.fn.family == "host_call"]         # results that nobody uses are made, too; errors name the line
+                 for n in found.order if n.fn.family in ON_HOST]         # results that nobody uses are made, too; errors name the line
         return given, self.value(found.key(graph.outputs).parts), self.value(tuple(calls)), lines
 
     def operation(self, fn: Primitive) -> Any:

@@ -24,7 +24,7 @@ from tracegrad.execute.background import Job, in_background
 from tracegrad.execute.compile import compiled, executable_graph
 from tracegrad.execute.devices import NUMPY, Device, HostValue
 from tracegrad.graph.canonical import Key, Places, fixed, is_number
-from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.ir import ON_HOST, Graph, Node
 from tracegrad.graph.locations import Location, located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.numpy_backend.interpreter import interpret
@@ -105,7 +105,7 @@ class Program:
             fn = node.fn = like.fn
             # What reports an error needs the line of each call: it says which operation it is, and the call where that stands now.
             node.attrs = like.attrs | {"position": i} if fn.reports else like.attrs
-            node.loc = like.loc.having(like.loc.call, i, like.loc.derived) if fn.family == "host_call" else like.loc
+            node.loc = like.loc.having(like.loc.call, i, like.loc.derived) if fn.family in ON_HOST else like.loc
             node.operands, node.aval, node.value = tuple([made[p] for p in at]), like.aval, None
             node.needs_grad, node.constant = False, not at and fn.constant
         program = cls.__new__(cls)

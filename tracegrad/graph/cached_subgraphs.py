@@ -21,7 +21,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.graph.canonical import Key, canonical, contribution
 from tracegrad.graph.intervals import has_range, interval
-from tracegrad.graph.ir import INTERN, Folded, Node, Size, enter
+from tracegrad.graph.ir import INTERN, ON_HOST, Folded, Node, Size, enter
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import Operators
 from tracegrad.support import dtypes
@@ -78,7 +78,7 @@ class Template:
                       for n, at in zip(order, places, strict=True)]
         self.result = _places(self.result, [made + p if (p := found.number[n]) >= 0 else ~p for n in ends])
         self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
-        if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see lapack.run)
+        if any(n.fn.family in ON_HOST for n in order):          # its error is the line's (see lapack.run)
             self.shared = False
         for n in order:
             _owners[id(n.attrs)] = self

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from tracegrad.graph.primitive import Primitive
 from tracegrad.graph.locations import Location, user_location
 
+ON_HOST = ("host_call", "while_loop")          # families of operations that are, or (loops) may be, steps of the host
+
 
 class Size(tuple[int, ...]):
     """The sizes of a tensor: a tuple of ints that knows how many elements they make.

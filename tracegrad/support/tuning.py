@@ -129,6 +129,8 @@ class Tuning(NamedTuple):
     merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
     looped_lines: int = 2400           # of a kernel with a loop over turns in it, which saves the launches of every turn,
     turn_work: int = 3 << 17           # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
+    branch_work: int = 40              # flops from which on a branch of one work-item's loop is an `if`
+    item_turn_work: int = 1 << 13      # and that a work-item of a GPU does in the time of a launch whose result the host waits for (20 us)
     looped_work: int = 3 << 19         # flops + bytes of a turn where each work-item loops for itself: with more, rows are far apart
     kept_bytes: int = 1 << 16          # of a carry from which on turns write over its old value: it is copied before the first of them,
     kept_turns: int = 8                # which is worth it from so many turns on

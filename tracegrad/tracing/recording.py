@@ -14,10 +14,10 @@ import numpy as np
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import TraceError
 from tracegrad.execute.realize import read
-from tracegrad.graph.ir import Aval, Node, topological
+from tracegrad.graph.ir import ON_HOST, Aval, Node, topological
 from tracegrad.graph.leaves import Bundle
 from tracegrad.graph.locations import user_location
-from tracegrad.graph.primitive import REGISTRY, placeholder
+from tracegrad.graph.primitive import REGISTRY, data, placeholder
 from tracegrad.graph.printing import assigned_name, identifier
 from tracegrad.numpy_backend.interpreter import evaluate
 from tracegrad.support.dtypes import complex128, float64, int64
@@ -25,7 +25,8 @@ from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor, become_leaf
 
 _VARIABLE = REGISTRY["variable"]
-_CALLS = frozenset(("host_call", "opencl_call", "loop", "small_matrices"))      # families of what may do anything, or much
+CONSTANT = 1 << 16           # bytes up to which a tensor of host data is a constant of the program
+_CALLS = frozenset((*ON_HOST, "opencl_call", "loop", "small_matrices"))      # families of what may do anything, or much
 
 # ("arg", number of an argument leaf), ("base", the same: the tensor it is a view of), ("tensor", a tensor), ("slot", an `assigned.Part`),
 # ("slot base", the same: the tensor it is a view of)
@@ -138,8 +139,21 @@ class Recording:
                 raise TraceError(
                     f"{self.name} at {user_location()}: runs on {self.device}, but a tensor it uses is on {tensor._device}; move it first"
                 )
-            self._adopt_as(tensor, self._input(tensor._n.aval, self.names.get(id(tensor), ""), ("tensor", tensor)))
+            node = self._constant(tensor)
+            if node is None:
+                node = self._input(tensor._n.aval, self.names.get(id(tensor), ""), ("tensor", tensor))
+            self._adopt_as(tensor, node)
         return self.captured[id(tensor)][1]
+
+    def _constant(self, tensor: Tensor) -> Node | None:
+        """A small tensor that the body made of host data, as a constant of the program: a replay has nothing to hand over or to check."""
+        if id(tensor) not in self.adopted or tensor._n.needs_grad or tensor._n.aval.nbytes > CONSTANT:
+            return None
+        found = read(tensor._n, tensor._device, True)
+        attrs: dict[str, Any] = {"aval": tensor._n.aval}
+        if found.size and found.dtype.kind in "iu":
+            attrs["range"] = int(found.min()), int(found.max())
+        return data(tensor._n.aval, found, attrs)
 
     def rebind(self, tensor: Tensor, node: Node) -> None:
         """A tensor from outside was changed in place."""

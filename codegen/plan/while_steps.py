@@ -1,0 +1,207 @@
+"""Loops whose number of turns only the running program knows (`tg.while_loop`): the groups of family "while_loop". Start at `lower_while`.
+
+Where one core does a turn in less time than its launches take, all turns are in one kernel of one work-item: the condition, too. A carry
+lies in the loop's result: it is copied there first, and a turn writes the new value over the old one, or elsewhere and copies it then.
+Such a loop may be inside the body of another one, whose kernel then holds both. Other loops are steps that the host drives.
+
+In a loop of one work-item a `tg.cond` is an `if` (`lower_branch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tracegrad.codegen.graph.branches import outlined
+from tracegrad.codegen.kernel.expressions import Access, Load
+from tracegrad.codegen.kernel.index import constant
+from tracegrad.codegen.kernel.ir import Kernel, Temp, Turn
+from tracegrad.codegen.kernel.statements import Block, Buffer, If, Repeat
+from tracegrad.codegen.lower.context import Context, lower, lowering
+from tracegrad.codegen.lower.host_call import host_step, siblings
+from tracegrad.codegen.plan.batch_launches import NotAlone, can_be_serial, together
+from tracegrad.codegen.plan.loop_steps import Place, Whole, copied, placed
+from tracegrad.codegen.schedule.donation import Donations, arrange
+from tracegrad.codegen.schedule.fusion import schedule
+from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.config import config
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.locations import located
+from tracegrad.graph.primitive import const, placeholder
+from tracegrad.support.plan import Target, by_one
+from tracegrad.support.tuning import tuning
+
+
+@lowering("while_loop")
+def lower_while(group: Group, context: Context) -> list[Any]:
+    anchor = group.anchor
+    fn: Any = anchor.fn
+    results = siblings(group, context)
+    if results is None:
+        return []
+    operands = [context.ref(strip(o)) for o in anchor.operands]
+    known = set(context.faults)
+    inner = copy(context)
+    inner.target = alone(context.target)
+    try:
+        if not config.fuse:
+            raise NotAlone
+        with located(anchor.loc):
+            steps = _kernels(fn.kernel, operands, results, inner, (fn, anchor.operands))
+        if sum(k.work for k in steps) >= _most_work(context.target):
+            raise NotAlone
+    except NotAlone:
+        for node in context.faults.keys() - known:
+            del context.faults[node]
+        if not fn.programs:
+            raise                                          # the loop around it is not for one work-item, then
+        return [host_step(group, context, results)]
+    for node in context.faults:                            # what a turn reports is for all results
+        if node not in known:
+            context.reporters[node] = tuple(r for r in results if isinstance(r, Node))
+    return steps
+
+
+def _most_work(target: Target) -> int:
+    """Of a turn in one work-item."""
+    return {"cpu": by_one(target.cores, tuning().turn_work), "gpu": tuning().item_turn_work}[target.kind]
+
+
+def alone(target: Target) -> Target:
+    """The device as it is for a kernel of one work-item."""
+    return replace(target, kind="cpu", cores=1)
+
+
+def _kernels(kernel: Any, operands: Sequence[Any], results: Sequence[Any], context: Context, key: Any) -> list[Kernel]:
+    if isinstance(kernel, Graph):                          # of several loops
+        graph = _with_own_outputs(kernel, len(results), context)
+        places: dict[Any, Place] = {p: Whole(o) for p, o in zip(graph.inputs, operands, strict=True)}
+        places |= {strip(o): Whole(r) for o, r in zip(graph.outputs, results, strict=True)}
+        return [together(_bound(_steps(graph, context, {})[0], places))]
+    return [_loop(kernel, operands, results, context, key)]
+
+
+def _loop(loop: Any, operands: Sequence[Any], results: Sequence[Any], context: Context, key: Any) -> Kernel:
+    """The kernel of a `Repeated` (see tracegrad/control_flow/while_loop.py)."""
+    n = loop.carries
+    own = n + 1 + loop.scratch
+    turn, begins = _with_own_outputs(loop.turn, own + 1, context), _with_own_outputs(loop.begins, 1, context)
+    lies = [*results, *(Temp(f"unused_{k}", (key, k), max(1, p.aval.size), p.dtype) for k, p in enumerate(turn.inputs[:own]))]
+    lies = [r if k < len(results) else lies[len(results) + k] for k, r in enumerate(lies[:own])]
+    goes_on = Temp("goes_on", key, 1, np.dtype(bool))
+    places: dict[Any, Place] = {p: Whole(r) for p, r in zip(turn.inputs, [*lies, *operands[n:]], strict=True)}
+    places[strip(turn.outputs[-1])] = Whole(goes_on)
+    into = {strip(o): p for p, o in zip(turn.inputs, turn.outputs[:own], strict=False)}
+    steps, alias = _steps(turn, context, into)
+    if any(strip(o) not in alias for o in turn.outputs[n + 1:own]):
+        raise NotAlone                                     # scratch would be copied at every turn
+    steps = _bound(steps, places)
+    for p, o in zip(turn.inputs[:n + 1], turn.outputs, strict=False):
+        if p.aval.size and strip(o) not in alias:
+            steps += _copies(o, places.get(strip(o), Whole(strip(o))), places[p], context)
+    test = _bound(_steps(begins, context, {})[0],
+                  dict(zip(begins.inputs, (places[p] for p in turn.inputs), strict=True)) | {strip(begins.outputs[0]): Whole(goes_on)})
+    first = [k for o, p in zip(operands, turn.inputs[:n], strict=False) if p.aval.size for k in _copies(p, Whole(o), places[p], context)]
+    if loop.scratch:                                       # stacks begin with the first carries
+        first += [k for o, p, s in zip(operands, turn.inputs[:n], turn.inputs[n + 1:], strict=False) if p.aval.size
+                  for k in _copies(p, Whole(o), places[s], context)]
+    first += _copies(const(0, turn.inputs[n].dtype), None, places[turn.inputs[n]], context)
+    return _repeated([*first, *test], steps, goes_on)
+
+
+def _repeated(before: Sequence[Kernel], turn: Sequence[Kernel], goes_on: Temp) -> Kernel:
+    """A kernel that does `before`, and `turn` as often as that, or the last turn, left true in `goes_on`."""
+    if sum(k.text.count("\n") for k in (*before, *turn)) > tuning().looped_lines:
+        raise NotAlone
+    merged = together([*before, *turn])
+    flag = next(p for p in merged.parameters if p.ref == goes_on)
+    assert isinstance(flag, Buffer)
+    again = Repeat(Load(Access(flag, constant(0)), flag.dtype))
+    again.items = merged.body.items[len(before):]
+    body = Block("")
+    body.items = [*merged.body.items[:len(before)], again]
+    notes = "; ".join(dict.fromkeys(k.note for k in turn if k.note))
+    return replace(merged, body=body, note=f"a loop that ends by its condition, in one launch{': ' * bool(notes)}{notes}")
+
+
+def _steps(graph: Graph, context: Context, into: Donations) -> tuple[list[Kernel], dict[Node, Node]]:
+    """The kernels of a graph for one work-item, and which results are written over which inputs, of those asked for."""
+    stored = [s for s in dict.fromkeys(map(strip, graph.outputs)) if s.aval.size]
+    plan = schedule(graph, stored, context.scalars, context.target, config.fuse)
+    alias, _ = arrange(plan, stored, into, must=False)
+    inner = context.inside(plan, (), alias)
+    steps = [step for group in plan.groups for step in lower(group, inner)]
+    kernels = [s for s in steps if isinstance(s, Kernel) and can_be_serial(s)]
+    if len(kernels) < len(steps):
+        raise NotAlone
+    return kernels, alias
+
+
+def _bound(steps: Sequence[Kernel], places: dict[Any, Place]) -> list[Kernel]:
+    return [placed(s, places, Turn()) for s in steps]
+
+
+def _copies(x: Node, source: Place | None, place: Place, context: Context) -> list[Kernel]:
+    """The kernel that copies a value from one place to another."""
+    x = x if source is None else placeholder(x.aval, str(x.attrs.get("label", "")))
+    graph = _with_own_outputs(Graph.capture([] if source is None else [x], [x]), 1, context)
+    places = {strip(graph.outputs[0]): place}
+    if source is not None:
+        places[x] = source
+    return _bound(_steps(graph, context, {})[0], places)
+
+
+def _with_own_outputs(graph: Graph, count: int, context: Context) -> Graph:
+    """The graph, through the passes, with each of its outputs a node whose buffer can be its own."""
+    return _own(context.prepared(graph), count)
+
+
+def _own(graph: Graph, count: int) -> Graph:
+    """The graph with each of its outputs, of the first `count`, a node whose buffer can be its own, and its branches as such."""
+    outputs, taken = list(graph.outputs), set[Node]()
+    for i, o in enumerate(outputs[:count]):
+        base = strip(o)
+        if base in taken or base in graph.inputs or base.fn.family == "leaf":
+            outputs[i] = copied(o)
+        taken.add(strip(outputs[i]))
+    return outlined(Graph.capture(graph.inputs, outputs))
+
+
+# ------------------------------------------------------------------------------------------------------------------ branches
+
+
+@lowering("branch")
+def lower_branch(group: Group, context: Context) -> list[Any]:
+    anchor = group.anchor
+    fn: Any = anchor.fn
+    results = siblings(group, context)
+    if results is None:
+        return []
+    condition, *operands = [context.ref(strip(o)) for o in anchor.operands]
+    yes, no = (_branch(graph, operands, results, context) for graph in (fn.yes, fn.no))
+    merged = together([*yes, *no])
+    flag = next((p for p in merged.parameters if p.ref == condition), None)
+    if flag is None:
+        name = "taken"
+        while merged.takes(name):
+            name += "_"
+        flag = Buffer(condition, name, anchor.operands[0].dtype, 1, "const")
+        merged = replace(merged, parameters=(*merged.parameters, flag))
+    assert isinstance(flag, Buffer)
+    then, otherwise = If(Load(Access(flag, constant(0)), flag.dtype)), If(None, (), True)
+    then.items, otherwise.items = merged.body.items[:len(yes)], merged.body.items[len(yes):]
+    body = Block("")
+    body.items = [then, otherwise]
+    return [replace(merged, body=body, note="a branch", flops=max(sum(k.flops for k in some) for some in (yes, no)),
+                    bytes=max(sum(k.bytes for k in some) for some in (yes, no)))]
+
+
+def _branch(graph: Graph, operands: Sequence[Any], results: Sequence[Any], context: Context) -> list[Kernel]:
+    graph = _own(graph, len(results))
+    places: dict[Any, Place] = {p: Whole(o) for p, o in zip(graph.inputs, operands, strict=True)}
+    places |= {strip(o): Whole(r) for o, r in zip(graph.outputs, results, strict=True)}
+    return _bound(_steps(graph, context, {})[0], places)

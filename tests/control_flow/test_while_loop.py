@@ -1,0 +1,268 @@
+"""tg.while_loop, bounded loops and branches inside kernels: results and derivatives beside Python's loop, and what the plan looks like."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.helpers.kernels import TARGETS, Checked
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.control_flow import while_loop as loops
+from tracegrad.execute.compile import executable_graph
+from tracegrad.support.plan import HostStep, Launch
+from tracegrad.support.tuning import Tuning, tuned
+
+F = tg.float64
+RNG = np.random.default_rng(43)
+X, W = RNG.standard_normal(3), 0.3 * RNG.standard_normal((3, 3))
+
+
+def python_while(cond, body, value, max_iterations=None):
+    left = max_iterations
+    while left != 0 and bool(cond(value)):
+        value, left = body(value), None if left is None else left - 1
+    return value
+
+
+def growing(loop, **limits):
+    """It ends by what the body makes."""
+    def f(x, w):
+        y, n = loop(lambda v: v[0].norm() < 9, lambda v: (v[0] * 1.3 + (w @ v[0]).sin(), v[1] + 1), (x, tg.tensor(0)), **limits)
+        return (y * y).sum() + 0.0 * n
+    return f
+
+
+def everything(f):
+    """The value, gradients of two orders, and forward mode of both."""
+    def run(x, w):
+        along = tg.ones_like(x), tg.ones_like(w) * 0.5
+        second = tg.grad(lambda *a: sum(g.sin().sum() for g in tg.grad(f, (0, 1))(*a)), (0, 1))(x, w)
+        return f(x, w), *tg.grad(f, (0, 1))(x, w), *second, tg.jvp(f, (x, w), along)[1], tg.jvp(tg.grad(f), (x, w), along)[1]
+    return run
+
+
+def first_order(f):
+    return lambda *args: (f(*args), *tg.grad(f, (0, 1))(*args))
+
+
+def close(found, wanted, tolerance=1e-9):
+    for k, (a, b) in enumerate(zip(found, wanted, strict=True)):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=tolerance, atol=tolerance, err_msg=f"result {k}")
+
+
+def steps_of(f, *args):
+    """The kinds of the steps of a traced function's plan, on the device and for each target."""
+    run = tg.trace(f)
+    run(*args)
+    graph = executable_graph(run.graph)
+    plans = {"device": run.plan} if run.plan is not None else {}
+    return {name: plan.steps for name, plan in (plans | {n: compile_graph(graph, t) for n, t in TARGETS.items()}).items()}
+
+
+@pytest.fixture
+def args(device):
+    return tg.tensor(X), tg.tensor(W)
+
+
+@pytest.fixture
+def interpreter():
+    previous = tg.device()
+    yield tg.set_device("numpy")
+    tg.set_device(previous)
+
+
+# ------------------------------------------------------------------------------------------------------------------ the plan
+
+
+def test_a_small_loop_is_one_launch_on_every_target():
+    x = tg.tensor(X)
+
+    def forward(x):
+        return tg.while_loop(lambda v: (v[0] * v[0]).sum() < 9, lambda v: (v[0] * 1.3, v[1] + 1), (x, tg.tensor(0)))[0]
+
+    for name, steps in steps_of(forward, x).items():
+        assert [type(s) for s in steps] == [Launch], name
+    for name, steps in steps_of(tg.grad(lambda x: forward(x).sum()), x).items():
+        assert len(steps) <= 3, name
+        assert all(isinstance(s, Launch) for s in steps), name
+
+
+def test_a_large_one_is_a_step_of_the_host():
+    big = tg.ones(400, 400, dtype=F)
+    steps = tg.trace(lambda x: tg.while_loop(lambda v: v.sum() < 1e9, lambda v: v @ v * 0.1, x))
+    steps(big)
+    assert [type(s) for s in steps.plan.steps] == [HostStep]
+    with tuned(Tuning(turn_work=0)):
+        steps = tg.trace(lambda x: tg.while_loop(lambda v: v.sum() < 9, lambda v: v * 2, x))
+        steps(tg.ones(3))
+    assert [type(s) for s in steps.plan.steps] == [HostStep]
+
+
+def test_the_batch_of_a_vmap_adds_no_launches():
+    f = growing(tg.while_loop)
+
+    def launches(size):
+        run = tg.trace(tg.vmap(tg.grad(f), in_dims=(0, None)))
+        found = run(xs := tg.tensor(RNG.standard_normal((size, 3))), tg.tensor(W))
+        np.testing.assert_allclose(found.numpy(), np.stack([tg.grad(growing(python_while))(x, tg.tensor(W)).numpy() for x in xs]), 1e-9)
+        return len(run.plan.launches)
+
+    assert launches(3) == launches(9)
+
+
+# --------------------------------------------------------------------------------------------------- results and derivatives
+
+
+def test_derivatives_are_those_of_pythons_loop():
+    args = tg.tensor(X), tg.tensor(W)
+    close(tg.trace(everything(growing(tg.while_loop)))(*args), everything(growing(python_while))(*args))
+    other = args[0] * 0.01, args[1]                        # another number of turns
+    close(tg.trace(everything(growing(tg.while_loop)))(*other), everything(growing(python_while))(*other))
+
+
+def test_kernels_of_every_target(interpreter):
+    targets = {name: TARGETS[name] for name in ("avx2", "gpu, no local memory")}
+    with Checked(targets) as checked:
+        args = tg.tensor(X), tg.tensor(W)
+        for f in (growing(tg.while_loop), ended(tg.scan), chosen(tg.while_loop)):
+            tg.trace(first_order(f))(*args)
+    assert checked.count >= 3 * len(targets)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", ["growing", "ended", "chosen"])
+def test_kernels_of_every_target_for_all_derivatives(interpreter, program):
+    f, loop = {"growing": (growing, tg.while_loop), "ended": (ended, tg.scan), "chosen": (chosen, tg.while_loop)}[program]
+    with Checked(tuning=Tuning(branch_work=1)):
+        tg.trace(everything(f(loop)))(tg.tensor(X), tg.tensor(W))
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_reverse_of_more_turns_than_a_stack_has_rows(monkeypatch, rows):
+    """One block of turns, segments of one block, and segments of several."""
+    monkeypatch.setattr(loops, "ROWS", rows)
+
+    def f(loop):
+        def squared(x, n):
+            return (loop(lambda v: v[1] < n, lambda v: ((v[0] * 1.1).sin() + 0.01 * v[1], v[1] + 1), (x, tg.tensor(0)))[0] ** 2).sum()
+        return squared
+
+    run = tg.trace(tg.grad(f(tg.while_loop)))
+    for n in (0, 1, 2, 3, 4, 5, 8, 15, 16, 17, 37):
+        close([run(tg.tensor(X), tg.tensor(n))], [tg.grad(f(python_while))(tg.tensor(X), n)])
+
+
+def test_a_loop_in_a_loop():
+    args = tg.tensor(X), tg.tensor(W)
+
+    def f(loop):
+        def inner(y, w):
+            return loop(lambda v: v.abs().sum() < 4, lambda v: v * 1.2 + 0.1 * (w @ v).cos(), y * 0.3)
+        return lambda x, w: loop(lambda v: v[1] < 4, lambda v: (inner(v[0], w), v[1] + 1), (x, tg.tensor(0)))[0].sum()
+
+    close(tg.trace(first_order(f(tg.while_loop)))(*args), first_order(f(python_while))(*args))
+    assert all(isinstance(s, Launch) for s in steps_of(tg.grad(f(tg.while_loop)), *args)["avx2"])
+
+
+def test_the_limit_of_a_loop(args):
+    """It ends with the value that it has: cond_fn tells that it holds still."""
+    for most in (0, 3, 50):
+        found = first_order(growing(tg.while_loop, max_iterations=most))
+        wanted = first_order(growing(python_while, max_iterations=most))(*args)
+        close(found(*args), wanted)
+        close(tg.trace(found)(*args), wanted)
+    x = args[0]
+    examples = tg.stack([x, x * 5])
+
+    def limited(x):
+        return tg.while_loop(lambda y: y.norm() < 9, lambda y: y * 1.5, x, max_iterations=2)
+
+    np.testing.assert_allclose(tg.vmap(limited)(examples).numpy(), np.stack([limited(e).numpy() for e in examples]))
+    three = tg.trace(lambda x: tg.while_loop(lambda i, x: i < 9, lambda i, x: (i + 1, x * 2), carried_inputs=(0, x), max_iterations=3))
+    assert three(x)[0].item() == 3
+    with pytest.raises(tg.ArgumentError, match=r"while_loop: max_iterations must be a number of turns, 0 or more, got -1"):
+        tg.while_loop(lambda y: y < 1, tg.neg, x, max_iterations=-1)
+
+
+# ------------------------------------------------------------------------------------------------------- scans that end early
+
+
+def python_scan(f, init, xs, until, reverse=False):
+    carry, ys = init, [None] * len(xs)
+    for i in reversed(range(len(xs))) if reverse else range(len(xs)):
+        if not bool(until(carry)):
+            carry, ys[i] = f(carry, xs[i])
+    made = next(y for y in ys if y is not None)
+    return carry, tg.stack([tg.zeros_like(made) if y is None else y for y in ys])
+
+
+def ended(scan, reverse=False):
+    def f(x, w):
+        xs = tg.cat([w, w * 2, w * 3])
+        carry, ys = scan(lambda c, r: (c + (c * r).sin() + 0.5, (c * c + 1).sqrt()), x, xs, until=lambda c: c.sum() > 3, reverse=reverse)
+        return (carry ** 2).sum() + (ys * tg.arange(9, dtype=F)[:, None]).sum()
+    return f
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_ends_where_it_is_told(args, reverse):
+    kind = first_order if reverse else everything
+    found, wanted = kind(ended(tg.scan, reverse)), kind(ended(python_scan, reverse))(*args)
+    close(first_order(ended(tg.scan, reverse))(*args), wanted[:3])
+    close(tg.trace(found)(*args), wanted)
+    examples = tg.stack([args[0], args[0] - 2, args[0] + 9])
+    over = tg.trace(tg.vmap(tg.grad(ended(tg.scan, reverse)), in_dims=(0, None)))(examples[:2], args[1])
+    close(over, [tg.grad(ended(python_scan, reverse))(x, args[1]) for x in examples[:2]])
+    carry, ys = tg.scan(lambda c, r: (c + r, (c, 1.0)), examples[2], args[1], until=lambda c: c.sum() > 3)     # before the first row
+    assert carry.tolist() == examples[2].tolist()
+    assert not ys[0].any()
+    assert not ys[1].any()
+
+
+def test_derivatives_see_only_the_turns_that_were_made(args):
+    """Where the others would divide by zero."""
+    def f(x):
+        return tg.scan(lambda c, _: ((2 - c).sqrt() * 0 + c + 1, None), x, None, 6, until=lambda c: (c >= 2).all())[0].sum()
+
+    x = tg.zeros(2, dtype=F)
+    value, grad = tg.trace(tg.value_and_grad(f))(x)
+    assert value.item() == 4
+    assert grad.tolist() == [1.0, 1.0]
+
+
+# ------------------------------------------------------------------------------------------------------------------- branches
+
+
+def chosen(loop):
+    def f(x, w):
+        def body(v):
+            y = tg.cond(v[0].sum() > 1, lambda y: y * 0.5 + w.sum(), lambda y: (y.exp() + (w @ y).sin() ** 2 + 2).log(), v[0])
+            return y, v[1] + 1
+        return loop(lambda v: v[1] < 7, body, (x, tg.tensor(0)))[0].sum()
+    return f
+
+
+def test_a_cond_in_a_loop_is_a_branch():
+    args = tg.tensor(X), tg.tensor(W)
+    close(tg.trace(everything(chosen(tg.while_loop)))(*args), everything(chosen(python_while))(*args))
+
+
+def test_kernels_with_branches():
+    run = tg.trace(chosen(tg.while_loop))
+    run(tg.tensor(X), tg.tensor(W))
+    text = re.sub("//.*", "", str(run.kernels()))
+    taken, other = text.split("while (", 1)[1].split("else {", 1)
+    assert "if (" in taken
+    assert "exp" not in taken
+    assert "exp" in other
+    xs = tg.tensor(RNG.standard_normal((8, 3)))
+    steps = tg.trace(lambda x, xs: tg.scan(lambda c, r: (tg.cond(c.sum() > 0, lambda c: (c.exp() + r).log(), tg.neg, c), None), x, xs)[0])
+    steps(tg.tensor(X), xs)
+    assert len(steps.plan.launches) == 1
+    assert "else {" in str(steps.kernels())
+    few = tg.trace(lambda x: tg.while_loop(lambda v: v.sum() < 9, lambda v: tg.cond(v[0] > 0, lambda v: v + 1, lambda v: v + 2, v), x))
+    few(tg.tensor(X))
+    assert "if (" not in str(few.kernels())                # an `if` would cost more than the sum that it saves
