@@ -35,7 +35,6 @@ OTHERS = {
     "autograd.history_key": {"_ordinary": "a part of the registry"},
     "support.cache": {"_tables": "the list of caches", "_caches": "the list of caches"},
     "graph.cached_subgraphs": {"KINDS": "by classes of tensors and dtypes, of which there are few"},
-    "tensors.call_trie": {"_roots": "one for each device and default dtype", "NUMBERS": "no more than a tape has places"},
     "execute.policy": {"AT_ONCE": "a count", "counts": "counts", "_reasons": "counts"},
     "execute.plan_cache": {"counts": "counts"},
     "runtime.program": {"counts": "counts"},

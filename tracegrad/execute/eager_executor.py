@@ -35,7 +35,7 @@ LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the op
 SPARE = 4                   # a view keeps so many times its own memory at most
 DEPTH = 8                   # of what constants are made of
 CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
-_CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["variable"]
+_CONST, _OFFSET = REGISTRY["const"], REGISTRY["offset"]
 
 
 class Call(NamedTuple):
@@ -53,9 +53,10 @@ class Prepared:
 
     views: whether the results are views, which need nodes that tell their way from the base; those of other calls are leaves. history: they
     are parts of one, and have all their nodes. results: for each, its place in the template, aval, and what leaves know of themselves.
+    leaf: that of a single one that is a leaf.
     """
 
-    __slots__ = ("constants", "device", "history", "operands", "order", "products", "results", "routine", "views", "wide")
+    __slots__ = ("constants", "device", "history", "leaf", "operands", "order", "products", "results", "routine", "views", "wide")
 
     def __init__(self, template: Template, order: Sequence[tuple[int, Call, tuple[int, ...]]], made: Any) -> None:
         """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
@@ -77,35 +78,26 @@ class Prepared:
                             for _, call, places in order)
         self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
         self.results = [(k, made[k].aval, known_of(made[k])) for k in ends]
+        self.leaf = self.results[0] if type(template.result) is int and not (self.views or self.history) else None
 
-    def __call__(self, template: Template, nodes: Sequence[Node], device: Any, values: Any = None) -> Any:
-        """The results' nodes by place, which have values; None where that cannot be done now. values: the nodes of a history."""
+    def __call__(self, nodes: Sequence[Node], device: Any) -> Any:
+        """The results' arrays; None where they cannot be had now. (A hot path.)"""
         if device is not self.device:
             if not device.in_host_memory or device.kind == "numpy" or (self.wide and not device.fp64):
                 return None
             self.device = device
-        if not (state.plain and config.eager):
-            return None
         arrays = []
         for node in nodes:
-            value = node.value
-            if value is None and node.fn is _VARIABLE:          # in few steps
-                value = node.operands[0].value
-            elif value is None and node.fn is _CONST:           # a number in the place of any other
-                arrays.append(np.asarray(node.attrs["value"]))
-                continue
-            if value is None:
-                value = _value(node, device)
-            if type(value) is not Held or value.suspicions:
-                if type(value) is not int:                      # seed or offset of a random stream
+            value, aval = node.value, node.aval
+            if type(value) is not Held:
+                array = _array(node, device)
+                if array is None:
                     return None
-                arrays.append(np.asarray(value, node.aval.dtype))
-                continue
-            array = value.array
-            if array is None:
+            elif (array := value.array) is None or value.suspicions:
                 return None
-            aval = node.aval
-            arrays.append(array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype))
+            elif array.dtype is not aval.dtype or array.shape != aval.shape:
+                array = value.contents(aval.shape, aval.dtype)
+            arrays.append(array)
         if self.constants:
             arrays += self.constants
         notes: list[int] = []
@@ -117,19 +109,44 @@ class Prepared:
                 found = quietly(routine, self.products, arrays, (), self.order, notes)
         except Exception:               # deferred, it raises where somebody looks at it
             return None
-        if notes and any(notes):
-            return None
-        AT_ONCE[0] += 1
-        if not (self.views or self.history):
-            made = {}
-            for (k, aval, attrs), array in zip(self.results, found, strict=True):
-                made[k] = data(aval, Held(device, array) if array.base is None else held_part(device, array), attrs)
-            return made
-        if values is None:
-            values = _fresh(template, nodes)
-        for (k, _, _), array in zip(self.results, found, strict=True):
-            values[k].value = Held(device, array) if array.base is None else held_part(device, array)
-        return values
+        return None if notes and any(notes) else found
+
+
+def arrays_of(call: Template, nodes: Sequence[Node], device: Any) -> Any:
+    """The arrays of a known call's results, which NumPy computes now; None where it is deferred."""
+    call.uses += 1
+    prepared = call.prepared
+    if prepared is None:
+        prepared = call.prepared = prepare(call, nodes)
+    found = prepared(nodes, device) if prepared and state.plain and config.eager else None
+    AT_ONCE[0] += found is not None
+    return found
+
+
+def nodes_of(call: Template, nodes: Sequence[Node], device: Any, found: Any) -> Sequence[Node] | dict[int, Node]:
+    """The nodes of a known call by place, of the results at least, for these operands. found: what `arrays_of` gave."""
+    if found is None:
+        return call.make(nodes)
+    prepared = call.prepared
+    if prepared.views or prepared.history:
+        values: Any = call.make(nodes) if prepared.history else _fresh(call, nodes)
+        for (k, _, _), array in zip(prepared.results, found, strict=True):
+            values[k].value = held_part(device, array)
+        return values  # type: ignore[no-any-return]
+    return {k: data(aval, held_part(device, array), attrs) for (k, aval, attrs), array in zip(prepared.results, found, strict=True)}
+
+
+def _array(node: Node, device: Any) -> Any:
+    """The array of a node that has no value of its own that NumPy holds; None where there is none."""
+    if node.fn is _CONST:                                       # a number in the place of any other
+        return np.asarray(node.attrs["value"])
+    value = _value(node, device) if node.value is None else node.value
+    if type(value) is int:                                      # seed or offset of a random stream
+        return np.asarray(value, node.aval.dtype)
+    if type(value) is not Held or value.suspicions or value.array is None:
+        return None
+    array, aval = value.array, node.aval
+    return array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype)
 
 
 class Remembered:

@@ -106,20 +106,8 @@ class Template:
         """Whether all results are parts of a history."""
         return all(k >= self.made and self.steps[k - self.made][4] for k in self.ends())
 
-    def make(self, nodes: Sequence[Node], device: Any) -> Sequence[Node] | dict[int, Node]:
-        """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line, or a value."""
-        self.uses += 1
-        prepared = self.prepared
-        if prepared is None:
-            prepared = self.prepared = executors.prepare(self, nodes)
-        if prepared:
-            if prepared.history:
-                values = self.nodes(nodes) if self.structure is None else self.folded(nodes)
-                prepared(self, nodes, device, values)
-                return values
-            made: Sequence[Node] | dict[int, Node] | None = prepared(self, nodes, device)
-            if made is not None:
-                return made
+    def make(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
+        """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line."""
         return self.nodes(nodes) if self.structure is None else self.folded(nodes)
 
     def folded(self, nodes: Sequence[Node]) -> dict[int, Node]:
@@ -127,7 +115,7 @@ class Template:
         self.calls += 1
         node = Node.__new__(Folded)
         node.fn, node.attrs, _, node.aval, node.needs_grad, _, _ = self.steps[-1]
-        node.loc, node.constant, node.value, node.behind = user_location(4, self.call), False, None, (self, nodes, False)
+        node.loc, node.constant, node.value, node.behind = user_location(5, self.call), False, None, (self, nodes, False)
         return {self.result: node}
 
     def fold(self, nodes: Sequence[Node], result: Any) -> None:
@@ -178,7 +166,7 @@ class Template:
             found = None if entry is None else entry()
             if found is not None and found.value is None and found.operands:
                 return {self.result: found}
-        line = user_location(4, self.call)           # behind nodes, make and what calls it, which is never the user
+        line = user_location(5, self.call)           # behind nodes, make and what calls it, which is never the user
         new, add = Node.__new__, values.append
         interned = self.shared and len(self.steps) == 1
         for fn, attrs, items, aval, needs_grad, _, taken in self.steps:
@@ -234,25 +222,6 @@ def _places(result: Any, places: Sequence[int]) -> Any:
     return places[result] if type(result) is int else (result[0], [_places(r, places) for r in result[1]])
 
 
-class Executors:
-    """What does a call without its nodes: modules above this one, which tracegrad/__init__.py tells here by `register`.
-
-    prepare(template, nodes): what does the calls of a template when they are called, for operands like `nodes`; False where nothing does
-    (see execute/eager_executor.py). follow(function, known, args, kwargs): what a call under no_grad gives, deferred; None where it is not
-    (see tensors/call_trie.py).
-    """
-
-    __slots__ = ("follow", "prepare")
-    prepare: Callable[[Template, Sequence[Node]], Any]
-    follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any]
-
-    def register(self, prepare: Callable[[Template, Sequence[Node]], Any],
-                 follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any]) -> None:
-        """Take these from now on."""
-        self.prepare, self.follow = prepare, follow
-
-
-executors = Executors()
 # Of attributes, by id, that templates give to nodes: the template.
 _owners: weakref.WeakValueDictionary[int, Template] = listed("templates by attributes", weakref.WeakValueDictionary())
 

@@ -27,18 +27,20 @@ from tracegrad.tensors.attributes import moved
 from tracegrad.tensors.tensor import Steps, Tensor
 
 KEPT = 1000             # calls of one function
+BASES = 8
 
 
 class Laid:
     """Whether torch has a copy where a call that ends with a reshape gives a view of a base: it depends on how that lies in what it is a
 
-    view of itself, as a rule in the same way each time. known: of the last one, its steps, its own base's aval, and what `moved` said.
+    view of itself. known: of the last `BASES` ways in which bases lay, by the steps' identity: these, their own base's aval, and what
+    `moved` said.
     """
 
     __slots__ = ("known",)
 
     def __init__(self) -> None:
-        self.known: Any = None
+        self.known: dict[int, tuple[Steps, Any, bool]] = {}
 
     def moved(self, view: Tensor, base: Tensor) -> bool:
         """`moved(view)`."""
@@ -47,10 +49,13 @@ class Laid:
             return False
         if root is None or root._base is not None or root._moved or base._moved:
             return moved(view)
-        known, aval = self.known, root._n.aval
-        if known is None or known[0] is not base._steps or known[1] is not aval:
-            known = self.known = base._steps, aval, moved(view)
-        return bool(known[2])
+        steps, aval = base._steps, root._n.aval
+        known = self.known.get(id(steps))
+        if known is None or known[1] is not aval:               # (an identity is the steps' own while they are kept here)
+            if len(self.known) >= BASES:
+                self.known.clear()
+            known = self.known[id(steps)] = steps, aval, moved(view)
+        return known[2]
 
 
 class _View:
@@ -111,12 +116,6 @@ class Views:
         if not (state.grad if node.needs_grad else type(resolve(node).value) is Held) or not _alone(base, node):
             return None
         return self._described(node, args, kwargs)
-
-    def of_call(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[type | None, list[_View]] | None:
-        """How a call's results are made, and the type of a sequence that they come in, if they do; None where that is not known."""
-        key = self._described(base._n, args, kwargs) if _alone(base, base._n) else None
-        known = None if key is None else self._known[key]
-        return (None, [known]) if isinstance(known, _View) else known
 
     def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         for a in (*args[1:], *kwargs.values()) if kwargs else args[1:]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.config import config
 from tracegrad.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -22,7 +23,8 @@ from tracegrad.errors import (
     of_memory,
 )
 from tracegrad.execute.devices import find_device, obstacle
-from tracegrad.execute.eager_executor import Remembered
+from tracegrad.execute.eager_executor import Remembered, arrays_of, nodes_of
+from tracegrad.graph.cached_subgraphs import calls, learn
 from tracegrad.graph.ir import Aval, Node, user_location
 from tracegrad.graph.operators import PUBLIC, F, public
 from tracegrad.graph.primitive import Shape, broadcast_shapes, cast, data, fails, iota, scalar
@@ -637,10 +639,23 @@ def _draw(shape: Shape, numbers: int) -> tuple[Node, Node]:
     return seed, offset
 
 
+_draws = calls()                    # by what draws how many numbers, and of which dtype
+
+
 def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, requires_grad: bool, *more: Any) -> Tensor:
     """A tensor of numbers that `draw`, one of random_bits', makes."""
-    where = None if state.trace is not None else find_device(device)
-    return new_tensor(draw(*_draw(shape, 1), *more, shape, dtype, device=where), where or device, requires_grad)
+    numbers, how = _draw(shape, 1), (draw, *more, shape, dtype)
+    if state.trace is not None:
+        return new_tensor(draw(*numbers, *how[1:]), device, requires_grad)
+    where = find_device(device)
+    recalled = config.recall and all(type(n.value) is int for n in numbers)
+    call = _draws[how] if recalled else None
+    if call is not None:
+        return new_tensor(nodes_of(call, numbers, where, arrays_of(call, numbers, where))[call.result], where, requires_grad)
+    made = draw(*numbers, *how[1:])
+    if recalled:
+        learn(_draws, how, numbers, made)
+    return new_tensor(made, where, requires_grad)
 
 
 @_create(draws=True)

@@ -11,7 +11,6 @@ from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators
 from tracegrad.support.modes import state
 from tracegrad.tensors.attributes import moved
 from tracegrad.tensors.cached_views import Items, Views
-from tracegrad.tensors.call_trie import follow
 from tracegrad.tensors.tensor import Tensor
 
 _VIEWS = (
@@ -85,10 +84,6 @@ def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
         if not args:
             args = (kwargs.pop("tensor" if "tensor" in kwargs else "input", None),)
         input = args[0]
-        if not state.grad:
-            made = follow(known, known, args, kwargs)
-            if made is not None:
-                return made
         key = known.key(input, args, kwargs) if isinstance(input, Tensor) else None
         taken = None if key is None else known.take(key, input)
         if taken is not None:
@@ -115,10 +110,6 @@ def _as_item(getitem: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor, Any]
 
     @functools.wraps(getitem)
     def __getitem__(self: Tensor, key: Any) -> Tensor:
-        if not state.grad:
-            made = follow(known, known, (self, key), {})
-            if made is not None:
-                return made  # type: ignore[no-any-return]
         described = known.key(self, (self, key), {})
         taken = None if described is None else known.take(described, self)
         if taken is not None:

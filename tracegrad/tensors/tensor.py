@@ -24,12 +24,14 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.execute.deferred import flush, waiting
 from tracegrad.execute.devices import Device, find_device, upload
+from tracegrad.execute.eager_executor import arrays_of, held_part, nodes_of
 from tracegrad.execute.realize import PART, is_view, part, read, realize, without_history
+from tracegrad.graph.cached_subgraphs import Template
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Folded, Node, Size, own_nodes, user_location
 from tracegrad.graph.operators import PUBLIC, Operators
-from tracegrad.graph.primitive import REGISTRY, bind, cast, const, data, detached, iota, scalar
-from tracegrad.ops.arguments import one_dim
+from tracegrad.graph.primitive import NOWHERE, REGISTRY, bind, cast, const, data, detached, iota, scalar
+from tracegrad.ops.arguments import one_dim, results_of
 from tracegrad.ops.arrays import indexing
 from tracegrad.ops.arrays.pointwise import acceptable
 from tracegrad.ops.arrays.shaping import expanded
@@ -37,7 +39,7 @@ from tracegrad.ops.primitives.dynamic_slice import as_slice, parts, slice_at
 from tracegrad.ops.primitives.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.primitives.reduction import sum_to
 from tracegrad.ops.primitives.transfer import computes, transfer
-from tracegrad.runtime.buffer import held, hold
+from tracegrad.runtime.buffer import Held, held, hold
 from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.support.dtypes import dtype_kind
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from tracegrad.tracing.recording import Recording
 
 _DATA, _VARIABLE, _DETACH = REGISTRY["data"], REGISTRY["variable"], REGISTRY["detach"]
+_new = object.__new__
 _SLICE, _SLICE_AT = REGISTRY["slice"], REGISTRY["slice_at"]
 
 
@@ -210,6 +213,27 @@ class Tensor(Operators):
         if node.needs_grad and not state.grad:
             node = detached(node)
         return Tensor(node, self._device, state.trace)
+
+    def _recalled(self, call: Template, nodes: Sequence[Node]) -> Any:
+        """What a known call with this tensor gives: the way to go on is the call's (execute/eager_executor.py)."""
+        device = self._device
+        found, result = arrays_of(call, nodes, device), call.result
+        if found is not None and (leaf := call.prepared.leaf) is not None:
+            made = _new(Tensor)                             # as __init__ and `data` would, in few steps
+            node = made._n = _new(Node)
+            _, node.aval, node.attrs = leaf
+            array, = found
+            node.value = Held(device, array) if array.base is None else held_part(device, array)
+            node.fn, node.operands, node.loc, node.needs_grad, node.constant = _DATA, (), NOWHERE, False, False
+            made._base = made._grad = made._hooks = made._source = made._trace = None
+            made._device, made._versions, made._moved = device, 0, ()
+            if state.scopes:
+                made._within = state.scopes
+            return made
+        values = nodes_of(call, nodes, device, found)
+        if type(result) is int and result >= call.made:
+            return self._wrap(values[result])
+        return results_of(self, result, values, call.made)
 
     def _rebind(self, node: Node, call: str) -> Tensor:
         """Give the tensor a new value, in place. `call` is the method's name, for errors."""
