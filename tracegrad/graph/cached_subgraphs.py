@@ -291,16 +291,19 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
             if node.constant:
                 raise _Unknown
             if node in nodes:
+                parts.append(Node)
                 parts.append(nodes.index(node))
             else:
                 nodes.append(node)
                 parts.append(aval)
-                parts.append(node.needs_grad)
+                if node.needs_grad:
+                    parts.append(Operators)
                 if aval.bounded and has_range(node.fn):
-                    parts.append(interval(node))                          # checks of indices depend on it
+                    parts.append((interval(node),))                       # checks of indices depend on it
         elif kind == INTEGER:
-            parts.append(cls)
-            parts.append(a)                                               # 1 is not True, nor 1.0
+            if cls is not int:
+                parts.append(cls)                                         # 1 is not True, nor 1.0
+            parts.append(a)
         elif kind == FLOAT:
             parts.append(cls)
             parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
@@ -311,10 +314,11 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
             parts.append(len(a))
             first = _add(a, parts, nodes, first)
         elif kind == SLICE:
-            if any(isinstance(end, Operators) for end in (a.start, a.stop, a.step)):
-                raise _Unknown                                            # its value decides on the result's shape
             parts.append(cls)
-            first = _add((a.start, a.stop, a.step), parts, nodes, first)
+            for end in (a.start, a.stop, a.step):
+                if end is not None and end.__class__ is not int:
+                    raise _Unknown                                        # a tensor's value decides on the result's shape
+                parts.append(end)
         else:
             raise _Unknown
     return first

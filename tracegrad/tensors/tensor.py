@@ -219,17 +219,8 @@ class Tensor(Operators):
         device = self._device
         found, result = arrays_of(call, nodes, device), call.result
         if found is not None and (leaf := call.prepared.leaf) is not None:
-            made = _new(Tensor)                             # as __init__ and `data` would, in few steps
-            node = made._n = _new(Node)
-            _, node.aval, node.attrs = leaf
             array, = found
-            node.value = Held(device, array) if array.base is None else held_part(device, array)
-            node.fn, node.operands, node.loc, node.needs_grad, node.constant = _DATA, (), NOWHERE, False, False
-            made._base = made._grad = made._hooks = made._source = made._trace = None
-            made._device, made._versions, made._moved = device, 0, ()
-            if state.scopes:
-                made._within = state.scopes
-            return made
+            return holding(device, leaf[1], leaf[2], Held(device, array) if array.base is None else held_part(device, array))
         values = nodes_of(call, nodes, device, found)
         if type(result) is int and result >= call.made:
             return self._wrap(values[result])
@@ -1167,6 +1158,18 @@ def held_elsewhere(*lists: list[Tensor]) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------- making
+
+
+def holding(device: Device, aval: Aval, attrs: dict[str, Any], value: Any) -> Tensor:
+    """A tensor that has a value, outside of traces: as Tensor(data(aval, value, attrs), device), in few steps."""
+    made, node = _new(Tensor), _new(Node)
+    node.fn, node.operands, node.attrs, node.aval, node.loc = _DATA, (), attrs, aval, NOWHERE
+    node.needs_grad, node.constant, node.value = False, False, value
+    made._n, made._device, made._versions, made._moved = node, device, 0, ()
+    made._base = made._grad = made._hooks = made._source = made._trace = None
+    if state.scopes:
+        made._within = state.scopes
+    return made
 
 
 def from_array(array: np.ndarray[Any, Any], device: Any = None, requires_grad: bool = False, copy: bool | None = True) -> Tensor:
