@@ -18,8 +18,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.execute.policy import AT_ONCE
 from tracegrad.execute.realize import PART
-from tracegrad.graph import cached_subgraphs
-from tracegrad.graph.cached_subgraphs import Template
+from tracegrad.graph.cached_subgraphs import Template, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
@@ -157,9 +156,8 @@ class Remembered:
 
     def key(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells the call from others; None where nothing is remembered."""
-        if not (state.plain and config.recall and config.eager):
-            return None
-        return cached_subgraphs.describe_numbers(args, kwargs)
+        known = describe(args, kwargs, tensors=False) if state.plain and config.eager else None
+        return None if known is None else known[0]
 
     def node(self, key: Any, device: Any) -> Node | None:
         """A leaf with what the call makes, if that is known."""
@@ -172,11 +170,9 @@ class Remembered:
 
     def learn(self, key: Any, node: Node) -> None:
         """Note that the call made `node`."""
-        if key not in self._made:
-            self._made[key] = None
-        elif node.aval.nbytes <= CONSTANT and node.value is None and not node.needs_grad and not node.aval.weak:
-            wide = node.dtype in (np.float64, np.complex128)
-            array = None if wide or not all(o.constant for o in node.operands) else _constant(node)
+        if (came_before(self._made, key) and node.aval.nbytes <= CONSTANT and node.value is None and not node.needs_grad
+                and not node.aval.weak and node.dtype not in (np.float64, np.complex128) and all(o.constant for o in node.operands)):
+            array = _constant(node)
             if array is not None:
                 self._made[key] = node.aval, known_of(node), np.array(array, order="C")
 

@@ -9,6 +9,7 @@ the signature.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -238,10 +239,11 @@ def look(order: Sequence[Node], looks: int) -> None:
             template.looked, template.prepared = True, None
 
 
-def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Node], Any] | None:
+def describe(args: Sequence[Any], kwargs: dict[str, Any], tensors: bool = True) -> tuple[Any, list[Node], Any] | None:
     """What tells a call from others (hashable), the nodes behind its tensors, each once, and the first of these tensors.
 
-    None where that is not enough to know what the call makes, or where no tensor is given. (A hot path: every call of an operation.)
+    None where that is not enough to know what the call makes, or where no tensor is given (tensors=False: where one is). (A hot path: every
+    call of an operation.)
     """
     if state.symbolic or not config.recall:         # (not `plain`: nodes are recalled where values wait, as in custom functions)
         return None
@@ -254,21 +256,7 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Nod
             first = _add((a,), parts, nodes, first)
     except _Unknown:
         return None
-    return None if first is None else (tuple(parts), nodes, first)
-
-
-def describe_numbers(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """What tells a call without tensors from others (hashable); None where that is not known."""
-    parts: list[Any] = [dtypes.get_default_dtype()]
-    nodes: list[Node] = []
-    try:
-        _add(args, parts, nodes, None)
-        for name, a in kwargs.items():
-            parts.append(name)
-            _add((a,), parts, nodes, None)
-    except _Unknown:
-        return None
-    return None if nodes else tuple(parts)
+    return None if (first is None) is tensors else (tuple(parts), nodes, first)
 
 
 def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -> Any:
@@ -329,13 +317,17 @@ def calls() -> Cache:
     return Cache("calls", KEPT, uses=lambda template: template.uses)
 
 
+def came_before(memo: Cache, key: Any) -> bool:
+    """Whether a call of this key, which was looked up in `memo`, is not the first: then it is worth to note how it was made."""
+    if key in memo:
+        return True
+    memo[key] = None
+    return False
+
+
 def learn(memo: Cache, key: Any, nodes: Sequence[Node], result: Any) -> None:
     """Note in `memo`, where `key` was looked up, that a call made `result`; from the second time on, how."""
-    if key not in memo:
-        memo[key] = None
-        return
-    try:
-        template = memo[key] = Template(nodes, result)
-    except _Unknown:
-        return
-    template.fold(nodes, result)
+    if came_before(memo, key):
+        with contextlib.suppress(_Unknown):
+            template = memo[key] = Template(nodes, result)
+            template.fold(nodes, result)

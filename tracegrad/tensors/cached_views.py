@@ -17,7 +17,7 @@ from typing import Any
 from tracegrad.config import config
 from tracegrad.execute.eager_executor import held_part, known_of
 from tracegrad.execute.policy import AT_ONCE
-from tracegrad.graph.cached_subgraphs import Template, calls, describe
+from tracegrad.graph.cached_subgraphs import Template, calls, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
 from tracegrad.runtime.buffer import Held
@@ -131,8 +131,7 @@ def recalled(make: Callable[..., Any]) -> Any:
 
 def _learn(memo: Any, key: Any, base: Tensor, node: Node, found: Any) -> None:
     """Note what a call gave; from the second time on, how."""
-    if key not in memo:
-        memo[key] = None
+    if not came_before(memo, key):
         return
     views = [found] if isinstance(found, Tensor) else list(found)
     if node.needs_grad:
