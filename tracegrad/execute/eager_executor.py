@@ -34,7 +34,7 @@ LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the op
 SPARE = 4                   # a view keeps so many times its own memory at most
 DEPTH = 8                   # of what constants are made of
 CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
-_CONST, _OFFSET = REGISTRY["const"], REGISTRY["offset"]
+_CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["variable"]
 
 
 class Call(NamedTuple):
@@ -139,7 +139,9 @@ def _array(node: Node, device: Any) -> Any:
     """The array of a node that has no value of its own that NumPy holds; None where there is none."""
     if node.fn is _CONST:                                       # a number in the place of any other
         return np.asarray(node.attrs["value"])
-    value = _value(node, device) if node.value is None else node.value
+    value = node.value
+    if value is None:
+        value = node.operands[0].value if node.fn is _VARIABLE else _value(node, device)
     if type(value) is int:                                      # seed or offset of a random stream
         return np.asarray(value, node.aval.dtype)
     if type(value) is not Held or value.suspicions or value.array is None:
