@@ -16,7 +16,7 @@ from tracegrad.graph.canonical import Key, contribution
 from tracegrad.graph.ir import Folded, Node
 from tracegrad.graph.primitive import REGISTRY, CustomCall
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.tensors.tensor import leaves
+from tracegrad.tensors.history import leaves
 
 _VARIABLE, _CONST, _OFFSET = REGISTRY["variable"], REGISTRY["const"], REGISTRY["offset"]
 _ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure

@@ -26,7 +26,8 @@ from tracegrad.support import dtypes
 from tracegrad.support.modes import enable_grad, state
 from tracegrad.tensors.creation import tensor
 from tracegrad.tensors.scopes import Examples
-from tracegrad.tensors.tensor import Steps, Tensor
+from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.view_steps import Steps
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 

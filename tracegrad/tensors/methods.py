@@ -133,7 +133,7 @@ def install() -> None:
             setattr(Tensor, name, property(_as_view(getter.fget)))
     for name, fn in PUBLIC.items():
         pointwise = fn.__module__ in _IN_PLACE and fn.__annotations__.get("return") == "Array"      # a bool or a pair has no such twin
-        if (pointwise or name in _ALSO) and name not in _NOT_IN_PLACE and f"{name}_" not in vars(Tensor):
+        if (pointwise or name in _ALSO) and name not in _NOT_IN_PLACE and not hasattr(Tensor, f"{name}_"):
             setattr(Tensor, f"{name}_", _in_place(getattr(Operators, name, fn), f"{name}_"))
     for name, sign in _OPERATORS.items():
         setattr(Tensor, f"__i{name}__", _in_place(getattr(Operators, f"__{name}__"), f"{sign}="))

@@ -25,8 +25,9 @@ from tracegrad.graph.primitive import REGISTRY, CustomCall, bind, data, saves, t
 from tracegrad.support import random_state
 from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.attributes import base_of
+from tracegrad.tensors.history import become_leaf
 from tracegrad.tensors.ownership import own
-from tracegrad.tensors.tensor import Tensor, become_leaf
+from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.guards import Reach, Slot, is_foreign
 from tracegrad.tracing.recording import Recording, at, path_of
