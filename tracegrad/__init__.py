@@ -24,12 +24,10 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.custom.custom_function import Function, autograd_function
     from tracegrad.custom.user_call import Context
     from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
-    from tracegrad.execute import eager_executor
     from tracegrad.execute.deferred import flush, synchronize
     from tracegrad.execute.devices import find_device as device
     from tracegrad.execute.devices import list_devices as devices
     from tracegrad.execute.devices import set_device
-    from tracegrad.graph import cached_subgraphs
     from tracegrad.graph.ir import Size
     from tracegrad.graph.operators import PUBLIC
     from tracegrad.random import sampling
@@ -65,7 +63,7 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.support.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
     from tracegrad.support.random_state import Generator, default_generator, get_rng_state, initial_seed, manual_seed, set_rng_state
     from tracegrad.support.random_state import reseed as seed
-    from tracegrad.tensors import attributes, call_trie, creation, inplace_views, methods, settings
+    from tracegrad.tensors import attributes, creation, inplace_views, methods, settings
     from tracegrad.tensors.scopes import inference_mode, is_inference_mode_enabled
     from tracegrad.tensors.settings import (
         are_deterministic_algorithms_enabled,
@@ -92,7 +90,6 @@ cfloat, cdouble = complex64, complex128
 newaxis = None
 
 methods.export_functions()
-cached_subgraphs.executors.register(eager_executor.prepare, call_trie.follow)
 globals().update(PUBLIC)                # every operation that an op family exports, under its own name
 _BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names that `import *` must not put over Python's
 globals().update(_BUILTINS, short=int16)

@@ -1,6 +1,6 @@
 """Python floats that are others at every turn, beside a tensor: a call that was made with one is made with the next from what is known of
 
-it (primitive.call, call_trie.follow), and gives what numpy gives for that number, whichever it is.
+it (primitive.call), and gives what numpy gives for that number, whichever it is.
 """
 
 from __future__ import annotations

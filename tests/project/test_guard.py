@@ -11,12 +11,10 @@ import tracegrad as tg
 from tests.helpers.values import given
 from tracegrad import autograd, nn
 from tracegrad.autograd import backward_cache
-from tracegrad.execute import eager_executor, policy
-from tracegrad.graph import cached_subgraphs
+from tracegrad.execute import policy
 from tracegrad.optim.update import update
 from tracegrad.support import modes
 from tracegrad.support.modes import GUARDS, state
-from tracegrad.tensors import call_trie
 from tracegrad.tracing.recording import Recording
 from tracegrad.tracing.replay import Replay
 
@@ -25,12 +23,11 @@ SET = {"trace": lambda: Recording("test", tg.device()), "examples": lambda: 1, "
        "turning": lambda: True, "anomaly": lambda: autograd.anomaly.Check(False)}
 # The other fields, and why what was done under another value of theirs may be recalled all the same.
 ALLOWED = {
-    "grad": "what is recalled is found by whether its operands require a derivative, and calls under no_grad have a tape",
+    "grad": "what is recalled is found by whether its operands require a derivative",
     "scopes": "a vmap sets `examples`, a recorded body is in a trace; in inference mode tensors are told in which scope they were made",
     "looked": "it is noted by the read of a value, and a custom forward sets `hidden`",
     "holds": "it says only when pending work is run, and is set where `turning` is",
     "own": "one call's nodes: set inside a call that is not recalled, and not around calls of the user's",
-    "tape": "the calls that are recalled",
     "symbolic": "follows from the guards", "plain": "follows from the guards",
 }
 
@@ -105,14 +102,10 @@ def test_each_guard_turns_recall_off(field, monkeypatch):
     if field is not None:
         setattr(state, field, SET[field]())
     try:
-        tape = state.tape
         x * 2.0
         tg.arange(4)
         x.T
         found["at once"] = policy.AT_ONCE[0] - before > 0
-        with tg.no_grad():
-            x * 3.0
-            found["tape"] = state.tape is not tape and state.tape is not None
         found["backward"] = backward_cache.Backward(loss).walk is not None
         with tg.no_grad():
             found["optimizer"] = update(optimizer, optimizer.param_groups[0], params)
@@ -127,8 +120,8 @@ def test_each_guard_turns_recall_off(field, monkeypatch):
 def test_nobody_reads_the_guards_one_by_one_to_decide_on_recall():
     """Where calls, views, values, backwards and steps are recalled, `plain` (of nodes: `symbolic`) is all that is asked."""
     own = {"graph/cached_subgraphs": {"hidden"}}                        # what `detach` has to be applied to
-    for name in ("execute/eager_executor", "tensors/call_trie", "tensors/cached_views", "autograd/backward_cache", "autograd/history_key",
-                 "execute/program", "graph/cached_subgraphs", "optim/update"):
+    for name in ("execute/eager_executor", "tensors/cached_views", "autograd/backward_cache", "autograd/history_key", "execute/program",
+                 "graph/cached_subgraphs", "optim/update"):
         tree = ast.parse((ROOT / "tracegrad" / f"{name}.py").read_text())
         read = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "state"
                 and isinstance(n.ctx, ast.Load)}
@@ -164,7 +157,3 @@ def test_no_module_sets_anothers_attribute(folder):
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Call):
                 assert not (isinstance(node.value.func, ast.Name) and node.value.func.id == "vars"
                             and isinstance(node.value.args[0], ast.Name) and node.value.args[0].id in modules), f"{path}:{node.lineno}"
-
-
-def test_calls_have_executors():
-    assert (cached_subgraphs.executors.prepare, cached_subgraphs.executors.follow) == (eager_executor.prepare, call_trie.follow)

@@ -270,7 +270,7 @@ def shared_by_two() -> None:
 
 
 def put_off() -> None:
-    """Values on a tape (tensors/call_trie.py) that somebody holds in one way or another."""
+    """Values computed when they are called (execute/eager_executor.py) that somebody holds in one way or another."""
     for turn in range(5):
         with tg.no_grad():
             x = tg.tensor(START)

@@ -35,14 +35,14 @@ def eager(monkeypatch):
 def taken(monkeypatch):
     """How many calls were taken."""
     count = []
-    real = cached_views.Views.take
+    real = cached_views._Views.take
 
-    def counted(self, key, base):
-        found = real(self, key, base)
+    def counted(self, base, node):
+        found = real(self, base, node)
         count.append(found is not None)
         return found
 
-    monkeypatch.setattr(cached_views.Views, "take", counted)
+    monkeypatch.setattr(cached_views._Views, "take", counted)
     return count
 
 

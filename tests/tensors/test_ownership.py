@@ -22,7 +22,6 @@ from tests.tensors import ownership_programs
 from tracegrad.errors import AutogradError, IndexOutOfRange
 from tracegrad.graph.canonical import resolve
 from tracegrad.runtime.buffer import Buffer, Held
-from tracegrad.tensors import call_trie
 from tracegrad.tensors import ownership as owning
 from tracegrad.tensors.tensor import held_elsewhere
 
@@ -90,7 +89,6 @@ class Kept:
 def uncollected(monkeypatch, kernels):
     """An interpreter on which what nobody holds is still there."""
     monkeypatch.setattr(owning, "_ref", Kept)
-    monkeypatch.setattr(call_trie, "_ref", Kept)
 
 
 @one_of(3, ("name", "mode"), [(name, ownership_programs.MODES[1:][k % 3]) for k, name in enumerate(NAMES)])
@@ -305,28 +303,6 @@ def test_values_that_are_put_off_are_there_for_another_thread(monkeypatch):
             after = y + 1
         np.testing.assert_array_equal(found[0], ownership_programs.START * 2)
         np.testing.assert_array_equal(after.numpy(), ownership_programs.START * 2 + 1, err_msg=str(turn))
-
-
-def test_a_tape_that_fails_can_be_computed_later(monkeypatch):
-    monkeypatch.setattr(tg.config, "eager", True)
-    real, failing = call_trie.Stage.values, [False]
-
-    def values(self, *given):
-        if failing[0]:
-            raise MemoryError
-        return real(self, *given)
-
-    monkeypatch.setattr(call_trie.Stage, "values", values)
-    for _ in range(5):
-        with tg.no_grad():
-            x = tg.tensor(ownership_programs.START)
-            y = (x * 2 + 1) * 3
-            failing[0] = getattr(y._n, "later", None) is not None
-            if failing[0]:
-                with pytest.raises(MemoryError):
-                    y.numpy()
-            failing[0] = False
-            np.testing.assert_array_equal(y.numpy(), (ownership_programs.START * 2 + 1) * 3)
 
 
 def test_only_what_is_held_is_looked_for():

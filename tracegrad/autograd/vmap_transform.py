@@ -21,7 +21,8 @@ from tracegrad.ops.primitives.movement import concat, permute
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
 from tracegrad.tensors.scopes import Examples
-from tracegrad.tensors.tensor import Steps, Tensor
+from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.view_steps import Steps
 
 _DETACH = REGISTRY["detach"]
 

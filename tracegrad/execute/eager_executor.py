@@ -18,8 +18,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.execute.policy import AT_ONCE
 from tracegrad.execute.realize import PART
-from tracegrad.graph import cached_subgraphs
-from tracegrad.graph.cached_subgraphs import Template
+from tracegrad.graph.cached_subgraphs import Template, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.families import Movement
 from tracegrad.graph.intervals import all_of, interval
@@ -54,9 +53,10 @@ class Prepared:
 
     views: whether the results are views, which need nodes that tell their way from the base; those of other calls are leaves. history: they
     are parts of one, and have all their nodes. results: for each, its place in the template, aval, and what leaves know of themselves.
+    leaf: that of a single one that is a leaf.
     """
 
-    __slots__ = ("constants", "device", "history", "operands", "order", "products", "results", "routine", "views", "wide")
+    __slots__ = ("constants", "device", "history", "leaf", "operands", "order", "products", "results", "routine", "views", "wide")
 
     def __init__(self, template: Template, order: Sequence[tuple[int, Call, tuple[int, ...]]], made: Any) -> None:
         """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
@@ -78,35 +78,26 @@ class Prepared:
                             for _, call, places in order)
         self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
         self.results = [(k, made[k].aval, known_of(made[k])) for k in ends]
+        self.leaf = self.results[0] if type(template.result) is int and not (self.views or self.history) else None
 
-    def __call__(self, template: Template, nodes: Sequence[Node], device: Any, values: Any = None) -> Any:
-        """The results' nodes by place, which have values; None where that cannot be done now. values: the nodes of a history."""
+    def __call__(self, nodes: Sequence[Node], device: Any) -> Any:
+        """The results' arrays; None where they cannot be had now. (A hot path.)"""
         if device is not self.device:
             if not device.in_host_memory or device.kind == "numpy" or (self.wide and not device.fp64):
                 return None
             self.device = device
-        if not (state.plain and config.eager):
-            return None
         arrays = []
         for node in nodes:
-            value = node.value
-            if value is None and node.fn is _VARIABLE:          # in few steps
-                value = node.operands[0].value
-            elif value is None and node.fn is _CONST:           # a number in the place of any other
-                arrays.append(np.asarray(node.attrs["value"]))
-                continue
-            if value is None:
-                value = _value(node, device)
-            if type(value) is not Held or value.suspicions:
-                if type(value) is not int:                      # seed or offset of a random stream
+            value, aval = node.value, node.aval
+            if type(value) is not Held:
+                array = _array(node, device)
+                if array is None:
                     return None
-                arrays.append(np.asarray(value, node.aval.dtype))
-                continue
-            array = value.array
-            if array is None:
+            elif (array := value.array) is None or value.suspicions:
                 return None
-            aval = node.aval
-            arrays.append(array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype))
+            elif array.dtype is not aval.dtype or array.shape != aval.shape:
+                array = value.contents(aval.shape, aval.dtype)
+            arrays.append(array)
         if self.constants:
             arrays += self.constants
         notes: list[int] = []
@@ -118,19 +109,46 @@ class Prepared:
                 found = quietly(routine, self.products, arrays, (), self.order, notes)
         except Exception:               # deferred, it raises where somebody looks at it
             return None
-        if notes and any(notes):
-            return None
-        AT_ONCE[0] += 1
-        if not (self.views or self.history):
-            made = {}
-            for (k, aval, attrs), array in zip(self.results, found, strict=True):
-                made[k] = data(aval, Held(device, array) if array.base is None else held_part(device, array), attrs)
-            return made
-        if values is None:
-            values = _fresh(template, nodes)
-        for (k, _, _), array in zip(self.results, found, strict=True):
-            values[k].value = Held(device, array) if array.base is None else held_part(device, array)
-        return values
+        return None if notes and any(notes) else found
+
+
+def arrays_of(call: Template, nodes: Sequence[Node], device: Any) -> Any:
+    """The arrays of a known call's results, which NumPy computes now; None where it is deferred."""
+    call.uses += 1
+    prepared = call.prepared
+    if prepared is None:
+        prepared = call.prepared = prepare(call, nodes)
+    found = prepared(nodes, device) if prepared and state.plain and config.eager else None
+    AT_ONCE[0] += found is not None
+    return found
+
+
+def nodes_of(call: Template, nodes: Sequence[Node], device: Any, found: Any) -> Sequence[Node] | dict[int, Node]:
+    """The nodes of a known call by place, of the results at least, for these operands. found: what `arrays_of` gave."""
+    if found is None:
+        return call.make(nodes)
+    prepared = call.prepared
+    if prepared.views or prepared.history:
+        values: Any = call.make(nodes) if prepared.history else _fresh(call, nodes)
+        for (k, _, _), array in zip(prepared.results, found, strict=True):
+            values[k].value = held_part(device, array)
+        return values  # type: ignore[no-any-return]
+    return {k: data(aval, held_part(device, array), attrs) for (k, aval, attrs), array in zip(prepared.results, found, strict=True)}
+
+
+def _array(node: Node, device: Any) -> Any:
+    """The array of a node that has no value of its own that NumPy holds; None where there is none."""
+    if node.fn is _CONST:                                       # a number in the place of any other
+        return np.asarray(node.attrs["value"])
+    value = node.value
+    if value is None:
+        value = node.operands[0].value if node.fn is _VARIABLE else _value(node, device)
+    if type(value) is int:                                      # seed or offset of a random stream
+        return np.asarray(value, node.aval.dtype)
+    if type(value) is not Held or value.suspicions or value.array is None:
+        return None
+    array, aval = value.array, node.aval
+    return array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype)
 
 
 class Remembered:
@@ -141,9 +159,8 @@ class Remembered:
 
     def key(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells the call from others; None where nothing is remembered."""
-        if not (state.plain and config.recall and config.eager):
-            return None
-        return cached_subgraphs.describe_numbers(args, kwargs)
+        known = describe(args, kwargs, tensors=False) if state.plain and config.eager else None
+        return None if known is None else known[0]
 
     def node(self, key: Any, device: Any) -> Node | None:
         """A leaf with what the call makes, if that is known."""
@@ -156,11 +173,9 @@ class Remembered:
 
     def learn(self, key: Any, node: Node) -> None:
         """Note that the call made `node`."""
-        if key not in self._made:
-            self._made[key] = None
-        elif node.aval.nbytes <= CONSTANT and node.value is None and not node.needs_grad and not node.aval.weak:
-            wide = node.dtype in (np.float64, np.complex128)
-            array = None if wide or not all(o.constant for o in node.operands) else _constant(node)
+        if (came_before(self._made, key) and node.aval.nbytes <= CONSTANT and node.value is None and not node.needs_grad
+                and not node.aval.weak and node.dtype not in (np.float64, np.complex128) and all(o.constant for o in node.operands)):
+            array = _constant(node)
             if array is not None:
                 self._made[key] = node.aval, known_of(node), np.array(array, order="C")
 

@@ -9,6 +9,7 @@ the signature.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -107,20 +108,8 @@ class Template:
         """Whether all results are parts of a history."""
         return all(k >= self.made and self.steps[k - self.made][4] for k in self.ends())
 
-    def make(self, nodes: Sequence[Node], device: Any) -> Sequence[Node] | dict[int, Node]:
-        """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line, or a value."""
-        self.uses += 1
-        prepared = self.prepared
-        if prepared is None:
-            prepared = self.prepared = executors.prepare(self, nodes)
-        if prepared:
-            if prepared.history:
-                values = self.nodes(nodes) if self.structure is None else self.folded(nodes)
-                prepared(self, nodes, device, values)
-                return values
-            made: Sequence[Node] | dict[int, Node] | None = prepared(self, nodes, device)
-            if made is not None:
-                return made
+    def make(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
+        """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line."""
         return self.nodes(nodes) if self.structure is None else self.folded(nodes)
 
     def folded(self, nodes: Sequence[Node]) -> dict[int, Node]:
@@ -128,7 +117,7 @@ class Template:
         self.calls += 1
         node = Node.__new__(Folded)
         node.fn, node.attrs, _, node.aval, node.needs_grad, _, _ = self.steps[-1]
-        node.loc, node.constant, node.value, node.behind = user_location(4, self.call), False, None, (self, nodes, False)
+        node.loc, node.constant, node.value, node.behind = user_location(5, self.call), False, None, (self, nodes, False)
         return {self.result: node}
 
     def fold(self, nodes: Sequence[Node], result: Any) -> None:
@@ -179,7 +168,7 @@ class Template:
             found = None if entry is None else entry()
             if found is not None and found.value is None and found.operands:
                 return {self.result: found}
-        line = user_location(4, self.call)           # behind nodes, make and what calls it, which is never the user
+        line = user_location(5, self.call)           # behind nodes, make and what calls it, which is never the user
         new, add = Node.__new__, values.append
         interned = self.shared and len(self.steps) == 1
         for fn, attrs, items, aval, needs_grad, _, taken in self.steps:
@@ -235,25 +224,6 @@ def _places(result: Any, places: Sequence[int]) -> Any:
     return places[result] if type(result) is int else (result[0], [_places(r, places) for r in result[1]])
 
 
-class Executors:
-    """What does a call without its nodes: modules above this one, which tracegrad/__init__.py tells here by `register`.
-
-    prepare(template, nodes): what does the calls of a template when they are called, for operands like `nodes`; False where nothing does
-    (see execute/eager_executor.py). follow(function, known, args, kwargs): what a call under no_grad gives, deferred; None where it is not
-    (see tensors/call_trie.py).
-    """
-
-    __slots__ = ("follow", "prepare")
-    prepare: Callable[[Template, Sequence[Node]], Any]
-    follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any]
-
-    def register(self, prepare: Callable[[Template, Sequence[Node]], Any],
-                 follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any]) -> None:
-        """Take these from now on."""
-        self.prepare, self.follow = prepare, follow
-
-
-executors = Executors()
 # Of attributes, by id, that templates give to nodes: the template.
 _owners: weakref.WeakValueDictionary[int, Template] = listed("templates by attributes", weakref.WeakValueDictionary())
 
@@ -270,10 +240,11 @@ def look(order: Sequence[Node], looks: int) -> None:
             template.looked, template.prepared = True, None
 
 
-def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Node], Any] | None:
+def describe(args: Sequence[Any], kwargs: dict[str, Any], tensors: bool = True) -> tuple[Any, list[Node], Any] | None:
     """What tells a call from others (hashable), the nodes behind its tensors, each once, and the first of these tensors.
 
-    None where that is not enough to know what the call makes, or where no tensor is given. (A hot path: every call of an operation.)
+    None where that is not enough to know what the call makes, or where no tensor is given (tensors=False: where one is). (A hot path: every
+    call of an operation.)
     """
     if state.symbolic or not config.recall:         # (not `plain`: nodes are recalled where values wait, as in custom functions)
         return None
@@ -286,21 +257,7 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Nod
             first = _add((a,), parts, nodes, first)
     except _Unknown:
         return None
-    return None if first is None else (tuple(parts), nodes, first)
-
-
-def describe_numbers(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """What tells a call without tensors from others (hashable); None where that is not known."""
-    parts: list[Any] = [dtypes.get_default_dtype()]
-    nodes: list[Node] = []
-    try:
-        _add(args, parts, nodes, None)
-        for name, a in kwargs.items():
-            parts.append(name)
-            _add((a,), parts, nodes, None)
-    except _Unknown:
-        return None
-    return None if nodes else tuple(parts)
+    return None if (first is None) is tensors else (tuple(parts), nodes, first)
 
 
 def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -> Any:
@@ -323,16 +280,19 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
             if node.constant:
                 raise _Unknown
             if node in nodes:
+                parts.append(Node)
                 parts.append(nodes.index(node))
             else:
                 nodes.append(node)
                 parts.append(aval)
-                parts.append(node.needs_grad)
+                if node.needs_grad:
+                    parts.append(Operators)
                 if aval.bounded and has_range(node.fn):
-                    parts.append(interval(node))                          # checks of indices depend on it
+                    parts.append((interval(node),))                       # checks of indices depend on it
         elif kind == INTEGER:
-            parts.append(cls)
-            parts.append(a)                                               # 1 is not True, nor 1.0
+            if cls is not int:
+                parts.append(cls)                                         # 1 is not True, nor 1.0
+            parts.append(a)
         elif kind == FLOAT:
             parts.append(cls)
             parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
@@ -343,10 +303,11 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
             parts.append(len(a))
             first = _add(a, parts, nodes, first)
         elif kind == SLICE:
-            if any(isinstance(end, Operators) for end in (a.start, a.stop, a.step)):
-                raise _Unknown                                            # its value decides on the result's shape
             parts.append(cls)
-            first = _add((a.start, a.stop, a.step), parts, nodes, first)
+            for end in (a.start, a.stop, a.step):
+                if end is not None and end.__class__ is not int:
+                    raise _Unknown                                        # a tensor's value decides on the result's shape
+                parts.append(end)
         else:
             raise _Unknown
     return first
@@ -357,13 +318,17 @@ def calls() -> Cache:
     return Cache("calls", KEPT, uses=lambda template: template.uses)
 
 
+def came_before(memo: Cache, key: Any) -> bool:
+    """Whether a call of this key, which was looked up in `memo`, is not the first: then it is worth to note how it was made."""
+    if key in memo:
+        return True
+    memo[key] = None
+    return False
+
+
 def learn(memo: Cache, key: Any, nodes: Sequence[Node], result: Any) -> None:
     """Note in `memo`, where `key` was looked up, that a call made `result`; from the second time on, how."""
-    if key not in memo:
-        memo[key] = None
-        return
-    try:
-        template = memo[key] = Template(nodes, result)
-    except _Unknown:
-        return
-    template.fold(nodes, result)
+    if came_before(memo, key):
+        with contextlib.suppress(_Unknown):
+            template = memo[key] = Template(nodes, result)
+            template.fold(nodes, result)

@@ -160,7 +160,7 @@ def resolve(node: Node) -> Node:
 #
 # Which numbers are operands, and when something is made for one of them all the same:
 # - of work: constants and starts of slices. Programs have them as literals until they are seen to change (`Numbers`), NumPy never.
-# - of a call: a Python float beside one tensor (`without_number`). One that comes again gets nodes, or a stage, of its own.
+# - of a call: a Python float beside one tensor (`without_number`). One that comes again gets nodes of its own.
 # - of a derivative: none at first, since its rules look at them (0 and 1 fold, powers become products). A float that only operations with
 #   `Primitive.any_number` read is one, once two backwards with different ones differ in nothing else (backward_cache._Varied).
 
@@ -207,7 +207,7 @@ def number_of(args: Sequence[Any]) -> float:
 
 
 def without_number(key: tuple[Any, ...], args: Sequence[Any]) -> tuple[Any, ...] | None:
-    """The key of a call, or of a stage (tensors/call_trie.py), with one tensor and one Python float, whatever that is; None of others."""
+    """The key of a call with one tensor and one Python float, whatever that is; None of others."""
     if len(args) == 2:
         if args[1].__class__ is float:
             return key[:-1] if -MOST < args[1] < MOST else None

@@ -129,7 +129,7 @@ class Aval:
 class Node(Operators):
     """One application of a primitive. Make nodes with `primitive.bind`, never directly."""
 
-    __slots__ = ("__weakref__", "attrs", "aval", "behind", "constant", "fn", "hooks", "later", "loc", "needs_grad", "operands", "value")
+    __slots__ = ("__weakref__", "attrs", "aval", "behind", "constant", "fn", "hooks", "loc", "needs_grad", "operands", "value")
 
     fn: Primitive
     operands: tuple[Node, ...]
@@ -141,16 +141,6 @@ class Node(Operators):
     value: Any            # the Buffer that holds the result, once known
     behind: Any           # of a Folded one only
     hooks: dict[int, Callable[[Node], Node]]                    # of derivatives.HOOKS only
-    later: Any            # of a leaf whose value is put off, and not set: the Tape that computes it (see tensors/call_trie.py)
-
-    def __getattr__(self, name: str) -> Any:
-        """A value that was put off, when somebody looks."""
-        if name == "value":
-            tape = getattr(self, "later", None)
-            if tape is not None:
-                tape.compute()
-            return object.__getattribute__(self, "value")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __init__(self, fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
         self.fn, self.operands, self.attrs, self.aval = fn, operands, attrs, aval

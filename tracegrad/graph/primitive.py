@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tracegrad.errors import AutogradError, DeviceError, DTypeError
-from tracegrad.graph.cached_subgraphs import calls, describe, executors, learn
+from tracegrad.graph.cached_subgraphs import calls, describe, learn
 from tracegrad.graph.canonical import number_of, without_number
 from tracegrad.graph.intervals import Interval
 from tracegrad.graph.ir import INTERN, Aval, Entry, Node, enter
@@ -272,23 +272,19 @@ def in_registry(fn: Primitive) -> bool:
 def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Apply `fn` to Nodes, Tensors and scalars; the result is a Tensor if any argument is one."""
     outside = args and type(args[0]) is not Node
-    if outside and not state.grad:
-        made = executors.follow(fn, fn.memo, args, attrs)
-        if made is not None:
-            return made
     known = describe(args, attrs) if outside else None
     loose = None
     if known is not None:
         memo = fn.memo
         template = memo[known[0]]
         if template is not None:
-            return known[2]._wrap(template.make(known[1], known[2]._device)[template.result])
+            return known[2]._recalled(template, known[1])
         loose = None if attrs else without_number(known[0], args)
         template = None if loose is None or known[0] in memo else memo[loose]
         if template is not None:                            # a number that was not met yet: it may never come again
             learn(memo, known[0], known[1], None)
             nodes = [known[1][0], a_number(number_of(args), known[1][0].aval.dtype)]
-            return known[2]._wrap(template.make(nodes, known[2]._device)[template.result])
+            return known[2]._recalled(template, nodes)
     wrapper = None
     plain = list(args)
     for i, a in enumerate(plain):

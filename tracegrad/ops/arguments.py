@@ -24,7 +24,7 @@ from tracegrad.errors import (
     TraceError,
     TracegradError,
 )
-from tracegrad.graph.cached_subgraphs import calls, describe, executors, learn
+from tracegrad.graph.cached_subgraphs import calls, describe, learn
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.locations import LINE, user_location
 from tracegrad.graph.operators import Operators, by_itself, misused, write
@@ -58,15 +58,11 @@ def on_nodes(fn: F) -> F:
             out = kwargs.pop("out")
             result = entry(*args, **kwargs)
             return result if out is None else write(name, out, result)
-        if not state.grad:
-            made = executors.follow(entry, memo, args, kwargs)
-            if made is not None:
-                return made
         known = describe(args, kwargs)
         if known is not None:
             template = memo[known[0]]
             if template is not None:
-                return _made(known[2], template.result, template.make(known[1], known[2]._device), template.made)
+                return known[2]._recalled(template, known[1])
         found: list[Any] = []
         if kwargs and rest is not None:
             named = next((k for k in kwargs if k == rest or rest in _OTHER_NAMES.get(k, ())), None)
@@ -211,7 +207,7 @@ def _wrapped(like: Any, result: Any, own: Any) -> Any:
     return result
 
 
-def _made(like: Any, result: Any, values: Any, first: int) -> Any:
+def results_of(like: Any, result: Any, values: Any, first: int) -> Any:
     """As `_wrapped`, of a template's result."""
     if type(result) is int:
         if result >= first:
@@ -219,7 +215,7 @@ def _made(like: Any, result: Any, values: Any, first: int) -> Any:
         with own_nodes():
             return _wrapped(like, values[result], ())
     cls, parts = result
-    made = [_made(like, r, values, first) for r in parts]
+    made = [results_of(like, r, values, first) for r in parts]
     return cls(*made) if hasattr(cls, "_fields") else cls(made)
 
 

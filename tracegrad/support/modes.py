@@ -53,7 +53,6 @@ class _State(threading.local):
     looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see control_flow/loop_detection.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
-    tape: Any = None  # the calls under no_grad that are put off: see tensors/call_trie.py
     # The guards:
     trace: Recorder | None
     examples: int  # inside vmap: tensors stand for one example and have no values
@@ -101,8 +100,6 @@ class GradMode:
 
     def __exit__(self, *exc: object) -> None:
         state.grad = self._previous.pop()
-        if state.grad and state.tape is not None:
-            state.tape.compute()
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)

@@ -1,194 +1,148 @@
-"""Views of what numpy holds, taken again as they were taken before. Start at `Views`.
+"""Views of what NumPy holds, taken again as they were taken before. Start at `recalled`.
 
-A view costs numpy a tenth of a microsecond, and the call of a function that composes nodes fifty times that: a transformer's forward pass
-has more views than operations. So where a tensor's value is an array that numpy holds, and no derivative goes through it, a call that was
+A view costs NumPy a tenth of a microsecond, and the call of a function that composes nodes fifty times that: a transformer's forward pass
+has more views than operations. So where a tensor's value is an array that NumPy holds, and no derivative goes through it, a call that was
 made before is the array's view, a leaf for it, and the steps from its base, which are always the same. A view that is a part of a history
-gets the nodes of that call in the leaf's place, and its value only if its base has one.
+gets the nodes of that call in the leaf's place, and its value only if its base has one. Calls are told apart as all others are
+(graph/cached_subgraphs.py).
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from tracegrad.config import config
 from tracegrad.execute.eager_executor import held_part, known_of
 from tracegrad.execute.policy import AT_ONCE
-from tracegrad.graph.cached_subgraphs import Template
+from tracegrad.graph.cached_subgraphs import Template, calls, came_before, describe
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.intervals import interval
 from tracegrad.graph.ir import Node
-from tracegrad.graph.primitive import data
 from tracegrad.runtime.buffer import Held
-from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
 from tracegrad.tensors.attributes import moved
-from tracegrad.tensors.tensor import Steps, Tensor
+from tracegrad.tensors.tensor import Tensor, holding
+from tracegrad.tensors.view_steps import Steps
 
-KEPT = 1000             # calls of one function
-
-
-class Laid:
-    """Whether torch has a copy where a call that ends with a reshape gives a view of a base: it depends on how that lies in what it is a
-
-    view of itself, as a rule in the same way each time. known: of the last one, its steps, its own base's aval, and what `moved` said.
-    """
-
-    __slots__ = ("known",)
-
-    def __init__(self) -> None:
-        self.known: Any = None
-
-    def moved(self, view: Tensor, base: Tensor) -> bool:
-        """`moved(view)`."""
-        root = base._base
-        if root is None and len(view._steps) == 1:
-            return False
-        if root is None or root._base is not None or root._moved or base._moved:
-            return moved(view)
-        known, aval = self.known, root._n.aval
-        if known is None or known[0] is not base._steps or known[1] is not aval:
-            known = self.known = base._steps, aval, moved(view)
-        return bool(known[2])
+BASES = 8               # layouts of bases that one call knows
 
 
 class _View:
-    """How one result of a call is made. steps: from the base. rules: the same on arrays. reshaped: torch may have a copy (see `moved`).
+    """How one result of a call is made. steps: from the base. rules: the same on arrays. attrs: of a leaf with its value. call: of a part
 
-    attrs: of a leaf with its value. call: of a part of a history, its nodes.
+    of a history, its nodes. copies: by the identity of a base's own steps, those, the aval of what they start from, and whether torch has
+    a copy of such a view: only a reshape may, and it depends on how the base lies in memory.
     """
 
-    __slots__ = ("attrs", "aval", "call", "copied", "laid", "reshaped", "rules", "steps", "uses")
+    __slots__ = ("attrs", "aval", "call", "copied", "copies", "reshaped", "rules", "steps")
 
     def __init__(self, steps: Steps, node: Node, call: Template | None) -> None:
         self.steps, self.aval, self.attrs, self.call = steps, node.aval, known_of(node), call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
-        self.copied: bool | None = None                     # whether torch has one of what is no view itself: depends on the aval alone
-        self.laid, self.uses = Laid(), 0
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
+        self.copied: bool | None = None                     # of a base that is no view itself
+        self.copies: dict[int, tuple[Steps, Any, bool]] = {}
 
     def of(self, base: Tensor, node: Node, array: Any) -> Tensor:
-        """The view of `base`, whose node is `node`, which holds `array` (None: it has no value that numpy holds)."""
+        """The view of `base`, whose node is `node`, which holds `array` (None: it has no value that NumPy holds)."""
         device, call = base._device, self.call
-        self.uses += 1
         if array is not None:
             for rule in self.rules:
                 array = rule(array)
             array = held_part(device, array)
         if call is None:
-            view = Tensor(data(self.aval, array, self.attrs), device)
+            view = holding(device, self.aval, self.attrs, array)
+            view._source = weakref.ref(node), base._versions if base._base is None else base._version
         else:
-            made = (call.nodes if call.structure is None else call.folded)((node,))[call.result]
+            made = call.make((node,))[call.result]
             made.value = array
             view = Tensor(made, device)
         view._base, view._steps, view._layout, view._detached = base, self.steps, len(base._moved), False
-        view._source = (weakref.ref(node), base._version) if call is None else None
-        copied = self.copied
-        if copied is None or base._base is not None:
-            copied = self.reshaped and self.laid.moved(view, base)
-            if base._base is None:
-                self.copied = copied
-        return Tensor(view._n, view._device) if copied else view
+        return Tensor(view._n, device) if self.reshaped and self._copied(view, base) else view
+
+    def _copied(self, view: Tensor, base: Tensor) -> bool:
+        root = base._base
+        if root is None:
+            if self.copied is None:
+                self.copied = moved(view)
+            return self.copied
+        if root._base is not None or root._moved or base._moved:
+            return moved(view)
+        steps, aval = base._steps, root._n.aval
+        known = self.copies.get(id(steps))
+        if known is None or known[1] is not aval:               # (an identity is the steps' own while they are kept here)
+            if len(self.copies) >= BASES:
+                self.copies.clear()
+            known = self.copies[id(steps)] = steps, aval, moved(view)
+        return known[2]
 
 
-def _uses(known: _View | tuple[type, list[_View]]) -> int:
-    """How many calls were taken."""
-    return known.uses if isinstance(known, _View) else known[1][0].uses
+class _Views:
+    """A call that is known. form: the type of the sequence that it gives; None for one view."""
 
+    __slots__ = ("form", "uses", "views")
 
-class Views:
-    """The calls that a function of movement had."""
+    def __init__(self, form: Any, views: Sequence[_View]) -> None:
+        self.form, self.views, self.uses = form, views, 0
 
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known = Cache("views", KEPT, uses=_uses)          # a _View, (type, list of them) or None: seen once
-
-    def key(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What tells a call from others; None where views are not taken here. args: the first one is the base."""
-        node = base._n
-        if not (state.grad if node.needs_grad else type(resolve(node).value) is Held) or not _alone(base, node):
-            return None
-        return self._described(node, args, kwargs)
-
-    def of_call(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[type | None, list[_View]] | None:
-        """How a call's results are made, and the type of a sequence that they come in, if they do; None where that is not known."""
-        key = self._described(base._n, args, kwargs) if _alone(base, base._n) else None
-        known = None if key is None else self._known[key]
-        return (None, [known]) if isinstance(known, _View) else known
-
-    def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        for a in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
-            if type(a) is not int and not (type(a) is tuple and all(type(n) is int for n in a)):            # 1.0 equals 1, and so does True
-                return None
+    def take(self, base: Tensor, node: Node) -> Any:
+        """What the call gives; None where that is done at length."""
         aval = node.aval
-        known = interval(node) if aval.bounded else node.needs_grad                # between which integers a view's lie
-        return (aval, known, *args[1:], *kwargs.items()) if kwargs else (aval, known, *args[1:])
-
-    def take(self, key: Any, base: Tensor) -> Any:
-        """What a known call gives; None where it is not known, or cannot be done at once."""
-        known = self._known[key]
-        if known is None:
-            return None
-        node = base._n
-        value, aval = node.value if node.needs_grad else resolve(node).value, node.aval            # that of a detached one is behind it
+        value = node.value if node.needs_grad or node.value is not None else resolve(node).value        # of a detached one, behind it
         array = value.array if type(value) is Held and not value.suspicions else None
-        if array is None:
-            if not node.needs_grad:
-                return None
-        else:
+        if array is not None:
+            AT_ONCE[0] += 1
             if array.shape != aval.shape or array.dtype is not aval.dtype:
                 array = value.contents(aval.shape, aval.dtype)
-            AT_ONCE[0] += 1
-        if isinstance(known, _View):
-            return known.of(base, node, array)
-        cls, views = known
-        return cls(view.of(base, node, array) for view in views)
-
-    def learn(self, key: Any, base: Tensor, found: Tensor | Sequence[Tensor]) -> None:
-        """Note what a call gave; from the second time on, how."""
-        if key not in self._known:
-            self._known[key] = None
-            return
-        views = [found] if isinstance(found, Tensor) else list(found)
-        node = base._n
-        if node.needs_grad:
-            fit = all(v._n.needs_grad for v in views)
-        else:
-            fit = all(type(resolve(v._n).value) is Held for v in views)
-        if fit and views and all(v._base is base and not v._detached for v in views):
-            calls = [Template((node,), v._n) if node.needs_grad else None for v in views]
-            made = [_View(v._chain, v._n, call) for v, call in zip(views, calls, strict=True)]
-            self._known[key] = made[0] if isinstance(found, Tensor) else (type(found), made)
-            for v, call in zip(views, calls, strict=True):
-                if call is not None:
-                    call.fold((node,), v._n)
+        elif not node.needs_grad:
+            return None
+        self.uses += 1
+        if self.form is None:
+            return self.views[0].of(base, node, array)
+        return self.form(view.of(base, node, array) for view in self.views)
 
 
-class Items(Views):
-    """The same of base[key]."""
+def recalled(make: Callable[..., Any]) -> Any:
+    """Decorator of what makes views of its first argument: from the third call of a signature on they are taken as then."""
+    memo = calls()
 
-    __slots__ = ()
+    @wraps(make)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        base: Any = args[0] if args else None
+        known = None
+        if isinstance(base, Tensor) and state.plain and config.eager:
+            node = base._n
+            if node.needs_grad or node.fn.boundary or type(node.value) is Held:
+                known = describe(args, kwargs)
+        if known is not None:
+            node, call = known[1][0], memo[known[0]]
+            if call is not None and node is base._n:             # else it is without its history
+                found = call.take(base, node)
+                if found is not None:
+                    return found
+        found = make(*args, **kwargs)
+        if known is not None:
+            _learn(memo, known[0], base, known[1][0], found)
+        return found._wrap(found._node()) if isinstance(found, Tensor) and moved(found) else found
 
-    def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        key, aval = args[1], node.aval
-        known = interval(node) if aval.bounded else node.needs_grad
-        if type(key) is int:
-            return aval, known, int, key                                # True, which stands there for a tuple, equals 1
-        parts: list[Any] = [aval, known, type(key) is tuple]
-        for k in key if type(key) is tuple else (key,):
-            if type(k) is slice:
-                parts += (slice, k.start, k.stop, k.step)
-                if not all(n is None or type(n) is int for n in parts[-3:]):
-                    return None
-            elif type(k) is int or k is None or k is Ellipsis:
-                parts.append(k)
-            else:
-                return None
-        return tuple(parts)
+    return entry
 
 
-def _alone(base: Tensor, node: Node) -> bool:
-    """Whether a view of `base`, whose node is said to be `node`, concerns nobody but numpy."""
-    return state.plain and config.recall and config.eager and base._trace is None and (base._base is None or base._node() is node)
+def _learn(memo: Any, key: Any, base: Tensor, node: Node, found: Any) -> None:
+    """Note what a call gave; from the second time on, how."""
+    if not came_before(memo, key):
+        return
+    views = [found] if isinstance(found, Tensor) else list(found)
+    if node.needs_grad:
+        fit = all(v._n.needs_grad for v in views)
+    else:
+        fit = all(type(resolve(v._n).value) is Held for v in views)
+    if fit and views and node is base._n and all(v._base is base and not v._detached for v in views):
+        known = [Template((node,), v._n) if node.needs_grad else None for v in views]
+        memo[key] = _Views(None if isinstance(found, Tensor) else type(found),
+                           [_View(v._chain, v._n, call) for v, call in zip(views, known, strict=True)])
+        for v, call in zip(views, known, strict=True):
+            if call is not None:
+                call.fold((node,), v._n)

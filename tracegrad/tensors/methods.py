@@ -8,10 +8,7 @@ from typing import Any
 
 from tracegrad.errors import DTypeError
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators
-from tracegrad.support.modes import state
-from tracegrad.tensors.attributes import moved
-from tracegrad.tensors.cached_views import Items, Views
-from tracegrad.tensors.call_trie import follow
+from tracegrad.tensors.cached_views import recalled
 from tracegrad.tensors.tensor import Tensor
 
 _VIEWS = (
@@ -78,57 +75,16 @@ _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "/
 def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A movement function whose result, if it is given a Tensor, remembers its base, but where torch copies what cannot be a view."""
 
-    known = Views()
-
     @functools.wraps(fn)
     def function(*args: Any, **kwargs: Any) -> Any:
         if not args:
             args = (kwargs.pop("tensor" if "tensor" in kwargs else "input", None),)
-        input = args[0]
-        if not state.grad:
-            made = follow(known, known, args, kwargs)
-            if made is not None:
-                return made
-        key = known.key(input, args, kwargs) if isinstance(input, Tensor) else None
-        taken = None if key is None else known.take(key, input)
-        if taken is not None:
-            return taken
-        result = fn(*args, **kwargs)
+        input, result = args[0], fn(*args, **kwargs)
         if not isinstance(input, Tensor):
             return result
-        if not isinstance(result, Tensor):
-            views = type(result)(input._view(r) for r in result)
-            if key is not None:
-                known.learn(key, input, views)
-            return views
-        view = input._view(result)
-        if key is not None:
-            known.learn(key, input, view)
-        return Tensor(view._node(), view._device, state.trace) if moved(view) else view
+        return input._view(result) if isinstance(result, Tensor) else type(result)(input._view(r) for r in result)
 
-    return function
-
-
-def _as_item(getitem: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor, Any], Tensor]:
-    """Tensor.__getitem__, with views that are known."""
-    known = Items()
-
-    @functools.wraps(getitem)
-    def __getitem__(self: Tensor, key: Any) -> Tensor:
-        if not state.grad:
-            made = follow(known, known, (self, key), {})
-            if made is not None:
-                return made  # type: ignore[no-any-return]
-        described = known.key(self, (self, key), {})
-        taken = None if described is None else known.take(described, self)
-        if taken is not None:
-            return taken  # type: ignore[no-any-return]
-        found = getitem(self, key)
-        if described is not None:
-            known.learn(described, self, found)
-        return found
-
-    return __getitem__
+    return recalled(function)  # type: ignore[no-any-return]
 
 
 def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -170,14 +126,14 @@ def install() -> None:
             PUBLIC[name] = views[fn]
             if hasattr(Operators, name) and name not in ("real", "imag"):           # those are properties
                 setattr(Tensor, name, views[fn])
-    Tensor.__getitem__ = _as_item(Tensor.__getitem__)  # type: ignore[method-assign]
+    Tensor.__getitem__ = recalled(Tensor.__getitem__)  # type: ignore[method-assign]
     for name in ("T", "mT", "H", "mH"):
         getter = getattr(Operators, name, None)
         if isinstance(getter, property) and getter.fget is not None:
             setattr(Tensor, name, property(_as_view(getter.fget)))
     for name, fn in PUBLIC.items():
         pointwise = fn.__module__ in _IN_PLACE and fn.__annotations__.get("return") == "Array"      # a bool or a pair has no such twin
-        if (pointwise or name in _ALSO) and name not in _NOT_IN_PLACE and f"{name}_" not in vars(Tensor):
+        if (pointwise or name in _ALSO) and name not in _NOT_IN_PLACE and not hasattr(Tensor, f"{name}_"):
             setattr(Tensor, f"{name}_", _in_place(getattr(Operators, name, fn), f"{name}_"))
     for name, sign in _OPERATORS.items():
         setattr(Tensor, f"__i{name}__", _in_place(getattr(Operators, f"__{name}__"), f"{sign}="))

@@ -5,16 +5,12 @@ Number i of a draw uses the counter offset + i: an n-element draw advances the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from math import pi, prod
 from typing import Any
 
 import numpy as np
 
-from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.graph.cached_subgraphs import calls, learn
 from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Node
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
@@ -62,36 +58,11 @@ def _float(name: str, dtype: DType) -> DType:
     return dtype
 
 
-def _drawn(draw: Callable[..., Node]) -> Callable[..., Node]:
-    """Decorator: numbers of a shape and dtype that were drawn before are made as then; few of them at once (see graph/cached_subgraphs.py).
-
-    seed, offset: 0-d int64 nodes. device: where they are drawn, or None, and then nothing is remembered.
-    """
-    memo = calls()
-
-    @wraps(draw)
-    def entry(seed: Node, offset: Node, *how: Any, device: Any = None) -> Node:
-        numbers = [seed, offset]
-        if device is None or not config.recall or any(type(n.value) is not int for n in numbers):
-            return draw(seed, offset, *how)
-        template = memo[how]
-        if template is not None:
-            found: Node = template.make(numbers, device)[template.result]
-            return found
-        made = draw(seed, offset, *how)
-        learn(memo, how, numbers, made)
-        return made
-
-    return entry
-
-
-@_drawn
 def uniform(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> Any:
     """Uniform in [0, 1): 24 random bits (float64: 53, float16: 11, bfloat16: 8)."""
     return _unit(_words(seed, offset, shape, 2 if _float("rand", dtype) == dtypes.float64 else 1), dtype)
 
 
-@_drawn
 def normal(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> Node:
     """Standard normal, by Box and Muller (1958): sqrt(-2 log u) cos(2 pi v). 16 bits are computed as float32."""
     inner = dtypes.float32 if dtypes.is_half(_float("randn", dtype)) else dtype
@@ -101,7 +72,6 @@ def normal(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> No
     return cast(radius * cos(_unit(words[half:], inner) * (2.0 * pi)), dtype)
 
 
-@_drawn
 def randint(seed: Node, offset: Node, low: int, high: int, shape: tuple[int, ...], dtype: DType) -> Node:
     """Integers from low (inclusive) to high (exclusive). Up to 2**31 values by scaling 32 bits, more by 63 bits modulo their number."""
     count = high - low

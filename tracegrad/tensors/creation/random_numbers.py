@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from math import nan, prod
 from typing import Any
 
+from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.execute.devices import find_device
+from tracegrad.execute.eager_executor import arrays_of, nodes_of
+from tracegrad.graph.cached_subgraphs import calls, learn
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC
@@ -42,10 +45,23 @@ def seed_and_offset(shape: Shape, numbers: int) -> tuple[Node, Node]:
     return seed, offset
 
 
+_draws = calls()                    # by what draws how many numbers, and of which dtype
+
+
 def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, requires_grad: bool, *more: Any) -> Tensor:
     """A tensor of numbers that `draw`, one of random_bits', makes."""
-    where = None if state.trace is not None else find_device(device)
-    return new_tensor(draw(*seed_and_offset(shape, 1), *more, shape, dtype, device=where), where or device, requires_grad)
+    numbers, how = seed_and_offset(shape, 1), (draw, *more, shape, dtype)
+    if state.trace is not None:
+        return new_tensor(draw(*numbers, *how[1:]), device, requires_grad)
+    where = find_device(device)
+    recalled = config.recall and all(type(n.value) is int for n in numbers)
+    call = _draws[how] if recalled else None
+    if call is not None:
+        return new_tensor(nodes_of(call, numbers, where, arrays_of(call, numbers, where))[call.result], where, requires_grad)
+    made = draw(*numbers, *how[1:])
+    if recalled:
+        learn(_draws, how, numbers, made)
+    return new_tensor(made, where, requires_grad)
 
 
 @create(draws=True)

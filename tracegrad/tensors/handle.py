@@ -1,0 +1,204 @@
+"""What a tensor is: a handle on a node. Start at `Handle._node`, through which all reading goes.
+
+A view (basic indexing, reshape, transpose, ...) keeps its base and the chain of movement ops that leads from it: reading a view replays
+the chain on the base's present node, writing a view writes the base. A leaf that requires grad holds a `variable` node.
+While a trace runs, tensors from outside it are never touched: the trace keeps what they became in an overlay of its own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from tracegrad.errors import TraceError
+from tracegrad.execute.devices import Device
+from tracegrad.execute.realize import without_history
+from tracegrad.graph.ir import Folded, Node, Size, own_nodes
+from tracegrad.graph.operators import Operators
+from tracegrad.graph.primitive import REGISTRY
+from tracegrad.ops.arguments import one_dim
+from tracegrad.support import dtypes
+from tracegrad.support.modes import Recorder, state
+from tracegrad.tensors.view_steps import Steps, stepped
+
+if TYPE_CHECKING:
+    from tracegrad.tensors.tensor import Tensor
+
+_VARIABLE = REGISTRY["variable"]
+
+
+class Count(int):
+    """What `x.size` is: the number of elements, which called as torch's method gives the shape or the size of one dimension."""
+
+    shape: Size
+
+    @classmethod
+    def of(cls, shape: Size) -> Count:
+        """The Count of a tensor of that shape."""
+        size = cls(prod(shape))
+        size.shape = shape
+        return size
+
+    def __call__(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[one_dim("size", dim, len(self.shape))]
+
+
+class Handle(Operators):
+    """The fields of a Tensor, and how its node is found."""
+
+    __slots__ = ("__weakref__", "_aliases", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n", "_source",
+                 "_steps", "_trace", "_versions", "_within")  # fmt: skip
+
+    _n: Node
+    _base: Tensor | None
+    _steps: Steps  # of a view: how it is reached from its base, as that was laid out when its first _layout moves had been made
+    _source: tuple[weakref.ref[Node], int] | None  # of a view: its base's node and version that _n was made from
+    _layout: int
+    _versions: int  # how often it was written
+    _moved: Steps  # what undoes each step of t_(), squeeze_(), ... so far, the latest last; see inplace_views.py
+    _detached: bool
+    _device: Device
+    _grad: Tensor | None
+    _aliases: list[weakref.ref[Tensor]]  # what `data` and detach gave; not set before that
+    _hooks: dict[int, Any] | None
+    _trace: Recorder | None
+    _within: tuple[Any, ...]  # the scopes that it was made in (scopes.py); not set where there was none
+
+    if TYPE_CHECKING:
+        def _wrap(self, node: Node) -> Tensor: ...
+        def _handle(self, node: Node, device: Any, trace: Any = None) -> Tensor: ...
+
+    def _node(self) -> Node:
+        """The node that stands for this tensor's present value."""
+        trace = state.trace
+        if trace is not None:
+            if self._trace is not trace:
+                return trace.node_of(self)  # type: ignore[no-any-return]
+        elif self._trace is not None:
+            raise TraceError(
+                f"a tensor made inside @trace ({self._trace.name}) was used after the call ended; return it from the traced "
+                f"function, or assign to a tensor that lives outside with copy_()"
+            )
+        base = self._base
+        return self._n if base is None or self._is_current() else self._replay(base._node())
+
+    def _is_current(self) -> bool:
+        """Whether the node of this view, which has no history, is that of its base's present node, and this of its base's, and so on."""
+        known = self._source
+        if known is None:
+            return False
+        version, view, base = known[1], self, self._base
+        while base is not None:
+            known = view._source
+            if known is None or known[0]() is not base._n or view._layout != len(base._moved):
+                return False
+            view, base = base, base._base
+        return version == view._versions
+
+    def _operand(self) -> Node:
+        """`_node`, as an operation takes it: under no_grad without the history, which the result would not have anyway."""
+        node = self._node()
+        if node.needs_grad and not state.grad and state.trace is None and not (state.examples or state.hidden):
+            while node.fn is _VARIABLE:
+                node = node.operands[0]
+            return without_history(node, self._device)
+        return node
+
+    def _node_outside(self) -> Node:
+        """The node of a tensor that belongs to no trace, whether or not one is being recorded."""
+        return self._n if self._base is None else self._replay(self._base._node_outside())
+
+    def _replay(self, node: Node) -> Node:
+        """The node of this view, once its base's is `node`: a view that is part of a history keeps one of its own for each."""
+        if not node.needs_grad or self._detached:
+            viewed = self._base
+            assert viewed is not None
+            known = self._source
+            if known is not None and known[0]() is node and known[1] == viewed._version and self._layout == len(viewed._moved):
+                return self._n
+            source = node
+            for fn, attrs in self._chain:
+                node = stepped(node, fn, attrs)
+            node = without_history(node, self._device) if self._detached else node
+            if state.trace is None and self._trace is None:
+                self._n, self._source = node, (weakref.ref(source), viewed._version)
+            return node
+        base = self._n
+        behind = getattr(base, "behind", None) if type(base) is Folded else None
+        if behind is not None and not behind[2] and behind[1][0] is node and len(behind[1]) == 1:
+            return base
+        for _ in self._chain:
+            base = base.operands[0] if base.operands else base
+        if base is not node:
+            with own_nodes():
+                for fn, attrs in self._chain:
+                    node = stepped(node, fn, attrs)
+            if self._trace is not state.trace:
+                return node
+            self._n = node
+        return self._n
+
+    @property
+    def _chain(self) -> Steps:
+        """How this view is reached from its base as it is now."""
+        moved = self._base._moved if self._base is not None else ()
+        if len(moved) != self._layout:
+            self._steps = (*reversed(moved[self._layout:]), *self._steps)
+            self._layout = len(moved)
+        return self._steps
+
+    @_chain.setter
+    def _chain(self, steps: Steps) -> None:
+        assert self._base is not None
+        self._steps, self._layout = steps, len(self._base._moved)
+
+    @property
+    def shape(self) -> Size:  # type: ignore[override]
+        return self._node().aval.sizes if self._base is not None else self._n.aval.sizes
+
+    @property
+    def dtype(self) -> Any:
+        return self._n.aval.dtype
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    @property
+    def _version(self) -> int:
+        root = self
+        while root._base is not None:
+            root = root._base
+        return root._versions
+
+    @property
+    def size(self) -> Count:
+        """The number of elements, as in numpy; called, the shape or the size of one dimension, as in torch: x.size(), x.size(dim)."""
+        return Count.of(self.shape)
+
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return (self._n if self._base is None else self._node()).aval.size
+
+    def element_size(self) -> int:
+        """Bytes per element."""
+        return int(self.dtype.itemsize)
+
+    @property
+    def itemsize(self) -> int:
+        return self.element_size()
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel() * self.element_size()
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a float (complex ones are not, as in torch)."""
+        return dtypes.is_float(self.dtype)
+
+    nelement = numel

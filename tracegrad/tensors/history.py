@@ -1,0 +1,230 @@
+"""What ties a tensor to derivatives: whether it requires grad, its gradient, `data`, detaching. Start at `History.requires_grad_`.
+
+`History` is a base of Tensor: what it reads of the handle is Tensor's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+from tracegrad.autodiff.derivatives import HOOKS, variable
+from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError, TraceError
+from tracegrad.execute.realize import without_history
+from tracegrad.graph.ir import Node
+from tracegrad.graph.locations import user_location
+from tracegrad.graph.primitive import REGISTRY
+from tracegrad.ops.primitives.transfer import transfer
+from tracegrad.support import dtypes
+from tracegrad.support.cache import listed
+from tracegrad.support.layouts import accept_format
+from tracegrad.support.modes import no_grad, state
+from tracegrad.tensors.handle import Handle
+from tracegrad.tensors.view_steps import own_copy
+
+if TYPE_CHECKING:
+    from tracegrad.tensors.tensor import Tensor
+
+_VARIABLE = REGISTRY["variable"]
+leaves: weakref.WeakValueDictionary[int, Tensor] = listed("leaves", weakref.WeakValueDictionary())  # uid of a variable node -> its tensor
+
+
+class History(Handle):
+    """The methods of a tensor that have to do with its gradient and its history."""
+
+    __slots__ = ()
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._node().needs_grad and not state.hidden
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    @property
+    def is_leaf(self) -> bool:
+        return state.hidden or self._is_leaf()
+
+    def _is_leaf(self) -> bool:
+        node = self._node()
+        if not node.needs_grad:
+            return True
+        outside = state.trace is not None and self._trace is not state.trace  # there, too: in the trace anything from outside is a variable
+        return node.fn is _VARIABLE and leaves.get(node.attrs["uid"]) is self and (not outside or self._node_outside().fn is _VARIABLE)
+
+    @property
+    def grad(self) -> Tensor | None:
+        trace = state.trace
+        if trace is not None and self._trace is not trace:
+            return trace.grad_of(self)  # type: ignore[no-any-return]
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if value is not None:
+            if not isinstance(value, History):
+                raise DTypeError(f"grad: expected a Tensor or None, got {type(value).__name__}")
+            if value._device is not self._device:
+                raise DeviceError(f"grad: the tensor is on {self._device}, its gradient on {value._device}; move it with x.to(device)")
+            if value.shape != self.shape or value.dtype != self.dtype:
+                raise ShapeError(f"grad: {value.dtype}{list(value.shape)} does not fit a tensor of {self.dtype}{list(self.shape)}")
+        if state.scopes:
+            self._guard(None if value is None else value._node(), "grad")
+        trace = state.trace
+        if trace is not None and self._trace is not trace:
+            trace.set_grad(self, value)
+        else:
+            self._grad = value
+
+    @property
+    def data(self) -> Tensor:
+        """What detach() gives. Set, the tensor has that value from now on, of another shape or dtype, even, and stays what it is: a leaf,
+
+        a parameter of an optimizer's. What x.data, a leaf's detach() and state_dict gave before keeps the old value: it can be given back.
+        """
+        return self.detach() if self._n.fn is _VARIABLE else self._alias(self.detach())
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if self._base is None and self._trace is None and state.trace is None and isinstance(value, History):
+            self._become(value.detach())
+        else:
+            with no_grad():
+                self.copy_(value)
+
+    def _alias(self, found: Tensor) -> Tensor:
+        """`found`, noted for the setter of data."""
+        if self._base is None and self._trace is None and state.trace is None:
+            self._aliases = [*(ref for ref in getattr(self, "_aliases", ()) if ref() is not None), weakref.ref(found)]
+        return found
+
+    def _become(self, value: Any) -> None:
+        """Take over the value of a tensor without history, on whatever device and of whatever shape and dtype."""
+        aliases = [alias for ref in getattr(self, "_aliases", ()) if (alias := ref()) is not None]
+        alike = value.shape == self.shape and value.dtype == self.dtype and value._device is self._device
+        new = value._node()
+        if not alike and self._node().needs_grad and not self._is_leaf():
+            raise AutogradError(
+                f"data: a tensor with a derivative history ({self.dtype}{list(self.shape)}) was given another shape, dtype or device "
+                f"({value.dtype}{list(value.shape)}); use a tensor of its own for that"
+            )
+        if not alike:
+            self._guard(new, "data")
+        if aliases:
+            old = self._handle(aliases[0]._node(), self._device)
+            old._versions = self._versions
+            for alias in aliases:
+                alias._base, alias._source = old, None
+                alias._chain = ()
+            self._aliases = []
+        if alike:
+            with no_grad():
+                self.copy_(self._handle(new, value._device))
+            return
+        needs_grad, grad = self.requires_grad, self._grad
+        if value._device is not self._device:
+            self._sends_gradients_on()
+        self._device, self._base, self._grad = value._device, None, None
+        self._set_node(new)
+        if needs_grad:
+            self.requires_grad_()
+        if grad is not None and grad.shape == self.shape:
+            self.grad = grad.detach().to(dtype=self.dtype, device=self._device)
+
+    def _sends_gradients_on(self) -> None:
+        """Of a leaf that is about to move: gradients of what was computed with it before go to where it lies when they come."""
+        node = self._node()
+        if node.fn is not _VARIABLE:
+            return
+        before, leaf = self._device, weakref.ref(self)
+
+        def sent(ct: Node) -> Node:
+            moved = leaf()
+            if moved is not None:
+                ct = transfer(ct, before, moved._device)
+                for hook in list(moved._hooks.values()) if moved._hooks is not None else ():
+                    ct = hook(ct)
+            return ct
+
+        HOOKS[node] = {0: sent}
+
+    def __copy__(self) -> Tensor:
+        """Another tensor on the same memory, as in torch; of one that requires grad a copy, which is a leaf."""
+        if not self.requires_grad:
+            return self.detach()
+        reduced: Any = self.__reduce__()
+        restore, given, *own = reduced
+        copied: Tensor = restore(*given)
+        for attributes in own:
+            vars(copied).update(attributes)
+        return copied
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        copied = self.detach().clone()
+        copied.grad = None if self.grad is None else self.grad.detach().clone()
+        return copied.requires_grad_() if self.requires_grad else copied
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Start (or stop) recording operations on this tensor, in place. Only floats and complex numbers can require grad; only leaves can
+
+        stop.
+        """
+        node = self._node()
+        if requires_grad != node.needs_grad:
+            self._own_history("requires_grad_")
+        if requires_grad and not node.needs_grad:
+            if not dtypes.differentiable(node.dtype):
+                raise DTypeError(f"requires_grad_: only float and complex tensors have gradients, this one is {node.dtype}")
+            self._base = None
+            self._set_node(variable(node))
+        elif not requires_grad and node.needs_grad:
+            if not self.is_leaf:
+                raise AutogradError("requires_grad_: only a leaf can stop requiring grad; use detach()")
+            self._set_node(node.operands[0])
+        return self
+
+    def detach(self) -> Tensor:
+        """The same values without history; shares memory with this tensor, as in torch."""
+        node = self._node()
+        result = self._handle(without_history(node, self._device), self._device, state.trace)
+        result._base, result._chain, result._detached = self, (), True  # type: ignore[assignment]      # a Tensor
+        if result._trace is None:
+            result._source = weakref.ref(node), self._version
+        return self._alias(result) if node.fn is _VARIABLE else result
+
+    def detach_(self) -> Self:
+        """Forget the history, in place. A view cannot: its base has it."""
+        if self._base is not None:
+            raise AutogradError("detach_: a view shares the history of the tensor that it is a view of; use detach()")
+        node = self._node()
+        if node.needs_grad:
+            self._own_history("detach_")
+            self._set_node(without_history(node, self._device))
+        return self
+
+    def _own_history(self, call: str) -> None:
+        """Refuse to change in a trace whether a tensor from outside requires grad: a replay writes values only."""
+        self._guard(None, call)
+        if state.trace is not None and self._trace is not state.trace:
+            raise TraceError(
+                f"{call} at {user_location()}: inside @trace ({state.trace.name}) a tensor from outside cannot start or stop "
+                "requiring grad; do it before the call, or use x.detach() in its place"
+            )
+
+    def clone(self, *, memory_format: Any = None) -> Tensor:
+        """A copy of its own, with history. memory_format: see support/layouts.py."""
+        accept_format("clone", memory_format)
+        return self._wrap(own_copy(self._node()))
+
+
+def become_leaf(tensor: Tensor, node: Node) -> None:
+    """From now on, gradients of the variable `node` belong to `tensor`, and its hooks see them.
+
+    The numbers of leaves are negative: `derivatives.recorded` knows them by that when nobody holds the tensor any more.
+    """
+    if node.attrs["uid"] > 0:
+        node.attrs = {"uid": -node.attrs["uid"]}
+    leaves[node.attrs["uid"]] = tensor
+    if tensor._hooks is not None:
+        HOOKS[node] = tensor._hooks

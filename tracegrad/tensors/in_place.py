@@ -1,0 +1,182 @@
+"""How a tensor is given another value: `InPlace._rebind`, through which all writing goes; copy_, fill_ and their kind.
+
+`InPlace` is a base of Tensor: what it reads of the handle is Tensor's.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from typing import Any, Self
+
+import numpy as np
+
+from tracegrad.autodiff.derivatives import variable
+from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
+from tracegrad.execute.realize import without_history
+from tracegrad.graph.ir import Node, own_nodes
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.primitive import REGISTRY, cast, const, iota, scalar
+from tracegrad.ops.arrays.shaping import expanded
+from tracegrad.ops.primitives.movement import expand
+from tracegrad.support import dtypes
+from tracegrad.support.modes import set_grad_enabled, state
+from tracegrad.tensors.handle import Handle
+from tracegrad.tensors.view_steps import overlap, own_copy, put_back
+
+_VARIABLE = REGISTRY["variable"]
+
+
+class InPlace(Handle):
+    """The methods of a tensor that write it."""
+
+    __slots__ = ()
+
+    def _rebind(self, node: Node, call: str) -> Self:
+        """Give the tensor a new value, in place. `call` is the method's name, for errors."""
+        old = self._node()
+        if node.fn is _VARIABLE:
+            node = own_copy(node)  # another tensor's leaf stays that tensor's
+        if node.shape != old.shape:
+            raise ShapeError(
+                f"{call}: the result has shape {node.shape}, the tensor {old.shape}; an in-place operation cannot change the shape"
+            )
+        if node.dtype != old.dtype:
+            if dtypes.category(node.dtype) > dtypes.category(old.dtype):
+                raise DTypeError(f"{call}: the result is {node.dtype}, the tensor {old.dtype}; use the operation that is not in place")
+            node = cast(node, old.dtype)
+        if state.scopes:
+            self._guard(node, call)
+        if self._base is not None and self._detached and self._is_last():
+            self._base, self._steps, self._detached, self._source, self._n = None, (), False, None, old
+        if self._base is not None and not self._stands_alone():
+            base, steps, detached = self._base, self._chain, self._detached
+            while base._base is not None and base._has_windows() and not base._stands_alone():  # one of them may be written, not all
+                base, steps, detached = base._base, (*base._chain, *steps), detached or base._detached
+            with set_grad_enabled(state.grad and not detached):  # detach() shares its memory but no history
+                with own_nodes():
+                    put = put_back(base._node(), steps, node, call)
+                base._rebind(put, call)
+            return self
+        if old.needs_grad:
+            leaf = self._is_leaf()
+            if state.grad and leaf:
+                raise AutogradError(f"{call}: a leaf tensor that requires grad was modified in place; do it inside `with tg.no_grad():`")
+            if not state.grad and not leaf:
+                raise AutogradError(
+                    f"{call}: a tensor with a derivative history was modified in place where none is recorded (in no_grad, or through "
+                    "detach()); clone() it first"
+                )
+        if not state.grad:
+            node = without_history(node, self._device)
+            if old.needs_grad:          # a constant that others have, too, holds no value of this tensor's: see __init__
+                node = variable(node.twin() if node.constant and state.trace is None else node)
+        self._set_node(node)
+        self._versions += 1
+        return self
+
+    def _guard(self, node: Node | None, call: str) -> None:
+        """Raise an error if the code around must not give this tensor the value `node`; see scopes.py."""
+        own = getattr(self, "_within", ())
+        for scope in state.scopes:
+            if scope not in own:
+                scope.refuse(self, node, call)
+
+    def _is_last(self) -> bool:
+        """Of what detach() made: whether nobody else holds the tensor with a history that it shares memory with: x.clone().detach().
+
+        Nobody then sees what is written to it but through it, and the history need not know.
+        """
+        root = self
+        while root._base is not None:
+            root = root._base
+        if not root._n.needs_grad or root._is_leaf():
+            return False
+        view, root, base = self, self, None
+        while view._base is not None:
+            last = weakref.ref(view._base)
+            view._base = view._base._double()
+            if last() is not None:                          # held by young garbage, it may be, where that is not collected at once
+                gc.collect(0)
+            base = last()
+            if base is not None:
+                view._base = base
+                return False
+            view = view._base
+        return True
+
+    def _double(self) -> Any:
+        """Another handle, with all that this one has."""
+        made: Any = type(self).__new__(type(self))
+        made._n, made._device, made._trace, made._versions, made._moved = self._n, self._device, self._trace, self._versions, self._moved
+        made._base, made._grad, made._hooks, made._source = self._base, self._grad, self._hooks, self._source
+        if self._base is not None:
+            made._steps, made._layout, made._detached = self._steps, self._layout, self._detached
+        for name in ("_aliases", "_within"):
+            if hasattr(self, name):
+                setattr(made, name, getattr(self, name))
+        if hasattr(self, "__dict__"):
+            vars(made).update(vars(self))
+        return made
+
+    def _receive(self, call: str, result: Any) -> Self:
+        """Take over a result, as torch's functions write theirs into out=...; an empty tensor gets its shape."""
+        if not isinstance(result, InPlace):
+            result = PUBLIC["tensor"](np.asarray(result), device=self._device)
+        if state.grad and (result.requires_grad or self.requires_grad):
+            raise AutogradError(f"{call}: what is written into out=... has no derivative, and an argument requires grad; use the result "
+                                "instead, or write inside `with tg.no_grad():`")
+        if self.shape != result.shape and not self.numel():
+            self.resize_(result.shape)
+        if result.device is not self._device:
+            raise DeviceError(f"{call}: the result is on {result.device}, out on {self._device}; make out on the operands' device")
+        return self._rebind(result._node(), f"{call}: out")
+
+    def _stands_alone(self) -> bool:
+        """Of a view: whether what is written to it does not reach its base."""
+        return state.trace is not None and bool(state.trace.stands_alone(self))
+
+    def _has_windows(self) -> bool:
+        """Whether this is a view in which an element of the base may have several places."""
+        return self._base is not None and (overlap(self._chain) or self._base._has_windows())
+
+    def copy_(self, other: Any, non_blocking: bool = False) -> Self:
+        """Take over the values of `other` (broadcast to this shape, converted to this dtype). non_blocking: nothing waits anyway."""
+        if isinstance(other, InPlace) and other._device is not self._device:
+            other = other.to(device=self._device)
+        node = other._node() if isinstance(other, InPlace) else scalar("copy_", other, self.dtype)
+        warn_of_real("copy_", node.dtype, self.dtype)
+        with own_nodes():
+            value = expanded("copy_", cast(node, self.dtype), self.shape)
+        return self._rebind(own_copy(value) if value is node else value, "copy_")
+
+    def zero_(self) -> Self:
+        """Set every element to 0."""
+        return self._rebind(expand(const(0, self.dtype), self.shape), "zero_")
+
+    def fill_(self, value: Any) -> Self:
+        """Set every element to `value`, a number or a 0-d tensor."""
+        if isinstance(value, InPlace):
+            if value.shape:
+                raise ShapeError(f"fill_: value must be a number or a 0-d tensor, got shape {value.shape}; use copy_")
+            return self.copy_(value)
+        return self._rebind(expand(scalar("fill_", value, self.dtype), self.shape), "fill_")
+
+    def fill_diagonal_(self, fill_value: Any, wrap: bool = False) -> Self:
+        """Set the main diagonal to `fill_value`; wrap: of a tall matrix, again after each row that it leaves out, as in numpy."""
+        shape = self.shape
+        if len(shape) < 2 or (len(shape) > 2 and len(set(shape)) > 1):
+            raise ShapeError(f"fill_diagonal_: takes a matrix, or dimensions of one size, got {shape}")
+        row = iota(shape, 0) % (shape[1] + 1) if wrap and len(shape) == 2 else iota(shape, 0)
+        on = row.eq(iota(shape, 1))
+        for d in range(2, len(shape)):
+            on = on & row.eq(iota(shape, d))
+        value = scalar("fill_diagonal_", fill_value.detach()._node() if isinstance(fill_value, InPlace) else fill_value, self.dtype)
+        return self._rebind(self._node().where(on.logical_not(), value), "fill_diagonal_")
+
+
+def warn_of_real(call: str, dtype: Any, wanted: Any) -> None:
+    """A warning, as torch's, where complex numbers become real ones."""
+    if dtype.kind == "c" and wanted.kind not in "cb":
+        warnings.warn(f"{call}: casting {dtype} to {wanted} discards the imaginary part; use x.real or x.abs()", stacklevel=3)

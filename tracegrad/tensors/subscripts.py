@@ -1,0 +1,88 @@
+"""Reading and writing by index, and what else containers have. Start at `Subscripts.__getitem__`; ops/arrays/subscripts.py has the rules.
+
+`Subscripts` is a base of Tensor: what it reads of the handle is Tensor's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import DTypeError
+from tracegrad.graph.operators import PUBLIC, Operators
+from tracegrad.ops.arrays import subscripts
+from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.modes import state
+from tracegrad.tensors.handle import Handle
+from tracegrad.tensors.view_steps import apart
+
+
+class Subscripts(Handle):
+    """The methods of a tensor that take a part of it by index."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise DTypeError("len: a 0-d tensor has no length")
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        if subscripts.is_basic(key):
+            return self._view(subscripts.getitem(self, key, True, apart()))
+        return subscripts.getitem(self, self._known_masks(_masks_of_bytes("getitem", key)), False, apart())
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not isinstance(value, Operators) and not np.isscalar(value):
+            array = np.asarray(value)
+            if dtype_kind(array.dtype) not in "biufc":
+                raise DTypeError(f"setitem: cannot assign {type(value).__name__}; give a tensor, a number, or lists or arrays of numbers")
+            value = PUBLIC["tensor"](array, device=self._device)
+        if isinstance(value, Subscripts) and value._device is not self._device and (not value.ndim or subscripts.is_basic(key)):
+            value = value.to(device=self._device)           # as copy_ does; by other indices torch, too, takes one device's only
+        key = _masks_of_bytes("setitem", key)
+        if state.trace is None and not state.examples and _masks(key) and not subscripts.selects(self, key, value):
+            key = self._known_masks(key)
+        place, at = (self[key], ...) if self._has_windows() and subscripts.is_basic(key) else (self, key)
+        place._rebind(subscripts.setitem(place, at, value, apart())._node(), "setitem")
+
+    def _known_masks(self, key: Any) -> Any:
+        """The key with boolean masks read and turned into index arrays (their number of hits is a shape: it must be known)."""
+        if not _masks(key):
+            return key
+        return tuple(
+            k._value("indexing with a boolean mask (its result's shape depends on values)")
+            if isinstance(k, Subscripts) and k.dtype == dtypes.bool_
+            else k
+            for k in (key if isinstance(key, tuple) else (key,))
+        )
+
+    def __contains__(self, item: Any) -> bool:
+        return bool((self == item).any())
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise DTypeError("iter: a 0-d tensor has nothing to iterate over")
+        return (self[i] for i in range(self.shape[0]))
+
+    def __reversed__(self) -> Any:
+        """The tensor with its first dimension the other way round, as torch has it: no iterator."""
+        return self.flip(0) if self.shape else self
+
+
+def _masks_of_bytes(call: str, key: Any) -> Any:
+    """The key with tensors of uint8 as the masks that torch takes them for."""
+    items = key if isinstance(key, tuple) else (key,)
+    if not any(isinstance(k, Subscripts) and k.dtype == dtypes.uint8 for k in items):
+        return key
+    warnings.warn(f"{call}: an index of uint8 is a mask, as in torch; say so with .bool(), or use .long() for places", stacklevel=3)
+    return tuple([PUBLIC["ne"](k, 0) if isinstance(k, Subscripts) and k.dtype == dtypes.uint8 else k for k in items])
+
+
+def _masks(key: Any) -> bool:
+    """Whether an index holds a tensor of bools."""
+    return any(isinstance(k, Subscripts) and k.dtype == dtypes.bool_ for k in (key if isinstance(key, tuple) else (key,)))

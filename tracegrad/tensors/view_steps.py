@@ -1,0 +1,101 @@
+"""The steps that lead from a tensor to a view of it, on nodes: made again (`stepped`), and undone where a view is written (`put_back`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import ArgumentError
+from tracegrad.graph.ir import Node
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const
+from tracegrad.ops.arrays import subscripts
+from tracegrad.ops.primitives.dynamic_slice import parts, slice_at
+from tracegrad.ops.primitives.movement import expand, flip, inverse, permute, reshape
+from tracegrad.ops.primitives.reduction import sum_to
+from tracegrad.support import dtypes
+from tracegrad.support.modes import state
+
+_SLICE = REGISTRY["slice"]
+Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
+Steps = tuple[Step, ...]
+
+
+def apart() -> bool:
+    """Whether where slices start is no part of the structure: in what is done untraced, by nobody's rule (see
+    ops/primitives/dynamic_slice.py)."""
+    return state.plain
+
+
+def stepped(node: Node, fn: Any, attrs: dict[str, Any]) -> Node:
+    """A step of a view's chain."""
+    if fn is _SLICE and apart():
+        size = fn.aval(node.aval, **attrs).shape
+        dims = parts(size, node.shape)
+        if dims:
+            return slice_at(node, attrs["start"], size, attrs["step"], dims)
+    return bind(fn, (node,), attrs)
+
+
+# The parts of complex tensors are views: (value, source) -> what the source becomes when its part is given a value.
+_PARTS: dict[str, Callable[[Node, Node], Node]] = {
+    "real": lambda value, source: REGISTRY["complex"](value, REGISTRY["imag"](source)),
+    "imag": lambda value, source: REGISTRY["complex"](REGISTRY["real"](source), value),
+    "view_as_real": lambda value, source: bind(REGISTRY["view_as_complex"], (value,), {}),
+    "view_as_complex": lambda value, source: bind(REGISTRY["view_as_real"], (value,), {}),
+}
+
+
+def overlap(steps: Steps) -> bool:
+    """Whether an element may have several places once these steps were made."""
+    return any(fn.name in ("expand", "unfold") for fn, _ in steps)
+
+
+def _are_apart(shape: tuple[int, ...], steps: Steps) -> bool:
+    """Whether the elements of such a view of a base of that shape are memory locations of their own."""
+    places: Any = np.arange(prod(shape)).reshape(shape)
+    for fn, attrs in steps:
+        if fn.name in _PARTS:
+            return False
+        places = fn.numpy(places, **attrs)
+    return bool(len(np.unique(places)) == places.size)
+
+
+def put_back(base: Node, steps: Steps, value: Node, call: str) -> Node:
+    """The base's new node once the view of it that `steps` make holds `value`: they are undone from their end."""
+    stages = [base]
+    for fn, attrs in steps:
+        stages.append(bind(fn, (stages[-1],), attrs))
+    back = list(zip(reversed(steps), reversed(stages[:-1]), strict=True))
+    if overlap(steps):
+        if not _are_apart(base.shape, steps):
+            raise ArgumentError(f"{call}: several elements of an expanded tensor, or of windows that overlap, are one memory location; "
+                                "clone() it first")
+        covered: Any = expand(const(1, dtypes.int32), value.shape)
+        value = cast(value, dtypes.int32) if value.dtype == dtypes.bool_ else value
+        for (fn, attrs), source in back:  # each element of the base gets one of the view's, or none
+            covered, value = (sum_to(fn.vjp(v, v, source, **attrs)[0], source.shape) for v in (covered, value))
+        written: Node = REGISTRY["where"](covered > 0, cast(value, base.dtype), base)
+        return written
+    for (fn, attrs), source in back:
+        if fn.name == "reshape":
+            value = reshape(value, source.shape)
+        elif fn.name == "permute":
+            value = permute(value, inverse(attrs["dims"]))
+        elif fn.name == "flip":
+            value = flip(value, attrs["dims"])
+        elif fn.name == "slice":
+            dims = parts(value.shape, source.shape) if apart() else ()
+            value = subscripts.put_slice(source, value, attrs["start"], attrs["step"], dims)
+        elif fn.name in _PARTS:
+            value = _PARTS[fn.name](value, source)
+        else:  # the padding of a diagonal: what it holds is seen by nobody
+            value = fn.vjp(value, value, source, **attrs)[0]
+    return value
+
+
+def own_copy(node: Node) -> Node:
+    """The same value as a step of a history of its own."""
+    return bind(REGISTRY["copy"], (node,), {}) if not node.needs_grad else Node(REGISTRY["copy"], (node,), {}, node.aval, True)
