@@ -16,7 +16,7 @@ from tracegrad import autograd, nn
 from tracegrad.autograd import backward_cache
 from tracegrad.graph.ir import INTERN
 from tracegrad.nn import functional as F
-from tracegrad.tensors.history import leaves
+from tracegrad.tensors.parts.history import leaves
 
 # ---------------------------------------------------------------------------------------------------------------- programs
 

@@ -28,12 +28,9 @@ LONG = {
     "codegen/plan/loop_steps.py": 550,
     "codegen/tile/matrix.py": 550,
     "tracegrad/nn/module.py": 550,                  # one class with torch's methods, most of which are three lines
-    "tracegrad/tensors/call_trie.py": 600,
-    "tracegrad/tensors/tensor.py": 1250,            # one class
 }
 LONG_FUNCTIONS = {
-    "codegen/conv/weight_grad.py": {"_main"}, "codegen/lower/attention.py": {"backward"}, "codegen/lower/matrices/eig_qr.py": {"_vectors"},
-    "codegen/lower/matrices/jacobi.py": {"svd"}, "codegen/plan/loop_steps.py": {"_bind"}, "tracegrad/tensors/call_trie.py": {"follow"},
+    "codegen/lower/matrices/eig_qr.py": {"_vectors"}, "codegen/lower/matrices/jacobi.py": {"svd"}, "codegen/plan/loop_steps.py": {"_bind"},
 }
 FULL = {"tracegrad": 13, "codegen/kernel": 22, "tracegrad/nn/modules": 17}      # folders of more modules; those of layers are torch's
 
@@ -120,9 +117,9 @@ def folders(graph: nx.DiGraph) -> nx.DiGraph:
     return out
 
 
-@pytest.mark.parametrize(("type_checking", "most"), [(False, 1), (True, 5)])
+@pytest.mark.parametrize(("type_checking", "most"), [(False, 1), (True, 7)])
 def test_imports_make_no_circle(type_checking, most):
-    """With what is for annotations only: nodes and primitives; the kernels of small matrices."""
+    """With what is for annotations only: a tensor and its bases; nodes and primitives; the kernels of small matrices."""
     largest = max(nx.strongly_connected_components(imports(type_checking)), key=len)
     assert len(largest) <= most, sorted(largest)
 

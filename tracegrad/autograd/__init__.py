@@ -38,10 +38,10 @@ from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, bind, saves
 from tracegrad.support.modes import enable_grad, no_grad, set_grad_enabled, state
-from tracegrad.tensors.history import leaves
+from tracegrad.tensors.parts.history import leaves
+from tracegrad.tensors.parts.view_steps import own_copy
 from tracegrad.tensors.scopes import inference_mode
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.tensors.view_steps import own_copy
 
 __all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "Variable", "backward", "detect_anomaly", "enable_grad",
            "forward_ad", "function", "functional", "grad", "inference_mode", "no_grad", "register_hook", "retain_grad",

@@ -27,7 +27,7 @@ from tracegrad.graph.locations import Location, derivative_of
 from tracegrad.graph.primitive import REGISTRY, data, saves
 from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
-from tracegrad.tensors.history import leaves
+from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
 _VARIABLE, _OFFSET = REGISTRY["variable"], REGISTRY["offset"]

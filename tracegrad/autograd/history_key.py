@@ -17,7 +17,7 @@ from tracegrad.graph.ir import Folded, Node
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.tensors.history import leaves
+from tracegrad.tensors.parts.history import leaves
 
 _VARIABLE, _CONST, _OFFSET = REGISTRY["variable"], REGISTRY["const"], REGISTRY["offset"]
 _ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure

@@ -13,7 +13,7 @@ from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, unique
 from tracegrad.support.cache import listed
 from tracegrad.support.modes import state
-from tracegrad.tensors.history import leaves
+from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
 _VARIABLE, _OUTPUT, _OFFSET = REGISTRY["variable"], REGISTRY["output"], REGISTRY["offset"]

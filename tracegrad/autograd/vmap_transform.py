@@ -20,9 +20,9 @@ from tracegrad.graph.primitive import REGISTRY, as_node, bind, iota, placeholder
 from tracegrad.ops.primitives.movement import concat, permute
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
+from tracegrad.tensors.parts.view_steps import Steps
 from tracegrad.tensors.scopes import Examples
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.tensors.view_steps import Steps
 
 _DETACH = REGISTRY["detach"]
 

@@ -53,13 +53,13 @@ def while_loop(
 
     init: a (nested container of) tensors, whose structure, shapes and dtypes body_fn keeps, as in JAX; or, by name, torch's carried_inputs:
     a tuple for functions of so many arguments, as long as the one that body_fn returns. (Given by place, a tuple is one value: functions
-    of one argument could mean either.) cond_fn returns one element. max_iterations: the loop ends after so many turns even if cond_fn
+    of one argument could mean either.) cond_fn returns one element. max_iterations: the loop ends after so many iterations even if cond_fn
     still holds, with the value that it has then: call cond_fn on the result to know. (Without it, a loop that never ends hangs.)
-    Inside @trace the loop is one kernel, condition included, where one core does a turn in a few microseconds; else a step of the plan that
-    waits for the condition at every turn. Its derivative, at any order, runs the body again as often, keeps values, and pulls back turn by
-    turn; a kernel keeps up to 4 MiB of them and computes the others twice. There it must not draw random numbers or change outside tensors
-    (TraceError), and cond_fn and body_fn may be called twice. So it is under vmap from where the condition depends on the example, for each
-    example by itself. Else it is Python's own loop. For a known number of turns, or a stack of results, use `scan`.
+    Inside @trace the loop is one kernel, condition included, where one core does an iteration in a few microseconds; else a step of the
+    plan that waits for the condition at every iteration. Its derivative, at any order, runs the body again as often, keeps values, and
+    pulls back one iteration after the other; a kernel keeps up to 4 MiB of them and computes the others twice. There it must not draw random
+    numbers or change outside tensors (TraceError), and cond_fn and body_fn may be called twice. So it is under vmap from where the condition depends on the example, for each
+    example by itself. Else it is Python's own loop. For a known number of iterations, or a stack of results, use `scan`.
     What the functions are given is their own: a value that they change in place is another one for them only.
     Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs, and for a
     max_iterations that is no number from 0 on.
@@ -72,25 +72,16 @@ def while_loop(
             raise ArgumentError(f"while_loop: carried_inputs must be a tuple, and stands for init; got {type(carried_inputs).__name__}")
         return while_loop(lambda value: cond_fn(*value), lambda value: _in_tuple(body_fn(*value)), tuple(carried_inputs),
                           max_iterations=max_iterations)
-    if max_iterations is not None and max_iterations < 0:
-        raise ArgumentError(f"while_loop: max_iterations must be a number of turns, 0 or more, got {max_iterations!r}")
+    if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 0):
+        raise ArgumentError(f"while_loop: max_iterations must be a number of iterations, 0 or more, got {max_iterations!r}")
     flat, tree = optree.tree_flatten(init, none_is_leaf=True)
     if not flat or not all(isinstance(x, (Tensor, int, float, complex)) for x in flat):
         raise DTypeError(f"while_loop: init must hold tensors, got {[type(x).__name__ for x in flat]}")
     trace = state.trace
     if trace is None:
-        value, left = init, max_iterations
-        while True:
-            if left == 0:
-                return value
-            with Recorded("while_loop") if state.examples else nullcontext():      # (it may turn out to be recorded)
-                goes_on = cond_fn(_own(value))
-            if _of_examples(goes_on):
-                break
-            if not goes_on:
-                return value
-            value = _kept("while_loop: body_fn", value, body_fn(_own(value)))
-            left = None if left is None else left - 1
+        value, goes_on, left = _pythons_loop(cond_fn, body_fn, init, max_iterations)
+        if goes_on is None:
+            return value
         flat, device = optree.tree_leaves(value, none_is_leaf=True), goes_on.device
         on_one_device("while_loop", [goes_on, *flat])
     else:
@@ -129,6 +120,23 @@ def while_loop(
     body = Body([*(plain.get(v, v) for v in inputs), *free], outs, len(nodes), 0)
     results = while_nodes(test, body, [*nodes, *given], device, left)
     return optree.tree_unflatten(tree, [Tensor(r, device, trace) for r in results])
+
+
+def _pythons_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], value: Any, left: int | None) -> tuple[Any, Any, int | None]:
+    """The loop by Python, of at most `left` iterations: its value, None, and how many are left.
+
+    Where the condition depends on the example of a vmap, the loop has to be recorded from there on: then the condition stands for None.
+    """
+    while left != 0:
+        with Recorded("while_loop") if state.examples else nullcontext():
+            goes_on = cond_fn(_own(value))
+        if _of_examples(goes_on):
+            return value, goes_on, left
+        if not goes_on:
+            break
+        value = _kept("while_loop: body_fn", value, body_fn(_own(value)))
+        left = None if left is None else left - 1
+    return value, None, left
 
 
 def _of_examples(test: Any) -> bool:

@@ -23,8 +23,8 @@ from tracegrad.graph.ir import Node
 from tracegrad.runtime.buffer import Held
 from tracegrad.support.modes import state
 from tracegrad.tensors.attributes import moved
+from tracegrad.tensors.parts.view_steps import Steps
 from tracegrad.tensors.tensor import Tensor, holding
-from tracegrad.tensors.view_steps import Steps
 
 BASES = 8               # layouts of bases that one call knows
 

@@ -21,8 +21,8 @@ from tracegrad.ops.primitives.movement import concat, expand, inverse, narrow, r
 from tracegrad.support.modes import enable_grad, state
 from tracegrad.tensors import methods
 from tracegrad.tensors.attributes import base_of
+from tracegrad.tensors.parts.view_steps import Step
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.tensors.view_steps import Step
 
 _FIRST = methods  # imported for the views that it makes
 

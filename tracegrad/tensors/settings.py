@@ -8,7 +8,7 @@ from typing import Any
 from tracegrad.errors import ArgumentError
 from tracegrad.execute.devices import find_device, set_device
 from tracegrad.support.modes import float32_matmul
-from tracegrad.tensors.conversion import PRINTING  #X
+from tracegrad.tensors.parts.conversion import PRINTING  #X
 
 _deterministic = [False, False]
 

@@ -1,6 +1,6 @@
-"""Tensor: a handle on a node of the graph. All reading goes through `Handle._node` (handle.py), all writing through `InPlace._rebind`
+"""Tensor: a handle on a node of the graph. All reading goes through `Handle._node` (parts/handle.py), all writing through `InPlace._rebind`
 
-(in_place.py). History (history.py), indexing (subscripts.py), and what takes values out (conversion.py) are bases, too. Here is how tensors
+(parts/in_place.py). History, indexing, and what takes values out are bases there, too. Here is how tensors
 are made: of results, as views, in another dtype, on another device.
 
 Outside @trace, work is deferred: an operation records a node, and `flush` computes everything that is pending when somebody
@@ -35,12 +35,12 @@ from tracegrad.runtime.buffer import Held, held, hold
 from tracegrad.support import dtypes
 from tracegrad.support.layouts import accept_format
 from tracegrad.support.modes import state
-from tracegrad.tensors.conversion import Conversion
-from tracegrad.tensors.history import History, become_leaf, leaves
-from tracegrad.tensors.in_place import InPlace, warn_of_real
+from tracegrad.tensors.parts.conversion import Conversion
+from tracegrad.tensors.parts.history import History, become_leaf, leaves
+from tracegrad.tensors.parts.in_place import InPlace, warn_of_real
+from tracegrad.tensors.parts.subscripts import Subscripts
+from tracegrad.tensors.parts.view_steps import Step
 from tracegrad.tensors.scopes import Recorded
-from tracegrad.tensors.subscripts import Subscripts
-from tracegrad.tensors.view_steps import Step
 
 _DATA, _VARIABLE, _DETACH = REGISTRY["data"], REGISTRY["variable"], REGISTRY["detach"]
 _new = object.__new__

@@ -26,8 +26,8 @@ from tracegrad.graph.primitive import REGISTRY, bind, data, saves, to_keep
 from tracegrad.support import random_state
 from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.attributes import base_of
-from tracegrad.tensors.history import become_leaf
 from tracegrad.tensors.ownership import own
+from tracegrad.tensors.parts.history import become_leaf
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.guards import GuardSet, Slot

@@ -22,8 +22,8 @@ from tracegrad.ops.arrays.shaping import expanded
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes
 from tracegrad.support.modes import set_grad_enabled, state
-from tracegrad.tensors.handle import Handle
-from tracegrad.tensors.view_steps import overlap, own_copy, put_back
+from tracegrad.tensors.parts.handle import Handle
+from tracegrad.tensors.parts.view_steps import overlap, own_copy, put_back
 
 _VARIABLE = REGISTRY["variable"]
 

@@ -20,7 +20,7 @@ from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.arguments import one_dim
 from tracegrad.support import dtypes
 from tracegrad.support.modes import Recorder, state
-from tracegrad.tensors.view_steps import Steps, stepped
+from tracegrad.tensors.parts.view_steps import Steps, stepped
 
 if TYPE_CHECKING:
     from tracegrad.tensors.tensor import Tensor

@@ -20,7 +20,7 @@ from tracegrad.runtime.buffer import held
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
 from tracegrad.tensors.dlpack import exported
-from tracegrad.tensors.handle import Handle
+from tracegrad.tensors.parts.handle import Handle
 
 _DETACH = REGISTRY["detach"]
 PRINTING: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 75, "sci_mode": None}  # settings.py

@@ -17,8 +17,8 @@ from tracegrad.ops.arrays import subscripts
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
-from tracegrad.tensors.handle import Handle
-from tracegrad.tensors.view_steps import apart
+from tracegrad.tensors.parts.handle import Handle
+from tracegrad.tensors.parts.view_steps import apart
 
 
 class Subscripts(Handle):

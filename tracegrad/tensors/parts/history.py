@@ -19,8 +19,8 @@ from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.support.layouts import accept_format
 from tracegrad.support.modes import no_grad, state
-from tracegrad.tensors.handle import Handle
-from tracegrad.tensors.view_steps import own_copy
+from tracegrad.tensors.parts.handle import Handle
+from tracegrad.tensors.parts.view_steps import own_copy
 
 if TYPE_CHECKING:
     from tracegrad.tensors.tensor import Tensor
