@@ -53,13 +53,14 @@ def while_loop(
 
     init: a (nested container of) tensors, whose structure, shapes and dtypes body_fn keeps, as in JAX; or, by name, torch's carried_inputs:
     a tuple for functions of so many arguments, as long as the one that body_fn returns. (Given by place, a tuple is one value: functions
-    of one argument could mean either.) cond_fn returns one element. max_iterations: the loop ends after so many iterations even if cond_fn
-    still holds, with the value that it has then: call cond_fn on the result to know. (Without it, a loop that never ends hangs.)
-    Inside @trace the loop is one kernel, condition included, where one core does an iteration in a few microseconds; else a step of the
-    plan that waits for the condition at every iteration. Its derivative, at any order, runs the body again as often, keeps values, and
-    pulls back one iteration after the other; a kernel keeps up to 4 MiB of them and computes the others twice. There it must not draw random
-    numbers or change outside tensors (TraceError), and cond_fn and body_fn may be called twice. So it is under vmap from where the condition depends on the example, for each
-    example by itself. Else it is Python's own loop. For a known number of iterations, or a stack of results, use `scan`.
+    of one argument could mean either.) cond_fn returns one element. max_iterations: the loop ends after so many iterations even if
+    cond_fn still holds, with the value that it has then: call cond_fn on the result to know. (Without it, a loop that never ends
+    hangs.) Inside @trace the loop is one kernel, condition included, where one core does an iteration in a few microseconds; else a
+    step of the plan that waits for the condition at every iteration. Its derivative, at any order, runs the body again as often, keeps
+    values, and pulls back one iteration after the other; a kernel keeps up to 4 MiB of them and computes the others twice. There it
+    must not draw random numbers or change outside tensors (TraceError), and cond_fn and body_fn may be called twice. So it is under
+    vmap from where the condition depends on the example, for each example by itself. Else it is Python's own loop. For a known number
+    of iterations, or a stack of results, use `scan`.
     What the functions are given is their own: a value that they change in place is another one for them only.
     Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs, and for a
     max_iterations that is no number from 0 on.
