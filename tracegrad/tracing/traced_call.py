@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from tracegrad.autodiff import derivatives
+from tracegrad.execute.devices import upload
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.locations import located
-from tracegrad.graph.primitive import REGISTRY, bind
+from tracegrad.graph.primitive import REGISTRY, bind, data
 from tracegrad.tracing.recording import Recording
 
 _VARIABLE = REGISTRY["variable"]
@@ -75,6 +78,8 @@ class TracedCall(CustomCall):
                     made = variables[count + written[node]] = derivatives.variable(new[node.operands[0]])
                 elif node.fn is _VARIABLE:
                     made = new[node.operands[0]]
+                elif isinstance(node.value, np.ndarray):    # a constant of the program (Recording._constant): here, a value on the device
+                    made = data(node.aval, upload(self.replay.recording.device, node.value), node.attrs)
                 elif node.fn.name == "const" or not node.operands:
                     made = node
                 else:
