@@ -88,7 +88,7 @@ class _Recording:
                     event = cl.enqueue_nd_range_kernel(self.device.use(self.queue), kernel, size, local)
                 self.events.append((number, queued, event))
             else:
-                for _ in item.each():
+                for _ in item.iterations():
                     self._walk(item.items)
 
     def _collect(self) -> None:

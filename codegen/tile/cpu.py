@@ -54,7 +54,7 @@ class _Tiles:
         self.counts: dict[Axis, Index] = {}                  # how many of an axis there are, if not always all
         self.open: dict[Axis, Index] = {}                    # the indices of the loops that are open,
         self.known: dict[Axis, int] = {}                     # and how many of the first lanes along them were added up before
-        self.blocks: dict[Axis, list[int]] = {}              # the lengths of the blocks that loops are cut into, the longest first
+        self.blocks: dict[Axis, list[int]] = {}              # the lengths of the blocks that floats' loops are cut into, the longest first
         self.levels: list[list[Local]] = []                  # the accumulators, and those that take what these have of blocks
         self.vectors: dict[Tile, dict[tuple[int, ...], Local]] = {}      # of a tile's registers, by where they are in it
         self.loads: dict[Tile, Load] = {}
@@ -318,8 +318,8 @@ class _Tiles:
     @contextmanager
     def in_levels(self, loop: Loop, first: Index, last: Index) -> Iterator[tuple[Index, BoundLike]]:
         """From where to where the loop goes for one accumulator, in loops over the blocks of which the levels above are made."""
-        w, axis, lengths = self.w, loop.axis, self.blocks[loop.axis]
-        level = len(lengths) + sum(len(self.blocks[inner.axis]) for inner in _in(loop))
+        w, axis, lengths = self.w, loop.axis, self.blocks.get(loop.axis, [])
+        level = len(lengths) + sum(len(self.blocks.get(inner.axis, ())) for inner in _in(loop))
         begin: Index = first
         stop: BoundLike = last
         with ExitStack() as inside:

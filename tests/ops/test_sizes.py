@@ -8,6 +8,7 @@ function once and goes around sizes, shapes and contexts; the slow part, all siz
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
 from collections.abc import Iterator
@@ -119,7 +120,7 @@ def test_every_public_function_is_here() -> None:
     named = set(re.findall(r"\.([a-z_0-9]+)\(", text)) | set(re.findall(r"\.([TtmM]+)\b", text))
     same: dict[Any, set[str]] = {}
     for name, fn in [*PUBLIC.items(), *FUNCTIONAL.items()]:
-        same.setdefault(getattr(fn, "__wrapped__", fn), set()).add(name)
+        same.setdefault(inspect.unwrap(fn), set()).add(name)
     for names in same.values():                              # other names of the same function
         if names & named:
             named |= names

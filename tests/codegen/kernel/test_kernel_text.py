@@ -42,7 +42,6 @@ METHODS = {
     **PATTERNS,
     "kernel/index.py": "a sum that it has just written: + - becomes -",
     "kernel/render.py": "the user's Python line; a head of two lines",
-    "kernel/text.py": "a line's first and last character, for its indentation",
     "kernel/writer.py": "a name that ends with a digit",
     "lower/matrices/small_matrices.py": "the name of an operation, which for complex numbers is that of real ones with something before it",
     "plan/source.py": "the space behind the last line",
