@@ -321,7 +321,7 @@ def test_marking_the_wrong_tensors_is_an_error():
     with pytest.raises(AutogradError, match="marked non-differentiable is not one of the outputs"):
         function(lambda ctx, x: ctx.mark_non_differentiable(x))(f64(1.0))
     with pytest.raises(AutogradError, match=r"Wrong\.forward: modified its argument 'x' in place without ctx.mark_dirty\(x\)"):
-        function(lambda ctx, x: x.add_(1.0))(f64(1.0))
+        function(lambda ctx, x: x.add_(1.0) * 2.0)(f64(1.0))
 
 
 class SavesInput(tg.Function):
@@ -454,6 +454,29 @@ def test_mark_dirty_continues_the_graph(run):
     close(gradients(run(fn), x)[0], 2 * (v + 1) * 3 * 2 + 2)
     second = tg.autograd.grad(tg.autograd.grad(run(fn)(x).sum(), x, create_graph=True)[0].sum(), x)[0]
     close(second, np.full(2, 2 * 3 * 2 * 3 * 2.0))
+
+
+class AddOneUnmarked(tg.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.add_(1.0)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3.0
+
+
+def test_what_is_changed_and_returned_is_dirty_without_the_mark(run):
+    x = f64(1.0, 2.0)
+
+    def fn(x):
+        a = x * 2.0
+        b = AddOneUnmarked.apply(a)
+        assert b is a
+        return a * a
+
+    close(run(fn)(x), [9.0, 25.0])
+    close(gradients(run(fn), x)[0], [2 * 3.0 * 3 * 2, 2 * 5.0 * 3 * 2])
 
 
 def test_mark_dirty_of_a_view_writes_the_base(run):

@@ -233,6 +233,10 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
     if not tensors:
         raise AutogradError(
             f"{cls.__name__}.forward: returned no tensor (got {type(raw).__name__}); outputs are one tensor or a tuple with tensors")
+    for handle in handles:                                  # changed and returned: what mark_dirty says; torch takes it without, too
+        changed = isinstance(handle, Tensor) and handle._versions and any(handle is t for t in tensors)
+        if changed and not any(handle is d for d in ctx._dirty):
+            ctx._dirty = (*ctx._dirty, handle)
     for t in ctx._dirty:
         if not any(t is o for o in tensors):
             raise AutogradError(f"{cls.__name__}.forward: a tensor marked dirty must be returned as an output")
