@@ -44,7 +44,7 @@ def passes() -> list[tuple[str, Pass]]:
     """The pipeline for one graph."""
     settled: set[Node] = set()                                       # what `simplify` has found nothing to do about
     return [
-        ("loops", lambda graph, target: hoisted(graph)),             # what is slow and the same in all turns, before them
+        ("loops", lambda graph, target: hoisted(graph)),             # what is slow and the same in all iterations, before them
         ("dynamic_slice", lambda graph, target: in_slices(graph)),   # slices that start where an operand says
         ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
         ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones

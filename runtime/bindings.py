@@ -13,7 +13,7 @@ import pyopencl as cl
 from tracegrad.errors import ArgumentError
 from tracegrad.runtime.buffer import Buffer
 from tracegrad.runtime.programs.program import Kernels
-from tracegrad.support.plan import HostStep, Launch, Loop, Offset, Scalar, Step, Turn
+from tracegrad.support.plan import HostStep, Iteration, Launch, Loop, Offset, Scalar, Step
 
 Place = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
 Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None, int]       # kernel, global size, local size, number of the launch
@@ -70,7 +70,7 @@ def bound_items(steps: Sequence[Step], built: Kernels, numbers: Iterator[int], p
             continue
         if isinstance(step, Loop):
             inner = bound_items(step.steps, built, numbers, places, scalars, to)
-            found.append(BoundLoop(inner, step.length, to[Turn(step.number)], any(map(is_host, inner))))
+            found.append(BoundLoop(inner, step.length, to[Iteration(step.number)], any(map(is_host, inner))))
             continue
         number = next(numbers)
         if 0 in step.global_size:                           # nothing to do, and OpenCL before 2.1 calls it an error

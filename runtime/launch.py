@@ -29,7 +29,7 @@ from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
 from tracegrad.runtime.programs.program import Kernels, kernels
 from tracegrad.support.cache import listed
-from tracegrad.support.plan import Fault, HostStep, Line, Loop, Plan, Slot, Step, Turn
+from tracegrad.support.plan import Fault, HostStep, Iteration, Line, Loop, Plan, Slot, Step
 
 _clock = count()                           # ticks at every run of any Executable
 _loading = threading.Lock()                # guards the next
@@ -90,7 +90,7 @@ class Executable:
         places: list[list[Place]] = [[] for _ in plan.slots]
         scalars: list[dict[np.dtype[Any], ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
         self._faults = [ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
-        to: dict[Any, list[Place]] = {Turn(step.number): [] for step in loops(plan.steps)}      # where by-value arguments go, but scalars
+        to: dict[Any, list[Place]] = {Iteration(step.number): [] for step in loops(plan.steps)}  # where arguments by value go
         to |= {Fault(i): binding.places for i, binding in enumerate(self._faults)}
         numbers = count()
         self._items = bound_items(plan.steps, built, numbers, places, scalars, to)

@@ -4,7 +4,7 @@ Coordinates, colours, the parts of a small system: scientists write them as a la
 vector over it and the dimension before has each of the components' common values several times. So on CPUs a reduction that keeps such a
 dimension is one for each component, side by side; what only such reductions need is computed component by component; and a sum over
 the components themselves (a squared distance) is a sum of what is there already. Measured on the energy of 2,000 particles and their
-forces, of arrays (2000, 3): one pass over the pairs instead of three, and whole vectors instead of gathers and loops of three turns.
+forces, of arrays (2000, 3): one pass over the pairs instead of three, and whole vectors instead of gathers and loops of three iterations.
 """
 
 from __future__ import annotations

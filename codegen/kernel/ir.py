@@ -45,8 +45,8 @@ class RuntimeScalar(Plain):
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
-    """The number of the turn that a loop is in, from 0 on, passed by value."""
+class Iteration:
+    """The number of the iteration that a loop is in, from 0 on, passed by value."""
 
 
 def bound_to(parameter: Parameter, ref: Any) -> Parameter:
@@ -289,19 +289,19 @@ class Foreign(Kernel):
         return True
 
 
-class Turns(Plain):
-    """A loop before a plan exists: its steps `length` times, with the number of the turn in `turn`.
+class LoweredLoop(Plain):
+    """A loop before a plan exists: its steps `length` times, with the number of the iteration in `turn`.
 
-    held: the buffers that it has from outside, or hands from turn to turn; the others are a turn's own.
+    held: the buffers that it has from outside, or hands from iteration to iteration; the others are an iteration's own.
     """
 
-    steps: tuple[Any, ...]                  # Kernel | HostStep | Turns
+    steps: tuple[Any, ...]                  # Kernel | HostStep | Iterations
     length: int
-    turn: Turn
+    turn: Iteration
     held: tuple[Any, ...] = ()
     name: str = "scan"
 
     @property
     def kernels(self) -> list[Kernel]:
         """Those of its steps, inner loops' included."""
-        return [k for s in self.steps for k in ([s] if isinstance(s, Kernel) else s.kernels if isinstance(s, Turns) else [])]
+        return [k for s in self.steps for k in ([s] if isinstance(s, Kernel) else s.kernels if isinstance(s, LoweredLoop) else [])]

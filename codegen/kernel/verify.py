@@ -80,7 +80,7 @@ class _Check(Operands):
             inside = list(statements_in(block))
             for statement in inside:
                 self.changed(statement)
-            if any(isinstance(s, Barrier) for s in inside):  # what differs in one turn differs in those before it, too
+            if any(isinstance(s, Barrier) for s in inside):  # what differs in one iteration differs in those before it, too
                 while self.spread(block, diverges):
                     pass
                 if any(isinstance(s, Break) for s in inside):

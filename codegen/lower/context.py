@@ -15,7 +15,7 @@ from typing import Any
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Turns
+from tracegrad.codegen.kernel.ir import Kernel, LoweredLoop, RuntimeScalar
 from tracegrad.codegen.kernel.names import entry_of
 from tracegrad.codegen.kernel.vectors import index_type
 from tracegrad.codegen.kernel.verify import verify_kernel
@@ -47,7 +47,7 @@ class Context:
         self.faults: dict[Node, Fault] = {}          # ops that report -> the place in FAULTS
         self.reporters: dict[Node, tuple[Node, ...]] = {}      # those of them in a loop's body -> the loop's results
         self.prepared: Callable[[Graph], Graph] = lambda graph: graph      # the passes, for the bodies of loops
-        self.fixed: frozenset[Node] = frozenset()    # the inputs that are the same in all turns of the loop
+        self.fixed: frozenset[Node] = frozenset()    # the inputs that are the same in all iterations of the loop
 
     def inside(self, plan: Schedule, fixed: Iterable[Node], alias: Mapping[Node, Node]) -> Context:
         """The context of a loop's body, whose kernels are of the same program; fixed: the constants of the loop."""
@@ -56,7 +56,7 @@ class Context:
         return inner
 
     def steady(self, node: Node) -> bool:
-        """Whether a value is the same in all turns of the loop whose body this is."""
+        """Whether a value is the same in all iterations of the loop whose body this is."""
         if not self.fixed:
             return False
         leaves = [n for n in topological([node], self.fixed.__contains__) if not n.operands or n in self.fixed]
@@ -179,7 +179,7 @@ def slow(group: Group, nodes: list[Node]) -> int:
     return 8 * sum(n.aval.size for n in formulas)
 
 
-Lowering = Callable[[Group, Context], list[Kernel | HostStep | Turns]]
+Lowering = Callable[[Group, Context], list[Kernel | HostStep | LoweredLoop]]
 LOWERINGS: dict[type | str, Lowering] = {}
 
 
@@ -194,7 +194,7 @@ def lowering(*kinds: type | str) -> Callable[[Any], Any]:
     return attach
 
 
-def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
+def lower(group: Group, context: Context) -> list[Kernel | HostStep | LoweredLoop]:
     """The kernels of one group."""
     found = LOWERINGS.get(group.lowered_by)
     if found is None:

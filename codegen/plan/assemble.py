@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns
+from tracegrad.codegen.kernel.ir import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.codegen.plan.parameterize import share
@@ -19,7 +19,7 @@ from tracegrad.codegen.schedule.host_scalars import Program
 from tracegrad.errors import CompilerBug, GraphError
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.support.plan import Fault, HostStep, Known, Launch, Loop, Offset, Plan, Scalar, Slot, Step
-from tracegrad.support.plan import Turn as TurnNumber
+from tracegrad.support.plan import Iteration as IterationNumber
 
 
 class Slots:
@@ -76,11 +76,11 @@ class Slots:
 
 
 def assemble(
-    graph: Graph, steps: Sequence[Kernel | HostStep | Turns], context: Context, copies: Mapping[Node, Node], program: Program
+    graph: Graph, steps: Sequence[Kernel | HostStep | LoweredLoop], context: Context, copies: Mapping[Node, Node], program: Program
 ) -> Plan:
     """The plan of `steps`, in order."""
     slots = Slots(graph, context, copies)
-    kernels, entries = distinct(Turns(tuple(steps), 1, Turn()).kernels)
+    kernels, entries = distinct(LoweredLoop(tuple(steps), 1, Iteration()).kernels)
     final = numbered(steps, slots, entries, {})
     uses: list[list[int]] = []
     for step in steps:
@@ -99,19 +99,19 @@ def assemble(
 
 
 def numbered(
-    steps: Sequence[Kernel | HostStep | Turns], slots: Slots, entries: Mapping[str, tuple[str, tuple[int, ...]]],
-    loops: dict[Turn, int]
+    steps: Sequence[Kernel | HostStep | LoweredLoop], slots: Slots, entries: Mapping[str, tuple[str, tuple[int, ...]]],
+    loops: dict[Iteration, int]
 ) -> tuple[Step, ...]:
     """The plan's steps: with slots, and loops, by number."""
     final: list[Step] = []
     for step in steps:
         if isinstance(step, HostStep):
             final.append(replace(step, inputs=tuple(map(slots.of, step.inputs)), outputs=tuple(map(slots.of, step.outputs))))
-        elif isinstance(step, Turns):
+        elif isinstance(step, LoweredLoop):
             number = loops[step.turn] = len(loops)
             final.append(Loop(numbered(step.steps, slots, entries, loops), step.length, number, step.name))
         else:
-            args = tuple(TurnNumber(loops[r]) if isinstance(r, Turn) else Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar)
+            args = tuple(IterationNumber(loops[r]) if isinstance(r, Iteration) else Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar)
                          else r if isinstance(r, Fault) else slots.of(r) for r in step.refs)
             entry, more = entries[step.entry]
             note = "; ".join(filter(None, (step.note, *step.why)))
@@ -120,14 +120,14 @@ def numbered(
     return tuple(final)
 
 
-def add_uses(step: Kernel | HostStep | Turns, slots: Slots, uses: list[list[int]]) -> None:
-    """Add which temporaries each step touches, in order. What a loop has from outside, or hands from turn to turn, it uses throughout."""
+def add_uses(step: Kernel | HostStep | LoweredLoop, slots: Slots, uses: list[list[int]]) -> None:
+    """Add which temporaries each step touches, in order. What a loop has from outside, or hands on, it uses throughout."""
 
     def temps(refs: Sequence[Any]) -> list[int]:
         numbers = [slots.number[r] for r in refs if r in slots.number]
         return [a for a in numbers if slots.slots[a].kind == "temp"]
 
-    if isinstance(step, Turns):
+    if isinstance(step, LoweredLoop):
         start = len(uses)
         for inner in step.steps:
             add_uses(inner, slots, uses)

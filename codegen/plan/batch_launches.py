@@ -17,7 +17,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.expressions import whole
 from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
+from tracegrad.codegen.kernel.ir import FAULTS, Kernel, LoweredLoop
 from tracegrad.codegen.kernel.markup import marked, offsets_in, with_items, with_offsets
 from tracegrad.codegen.kernel.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
 from tracegrad.codegen.plan.parameterize import MOST
@@ -26,7 +26,7 @@ from tracegrad.errors import CompilerBug
 from tracegrad.support.plan import HostStep
 from tracegrad.support.tuning import tuning
 
-Step = Kernel | HostStep | Turns
+Step = Kernel | HostStep | LoweredLoop
 
 
 class NotAlone(Exception):
@@ -114,7 +114,7 @@ def effects(step: Step) -> tuple[list[Any], list[Any]]:
     """The buffers that a step reads, and those that it (also) writes. (The order of faults does not matter.)"""
     if isinstance(step, HostStep):
         return list(step.inputs), list(step.outputs)
-    if isinstance(step, Turns):
+    if isinstance(step, LoweredLoop):
         inner = [effects(s) for s in step.steps]
         return [r for reads, _ in inner for r in reads], [r for _, writes in inner for r in writes]
     found = [p for p in step.parameters if p.ref is not FAULTS]

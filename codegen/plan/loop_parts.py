@@ -1,8 +1,8 @@
-"""Turns of a loop whose samples have nothing to do with each other: the body for a part of the batch. Start at `of_part`.
+"""Iterations of a loop whose samples have nothing to do with each other: the body for a part of the batch. Start at `of_part`.
 
-The rows of a recurrence's batch meet nowhere: what a turn makes of one depends on that row of the carries and of what is scanned, and on
-constants. Then a part of the batch can go through all turns without waiting for the others. The body is made anew for the smaller batch;
-an operation whose rule does not stand here, or which mixes the samples, makes an end of it.
+The rows of a recurrence's batch meet nowhere: what an iteration makes of one depends on that row of the carries and of what is scanned,
+and on constants. Then a part of the batch can go through all iterations without waiting for the others. The body is made anew for the
+smaller batch; an operation whose rule does not stand here, or which mixes the samples, makes an end of it.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Loops of a known length (`tg.scan`): the groups of family "loop". Start at `lower_turns`.
 
-The body is a graph of its own, scheduled and written as kernels like any other; `placed` then binds what a turn reads and writes. A row of
-what is scanned, or of a stacked result, is a place in the whole that depends on the number of the turn, which kernels get by value.
-A carry has two places, which the turns use in turn; the first turn reads it where the loop's operand is, the last one writes the loop's
-result. So nothing is copied, and the host has nothing to do between turns but to count. Of a carry that other carries follow (`now`, the
-next turn's `before`) the values of so many turns are wanted: it has a place more for each.
+The body is a graph of its own, scheduled and written as kernels like any other; `placed` then binds what an iteration reads and writes. A
+row of what is scanned, or of a stacked result, is a place in the whole that depends on the number of the iteration, which kernels get by
+value. A carry has two places, which the iterations use in turn; the first iteration reads it where the loop's operand is, the last one
+writes the loop's result. So nothing is copied, and the host has nothing to do between iterations but to count. Of a carry that other
+carries follow (`now`, the next iteration's `before`) the values of so many iterations are wanted: it has a place more for each.
 
-A carry of which a turn changes elements (a scatter) is copied once, to the loop's result, and changed there. So is a large one whose old
-value nobody reads any more where the new one is written: a turn then touches less memory. Of a carry that others follow it is the oldest
-value that the new one replaces: the places are the results, which the turns use in turn.
+A carry of which an iteration changes elements (a scatter) is copied once, to the loop's result, and changed there. So is a large one whose
+old value nobody reads any more where the new one is written: an iteration then touches less memory. Of a carry that others follow it is
+the oldest value that the new one replaces: the places are the results, which the iterations use in turn.
 
-Where one work-item does the whole body (see `batch_launches`), or elements do not depend on each other, the loop over turns is in the
-kernel: one launch instead of `length`. So it is where the batch can be cut in parts, one for each core, that go through all turns
-(`loop_parts`): nobody waits, and no thread is woken between turns.
+Where one work-item does the whole body (see `batch_launches`), or elements do not depend on each other, the loop over iterations is in the
+kernel: one launch instead of `length`. So it is where the batch can be cut in parts, one for each core, that go through all iterations
+(`loop_parts`): nobody waits, and no thread is woken between iterations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 from tracegrad.codegen.graph.branches import outlined
 from tracegrad.codegen.graph.rewrite import op
 from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns, bound_to
+from tracegrad.codegen.kernel.ir import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp, bound_to
 from tracegrad.codegen.kernel.statements import Block, Buffer, Item, Loop, Number, Parameter, Raw, Statement
 from tracegrad.codegen.kernel.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
@@ -56,7 +56,7 @@ class Whole(Plain):
 
 
 class Row(Plain):
-    """One row, of `size` elements, of `ref`: the turn's, counted from the last of `length` if `reverse`. (A part has `size` of each.)"""
+    """An iteration's row, of `size` elements, of `ref`, counted from the last of `length` if `reverse`. (A part has `size` of each.)"""
 
     ref: Any
     size: int
@@ -65,10 +65,10 @@ class Row(Plain):
 
 
 class Carry(Plain):
-    """A value of `size` elements that one turn of `length` writes, and later ones read: the one of the turn's number plus `shift`.
+    """A value of `size` elements that one iteration of `length` writes, and later ones read: that of the iteration's number plus `shift`.
 
-    It lies in the one of `count` places of `ring` whose turn it is, but in some turns at the ends of the loop `elsewhere`: in operands and
-    results of the loop.
+    It lies in the one of `count` places of `ring` whose turn it is, but in some iterations at the ends of the loop `elsewhere`: in
+    operands and results of the loop.
     """
 
     ring: Temp
@@ -76,10 +76,10 @@ class Carry(Plain):
     shift: int
     size: int
     length: int
-    elsewhere: tuple[tuple[int, Any], ...]          # turns, and what they have instead
+    elsewhere: tuple[tuple[int, Any], ...]          # iterations, and what they have instead
 
     def between(self) -> tuple[int, int]:
-        """The turns, from and to, in which it lies in the ring."""
+        """The iterations, from and to, in which it lies in the ring."""
         turns, low = {t for t, _ in self.elsewhere}, 0
         while low in turns:
             low += 1
@@ -88,7 +88,7 @@ class Carry(Plain):
 
 class InPlace(Plain):
     """A value of a carry that is written over the oldest: it lies in one of `refs`, the loop's results, whose turn it is: that of the
-    turn's number plus `shift`.
+    iteration's number plus `shift`.
     """
 
     refs: tuple[Any, ...]
@@ -96,7 +96,7 @@ class InPlace(Plain):
 
 
 class Own(Plain):
-    """What a turn keeps for itself: `size` elements of `ref` for each part."""
+    """What an iteration keeps for itself: `size` elements of `ref` for each part."""
 
     ref: Temp
     size: int
@@ -132,7 +132,7 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
         for node in context.faults.keys() - known:
             del context.faults[node]
         steps = _turns(graph, lines, fn, operands, results, context, key)
-    for node in context.faults:                            # what a turn reports is for all results
+    for node in context.faults:                            # what an iteration reports is for all results
         if node not in known:
             context.reporters[node] = tuple(r for r in results if isinstance(r, Node))
     return steps
@@ -146,13 +146,13 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
     alone = len(groups) == len(steps) == 1 and _by_element(groups[0], graph.inputs[:n])
     before, steps, kept = _hoisted(steps, graph.inputs[n + rows:])
     places = _places(graph, fn, lines, operands, results, key, 1)
-    turn = Turn()
+    turn = Iteration()
     before = [bound(k, places, turn) for k in before]
     for line in lines:
         if graph.inputs[line[-1]] in changed:
             del places[strip(graph.outputs[line[0]])]
             count = len(line)
-            refs = tuple(results[line[(length - j) % count]] for j in range(count))        # where the value after so many turns lies
+            refs = tuple(results[line[(length - j) % count]] for j in range(count))        # where the value after so many iterations lies
             for k, i in enumerate(line):
                 p = graph.inputs[i]
                 places[p] = InPlace(refs, -k % count) if count > 1 else Whole(*refs)
@@ -171,18 +171,18 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
             return found
         few = by_one(context.target.cores, tuning().turn_work)
         if all(can_be_serial(k) and k.work < few for k in kernels) and sum(k.text.count("\n") for k in kernels) <= tuning().looped_lines:
-            # One core does a turn in less time than its launches take all of them.
+            # One core does an iteration in less time than its launches take all of them.
             merged = one if len(kernels) == 1 and prod(one.global_size) == 1 else together(kernels)
             return [*before, _in_one(merged, places, turn, length)]
     if branches:
         raise NotAlone
     own = (p.ring if isinstance(p, Carry) else p.ref for p in places.values() if not isinstance(p, InPlace))
     held = [*kept, *operands, *results, *own]
-    return [*before, Turns(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
+    return [*before, LoweredLoop(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
 
 
 def _places(graph: Graph, fn: Any, lines: Lines, operands: list[Any], results: list[Any], key: Any, parts: int) -> dict[Any, Place]:
-    """What a turn's inputs and outputs are outside."""
+    """What an iteration's inputs and outputs are outside."""
     n, rows, length, reverse = fn.body.carries, fn.body.rows, fn.length, fn.reverse
     places: dict[Any, Place] = {}
     for line in lines:
@@ -201,8 +201,8 @@ def _places(graph: Graph, fn: Any, lines: Lines, operands: list[Any], results: l
 
 
 def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, context: Context, whole: list[Kernel]) -> list[Any]:
-    """The loop as a kernel of which each work-item takes a part of the batch through all turns; nothing if that is not to be had, or
-    not worth it: what every core reads in every turn, the constants, has to be in its second cache.
+    """The loop as a kernel of which each work-item takes a part of the batch through all iterations; nothing if that is not to be had, or
+    not worth it: what every core reads in every iteration, the constants, has to be in its second cache.
     """
     target, own = context.target, fn.body.carries + fn.body.rows
     parts = parts_of(fn.graph, own, target.cores) if target.kind == "cpu" else 1
@@ -222,7 +222,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     if sum(k.text.count("\n") for k in steps) > tuning().looped_lines:
         return []
     places = _places(graph, fn, lines, operands, results, key, parts)
-    turn = Turn()
+    turn = Iteration()
     before = [bound(k, places, turn) for k in before]
     for k in steps:
         for p in k.parameters:
@@ -233,7 +233,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
 
 
 def _in_place(graph: Graph, lines: Lines, length: int) -> Donations:
-    """Results of a turn, each with the old value that it is to replace, if that can be."""
+    """Results of an iteration, each with the old value that it is to replace, if that can be."""
     found: Donations = {}
     for line in lines:
         out = strip(graph.outputs[line[0]])
@@ -244,7 +244,7 @@ def _in_place(graph: Graph, lines: Lines, length: int) -> Donations:
 
 
 def _kernels(graph: Graph, context: Context, own: int, into: Donations) -> tuple[list[Group], list[Any], set[Node]]:
-    """The groups and the steps of one turn, and which carries it replaces in place, of those that it is asked to.
+    """The groups and the steps of one iteration, and which carries it replaces in place, of those that it is asked to.
 
     own: how many of the inputs are carries and rows.
     """
@@ -263,10 +263,10 @@ def _by_element(group: Group, carries: list[Node]) -> bool:
 
 
 def _hoisted(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
-    """What does the same in every turn (a factor of a product is packed), the other steps, and the buffers that the former leave those.
+    """What does the same in every iteration (such as packing a factor), the other steps, and the buffers that the former leave those.
 
-    A buffer that a step of the turn writes is written anew in every turn, so all that write it stay: lower/search/radix.py counts digits,
-    and another launch adds the counts up in place.
+    A buffer that a step of the iteration writes is written anew in every iteration, so all that write it stay: lower/search/radix.py
+    counts digits, and another launch adds the counts up in place.
     """
     turns: set[Any] = set()                                # what the steps that stay write
     while True:
@@ -358,11 +358,11 @@ def _with_own_outputs(graph: Graph, fn: Any, context: Context) -> tuple[Graph, L
 # -------------------------------------------------------------------------------------------------------------- binding
 
 
-def bound(step: Any, places: Mapping[Any, Place], turn: Turn) -> Any:
+def bound(step: Any, places: Mapping[Any, Place], turn: Iteration) -> Any:
     """A step of the body as a step of the loop."""
     if isinstance(step, Kernel):
         return placed(step, places, turn)
-    if isinstance(step, Turns):
+    if isinstance(step, LoweredLoop):
         return replace(step, steps=tuple(bound(s, places, turn) for s in step.steps))
     return replace(step, inputs=tuple(whole(i, places) for i in step.inputs))
 
@@ -375,8 +375,8 @@ def whole(ref: Any, places: Mapping[Any, Place]) -> Any:
     return ref if place is None else place.ref
 
 
-def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
-    """The kernel with its parameters bound to what they are in the turn that it is told the number of."""
+def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Iteration) -> Kernel:
+    """The kernel with its parameters bound to what they are in the iteration that it is told the number of."""
     if not any(r in places for r in kernel.refs):
         return kernel
     if kernel.foreign:
@@ -388,7 +388,7 @@ def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
 
 
 def _bind(
-    kernel: Kernel, places: Mapping[Any, Place], turn: Turn, parts: Parts | None = None
+    kernel: Kernel, places: Mapping[Any, Place], turn: Iteration, parts: Parts | None = None
 ) -> tuple[dict[Any, Parameter], list[Statement]]:
     """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them."""
     taken: set[str] = set()
@@ -490,8 +490,8 @@ def pointer(parameter: Parameter) -> str:
     return variable.declaration
 
 
-def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int, parts: int = 1) -> Kernel:
-    """The whole loop as a kernel, in which each work-item does all turns (of its part of the batch)."""
+def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Iteration, length: int, parts: int = 1) -> Kernel:
+    """The whole loop as a kernel, in which each work-item does all iterations (of its part of the batch)."""
     item = None
     if parts > 1:
         name = "part"

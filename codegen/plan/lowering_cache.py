@@ -18,7 +18,7 @@ from typing import Any
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.facts import DIVIDES, MAY_WRAP, NARROW_ANGLE, NEVER_POSITIVE, Fact, only, picked
 from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns
+from tracegrad.codegen.kernel.ir import Kernel, LoweredLoop, RuntimeScalar, Temp
 from tracegrad.codegen.kernel.markup import offsets_in, renamed, with_offsets
 from tracegrad.codegen.kernel.vectors import WIDTHS
 from tracegrad.codegen.lower.context import Context, lower, operations
@@ -50,14 +50,14 @@ class Form:
 FACTS = (NEVER_POSITIVE, NARROW_ANGLE, DIVIDES, MAY_WRAP, small_reduction)           # what kernels may depend on beyond a group
 
 
-def lower_all(groups: Sequence[Group], context: Context) -> list[Kernel | HostStep | Turns]:
+def lower_all(groups: Sequence[Group], context: Context) -> list[Kernel | HostStep | LoweredLoop]:
     """The kernels of all groups, in order."""
     forms = [form_of(group, context) for group in groups] if config.fuse else [None] * len(groups)
     count = Counter(form.key for form in forms if form is not None)
     stacks = Counter(form.row[0] for form in forms if form is not None and form.row is not None and count[form.key] == 1)
     known: dict[Hashable, tuple[Form, list[Kernel]]] = {}
     stacked: dict[Hashable, Stack] = {}
-    steps: list[Kernel | HostStep | Turns] = []
+    steps: list[Kernel | HostStep | LoweredLoop] = []
     for group, form in zip(groups, forms, strict=True):
         if form is not None and form.row is not None and count[form.key] == 1 and stacks[form.row[0]] > tuning().repeats:
             steps += stacked.setdefault(form.row[0], Stack(context)).kernels(group, form, form.row[1])
@@ -75,7 +75,7 @@ def lower_all(groups: Sequence[Group], context: Context) -> list[Kernel | HostSt
     return steps
 
 
-def lowered(group: Group, form: Form | None, context: Context) -> list[Kernel | HostStep | Turns]:
+def lowered(group: Group, form: Form | None, context: Context) -> list[Kernel | HostStep | LoweredLoop]:
     """The kernels of a group by itself. With `config.check`, they may depend on no fact that its form does not tell."""
     with only(None if form is None or not config.check else form.carried):
         return lower(group, context)

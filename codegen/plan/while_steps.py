@@ -1,8 +1,9 @@
-"""Loops whose number of turns only the running program knows (`tg.while_loop`): the groups of family "while_loop". Start at `lower_while`.
+"""Loops whose number of iterations only the running program knows (`tg.while_loop`): groups of family "while_loop". Start at `lower_while`.
 
-Where one core does a turn in less time than its launches take, all turns are in one kernel of one work-item: the condition, too. A carry
-lies in the loop's result: it is copied there first, and a turn writes the new value over the old one, or elsewhere and copies it then.
-Such a loop may be inside the body of another one, whose kernel then holds both. Other loops are steps that the host drives.
+Where one core does an iteration in less time than its launches take, all iterations are in one kernel of one work-item: the condition,
+too. A carry lies in the loop's result: it is copied there first, and an iteration writes the new value over the old one, or elsewhere and
+copies it then. Such a loop may be inside the body of another one, whose kernel then holds both. Other loops are steps that the host
+drives.
 
 In a loop of one work-item a `tg.cond` is an `if` (`lower_branch`).
 """
@@ -19,7 +20,7 @@ import numpy as np
 from tracegrad.codegen.graph.branches import outlined
 from tracegrad.codegen.kernel.expressions import Access, Load
 from tracegrad.codegen.kernel.index import constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp, Turn
+from tracegrad.codegen.kernel.ir import Iteration, Kernel, Temp
 from tracegrad.codegen.kernel.statements import Block, Buffer, If, Repeat
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import host_step, siblings
@@ -60,14 +61,14 @@ def lower_while(group: Group, context: Context) -> list[Any]:
         if not fn.programs:
             raise                                          # the loop around it is not for one work-item, then
         return [host_step(group, context, results)]
-    for node in context.faults:                            # what a turn reports is for all results
+    for node in context.faults:                            # what an iteration reports is for all results
         if node not in known:
             context.reporters[node] = tuple(r for r in results if isinstance(r, Node))
     return steps
 
 
 def _most_work(target: Target) -> int:
-    """Of a turn in one work-item."""
+    """Of an iteration in one work-item."""
     return {"cpu": by_one(target.cores, tuning().turn_work), "gpu": tuning().item_turn_work}[target.kind]
 
 
@@ -98,7 +99,7 @@ def _loop(loop: Any, operands: Sequence[Any], results: Sequence[Any], context: C
     into = {strip(o): p for p, o in zip(turn.inputs, turn.outputs[:own], strict=False)}
     steps, alias = _steps(turn, context, into)
     if any(strip(o) not in alias for o in turn.outputs[n + 1:own]):
-        raise NotAlone                                     # scratch would be copied at every turn
+        raise NotAlone                                     # scratch would be copied at every iteration
     steps = _bound(steps, places)
     for p, o in zip(turn.inputs[:n + 1], turn.outputs, strict=False):
         if p.aval.size and strip(o) not in alias:
@@ -114,7 +115,7 @@ def _loop(loop: Any, operands: Sequence[Any], results: Sequence[Any], context: C
 
 
 def _repeated(before: Sequence[Kernel], turn: Sequence[Kernel], goes_on: Temp) -> Kernel:
-    """A kernel that does `before`, and `turn` as often as that, or the last turn, left true in `goes_on`."""
+    """A kernel that does `before`, and `turn` as often as that, or the last iteration, left true in `goes_on`."""
     if sum(k.text.count("\n") for k in (*before, *turn)) > tuning().looped_lines:
         raise NotAlone
     merged = together([*before, *turn])
@@ -142,7 +143,7 @@ def _steps(graph: Graph, context: Context, into: Donations) -> tuple[list[Kernel
 
 
 def _bound(steps: Sequence[Kernel], places: dict[Any, Place]) -> list[Kernel]:
-    return [placed(s, places, Turn()) for s in steps]
+    return [placed(s, places, Iteration()) for s in steps]
 
 
 def _copies(x: Node, source: Place | None, place: Place, context: Context) -> list[Kernel]:

@@ -102,7 +102,7 @@ class Blocks:
 
     @contextmanager
     def counted(self, name: str, stop: Index, first: Index = ZERO, rows: int = 1, limits: Sequence[Limit] = ()) -> Iterator[Index]:
-        """A loop over lines, `rows` in each turn; of one turn it is none."""
+        """A loop over lines, `rows` in each iteration; of one turn it is none."""
         if not stop.terms and not first.terms and first.constant + rows >= stop.constant > first.constant:
             with self.w.block(Block("{")):
                 yield first

@@ -88,7 +88,7 @@ class GroupBlocks:
 
     @contextmanager
     def each(self, **counts: int) -> Iterator[list[Index]]:
-        """Loops over an item's registers that are written out, or just a block where all have one turn."""
+        """Loops over an item's registers that are written out, or just a block where all have one iteration."""
         with self.w.scope(), ExitStack() as inside:
             found = []
             for name, n in counts.items():

@@ -26,7 +26,7 @@ from tracegrad.codegen.kernel.run import memory, run
 from tracegrad.codegen.kernel.run.memory import Memory, Pointer, State
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute import program as tg_program
-from tracegrad.support.plan import Fault, Launch, Offset, Plan, Scalar, Slot, Target, Turn
+from tracegrad.support.plan import Fault, Iteration, Launch, Offset, Plan, Scalar, Slot, Target
 
 GPU = Target("gpu", 16, 16, 64, 256, 32768, plain_math=False, clang_builtins=False,
              host_memory=False)      # 64 cores: of a middling one
@@ -198,7 +198,7 @@ class _Sample:
         for arg in step.args:
             if isinstance(arg, Scalar):
                 self.args.append(arg.dtype.type(numbers[arg.index]) if arg.dtype.kind == "f" else int(numbers[arg.index]))
-            elif isinstance(arg, (Fault, Turn, Offset)):
+            elif isinstance(arg, (Fault, Iteration, Offset)):
                 self.args.append(arg.value if isinstance(arg, Offset) else 0)
             else:
                 self.args.append(Pointer(memories[arg], 0))

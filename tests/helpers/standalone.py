@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.support.plan import HostStep, Loop, Offset, Plan, Turn
+from tracegrad.support.plan import HostStep, Iteration, Loop, Offset, Plan
 
 SCRIPT = '''"""Builds {name}.cl beside this file, runs its kernels and compares the results. {title}"""
 
@@ -91,7 +91,7 @@ def write(
     turns: dict[int, int] = {}
 
     def argument(a: Any) -> str:
-        if isinstance(a, Turn):
+        if isinstance(a, Iteration):
             return _scalar(turns[a.loop], np.dtype(np.int32))
         if isinstance(a, Offset):
             return _scalar(a.value, np.dtype(np.int32))

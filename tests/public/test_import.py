@@ -13,7 +13,7 @@ import pytest
 import tracegrad as tg
 from tracegrad import nn
 from tracegrad.ops.arguments import _parameters
-from tracegrad.support.plan import Fault, Offset, Slot, Turn
+from tracegrad.support.plan import Fault, Iteration, Offset, Slot
 
 ROOT = Path(__file__).parents[2]
 LATER = ("array_api", "distributions", "func", "jiterator", "masked", "nn", "optim")
@@ -78,9 +78,9 @@ def test_parameters_as_inspect_has_them():
 
 def test_plain_data():
     """Equal by class and fields, hashed and shown by them."""
-    assert Turn(1) == Turn(1) != Turn(2)
-    assert Turn(1) != Offset(1) != Fault(1)
-    assert len({Turn(1), Turn(1), Offset(1)}) == 2
+    assert Iteration(1) == Iteration(1) != Iteration(2)
+    assert Iteration(1) != Offset(1) != Fault(1)
+    assert len({Iteration(1), Iteration(1), Offset(1)}) == 2
     slot = Slot("temp", (2, 3), np.dtype("f4"), block=1)
     assert slot == eval(repr(slot), {"Slot": Slot, "dtype": np.dtype})
     assert slot.nbytes == 24

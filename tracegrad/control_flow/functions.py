@@ -20,7 +20,7 @@ import optree
 from tracegrad.autodiff.derivatives import dense, stand_in, substituted
 from tracegrad.control_flow.cond import cond
 from tracegrad.control_flow.loop import Body
-from tracegrad.control_flow.loop_detection import Turns
+from tracegrad.control_flow.loop_detection import DetectedLoop
 from tracegrad.control_flow.recorded import agreed, flattened, on_one_device, read_outside
 from tracegrad.control_flow.scan import loop_nodes, turn_draws
 from tracegrad.control_flow.while_loop import while_nodes
@@ -165,16 +165,15 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
     init: a (nested container of) tensors or numbers, whose structure, shapes and dtypes f keeps. xs: the same of tensors, with one first
     dimension, or None with `length`. y may be None. reverse: from the last row to the first. Inside @trace the loop is one operation: f is
     recorded once (or twice: it must not depend on how often it is called), compiled once, and its derivative is a loop, too, at any order.
-    What f is given is its own: changed in place (`carry += x`), it is another value, and neither init nor xs change.
-    Outside it is Python's own loop, of which turns that are alike become one operation afterwards; so it is in a trace where f changes
-    outside tensors in place.
-    checkpoint: the derivative needs the carries (and products, reductions and gathers) of every turn, which are kept: k keeps every k-th
-    carry instead, and computes the rest again, k turns at a time. By default everything is kept up to 1 GiB of carries, and beyond that
-    every sqrt(length)-th carry (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
-    until: a function of the carry that returns one element. From where it is true f is not applied any more: the carry stays as it is, and
-    the rows of y that are left are zeros. Derivatives, at any order, are those of the turns that were made.
-    Raises ShapeError if the first dimensions differ or f changes the carry's shape, DTypeError if it changes the dtype, ArgumentError if
-    the length is not known, f returns no pair, or checkpoint is not positive.
+    What f is given is its own: changed in place (`carry += x`), it is another value, and neither init nor xs change. Outside it is
+    Python's own loop, of which iterations that are alike become one operation afterwards; so it is in a trace where f changes outside
+    tensors in place. checkpoint: the derivative needs the carries (and products, reductions and gathers) of every iteration, which are
+    kept: k keeps every k-th carry instead, and computes the rest again, k iterations at a time. By default everything is kept up to 1 GiB
+    of carries, and beyond that every sqrt(length)-th carry (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016). until: a
+    function of the carry that returns one element. From where it is true f is not applied any more: the carry stays as it is, and the rows
+    of y that are left are zeros. Derivatives, at any order, are those of the iterations that were made. Raises ShapeError if the first
+    dimensions differ or f changes the carry's shape, DTypeError if it changes the dtype, ArgumentError if the length is not known, f
+    returns no pair, or checkpoint is not positive.
 
     >>> tg.scan(lambda c, x: (c + x, c * x), tg.tensor(0.0), tg.arange(4.0))
     >>> tg.scan(lambda c, x: (c * x, c), tg.tensor(1.0), tg.ones(9) * 2, until=lambda c: c > 100)
@@ -210,7 +209,7 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
 
 
 def _until(until: Callable[[Any], Any], f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The turn of a scan that ends where `until` holds, of f's: its carry has a flag beside, whether it has ended."""
+    """The iteration of a scan that ends where `until` holds, of f's: its carry has a flag beside, whether it has ended."""
     made: list[Any] = []                                   # the parts of y, and how they are put together
 
     def turn(carried: Any, x: Any) -> Any:
@@ -243,13 +242,13 @@ KEPT = 1 << 30           # bytes of carries that a derivative may need before on
 
 
 def _segment(init: Any, n: int) -> int:
-    """After how many turns a carry is kept."""
+    """After how many iterations a carry is kept."""
     carried = sum(x._node().aval.nbytes for x in optree.tree_leaves(init) if isinstance(x, Tensor))
     return n if not state.grad or carried * n <= KEPT else math.isqrt(n - 1) + 1
 
 
 def _in_segments(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse: bool, k: int) -> tuple[Any, Any]:
-    """A loop over segments of k turns, each a loop, and one over what is left."""
+    """A loop over segments of k iterations, each a loop, and one over what is left."""
     trace = state.trace
     assert trace is not None
     whole = n // k * k
@@ -282,7 +281,7 @@ class _ChangesOutside(BaseException):
 
 
 class _Turn:
-    """Records one turn of a scan, as often as it takes to know which carries have a derivative, and of what dtype numbers become."""
+    """Records one iteration of a scan, as often as it takes to know which carries have a derivative, and of what dtype numbers become."""
 
     def __init__(
         self, f: Any, init: Any, xs: list[Tensor], tree: Any, length: int, reverse: bool, trace: Any, keep_values: bool = True
@@ -329,7 +328,7 @@ class _Turn:
         return optree.tree_unflatten(self.carry_tree, carry), optree.tree_unflatten(y_tree, stacked)
 
     def record(self, carries: list[Node]) -> Any:
-        """One turn."""
+        """One iteration."""
         trace = self.trace
         rows = [_stand_in(Aval(x.shape[1:], x.dtype), f"{self.row_name}{i if len(self.xs) > 1 else ''}", x._node().needs_grad)
                 for i, x in enumerate(self.xs)]
@@ -346,7 +345,7 @@ class _Turn:
         return rows, start, drawn[0], outs, ys, y_tree
 
     def draws(self, count: int) -> Node:
-        """Where in the stream the numbers of each turn begin, which draws `count`: in the order of the turns."""
+        """Where in the stream the numbers of each iteration begin, which draws `count`: in the order of the iterations."""
         _, start = self.trace.random(count * self.length)
         turn: Any = iota((self.length,), 0, dtypes.int64)
         turn = (self.length - 1) - turn if self.reverse else turn
@@ -365,7 +364,7 @@ def _stand_in(aval: Aval, label: str, varies: bool) -> Node:
 
 def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse: bool) -> tuple[Any, Any]:
     rows = [unstack(x) for x in flat]
-    turns = Turns(flat, rows, n, reverse)
+    turns = DetectedLoop(flat, rows, n, reverse)
     carry, parts = init, []
     carries: list[Any] = []
     carry_tree: Any = None
@@ -439,7 +438,7 @@ _UNSTACK = Unstack()
 
 
 def _own(values: Any) -> Any:
-    """The same values, in tensors of a turn's own: what it writes to them in place reaches nobody else's."""
+    """The same values, in tensors of an iteration's own: what it writes to them in place reaches nobody else's."""
     return optree.tree_map(lambda x: Tensor(x._node(), x._device, state.trace) if isinstance(x, Tensor) else x, values, none_is_leaf=True)
 
 

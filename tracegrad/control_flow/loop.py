@@ -27,7 +27,7 @@ _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
 
 class Body:
-    """One turn of a loop, as a graph of its own. inputs: placeholders of `carries` carries, then of `rows` rows, then of constants;
+    """One iteration of a loop, as a graph of its own. inputs: placeholders of `carries` carries, then of `rows` rows, then of constants;
 
     outs: the new carries, then the rows of the results.
     """
@@ -44,7 +44,7 @@ class Body:
 
 
 def needed_inputs(body: Body, results: Sequence[int]) -> list[int]:
-    """The numbers of the inputs that some results of a loop over the body depend on, after any number of turns."""
+    """The numbers of the inputs that some results of a loop over the body depend on, after any number of iterations."""
     n, inputs, outs = body.carries, body.inputs, body.outs
     last = [inputs[i] for i in results if i < n]
     live = dict.fromkeys(last)
@@ -57,9 +57,9 @@ def needed_inputs(body: Body, results: Sequence[int]) -> list[int]:
 
 
 class Loop(Shared):
-    """`length` turns of a body (the last row first if `reverse`). Operands: the first carries, what is scanned, the constants.
+    """`length` iterations of a body (the last row first if `reverse`). Operands: the first carries, what is scanned, the constants.
 
-    Results: the last carries, then the rows of each turn, stacked. Not in REGISTRY: an instance per loop.
+    Results: the last carries, then the rows of each iteration, stacked. Not in REGISTRY: an instance per loop.
     """
 
     family = "loop"
@@ -112,7 +112,7 @@ class Loop(Shared):
 
     @cached_property
     def ordinary(self) -> bool:
-        """Whether a turn is made of the library's own operations alone."""
+        """Whether an iteration is made of the library's own operations alone."""
         return all(getattr(n.fn, "ordinary", None) or in_registry(n.fn) for n in self.body.graph)
 
     @cached_property

@@ -1,9 +1,10 @@
-"""An untraced scan as the loop that it is: `Turns`. Python has made every turn; where the later ones are alike, they become one operation.
+"""An untraced scan as the loop that it is: `DetectedLoop`. Python has made its iterations; later ones that are alike are one operation.
 
-So hundreds of turns are neither walked over at every flush nor compiled one after the other, and a second call of the same loop is known.
-The turns are Python's all the same: what a body prints, counts or appends it does at each of them. Turns that are not alike stay as they
-are (random numbers, users' functions, transfers between devices, anything that depends on the turn's number), and so do all of them if the
-user still has something that was made in one, or looked at it, or hung a hook on it: the loop would have no place for that.
+So hundreds of iterations are neither walked over at every flush nor compiled one after the other, and a second call of the same loop is
+known. The iterations are Python's all the same: what a body prints, counts or appends it does at each of them. Iterations that are not
+alike stay as they are (random numbers, users' functions, transfers between devices, anything that depends on the iteration's number), and
+so do all of them if the user still has something that was made in one, or looked at it, or hung a hook on it: the loop would have no place
+for that.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor, held_elsewhere
 
 _CONST = REGISTRY["const"]
-LEAST = 8                       # turns; fewer are as quick as they are
-NODES = 2_000                   # of one turn
+LEAST = 8                       # iterations; fewer are as quick as they are
+NODES = 2_000                   # of one iteration
 HELD = 100_000                  # tensors of a loop that may wait for its end (0.5 KB each); a longer one is computed in between
 
 
 class _Other(Exception):
-    """The turns are not alike."""
+    """The iterations are not alike."""
 
 
-class Turns:
-    """The turns of a scan of `length` over `xs`, of which `rows` are the rows.
+class DetectedLoop:
+    """The iterations of a scan of `length` over `xs`, of which `rows` are the rows.
 
-    turns: of each that was noted, the nodes of the carries before it, of its rows, of the carries after it, of its results.
+    iterations: of each that was noted, the nodes of the carries before it, of its rows, of the carries after it, of its results.
     """
 
     def __init__(self, xs: Sequence[Tensor], rows: Sequence[list[Tensor]], length: int, reverse: bool) -> None:
@@ -48,7 +49,7 @@ class Turns:
         self.start, self.flushes = len(waiting), flushes[0]
 
     def note(self, i: int, carry: Sequence[Any], ys: Sequence[Any]) -> bool:
-        """Turn i was made, and gave these. Whether the turns will be compared, as far as is known."""
+        """Iteration i was made, and gave these. Whether the iterations will be compared, as far as is known."""
         if not self.usable:
             return False
         self.usable = self.flushes == flushes[0] and all(isinstance(x, Tensor) for x in (*carry, *ys))
@@ -62,7 +63,7 @@ class Turns:
     def loop(self, carry: list[Any], parts: Sequence[list[Any]]) -> tuple[list[Tensor], list[Tensor]] | None:
         """The last carries, and the results stacked, as a loop; None where it stays as it is.
 
-        carry: the last ones. parts: the results of each turn. Nobody but the user may hold any of them elsewhere: where the user
+        carry: the last ones. parts: the results of each iteration. Nobody but the user may hold any of them elsewhere: where the user
         does not, they are others afterwards, which are the same. The rows are let go of.
         """
         if not self.usable or len(self.turns) != self.length or not carry:
@@ -84,7 +85,7 @@ class Turns:
 
     def _loop(self, carry: Sequence[Tensor], ys: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         (_, _, init, first), turn, *others = self.turns
-        known = _before(turn) & _before(others[0])               # what all turns use, made before them
+        known = _before(turn) & _before(others[0])               # what all iterations use, made before them
         form = _form(turn, known)
         for other in others:
             if _form(other, known) != form:
@@ -105,7 +106,7 @@ class Turns:
 
 
 def _before(turn: tuple[list[Node], list[Node], list[Node], list[Node]]) -> set[Node]:
-    """The nodes that a turn depends on."""
+    """The nodes that an iteration depends on."""
     before, rows, outs, results = turn
     ends = {*before, *rows}
     found: set[Node] = set()
@@ -122,7 +123,7 @@ def _before(turn: tuple[list[Node], list[Node], list[Node], list[Node]]) -> set[
 
 
 def _form(turn: tuple[list[Node], list[Node], list[Node], list[Node]], known: set[Node]) -> Key:
-    """What turns that are alike have in common. known: what is the same for all of them."""
+    """What iterations that are alike have in common. known: what is the same for all of them."""
     before, rows, outs, results = turn
     met: set[Node] = set()
 

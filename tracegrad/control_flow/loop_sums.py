@@ -1,7 +1,7 @@
-"""Sums over all turns of a loop that are made after it, in the derivative of a scan. Start at `terms_of`.
+"""Sums over all iterations of a loop that are made after it, in the derivative of a scan. Start at `terms_of`.
 
-The gradient of a constant is a sum over the turns. Where it is a sum of products, one product of what the turns stack takes less time than
-a product and an addition in each turn.
+The gradient of a constant is a sum over the iterations. Where it is a sum of products, one product of what the iterations stack takes less
+time than a product and an addition in each iteration.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Term = tuple[Node, list[Node]]                                # a node, and the 
 def terms_of(g: Node) -> tuple[list[Term], Node | None]:
     """A sum as terms that may be made after the loop (see `after_loop`), and the rest.
 
-    Products those where it costs less to stack the factors than to add up the product in every turn; and sums over some dimensions.
+    Products those where it costs less to stack the factors than to add up the product in every iteration; and sums over some dimensions.
     """
     terms: list[Term] = []
     rest = None
@@ -69,7 +69,7 @@ def base_of(x: Node, rows: Collection[Node] = ()) -> Node:
 
 
 def whole_sum(term: Node, moves: Sequence[Node], stacked: Sequence[Node]) -> Node:
-    """The sum of a term over the turns, from its stacked operands."""
+    """The sum of a term over the iterations, from its stacked operands."""
     if term.fn.name == "sum":
         whole = bind(term.fn, tuple(stacked), {"dim": (0, *(d + 1 for d in term.attrs["dim"]))})
     else:

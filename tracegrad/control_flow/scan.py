@@ -105,7 +105,7 @@ class LoopCall(CustomCall):
         shared = {inner[i]: own[i] for i in range(n + rows, len(own)) if inner[i] is not own[i]}
         late = [x for terms, _ in split for term, _ in terms for x in term.operands]
         turned, ys, late = _in_parts(substituted([*turned, *pulled[f:f + r], *late], replace | shared), len(turned), r)
-        # A sum of products over all turns is one product, of what the turns stack; and so is a sum of what is stacked for it.
+        # A sum of products over all iterations is one product, of what the iterations stack; and so is a sum of what is stacked for it.
         rows_in = [*kept, *(inner[n + k] for k in range(rows)), *ct_rows]
         rows_of = [*sources, *own[n:n + rows], *(ct[i] for i in given)]
         stacks_of = dict(zip(rows_in, rows_of, strict=True))
@@ -173,12 +173,12 @@ def loop_nodes(
     carries: Sequence[Node], rows: Sequence[Node], carry_outs: Sequence[Node], ys: Sequence[Node], init: Sequence[Node],
     scanned: Sequence[Node], length: int, reverse: bool, needed: Sequence[bool] = (), keep_values: bool = True,
 ) -> tuple[list[Any], list[Node]]:
-    """A recorded turn as a loop: (the last carries, the rows of results stacked).
+    """A recorded iteration as a loop: (the last carries, the rows of results stacked).
 
-    carries, rows: what stood for them while the turn was recorded, placeholders or variables of those. carry_outs, ys: what it made, of
-    those and of any other nodes, which become the loop's constants. init, scanned: the values to start with and to scan. needed: whose last
-    carry is wanted (the others may come out as None). keep_values: whether what is slow to compute is kept for a derivative, besides the
-    carries.
+    carries, rows: what stood for them while the iteration was recorded, placeholders or variables of those. carry_outs, ys: what it made,
+    of those and of any other nodes, which become the loop's constants. init, scanned: the values to start with and to scan. needed: whose
+    last carry is wanted (the others may come out as None). keep_values: whether what is slow to compute is kept for a derivative, besides
+    the carries.
     """
     carries, rows, init, scanned = list(carries), list(rows), list(init), list(scanned)
     needed = list(needed) or [True] * len(carries)
@@ -274,7 +274,7 @@ _loops: weakref.WeakValueDictionary[Key, Loop] = listed("loops", weakref.WeakVal
 
 
 def _one_of(loop: Loop) -> Loop:
-    """The loop, or an equal one that is there: untraced, the same work at the next turn of the user's own loop is then known."""
+    """The loop, or an equal one that is there: untraced, the same work at the next iteration of the user's own loop is then known."""
     if state.trace is not None or not loop.ordinary or loop.reports:      # its lines are told: by explain(), by errors
         return loop
     body = loop.body
@@ -283,7 +283,7 @@ def _one_of(loop: Loop) -> Loop:
 
 
 def _stacked(y: Node, length: int) -> Node:
-    """Rows that are all alike (there are none: the loop does not turn)."""
+    """Rows that are all alike (there are none: the loop does not iteration)."""
     return spread(zeros_like(y), length)
 
 
@@ -337,9 +337,9 @@ def _read_of(x: Node, users: dict[Node, list[Node]]) -> list[Node] | None:
 
 
 def _constants(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
-    """What a turn reads from outside: nodes that depend on none of `inputs`.
+    """What an iteration reads from outside: nodes that depend on none of `inputs`.
 
-    What only moves elements, and what is made of constants by arithmetic alone, is part of the turn: it costs nothing there.
+    What only moves elements, and what is made of constants by arithmetic alone, is part of the iteration: it costs nothing there.
     """
     stop = set(inputs)
     inside = reaching(outs, inputs)
@@ -366,7 +366,7 @@ def _constants(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
 
 @contextmanager
 def turn_draws(start: Node) -> Iterator[list[int]]:
-    """Random numbers inside are counted from `start`, a turn's own place in the stream. Gives a list that gets how many there were."""
+    """Random numbers inside are counted from `start`, the iteration's place in the stream. Gives a list that gets how many there were."""
     trace = state.trace
     drawn: list[int] = []
     if trace is None:

@@ -1,12 +1,13 @@
-"""Loops whose number of turns is known only while they run: `tg.while_loop` in a trace. Start at `while_nodes`.
+"""Loops whose number of iterations is known only while they run: `tg.while_loop` in a trace. Start at `while_nodes`.
 
 To differentiation such a loop is F(n), its body n times over (`TurnsCall`). The derivative of F(n) is a step that runs the body again,
-keeps carries, and pulls the cotangents back from turn to turn (`Pull`). What that depends on linearly is the tangent of F(n), whose loop
-carries tangents beside values and needs no more than the count; so the derivative of `Pull` is such a loop, and its `Pull`: at any order.
+keeps carries, and pulls the cotangents back from iteration to iteration (`Pull`). What that depends on linearly is the tangent of F(n),
+whose loop carries tangents beside values and needs no more than the count; so the derivative of `Pull` is such a loop, and its `Pull`: at
+any order.
 
-Where one core does a turn in less time than its launches take, all turns are in one kernel (codegen/plan/while_steps.py), which is written
-from `kernel`: a `Repeated`, or a graph of such loops. Else the loop is a step of the plan that the host drives: it runs compiled programs
-of the condition and of the body, and counts the turns.
+Where one core does an iteration in less time than its launches take, all iterations are in one kernel (codegen/plan/while_steps.py), which
+is written from `kernel`: a `Repeated`, or a graph of such loops. Else the loop is a step of the plan that the host drives: it runs
+compiled programs of the condition and of the body, and counts the iterations.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ COUNT = Aval((), dtypes.int64)
 def while_nodes(test: Node, body: Body, operands: Sequence[Node], device: Any, limit: int | None = None) -> list[Node]:
     """The last values of a loop. test: a 0-d bool of the body's inputs. operands: the first values, and the constants.
 
-    limit: the loop ends after so many turns, though the test holds.
+    limit: the loop ends after so many iterations, though the test holds.
     """
     return _call(WhileLoop(test, body, device, limit), operands)[:body.carries]
 
 
 class Repeated:
-    """A loop as a graph of one turn, for the code generator.
+    """A loop as a graph of one iteration, for the code generator.
 
-    inputs: the carries, a count of the turns, scratch, the constants. outs: the new carries, count and scratch, each for its input, and
-    whether there is another turn; begins: whether there is a first one. scratch: none, or a stack for each carry, which a turn writes rows
-    of: the first carries are its first row, and nothing is in the others.
+    inputs: the carries, a count of the iterations, scratch, the constants. outs: the new carries, count and scratch, each for its input,
+    and whether there is another iteration; begins: whether there is a first one. scratch: none, or a stack for each carry, which an
+    iteration writes rows of: the first carries are its first row, and nothing is in the others.
     """
 
     def __init__(self, carries: Sequence[Node], count: Node, scratch: Sequence[Node], constants: Sequence[Node], outs: Sequence[Node],
@@ -94,7 +95,7 @@ class _Host(Shared):
         return f"{name}({', '.join(operands)})"
 
     def batched_result(self, node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
-        """The rule of batching for one result: a scan, in which each example's loop turns as often as its own condition says."""
+        """The rule of batching for one result: a scan, in which each example's loop iterations as often as its own condition says."""
         mapped, rest = ([o for o, f in zip(operands, flags, strict=True) if f is wanted] for wanted in (True, False))
         key = (tuple(flags), size)
         if key not in self._over:
@@ -109,7 +110,7 @@ class _Host(Shared):
 
 
 class WhileLoop(_Host):
-    """while test: body, no more than `limit` turns. Results: the last values, and how often the loop turned."""
+    """while test: body, no more than `limit` iterations. Results: the last values, and how often the loop turned."""
 
     def __init__(self, test: Node, body: Body, device: Any, limit: int | None = None) -> None:
         super().__init__()
@@ -185,7 +186,7 @@ class Counted(_Host):
 
 
 class Pull(_Host):
-    """Cotangents of a counted loop's operands that are floats: `pull` makes them of those of one turn's results.
+    """Cotangents of a counted loop's operands that are floats: `pull` makes them of those of one iteration's results.
 
     Operands: those of the loop, how often it turned, cotangents of the last values that are floats.
     """
@@ -254,10 +255,11 @@ class Inner(Shared):
 def _pull_graph(body: Body, pull: Body) -> Graph:
     """`Pull` as loops that a kernel may hold, in memory of a fixed size.
 
-    The turns are in segments, of as many as it takes for there to be no more than `rows` of them. The first loop keeps the carries that
-    each segment begins with. The second one goes through the segments from the last to the first: block by block of up to `rows` turns,
-    it runs the body from the segment's beginning, keeps the carries of the block, and pulls the cotangents back. Up to `rows` turns a
-    segment is one turn, and nothing is computed twice; up to rows ** 2 a segment is one block, and each turn is computed once more.
+    The iterations are in segments, of as many as it takes for there to be no more than `rows` of them. The first loop keeps the carries
+    that each segment begins with. The second one goes through the segments from the last to the first: block by block of up to `rows`
+    iterations, it runs the body from the segment's beginning, keeps the carries of the block, and pulls the cotangents back. Up to `rows`
+    iterations a segment is one iteration, and nothing is computed twice; up to rows ** 2 a segment is one block, and each iteration is
+    computed once more.
     """
     n = body.carries
     own = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs]
@@ -265,7 +267,7 @@ def _pull_graph(body: Body, pull: Body) -> Graph:
     given = sum(differentiable(p.dtype) for p in body.inputs[:n])
     rows = max(2, min(ROWS, STACK // max(1, sum(p.aval.nbytes for p in own[:n]))))
     rows = 1 << (rows.bit_length() - 1)
-    long = ceil_div(turns, rows).maximum(1)                  # turns of a segment
+    long = ceil_div(turns, rows).maximum(1)                  # iterations of a segment
     blocks = ceil_div(long, rows)                            # of a segment
 
     def stacks() -> list[Node]:
@@ -277,18 +279,18 @@ def _pull_graph(body: Body, pull: Body) -> Graph:
     def kept(into: Sequence[Node], row: Node, values: Sequence[Node]) -> list[Node]:
         return [scatter_rows("scatter_set", stack, row, v) for stack, v in zip(into, values, strict=True)]
 
-    # The first loop: the row of a turn inside a segment is the next segment's, whose first turn comes later.
+    # The first loop: the row of an iteration inside a segment is the next segment's, whose first iteration comes later.
     values, constants, count, into = stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT), stacks()
     length, end = stand_ins([long, turns])
     begins = Inner(Repeated(values, count, into, [*constants, length, end], body([*values, *constants]),
                             kept(into, ceil_div(count, length), values), count < end)).of([*own, long, turns])[n + 1:]
 
-    # One block: from a segment's beginning through `stop` turns, of which the last ones are kept.
+    # One block: from a segment's beginning through `stop` iterations, of which the last ones are kept.
     values, constants, count, into, stop = stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT), stacks(), placeholder(COUNT)
     run = Inner(Repeated(values, count, into, [*constants, stop], body([*values, *constants]),
                          kept(into, count % rows, values), count < stop))
 
-    # And back from its last turn, whose carries `run` ends with.
+    # And back from its last iteration, whose carries `run` ends with.
     cts, values, constants, count = stand_ins(first), stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT)
     stack, size = stacks(), placeholder(COUNT)
     before = (size - 2 - count).maximum(0)
@@ -469,7 +471,7 @@ def _closed(outs: Sequence[Node], inputs: Sequence[Node], inner: Sequence[Node],
 
 
 def _pull(body: Body) -> Body:
-    """One turn's derivative: (cotangents of the float values, sums for the float constants; values, constants) -> the first two."""
+    """One iteration's derivative: (cotangents of the float values, sums for the float constants; values, constants) -> the first two."""
     plain, inner, floats = _fresh(body)
     n = body.carries
     outs = body(inner)

@@ -150,7 +150,7 @@ def _contents(value: Any) -> Any:
 # --------------------------------------------------------------------------------------------------------------- the file
 
 _CLASSES = {c.__name__: c for c in (
-    plans.Plan, plans.Slot, plans.Scalar, plans.Fault, plans.Turn, plans.Offset, plans.Launch, plans.HostStep, plans.HostOperation,
+    plans.Plan, plans.Slot, plans.Scalar, plans.Fault, plans.Iteration, plans.Offset, plans.Launch, plans.HostStep, plans.HostOperation,
     plans.HostInto, plans.HostArithmetic, plans.Known, plans.Loop, plans.Check, plans.MatrixCheck, plans.Function, plans.Parameter)}
 
 

@@ -139,7 +139,7 @@ def without_history(node: Node, device: Device) -> Node:
     """`node`, a value on `device`, without its history, which is let go of once what it is computed from is known."""
     if not node.needs_grad:
         return node
-    if state.symbolic or state.hidden or state.pulling:         # others need the history; but a loop's turns, say, may be cut off from it
+    if state.symbolic or state.hidden or state.pulling:         # others need the history; but iterations, say, may be cut off from it
         return bind(_DETACH, (node,), {})
     found, views = resolve(node), list[Node]()
     while found.value is None and is_view(found):

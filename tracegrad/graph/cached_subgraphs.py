@@ -1,10 +1,10 @@
 """What a call of the user's made before, made again without the rules: `Template`. Start at `describe`.
 
-A composed function takes shapes, dtypes and Python values apart, and applies a handful of primitives; a loop calls it with the same ones at
-every turn. What it makes is a function of its operands' avals, of whether derivatives go through them, and of the static arguments. So the
-second call of one signature is remembered, and the later ones make its nodes from there: no argument is checked again, no shape rule asked.
-Not so where a function may look behind its operands, at constants. Of integers it may see the range (see intervals.py), which is a part of
-the signature.
+A composed function takes shapes, dtypes and Python values apart, and applies a handful of primitives; a loop calls it with the same ones
+at every iteration. What it makes is a function of its operands' avals, of whether derivatives go through them, and of the static
+arguments. So the second call of one signature is remembered, and the later ones make its nodes from there: no argument is checked again,
+no shape rule asked. Not so where a function may look behind its operands, at constants. Of integers it may see the range (see
+intervals.py), which is a part of the signature.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache, listed
 from tracegrad.support.modes import state
 
-SELDOM = 4                                   # a value is looked at in every so many turns at least, if it is computed at once
+SELDOM = 4                                   # a value is looked at in every so many iterations at least, if it is computed at once
 KEPT = 1000                                  # signatures of one function
 ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
 KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,

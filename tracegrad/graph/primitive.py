@@ -241,7 +241,7 @@ def to_keep(found: Iterable[Node]) -> list[Node]:
     """Those of the nodes, in topological order, that a derivative may have kept, where it computes everything else anew.
 
     Not what was picked (an extremum, a threshold that topk found) out of elements that are computed anew: what computes those may round
-    otherwise (numpy after kernels, all turns of a loop at once), and then nothing would be equal to what was kept.
+    otherwise (numpy after kernels, all iterations of a loop at once), and then nothing would be equal to what was kept.
     """
     kept: dict[Node, None] = {}
 

@@ -160,7 +160,7 @@ def _hosts(plan: Plan) -> list[HostStep]:
 
 
 def _row(launch: Launch, plan: Plan, count: int, seconds: float, most: Limits) -> KernelTime:
-    """flops and bytes of a launch in a loop are those of one turn."""
+    """flops and bytes of a launch in a loop are those of one iteration."""
     moved, computed = launch.bytes * count, launch.flops * count
     floats = [plan.slots[a].dtype.itemsize for a in launch.args if isinstance(a, int) and dtype_kind(plan.slots[a].dtype) == "f"]
     shares = {"memory": moved / most.bandwidth, "arithmetic": computed / most.flops(max(floats, default=4))}

@@ -51,7 +51,7 @@ class _Scalar:
 
 
 class _Writer:
-    """Turns a graph into the text of one function. `parts` decides how a node reads; `write` what gets a line of its own."""
+    """Iterations a graph into the text of one function. `parts` decides how a node reads; `write` what gets a line of its own."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -63,7 +63,7 @@ class _Writer:
         self.parts: dict[Node, list[Node | _Scalar]] = {}
         self.uses: Counter[Node] = Counter()
         self.roots: dict[tuple[str, int], Node] = {}        # the value of each of the user's lines: it has the variable's name
-        self.variables: set[Node] = set()                   # and what other turns of a loop gave it
+        self.variables: set[Node] = set()                   # and what other iterations of a loop gave it
         self._find_needed()
 
     def _find_needed(self) -> None:
@@ -95,7 +95,7 @@ class _Writer:
         written = [n for n in self.order if n in self.parts and not place[n].derived]
         for node in [*written, *(n for n in written if n in elsewhere)]:
             self.roots[place[node].filename, place[node].line] = node
-        for node in written:                                # the turns of a loop all give the variable its value
+        for node in written:                                # the iterations of a loop all give the variable its value
             root = self.roots[place[node].filename, place[node].line]
             if node in elsewhere and root in elsewhere and (node.fn, node.shape) == (root.fn, root.shape):
                 self.variables.add(node)

@@ -1,8 +1,8 @@
-"""The turns of a loop by numpy, written as Python with the loop in it: `Turns`.
+"""The iterations of a loop by numpy, written as Python with the loop in it: `GeneratedLoop`.
 
-A turn of few elements is as long as what is done around its operations: lists of values, rows taken from arrays, results put into others.
-So rows are what Python's `zip` goes through, what is stacked is computed into its place, and what a turn needs for itself has the same
-memory in all of them, of which views (the gates of an LSTM) are taken once.
+An iteration of few elements is as long as what is done around its operations: lists of values, rows taken from arrays, results put into
+others. So rows are what Python's `zip` goes through, what is stacked is computed into its place, and what an iteration needs for itself
+has the same memory in all of them, of which views (the gates of an LSTM) are taken once.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from tracegrad.numpy_backend.numpy_program import Routine
 
 _SLICE, _RESHAPE, _PERMUTE = REGISTRY["slice"], REGISTRY["reshape"], REGISTRY["permute"]
-SOME = 3                        # turns, of an array that stands for one of all turns
+SOME = 3                        # iterations, of an array that stands for one of all iterations
 
 
-class Turns(Writer):
-    """Makes the `function` of a routine that is a turn: from arrays of the first carries, of the rows of all turns, of what stays, and
+class GeneratedLoop(Writer):
+    """Makes the `function` of a routine of one iteration: from arrays of the first carries, all iterations' rows, of what stays, and
 
-    those that results are stacked in, the last carries. (Rows in the order of the turns, in C order, as the first carries are.)
+    those that results are stacked in, the last carries. (Rows in the order of the iterations, in C order, as the first carries are.)
 
-    Names: i... are inputs, o... rows of results, b... arrays that every turn uses anew, j... those of which parts are put side by side,
-    v... other values. head: the lines before the turns, body: of a turn.
+    Names: i... are inputs, o... rows of results, b... arrays that every iteration uses anew, j... those of which parts are put side by
+    side, v... other values. head: the lines before the iterations, body: of an iteration.
     """
 
     parameters = "state, wholes, still, stacks, constants, count"
@@ -44,7 +44,7 @@ class Turns(Writer):
         self.shares: dict[int, set[str]] = {}           # of each place, the b... whose memory it may lie in
         self.alive: dict[str, set[int]] = {}            # of each b..., the places that may
         self.free: dict[Any, list[str]] = {}            # by shape and dtype, the b... of which none does
-        self.taken: dict[str, Any] = {}                 # o..., and views of it, of which w... has all turns': some turns like it
+        self.taken: dict[str, Any] = {}                 # o..., and views of it, of which w... has all iterations': some iterations like it
         self.joins: dict[int, str] = {}                 # of parts side by side, the j...
         super().__init__(routine, inputs, strides)
 
@@ -64,7 +64,7 @@ class Turns(Writer):
         return [*lines, *(f" {line}" for line in self.body or ["pass"]), f"return [{state}]"]
 
     def _turn(self) -> tuple[list[str], list[str]]:
-        """Writes `head` and `body`. Gives the names of the turn's carries, and of views of results that it reads."""
+        """Writes `head` and `body`. Gives the names of the iteration's carries, and of views of results that it reads."""
         routine, avals = self.routine, self.routine.avals
         at = {~k: f"i{k}" for k in range(self.inputs)} | {i: f"c{i}" for i in routine.constants}
         at |= {i: self._name(value, "f") for i, value in routine.fixed}

@@ -47,7 +47,7 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
 
 
 def run_loop(loop: Any, arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """All results of a loop, turn by turn, and the worst that the body's checks found in any turn."""
+    """All results of a loop, iteration by iteration, and the worst that the body's checks found in any iteration."""
     graph, n, rows, length = loop.graph, loop.body.carries, loop.body.rows, loop.length
     carry, scanned, constants = list(arrays[:n]), arrays[n:n + rows], list(arrays[n + rows:])
     stacks = [np.empty((length, *o.shape), o.dtype) for o in graph.outputs[n:]]

@@ -1,4 +1,4 @@
-"""How the arrays of a loop's turns lie in memory when NumPy computes them. These rewrites are NumPy's own. Start at `laid_out` and `Room`.
+"""How the arrays of a loop's iterations lie in memory when NumPy computes them: rewrites of NumPy's own. Start at `laid_out` and `Room`.
 
 NumPy takes three times as long for an array whose rows lie apart, and as long to begin an operation as it computes for a thousand elements.
 So functions of parts of one array (the gates of an LSTM) become parts of one function, of an array that has the parts one after the other.
@@ -20,11 +20,11 @@ from tracegrad.ops.primitives.movement import narrow, permute, reshape
 from tracegrad.passes.loops import TURN, Split, dependence
 
 _SLICE, _RESHAPE = REGISTRY["slice"], REGISTRY["reshape"]
-ROW, WHOLE = 1 << 14, 1 << 20       # bytes, of a turn and of all: larger arrays take no less time together than one after the other
+ROW, WHOLE = 1 << 14, 1 << 20       # bytes, of an iteration and of all: larger arrays take no less time together than one after the other
 
 
 def early(node: Node, length: int) -> bool:
-    """Whether an operation on rows is better done for all `length` turns together."""
+    """Whether an operation on rows is better done for all `length` iterations together."""
     return node.aval.nbytes <= ROW and length * node.aval.nbytes <= WHOLE and node.fn.family in ("elementwise", "movement")
 
 
@@ -35,10 +35,10 @@ def laid_out(graph: Graph, carries: int, rows: int, length: int) -> Graph:
 
 
 class Room:
-    """Where turns put what is wanted of all of them.
+    """Where iterations put what is wanted of all of them.
 
     made: the nodes that they put there. Of `found`, a part of an array is found in the array, and a carry in what becomes of it, which has
-    room for one more. new: the rows of the latter that turns make.
+    room for one more. new: the rows of the latter that iterations make.
     """
 
     def __init__(self, split: Split, reverse: bool) -> None:

@@ -1,8 +1,9 @@
 """Work by NumPy that comes again: `Routine`, the NumPy rules of a structure, ready to be called one after the other. Start there.
 
-A routine goes through an ordered, simplified list (ordered.py) and drops each value after its last use. A loop in it is a step, whose turns
-are a routine of their own (`LoopRoutine`). What comes before, in and after the turns is cut by passes/loops.py. From its `WRITTEN`-th use
-on a routine is Python of its own (generated.py), and so are the turns of a loop, with the loop in it (generated_loop.py).
+A routine goes through an ordered, simplified list (ordered.py) and drops each value after its last use. A loop in it is a step, whose
+iterations are a routine of their own (`LoopRoutine`). What comes before, in and after the iterations is cut by passes/loops.py. From its
+`WRITTEN`-th use on a routine is Python of its own (generated.py), and so are the iterations of a loop, with the loop in it
+(generated_loop.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tracegrad.graph.canonical import canonical, is_number
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.generated import LINES, Writer
-from tracegrad.numpy_backend.generated_loop import Turns
+from tracegrad.numpy_backend.generated_loop import GeneratedLoop
 from tracegrad.numpy_backend.loop_layout import ROW, Room, early, laid_out
 from tracegrad.numpy_backend.ordered import ordered
 from tracegrad.numpy_backend.steps import SideBySide, Step, with_last_uses
@@ -183,7 +184,7 @@ class LoopRoutine:
         parts = self._parts = split.parts(self._room.made)
         self._kept, self._sums = split.kept, list(split.sums)
         self._before, self._after = _Part(parts.before), _Part(parts.after)
-        self.turns = _Turns(_Part(parts.turn), len(split.kept), len(parts.scanned) + parts.ahead, length, loop.reverse)
+        self.turns = _Iterations(_Part(parts.turn), len(split.kept), len(parts.scanned) + parts.ahead, length, loop.reverse)
         place = {n: k for k, n in enumerate([*split.given, *self._room.found])}
         self._sources = [place[split.outputs[i]] if i >= carries else ~i for i in used]
         self._terms = [place[n] for n in dict.fromkeys(split.sums.values())]
@@ -213,8 +214,8 @@ class LoopRoutine:
         return [rows[k] if k >= 0 else lasts[~k] for k in self._sources]
 
 
-class _Turns:
-    """A part that is a turn, for all turns of a loop: one after the other, and once they were seen to come often, as they are written.
+class _Iterations:
+    """A part that is an iteration, for all iterations of a loop: one after the other, and from many uses on as they are written.
 
     carries, rows: how many of its inputs, the first ones, are carries; how many after them rows.
     """
@@ -243,7 +244,7 @@ class _Turns:
                 state = self._turn(inputs, stacks, i, seen[-1] if often else None)
             if often:
                 strides = {place: s if s == seen[0][place] else None for place, s in seen[-1].items()}
-                written = self.written = Turns(self.turn.routine, inputs, strides, self.carries, self.rows).function
+                written = self.written = GeneratedLoop(self.turn.routine, inputs, strides, self.carries, self.rows).function
         if written is None or done == self.length:
             return state
         late = [[x[done:] for x in arrays] if done else arrays for arrays in (moving, stacks)]

@@ -128,7 +128,7 @@ class LBFGS(Optimizer):
             mine["H_diag"] = ys / float(y.dot(y))
         pairs = list(zip(mine["old_dirs"], mine["old_stps"], mine["ro"], strict=True))
         q, shares = -g, []
-        # Each share is looked at, so that what is computed at once is one turn: the same program, however many pairs there are.
+        # Each share is looked at, so that what is computed at once is one iteration: the same program, however many pairs there are.
         for y, s, ro in reversed(pairs):
             shares.append(float(s.dot(q)) * ro)
             q = q - y * shares[-1]
@@ -179,7 +179,7 @@ def _cubic(x1: float, f1: float, g1: float, x2: float, f2: float, g2: float, bou
 def _strong_wolfe(along: Evaluation, t: float, d_norm: float, loss: float, g: Any, slope: float, max_ls: int,
                   c1: float = 1e-4, c2: float = 0.9, tolerance_change: float = 1e-9) -> tuple[float, Any, float, int]:
     """A step length for the strong Wolfe conditions (algorithms 3.5 and 3.6 there, with minFunc's safeguards (Schmidt 2005)),
-    after max_ls turns at most.
+    after max_ls iterations at most.
 
     Returns the loss and gradient there, the length, and how often `along` was called.
     """

@@ -1,8 +1,8 @@
-"""A loop's body in three parts: what is computed before the turns, in each of them, and after them. Start at `Split`.
+"""A loop's body in three parts: what is computed before the iterations, in each of them, and after them. Start at `Split`.
 
 Nodes of the body are told apart by what they depend on (`dependence`). What depends on constants alone is computed once, before the loop.
-What no carry goes into may be computed for all turns together, before the loop, as one operation on arrays with a row a turn. A carry that
-nothing but an addition to it reads is a sum, which may be made after the loop.
+What no carry goes into may be computed for all iterations together, before the loop, as one operation on arrays with a row an iteration. A
+carry that nothing but an addition to it reads is a sum, which may be made after the loop.
 
 NumPy does all of that where arrays are small: it takes as long to begin an operation as it computes for a thousand elements. Kernels do
 only the first, for what is slow (`hoisted`): the rest would be stored and read again, where it now stays in registers.
@@ -29,7 +29,7 @@ CONSTANT, ROW, TURN = range(3)      # what a node of a body depends on: nothing 
 def dependence(graph: Graph, carries: int, rows: int, early: Callable[[Node], bool] = lambda node: True) -> dict[Node, int]:
     """What each node of a body depends on. Of its inputs the first `carries` are carries, the next `rows` are rows.
 
-    early: which nodes of rows may be computed before the loop; others count as a turn's own.
+    early: which nodes of rows may be computed before the loop; others count as an iteration's own.
     """
     found = {n: TURN if i < carries else ROW if i < carries + rows else CONSTANT for i, n in enumerate(graph.inputs)}
     for node in graph:
@@ -101,9 +101,9 @@ def _without_slow(loop: Any) -> tuple[Any, list[Node]]:
 class Parts(NamedTuple):
     """Graphs of the three parts.
 
-    before: of the scanned arrays and the constants the rows that turns read (`ahead` of them), what is wanted of all turns, and what turns
-    read that is the same in all (`once`). turn: of carries, rows (those numbered `scanned`, then those ahead), the loop's constants, and
-    what is the same, the new carries and what is stacked. after: of the sums' first values and what is added up, the sums.
+    before: of the scanned arrays and the constants the rows that iterations read (`ahead` of them), what is wanted of all iterations, and
+    what turns read that is the same in all (`once`). turn: of carries, rows (those numbered `scanned`, then those ahead), the loop's
+    constants, and what is the same, the new carries and what is stacked. after: of the sums' first values and what is added up, the sums.
     """
 
     before: Graph
@@ -117,13 +117,13 @@ class Parts(NamedTuple):
 class Split:
     """A loop to be cut in three.
 
-    sums: the carries that are sums, each with the node that is added up over all turns. kept: the numbers of the other carries.
-    given: the nodes whose values of all turns are wanted and that are computed before; inner: those that turns make.
+    sums: the carries that are sums, each with the node that is added up over all iterations. kept: the numbers of the other carries.
+    given: the nodes whose values of all iterations are wanted and that are computed before; inner: those that iterations make.
     """
 
     def __init__(self, graph: Graph, carries: int, rows: int, length: int, stacked: Sequence[int], early: Callable[[Node], bool],
                  stacks: Callable[[Node], bool]) -> None:
-        """stacked: which results are wanted of all turns. early: as `dependence` has it. stacks: whether of a carry that adds up the sum of
+        """stacked: which results are wanted of all iterations. early: see `dependence`. stacks: whether of a carry that adds up the sum of
 
         this over some dimensions, this is stacked, and summed over these with the rest.
         """

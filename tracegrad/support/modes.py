@@ -58,7 +58,7 @@ class _State(threading.local):
     examples: int  # inside vmap: tensors stand for one example and have no values
     hidden: bool  # inside a custom forward: tensors report no requires_grad
     pulling: bool  # inside a custom backward
-    turning: bool  # inside a loop whose turns will be compared: equal indices must be equal nodes, and no turn has values before the end
+    turning: bool  # inside a loop whose iterations will be compared: equal indices must be equal nodes, and none has values before the end
     anomaly: Any  # what looks at the steps of a backward: see autograd/anomaly.py
     symbolic: bool
     plain: bool

@@ -120,8 +120,8 @@ class Fault(Plain):
     index: int
 
 
-class Turn(Plain):
-    """A kernel argument passed by value, an int: which turn loop number `loop` is in, from 0 on."""
+class Iteration(Plain):
+    """A kernel argument passed by value, an int: which iteration loop number `loop` is in, from 0 on."""
 
     loop: int
 
@@ -143,7 +143,7 @@ class Launch(Plain):
     entry: str
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
-    args: tuple[int | Scalar | Fault | Turn | Offset, ...]
+    args: tuple[int | Scalar | Fault | Iteration | Offset, ...]
     flops: int = 0
     bytes: int = 0
     note: str = ""                        # why this kernel ends where it does, for explain()
@@ -233,7 +233,7 @@ class Known(Plain):
 
 
 class Loop(Plain):
-    """Steps that are launched `length` times in order. What differs from turn to turn is the argument `Turn(number)` of kernels."""
+    """Steps that are launched `length` times in order. What differs between iterations is the argument `Iteration(number)` of kernels."""
 
     steps: tuple[Launch | HostStep | Loop, ...]
     length: int

@@ -127,16 +127,16 @@ class Tuning(NamedTuple):
     merged_buffers: int = 24
     merged_elements: int = 1 << 16     # of equal kernels of a GPU in one launch: those of more take longer than a launch (5 us),
     merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
-    looped_lines: int = 2400           # of a kernel with a loop over turns in it, which saves the launches of every turn,
+    looped_lines: int = 2400           # of a kernel with a loop over iterations in it, which saves the launches of every iteration,
     turn_work: int = 3 << 17           # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
     branch_work: int = 40              # flops from which on a branch of one work-item's loop is an `if`
     item_turn_work: int = 1 << 13      # and that a work-item of a GPU does in the time of a launch whose result the host waits for (20 us)
-    looped_work: int = 3 << 19         # flops + bytes of a turn where each work-item loops for itself: with more, rows are far apart
-    kept_bytes: int = 1 << 16          # of a carry from which on turns write over its old value: it is copied before the first of them,
-    kept_turns: int = 8                # which is worth it from so many turns on
-    parted_work: int = 1 << 26         # flops + bytes of a turn up to which each core takes a part of the batch through all turns:
+    looped_work: int = 3 << 19         # flops + bytes of an iteration where each work-item loops for itself: with more, rows are far apart
+    kept_bytes: int = 1 << 16          # of a carry from which on iterations write over its old value: it is copied before the first one,
+    kept_turns: int = 8                # which is worth it from so many iterations on
+    parted_work: int = 1 << 26         # flops + bytes of an iteration up to which each core takes a part of the batch through all of them:
                                        # launches of more cost nothing beside it, and take whatever core is free,
-    parted_turns: int = 1 << 24        # and the work of all turns from which on that is worth waking the cores
+    parted_turns: int = 1 << 24        # and the work of all iterations from which on that is worth waking the cores
 
 
 _DEFAULT = Tuning()

@@ -79,7 +79,7 @@ class Recording:
         self.freed: set[Node] = set()
         self.called: dict[Node, str] = {}  # what transforms call the values that they return
         self.draws = 0  # random numbers drawn so far
-        self.turn: Node | None = None  # in the body of a loop: where its turn's random numbers begin in the stream
+        self.turn: Node | None = None  # in the body of a loop: where its iteration's random numbers begin in the stream
         self._random: tuple[Node, Node] | None = None
 
     def _input(self, aval: Aval, label: str, source: tuple[str, Any]) -> Node:

@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Memory, Poin
 from tracegrad.codegen.kernel.run.syntax import Compiled
 from tracegrad.codegen.kernel.run.translate import Translator
 from tracegrad.support.cache import memoize
-from tracegrad.support.plan import Fault, HostStep, Loop, Offset, Plan, Scalar, Step, Turn
+from tracegrad.support.plan import Fault, HostStep, Iteration, Loop, Offset, Plan, Scalar, Step
 
 Place = tuple[int, ...]              # of a work-item or a group, by dimension; or how many there are
 _HEAD = re.compile(r"(?:__attribute__\(\(reqd_work_group_size\(([\d, ]+)\)\)\)\s*)?__kernel void (\w+)\(")
@@ -112,7 +112,7 @@ def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scal
             args.append(arg.value)
         elif isinstance(arg, Fault):
             args.append(2 * arg.index)
-        elif isinstance(arg, Turn):
+        elif isinstance(arg, Iteration):
             args.append(turns[arg.loop])
         else:
             memory = memories[arg]

@@ -612,7 +612,7 @@ class RowKernel:
 
     @contextmanager
     def turns(self, col: Var, begin: int, stop: int, step: int) -> Iterator[None]:
-        """The loop over columns `begin` to `stop`, whole steps, or its only turn."""
+        """The loop over columns `begin` to `stop`, whole steps, or its only iteration."""
         w = self.writer
         if stop - begin > step:
             with self.counted(col, begin, stop, step, stop):
@@ -694,7 +694,7 @@ class RowKernel:
                 self.bodies(self.row * s.row_size + outer + col.index, reductions, sinks, total)
 
     def left(self, unroll: int) -> tuple[int, list[tuple[int, int]], int]:
-        """What is left of the columns behind turns of `unroll` vectors: how many are done in whole vectors, where narrower ones begin and
+        """What is left of the columns after steps of `unroll` vectors: how many are done in whole vectors, where narrower ones begin and
         of how many lanes, and how many are done one by one.
         """
         s, n, width = self.shape, self.shape.cols[-1], self.shape.width

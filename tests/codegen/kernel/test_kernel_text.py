@@ -17,7 +17,7 @@ import tracegrad.nn.functional as F
 from tests.helpers.corpus import TARGETS, fit
 from tracegrad import codegen
 from tracegrad.codegen import passes
-from tracegrad.codegen.kernel.ir import Kernel, Turn, Turns
+from tracegrad.codegen.kernel.ir import Iteration, Kernel, LoweredLoop
 from tracegrad.codegen.kernel.markup import unmarked_in
 from tracegrad.codegen.kernel.names import means_something
 from tracegrad.codegen.kernel.vectors import prelude
@@ -117,7 +117,7 @@ def assembled(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     assemble = passes.assemble
 
     def look(graph: Any, steps: Any, *rest: Any) -> Any:
-        found.extend(Turns(tuple(steps), 1, Turn()).kernels)
+        found.extend(LoweredLoop(tuple(steps), 1, Iteration()).kernels)
         return assemble(graph, steps, *rest)
 
     monkeypatch.setattr(passes, "assemble", look)

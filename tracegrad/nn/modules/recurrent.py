@@ -202,7 +202,7 @@ class _Recurrent(Module):
             raise ShapeError(f"{type(self).__name__}: the sequence has length 0; it needs at least one step")
 
         first = getattr(self, "bias_ih" + end) if self.bias else None
-        if bias is not None and self.step != "GRU":             # others only add it: once, then, instead of at every turn
+        if bias is not None and self.step != "GRU":             # others only add it: once, then, instead of at every iteration
             first, bias = first + bias, None
         gates = F.linear(x, getattr(self, "weight_ih" + end), first)
         rows, reverse = (gates,) if going is None else (gates, going), end.endswith("_reverse")

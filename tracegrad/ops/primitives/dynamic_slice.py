@@ -1,10 +1,10 @@
 """Slices whose starts are operands: `slice_at` and `pad_at`, of which each is the other's derivative. Start at `slice_at`.
 
-Untraced, `x[i]` of a loop in which i changes would be another structure at every turn, looked up, derived and compiled anew. So indices
-that a user's key gives are leaves of their own, `Offset`s: two pieces of work that differ in nothing else are one structure, and numpy's
-rules take the starts of each use. A program has them as literals, in ordinary slices, until they are seen to change; then they are run-time
-numbers (as constants, see execute/program.py). The code generator knows these operations in its first pass only: `in_slices` writes them
-in others.
+Untraced, `x[i]` of a loop in which i changes would be another structure at every iteration, looked up, derived and compiled anew. So
+indices that a user's key gives are leaves of their own, `Offset`s: two pieces of work that differ in nothing else are one structure, and
+numpy's rules take the starts of each use. A program has them as literals, in ordinary slices, until they are seen to change; then they are
+run-time numbers (as constants, see execute/program.py). The code generator knows these operations in its first pass only: `in_slices`
+writes them in others.
 """
 
 from __future__ import annotations
