@@ -183,7 +183,7 @@ def test_the_limit_of_a_loop(args):
     np.testing.assert_allclose(tg.vmap(limited)(examples).numpy(), np.stack([limited(e).numpy() for e in examples]))
     three = tg.trace(lambda x: tg.while_loop(lambda i, x: i < 9, lambda i, x: (i + 1, x * 2), carried_inputs=(0, x), max_iterations=3))
     assert three(x)[0].item() == 3
-    with pytest.raises(tg.ArgumentError, match=r"while_loop: max_iterations must be a number of turns, 0 or more, got -1"):
+    with pytest.raises(tg.ArgumentError, match=r"while_loop: max_iterations must be a number of iterations, 0 or more, got -1"):
         tg.while_loop(lambda y: y < 1, tg.neg, x, max_iterations=-1)
 
 
