@@ -155,6 +155,7 @@ def test_reverse_of_more_turns_than_a_stack_has_rows(monkeypatch, rows):
         close([run(tg.tensor(X), tg.tensor(n))], [tg.grad(f(python_while))(tg.tensor(X), n)])
 
 
+@pytest.mark.long
 def test_a_loop_in_a_loop():
     args = tg.tensor(X), tg.tensor(W)
 
