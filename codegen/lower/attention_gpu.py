@@ -374,8 +374,9 @@ class _Ranges(_OnGPU):
                     w.update(x, "+", Load(Access(share, r * across + t.x), self.dtype))
         self.nothing(top, total)
         with t.only(Infix("==", w.at(t.y), 0) if down > 1 else None, t.less(unit, elements)):
-            w.store(Access(result, bounded(unit, 0, elements)), Infix("/", o, total))
-            self.rows_numbers(result, Infix("==", w.at(at % self.width), 0), row, top, total)
+            place = bounded(unit, 0, elements)                  # not `at`, which several items may have
+            w.store(Access(result, place), Infix("/", o, total))
+            self.rows_numbers(result, Infix("==", w.at(place % self.width), 0), place // self.width, top, total)
         made = self.finish((ceil_div(elements, across) * across, down), (across, down), f"Puts {parts} ranges of the keys together.", 0)
         made.flops, made.bytes = 4 * parts * elements, (parts + 1) * (elements + 2 * rows) * self.dtype.itemsize
         return made

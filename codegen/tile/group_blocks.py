@@ -145,7 +145,7 @@ class GroupBlocks:
         w, padded = self.w, self.padded(size)
         with self.loop("unit", self.item, lines * padded, self.X * self.Y) as unit:
             line, e = w.indexed("line", unit // padded), w.indexed("e", unit % padded)
-            tests = [Infix("<", w.at(first + line), total) if total % lines else None, Infix("<", w.at(e), size) if size < padded else None]
+            tests = [self.less(first + line, total), Infix("<", w.at(e), size) if size < padded else None]
             place = (head * total + bounded(first + line, 0, total)) * size + bounded(e, 0, size)
             x: Expression = Load(Access(source, place), self.dtype)
             x = x if factor is None else Infix("*", x, self.literal(factor))
