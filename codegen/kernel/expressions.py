@@ -6,7 +6,7 @@ at its types, and nobody else looks into text to learn something. Trees are smal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -663,3 +663,11 @@ def nodes(x: Expression) -> Iterator[Expression]:
         x = todo.pop()
         yield x
         todo += x.operands
+
+
+def combined(sign: str, tests: Sequence[Expression | None]) -> Expression | None:
+    """Tests as one, if there are any."""
+    found: Expression | None = None
+    for test in tests:
+        found = test if found is None else found if test is None else Infix(sign, found, test)
+    return found

@@ -276,6 +276,15 @@ class Writer:
         """The less of two indices. (C's `min` is of two numbers of one type.)"""
         return Call("min", *(value(x) if self.index == "int" else Cast(value(x), self.index_dtype) for x in (a, b)))
 
+    def at_most(self, name: str, x: Index, most: int) -> Index:
+        """x, or `most` where it is more: a variable then, with a name of its own."""
+        if x.hi <= most:
+            return x
+        var = Var(self.own(name), most + 1)
+        self.add(Declare(var, f"const {self.index}", self.least(x, most), bound=Bound(self.at(x), ZERO, x, most)))
+        self.bind(var)
+        return var.index
+
     def pointer(self, name: str, to: Buffer, others: tuple[Buffer, ...], base: Index, size: int) -> Pointer:
         """A variable that points to element `base` of `to`, or of one of `others`, and so many from there on."""
         pointer = Pointer(name, (to, *others), base, size)

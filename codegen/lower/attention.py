@@ -139,7 +139,7 @@ class _Tiles(Attention):
 
     def row(self, i: Index) -> Index:
         """Row number i of the block; one beyond the last is it once more: nobody stores what comes of it."""
-        return self.t.most("row", self.i0 + i, self.length - 1)
+        return self.writer.at_most("row", self.i0 + i, self.length - 1)
 
     def of_row(self, buffer: Buffer, row: Index, e: Index, size: int) -> Load:
         """Element e of a head's row."""

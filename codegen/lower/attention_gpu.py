@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tracegrad.codegen.graph.attention import blocks, full, ranges
-from tracegrad.codegen.kernel.expressions import Access, Array, Buffer, Expression, Infix, Load, Local, Prefix, Select, Splat
+from tracegrad.codegen.kernel.expressions import Access, Array, Buffer, Expression, Infix, Load, Local, Prefix, Select, Splat, combined
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Bound
@@ -22,7 +22,7 @@ from tracegrad.codegen.kernel.vectors import ceil_div
 from tracegrad.codegen.lower.attention import Attention
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile.group_blocks import OTHERS, PAD, GroupBlocks, joined
+from tracegrad.codegen.tile.group_blocks import OTHERS, PAD, GroupBlocks
 from tracegrad.errors import CompilerBug
 from tracegrad.support.tuning import tuning
 
@@ -102,14 +102,14 @@ class _Groups(_OnGPU):
     def outside(self, row: Index, key: Index) -> Expression | None:
         """The test whether there is no such row or key, or the row does not see the key."""
         w, other = self.writer, row if self.by_keys else key
-        return joined("||", [Infix(">=", w.at(other), self.others) if self.others % self.other else None,
+        return combined("||", [Infix(">=", w.at(other), self.others) if self.others % self.other else None,
                              Infix(">", w.at(key), w.at(row)) if self.causal else None])
 
     def masked(self, scores: Array, at: Index, row: Index, key: Index, slope: Local | None = None) -> None:
         """A score with its masks; slope: what becomes 0 where a score is filled in."""
         w, t = self.writer, self.t
         if self.masks:
-            row, key = t.clipped("row", row, self.length), t.clipped("key", key, self.keys)
+            row, key = w.at_most("row", row, self.length - 1), w.at_most("key", key, self.keys - 1)
         for mask in self.masks:
             found = Load(Access(mask.buffer, mask.where(self.heads, self.head, row, key)), mask.buffer.dtype)
             if mask.fill is None:
@@ -207,7 +207,7 @@ class _Groups(_OnGPU):
 
     def first(self, row: Index) -> Expression | None:
         """The test whether the item is the first of its row's, and there is the row."""
-        return joined("&&", [Infix("==", self.writer.at(self.t.x), 0) if self.t.x.terms else None, self.t.less(row, self.length)])
+        return combined("&&", [Infix("==", self.writer.at(self.t.x), 0) if self.t.x.terms else None, self.t.less(row, self.length)])
 
     def weighted(self, scores: Array, weights: Array, tops: Array, top: Array, total: Array, o: Array, chunks: int) -> None:
         """The weights of a block of keys; what the rows have so far, `top`, `total` and `o`, becomes what goes with them."""
@@ -267,7 +267,7 @@ class _Groups(_OnGPU):
                 t.fetch(to, source, self.other, other, other_head, self.others, size)
             if self.by_keys:
                 with t.loop("unit", t.item, self.other, t.X * t.Y) as unit:
-                    row = self.head * L + t.clipped("row", self.i0 + unit, L)
+                    row = self.head * L + w.at_most("row", self.i0 + unit, L - 1)
                     for number, array in enumerate(numbers):
                         w.store(Access(array, unit), Load(Access(flat, row + H * L * (V + number)), self.dtype))
                     w.store(Access(deltas, unit), Load(Access(given, row), self.dtype))
@@ -317,7 +317,7 @@ class _Groups(_OnGPU):
         w, t, L, V = self.writer, self.t, self.length, self.width
         pitch = self.other + PAD
         with t.each(r=self.rows) as (r,):
-            row = w.indexed("row", self.head * L + t.clipped("line", self.i0 + t.line(r), L))
+            row = w.indexed("row", self.head * L + w.at_most("line", self.i0 + t.line(r), L - 1))
             p = t.let("p", t.literal(0.0), changes=True)
             with t.loop("e", t.x, V, t.X) as e:
                 w.update(p, "+", Infix("*", *(Load(Access(x, row * V + e), self.dtype) for x in (flat, g))))
@@ -348,7 +348,7 @@ class _Ranges(_OnGPU):
         shares = [t.local(name, across * down) for name in ("tops", "weights")] if down > 1 else []
         t.start()
         unit = t.number("unit", ceil_div(elements, across) * across, 0, "global")
-        at = t.clipped("at", unit, elements)
+        at = w.at_most("at", unit, elements - 1)
         row = w.indexed("row", at // self.width)
         zero, least = t.literal(0.0), t.literal(float("-inf"))
         top, total, o = (t.let(name, x, changes=True) for name, x in (("top", least), ("sum", zero), ("o", zero)))

@@ -79,10 +79,7 @@ def alone(target: Target) -> Target:
 
 def _kernels(kernel: Any, operands: Sequence[Any], results: Sequence[Any], context: Context, key: Any) -> list[Kernel]:
     if isinstance(kernel, Graph):                          # of several loops
-        graph = _with_own_outputs(kernel, len(results), context)
-        places: dict[Any, Place] = {p: Whole(o) for p, o in zip(graph.inputs, operands, strict=True)}
-        places |= {strip(o): Whole(r) for o, r in zip(graph.outputs, results, strict=True)}
-        return [together(_bound(_steps(graph, context, {})[0], places))]
+        return [together(_whole(_with_own_outputs(kernel, len(results), context), operands, results, context))]
     return [_loop(kernel, operands, results, context, key)]
 
 
@@ -146,6 +143,13 @@ def _bound(steps: Sequence[Kernel], places: dict[Any, Place]) -> list[Kernel]:
     return [placed(s, places, Iteration()) for s in steps]
 
 
+def _whole(graph: Graph, operands: Sequence[Any], results: Sequence[Any], context: Context) -> list[Kernel]:
+    """The kernels of a graph for one work-item, from all of the operands to all of the results."""
+    places: dict[Any, Place] = {p: Whole(o) for p, o in zip(graph.inputs, operands, strict=True)}
+    places |= {strip(o): Whole(r) for o, r in zip(graph.outputs, results, strict=True)}
+    return _bound(_steps(graph, context, {})[0], places)
+
+
 def _copies(x: Node, source: Place | None, place: Place, context: Context) -> list[Kernel]:
     """The kernel that copies a value from one place to another."""
     x = x if source is None else placeholder(x.aval, str(x.attrs.get("label", "")))
@@ -183,7 +187,7 @@ def lower_branch(group: Group, context: Context) -> list[Any]:
     if results is None:
         return []
     condition, *operands = [context.ref(strip(o)) for o in anchor.operands]
-    yes, no = (_branch(graph, operands, results, context) for graph in (fn.yes, fn.no))
+    yes, no = (_whole(_own(graph, len(results)), operands, results, context) for graph in (fn.yes, fn.no))
     merged = together([*yes, *no])
     flag = next((p for p in merged.parameters if p.ref == condition), None)
     if flag is None:
@@ -199,10 +203,3 @@ def lower_branch(group: Group, context: Context) -> list[Any]:
     body.items = [then, otherwise]
     return [replace(merged, body=body, note="a branch", flops=max(sum(k.flops for k in some) for some in (yes, no)),
                     bytes=max(sum(k.bytes for k in some) for some in (yes, no)))]
-
-
-def _branch(graph: Graph, operands: Sequence[Any], results: Sequence[Any], context: Context) -> list[Kernel]:
-    graph = _own(graph, len(results))
-    places: dict[Any, Place] = {p: Whole(o) for p, o in zip(graph.inputs, operands, strict=True)}
-    places |= {strip(o): Whole(r) for o, r in zip(graph.outputs, results, strict=True)}
-    return _bound(_steps(graph, context, {})[0], places)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Select, Splat, Zeros
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, clipped_at
+from tracegrad.codegen.kernel.statements import Access, Array, Block, clipped_at
 from tracegrad.codegen.kernel.vectors import ctype, lanes
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.support.dtypes import DType
@@ -40,22 +40,11 @@ class Blocks:
         return Splat(value, self.lanes) if self.lanes > 1 else value
 
     def let(self, name: str, value: Expression, changes: bool = False) -> Local:
-        local = Local(self.w.own(name), value.dtype, value.lanes)
-        self.w.define(local, value, const=not changes)
-        return local
+        return self.w.let(self.w.own(name), value, changes=changes)
 
     def values(self, name: str, of: Callable[[int], Expression], changes: bool = False) -> list[Local]:
         """A value of each column: a variable for each vector."""
         return [self.let(f"{name}{p}", of(p), changes) for p in range(self.vectors)]
-
-    def most(self, name: str, x: Index, most: int) -> Index:
-        """x, or `most` where it is more."""
-        if x.hi <= most:
-            return x
-        var = Var(self.w.own(name), most + 1)
-        self.w.add(Declare(var, f"const {self.w.index}", self.w.least(x, most), bound=Bound(self.w.at(x), ZERO, x, most)))
-        self.w.bind(var)
-        return var.index
 
     def left(self, name: str, x: Index, size: int) -> Index:
         """How many of `size` lines or columns there are, where x are left in all."""

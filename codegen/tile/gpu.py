@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Local, Operand
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Local, Operand, combined
 from tracegrad.codegen.kernel.expressions import Load as Read
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
 from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Declare, clipped_at
@@ -109,10 +109,8 @@ class Items:
     def test(self, tests: Sequence[Expression]) -> ExitStack:
         """`with`: only where all the tests hold; what depends on what they are about is computed in it."""
         inside = ExitStack()
-        if tests:
-            all_ = tests[0]
-            for more in tests[1:]:
-                all_ = Infix("&&", all_, more)
+        all_ = combined("&&", tests)
+        if all_ is not None:
             inside.enter_context(self.w.branch(all_))
             for var in all_.vars:
                 self.w.bind(var)

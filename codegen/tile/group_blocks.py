@@ -6,12 +6,12 @@ memory, in lines of four elements more than a multiple of 32 banks, so that vect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Load, Local, Select, Splat
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Load, Local, Select, Splat, combined
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
-from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare
+from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Buffer
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.support.dtypes import DType
@@ -42,9 +42,7 @@ class GroupBlocks:
         return Literal(x, self.dtype)
 
     def let(self, name: str, x: Expression, changes: bool = False) -> Local:
-        local = Local(self.w.own(name), x.dtype, x.lanes)
-        self.w.define(local, x, const=not changes)
-        return local
+        return self.w.let(self.w.own(name), x, changes=changes)
 
     def local(self, name: str, size: int) -> Array:
         """An array of the group's."""
@@ -76,16 +74,6 @@ class GroupBlocks:
         """Four elements of local memory."""
         return Load(Access(array, at, each=OTHERS), self.dtype, OTHERS)
 
-    def clipped(self, name: str, x: Index, size: int, base: Index = ZERO) -> Index:
-        """base + x, or the last of `size` where it is beyond."""
-        x = base + x
-        if x.hi < size:
-            return x
-        var = Var(self.w.own(name), size)
-        self.w.add(Declare(var, f"const {self.w.index}", self.w.least(x, size - 1), bound=Bound(self.w.at(x), ZERO, x, size - 1)))
-        self.w.bind(var)
-        return var.index
-
     @contextmanager
     def each(self, **counts: int) -> Iterator[list[Index]]:
         """Loops over an item's registers that are written out, or just a block where all have one iteration."""
@@ -112,7 +100,7 @@ class GroupBlocks:
     @contextmanager
     def only(self, *tests: Expression | None) -> Iterator[None]:
         """Where all of these hold that are tests at all."""
-        test = joined("&&", tests)
+        test = combined("&&", tests)
         with ExitStack() as inside:
             if test is not None:
                 inside.enter_context(self.w.branch(test))
@@ -149,7 +137,7 @@ class GroupBlocks:
             place = (head * total + bounded(first + line, 0, total)) * size + bounded(e, 0, size)
             x: Expression = Load(Access(source, place), self.dtype)
             x = x if factor is None else Infix("*", x, self.literal(factor))
-            test = joined("&&", tests)
+            test = combined("&&", tests)
             w.store(Access(to, line * self.pitch(size) + e), x if test is None else Select(test, x, self.literal(0.0)))
 
     def dots(self, name: str, own: Array, other: Array, size: int) -> Array:
@@ -215,11 +203,3 @@ class GroupBlocks:
         self.set(to, r, start)
         with self.each(n=self.X) as (n,):
             self.set(to, r, put(Load(Access(shares, self.line(r) * pitch + n), self.dtype), self.at(to, r)))
-
-
-def joined(sign: str, tests: Sequence[Expression | None]) -> Expression | None:
-    """Tests as one, if there are any."""
-    found: Expression | None = None
-    for test in tests:
-        found = test if found is None else found if test is None else Infix(sign, found, test)
-    return found

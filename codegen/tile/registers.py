@@ -62,9 +62,7 @@ def start_of(w: Writer, name: str, size: int, tile: int, number: Index, lanes: i
 
 def let(w: Writer, name: str, value: Expression, changes: bool = False) -> Local:
     """A variable with that value."""
-    local = Local(w.own(name), value.dtype, value.lanes)
-    w.define(local, value, const=not changes)
-    return local
+    return w.let(w.own(name), value, changes=changes)
 
 
 def write(to: Element, value: Expression) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from tracegrad.codegen.kernel.expressions import Array, Expression, Infix
+from tracegrad.codegen.kernel.expressions import Array, Expression, combined
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel
 from tracegrad.codegen.kernel.statements import Access
 from tracegrad.codegen.kernel.vectors import pieces
@@ -119,12 +119,10 @@ class Stored:
             x = self.tiles.at(axis, offset, at[self.numbered])
             indices.append(bounded(x, 0, axis.size) if axis is self.columns or axis.of is not None else x)
         found = self.store.sink(*indices)
-        if not found.tests:
+        test = combined("&&", found.tests)
+        if test is None:
             write(found, value)
             return
-        test, *more = found.tests
-        for other in more:
-            test = Infix("&&", test, other)
         with self.w.scope(), self.w.branch(test):
             self.tiles.bind_starts()
             write(found, value)

@@ -13,7 +13,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tracegrad.nn.hooks import RemovableHandle, around_backward
 from tracegrad.nn.parameter import Buffer, Parameter
-from tracegrad.nn.torch_methods import TorchMethods
+from tracegrad.nn.torch_methods import TorchMethods, empty_tables
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.tensor import Tensor, from_array
@@ -56,7 +56,7 @@ class Module(TorchMethods):
     _hooks: dict[str, dict[int, Any]]          # kind of hook -> what was registered, by the number of its handle
 
     def __init__(self) -> None:
-        vars(self).update(training=True, _parameters={}, _buffers={}, _modules={}, _not_saved=[], _hooks={})
+        vars(self).update(training=True, **empty_tables())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; called through `module(...)`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracegrad.errors import ArgumentError
 from tracegrad.support.modes import no_grad
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from tracegrad.nn.hooks import RemovableHandle
 
 M = TypeVar("M", bound="TorchMethods")
+
+
+def empty_tables() -> dict[str, Any]:
+    """What a module keeps its parts in, before it has any."""
+    return {"_parameters": {}, "_buffers": {}, "_modules": {}, "_not_saved": [], "_hooks": {}}
 
 
 class TorchMethods:
@@ -33,8 +38,6 @@ class TorchMethods:
         register_full_backward_hook: Callable[..., RemovableHandle]
         register_state_dict_post_hook: Callable[..., RemovableHandle]
         register_load_state_dict_pre_hook: Callable[..., RemovableHandle]
-
-    _STATE: ClassVar[dict[str, Any]] = {"_parameters": {}, "_buffers": {}, "_modules": {}, "_not_saved": [], "_hooks": {}}
 
     def cpu(self: M) -> M:
         """Move parameters and buffers to the CPU; returns self."""
@@ -100,4 +103,4 @@ class TorchMethods:
         """What pickle gives: attributes that it lacks are empty."""
         if not isinstance(state, dict):
             raise ArgumentError(f"__setstate__: expected a dict of attributes, got {type(state).__name__}")
-        vars(self).update({name: type(empty)() for name, empty in self._STATE.items() if name not in state} | state)
+        vars(self).update(empty_tables() | state)

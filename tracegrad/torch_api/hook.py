@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.abc
+import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -48,8 +49,8 @@ class Facade(ModuleType):
         return sorted({*vars(self), *(n for source in self._sources for n in dir(source))})
 
 
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds torch's modules, and makes their facades."""
+class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
+    """Finds torch's modules and its distribution, and makes the modules' facades."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname.partition(".")[0] != "torch":
@@ -62,6 +63,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         facade = Facade(spec.name)
         facade._sources = tuple(importlib.import_module(name) for name in modules.sources(spec.name))
         return facade
+
+    def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
+        return [requirements.Torch()] if getattr(context, "name", None) in (None, "torch") else []
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing: names are found when they are asked for."""
@@ -82,5 +86,4 @@ def install(device: str | None = None) -> None:
         raise TracegradError("as_torch: torch is imported already, and what has its classes would not fit; import tracegrad.as_torch first")
     sys.meta_path.insert(0, Finder())
     dtypes.add_properties()
-    requirements.answer()
     devices.use(device)

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 import tracegrad as tg
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.support import dtypes
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tensors.type_info import finfo as known_finfo
@@ -28,29 +29,19 @@ uint1 = uint2 = uint3 = uint4 = uint5 = uint6 = uint7 = None
 
 
 class _TypedTensor(type):
-    """The class of FloatTensor and its like: `isinstance` asks the dtype, a call makes a tensor."""
+    """The class of FloatTensor and its like: `isinstance` asks the dtype, a call is the function of that name."""
 
     dtype: Any
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, Tensor) and value.dtype == cls.dtype
 
-    def __call__(cls, *data: Any, **options: Any) -> Any:
-        if not data or all(isinstance(n, int) for n in data):
-            return tg.empty(*data or (0,), dtype=cls.dtype, **options)
-        return tg.tensor(*data, dtype=cls.dtype, **options)
+    def __call__(cls, *data: Any, device: Any = None) -> Any:
+        return PUBLIC[cls.__name__](*data, device=device)
 
 
-FloatTensor = _TypedTensor("FloatTensor", (), {"dtype": dtypes.float32})
-DoubleTensor = _TypedTensor("DoubleTensor", (), {"dtype": dtypes.float64})
-HalfTensor = _TypedTensor("HalfTensor", (), {"dtype": dtypes.float16})
-BFloat16Tensor = _TypedTensor("BFloat16Tensor", (), {"dtype": dtypes.bfloat16})
-LongTensor = _TypedTensor("LongTensor", (), {"dtype": dtypes.int64})
-IntTensor = _TypedTensor("IntTensor", (), {"dtype": dtypes.int32})
-ShortTensor = _TypedTensor("ShortTensor", (), {"dtype": dtypes.int16})
-CharTensor = _TypedTensor("CharTensor", (), {"dtype": dtypes.int8})
-ByteTensor = _TypedTensor("ByteTensor", (), {"dtype": dtypes.uint8})
-BoolTensor = _TypedTensor("BoolTensor", (), {"dtype": dtypes.bool_})
+_TYPED = {f"{name}Tensor": _TypedTensor(f"{name}Tensor", (), {"dtype": dtype}) for name, dtype in dtypes.OLDER.items()}
+globals().update(_TYPED)
 
 
 def compile(model: Any = None, **options: Any) -> Any:

@@ -1,10 +1,18 @@
-"""Decorators of torch's that tell its compilers something, which is not needed here."""
+"""Decorators and blocks of torch's that tell something which is not needed here."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 
 def unchanged(fn: Any = None, *_: Any, **__: Any) -> Any:
     """A decorator, with or without arguments, that gives the function as it is."""
     return fn if callable(fn) else unchanged
+
+
+class Unchanged(nullcontext[None]):
+    """A block in which nothing changes, whatever it is given."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()

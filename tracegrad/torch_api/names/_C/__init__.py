@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from enum import Enum, auto
 from typing import Any
 
@@ -10,6 +9,7 @@ from tracegrad.execute.devices import find_device
 from tracegrad.support.random_state import Generator
 from tracegrad.torch_api import devices
 from tracegrad.torch_api.devices import device
+from tracegrad.torch_api.names._markers import Unchanged
 
 __all__ = ["DispatchKey", "DispatchKeySet", "Generator", "Graph", "Node", "Value", "device"]
 
@@ -28,15 +28,8 @@ class DispatchKeySet(frozenset[Any]):
         return super().__new__(cls, keys)
 
 
-class _Unchanged(nullcontext[None]):
-    """A context in which nothing changes."""
-
-    def __init__(self, *_: Any) -> None:
-        super().__init__()
-
-
-_ExcludeDispatchKeyGuard = _IncludeDispatchKeyGuard = _AutoDispatchBelowAutograd = _DisableTorchDispatch = _Unchanged
-DisableTorchFunction = DisableTorchFunctionSubclass = _Unchanged
+_ExcludeDispatchKeyGuard = _IncludeDispatchKeyGuard = _AutoDispatchBelowAutograd = _DisableTorchDispatch = Unchanged
+DisableTorchFunction = DisableTorchFunctionSubclass = Unchanged
 
 
 class Graph:

@@ -1,9 +1,9 @@
-"""What transformers enters while it makes masks under vmap."""
+"""What transformers enters while it makes masks under vmap: `x[i]` takes tensors of vmap here."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from tracegrad.torch_api.names._markers import Unchanged
 
+__all__ = ["TransformGetItemToIndex"]
 
-class TransformGetItemToIndex(nullcontext[None]):
-    """Nothing: `x[i]` takes tensors of vmap here."""
+TransformGetItemToIndex = Unchanged

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 from tracegrad.errors import UnsupportedError
+from tracegrad.torch_api.names._markers import Unchanged
 
 
 class Node:
     """None is made here: `isinstance` says so."""
 
 
-class save_on_cpu(nullcontext[None]):
-    """Nothing changes: what a backward needs is computed again or stored as the plan decides, on the device."""
-
-    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
-        super().__init__()
+save_on_cpu = Unchanged               # what a backward needs is computed again or stored as the plan decides, on the device
 
 
 class saved_tensors_hooks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +10,7 @@ from tracegrad.errors import DeviceError
 from tracegrad.errors import OutOfMemoryError as OutOfMemoryError
 from tracegrad.execute.deferred import synchronize as wait
 from tracegrad.torch_api import devices
+from tracegrad.torch_api.names._markers import Unchanged
 
 
 def is_available() -> bool:
@@ -132,11 +132,5 @@ def current_stream(device: Any = None) -> Stream:
 default_stream = current_stream
 
 
-class StreamContext(nullcontext[None]):
-    """A context in which nothing changes: there is one queue, and one device."""
-
-    def __init__(self, *_: Any) -> None:
-        super().__init__()
-
-
+StreamContext = Unchanged             # there is one queue, and one device
 stream = device = StreamContext
