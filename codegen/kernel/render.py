@@ -63,6 +63,7 @@ from tracegrad.codegen.kernel.statements import (
     Loop,
     Raw,
     Repeat,
+    Report,
     Statement,
     Store,
     Update,
@@ -209,6 +210,10 @@ class Printer:
     def instruct(self, s: Instruct) -> str:
         given = [self.address(x) if isinstance(x, Access) else self.top(x) for x in s.given]
         return f"{used(s.of.name)}({', '.join(given)});"
+
+    def report(self, s: Report) -> str:
+        given = "".join([f"{self.operand(x)}, " for x in s.given])
+        return f"{used(s.function)}({given}{self.name(s.faults)} + {self.name(s.place)});"
 
     def head(self, block: Block) -> str:
         """The line that a block begins with."""
@@ -421,6 +426,7 @@ _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
     Allocate: lambda p, s: _allocate(p, s.array),
     Barrier: lambda p, s: "barrier(CLK_LOCAL_MEM_FENCE);",
     Instruct: lambda p, s: p.instruct(s),
+    Report: lambda p, s: p.report(s),
     Break: lambda p, s: "break;",
 }
 PLAIN = Printer(False)

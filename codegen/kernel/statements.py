@@ -35,8 +35,8 @@ from tracegrad.graph.ir import Node
 
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If",
-    "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Statement", "Store",
-    "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
+    "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Report", "Statement",
+    "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
 ]
 
 
@@ -197,6 +197,19 @@ class Instruct(Statement):
     def writes(self) -> tuple[Access, ...]:
         """The places that are written."""
         return tuple([x for x, wanted in zip(self.given, self.of.given, strict=True) if wanted.writes and isinstance(x, Access)])
+
+
+class Report(Statement):
+    """What is wrong with an index that was read, or with a matrix, noted in `faults` from `place` on by a function of ours."""
+
+    __slots__ = ("faults", "function", "given", "place")
+
+    def __init__(self, function: str, given: tuple[Expression, ...], faults: Buffer, place: Number, node: Node | None = None) -> None:
+        self.function, self.given, self.faults, self.place, self.node = function, given, faults, place, node
+
+    @property
+    def parts(self) -> Parts:
+        return (*self.given, self.place, self.faults)
 
 
 class Break(Statement):

@@ -39,6 +39,7 @@ from tracegrad.codegen.kernel.statements import (
     Pointer,
     Raw,
     Repeat,
+    Report,
     Statement,
     Store,
     Symbol,
@@ -330,6 +331,11 @@ class Writer:
         array = Array(base if reserved else self.unique(base), type_, size, shared)
         self.add(Allocate(array, node))
         return array
+
+    def report(self, function: str, given: tuple[Expression, ...], faults: Buffer, place: Number, node: Node | None = None,
+               depth: int | None = None) -> None:
+        """Note in `faults` what is wrong (see Report)."""
+        self.add(Report(function, given, faults, place, node), depth)
 
     def barrier(self) -> None:
         self.add(Barrier())
