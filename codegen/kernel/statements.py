@@ -1,7 +1,8 @@
 """What a kernel is made of: statements, and blocks of them. Start at `Block`.
 
 `Writer` makes them, `render` prints them, `verify` checks them, and passes over kernels look at them. What a statement computes is a tree
-of `expressions`; what it declares, reads and writes are objects. Only `Raw` is text, which says what it reads and writes.
+of `expressions`; what it declares, reads and writes are objects. Only `Raw` is text, which says what it reads and writes: what stands
+around the kernels that a plan puts into one.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from tracegrad.graph.ir import Node
 
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If",
-    "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Report", "Statement",
-    "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
+    "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Prefetch", "Raw", "Repeat", "Report",
+    "Statement", "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
 ]
 
 
@@ -210,6 +211,19 @@ class Report(Statement):
     @property
     def parts(self) -> Parts:
         return (*self.given, self.place, self.faults)
+
+
+class Prefetch(Statement):
+    """A hint that `at` of a buffer, which may be beyond its end, is read soon."""
+
+    __slots__ = ("at", "memory")
+
+    def __init__(self, memory: Buffer, at: Index, node: Node | None = None) -> None:
+        self.memory, self.at, self.node = memory, at, node
+
+    @property
+    def parts(self) -> Parts:
+        return (self.memory, self.at)
 
 
 class Break(Statement):

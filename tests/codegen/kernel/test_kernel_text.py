@@ -1,6 +1,6 @@
 """Nobody reads the text of generated kernels: what is known of one its objects say. And what they say of text is true.
 
-A generator that writes lines (`Raw`, `Text`) says what it reads, calls its variables and computes with. Tests may read C: here it is
+Text that a plan puts around kernels (`Raw`) says what it reads and calls its variables. Tests may read C: here it is
 compared with that.
 """
 
