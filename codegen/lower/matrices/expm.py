@@ -35,7 +35,7 @@ def exponential(k: Matrices, a: list[Numbers]) -> None:
         return [k.array(f"{base}{'_e' * dual}", n, n, k.parts) for dual in range(len(a))]
 
     halvings = _halved(k, a)
-    b, c, d, x, y = map(arrays, "bcdxy")
+    b, c, d, x, y = map(arrays, ("square", "cube", "fourth", "x", "y"))
     powers = [a, b, c, d]
 
     def terms(dual: int, lowest: int, r: Index, column: Index) -> list[Value]:

@@ -48,7 +48,7 @@ def test_what_reads_beyond_a_matrix_is_not_compiled(monkeypatch: pytest.MonkeyPa
             total += a[i, i]
         k.store_number(0, total)
 
-    with pytest.raises(CompilerBug, match=r"elements 0\.\.12 of a1 are read, of 9 that it has"):
+    with pytest.raises(CompilerBug, match=r"elements 0\.\.12 of a1? are read, of 9 that it has"):
         instead_of_det(monkeypatch, trace, np.zeros((5, 3, 3)))
 
 
