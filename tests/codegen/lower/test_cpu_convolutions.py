@@ -135,9 +135,10 @@ def test_kernels_are_statements_that_are_proved(kind: str, monkeypatch: pytest.M
     assert moved >= 3
 
 
-def test_a_unit_that_begins_at_a_number_is_read_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("columns", [16, 6])
+def test_a_unit_that_begins_at_a_number_is_read_there(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of 16 pixels are one vector each: their column is 0, of which only the store makes a variable, for its lanes."""
-    found = kernels(monkeypatch, GRADIENTS["forward"], np.zeros((2, 3, 16, 16), np.float32), np.zeros((8, 3, 3, 3), np.float32))
+    found = kernels(monkeypatch, GRADIENTS["forward"], np.zeros((2, 3, 4, columns), np.float32), np.zeros((8, 3, 3, 3), np.float32))
     for kernel in found:
         verify_kernel(kernel)
         found_in = list(statements_in(kernel.body))
