@@ -150,16 +150,13 @@ class _Tiles:
         for offset in range(size):
             self.begin(axis, offset, str(offset) if size > 1 else "")
 
-    def begin(self, axis: Axis, offset: int | Index, ending: str = "", stored: bool = False) -> None:
-        """Declare where the tiles begin that are numbered along `axis`, of the one `offset` behind the first.
-
-        stored: at a variable, as lanes go along one there; what is read may be at a number.
-        """
+    def begin(self, axis: Axis, offset: int | Index, ending: str = "") -> None:
+        """Declare where the tiles begin that are numbered along `axis`, of the one `offset` behind the first."""
         for a in self.numbered:
             if a.of is not None and a.of[0] is axis:
                 number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, registers_of(a))
                 self.numbers[numbered(a, offset)] = number
-                lanes = 1 if a.apart or not (stored or number.terms) else a.lanes
+                lanes = 1 if a.apart else a.lanes
                 self.starts[numbered(a, offset)] = start_of(self.w, a.name + ending, a.size, registers_of(a), number, lanes)
 
     def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index:

@@ -49,8 +49,6 @@ def offsets_of(axis: Axis) -> list[int]:
 def start_of(w: Writer, name: str, size: int, tile: int, number: Index, lanes: int = 1) -> Index:
     """Where tile number `number` of an axis begins: the last one early, where they do not fit. That of vectors is a variable always."""
     right, most = number * tile, max(0, size - tile)
-    if lanes == 1 and not right.terms:
-        return constant(min(right.constant, most))
     if (size % tile == 0 or size < tile) and lanes == 1:
         return w.indexed(name, right)
     var = Var(w.own(name), most + lanes)

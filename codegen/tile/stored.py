@@ -22,7 +22,7 @@ class Tiles(Protocol):
 
     w: Writer
 
-    def begin(self, axis: Axis, offset: int | Index, ending: str = "", stored: bool = False) -> None: ...
+    def begin(self, axis: Axis, offset: int | Index, ending: str = "") -> None: ...
 
     def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index: ...
 
@@ -57,8 +57,8 @@ class Stored:
         inner = [axis for axis in self.outer if axis is not self.numbered]
         size, over = registers_of(self.columns), early_by(self.columns)
         for number in self.each(self.numbered, ranges):
-            if self.numbered is not None and (number.terms or not self.tiles.at(self.columns, 0, number).vars):
-                self.tiles.begin(self.numbered, number, stored=True)
+            if number.terms and self.numbered is not None:
+                self.tiles.begin(self.numbered, number)
             if over:
                 with self.tiles.only(self.columns, False, number):
                     self.rows(ranges, inner, {self.numbered: number}, range(size))

@@ -12,7 +12,7 @@ import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tests.helpers.plan_audit import planned
-from tracegrad.codegen.kernel.expressions import At, Buffer, Load
+from tracegrad.codegen.kernel.expressions import Buffer, Load
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import Declare, Raw, Store, statements_in
 from tracegrad.codegen.kernel.verify import verify_kernel
@@ -133,18 +133,6 @@ def test_kernels_are_statements_that_are_proved(kind: str, monkeypatch: pytest.M
                     verify_kernel(kernel)
                 where.at, moved = before, moved + 1
     assert moved >= 3
-
-
-@pytest.mark.parametrize("columns", [16, 6])
-def test_a_unit_that_begins_at_a_number_is_read_there(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of 16 pixels are one vector each: their column is 0, of which only the store makes a variable, for its lanes."""
-    found = kernels(monkeypatch, GRADIENTS["forward"], np.zeros((2, 3, 4, columns), np.float32), np.zeros((8, 3, 3, 3), np.float32))
-    for kernel in found:
-        verify_kernel(kernel)
-        found_in = list(statements_in(kernel.body))
-        said = [s.symbol for s in found_in if isinstance(s, Declare) and isinstance(s.value, At) and not s.value.index.terms]
-        stored = [s.access.at.vars for s in found_in if isinstance(s, Store) and s.access.at is not None]
-        assert all(any(var in vars for vars in stored) for var in said)
 
 
 def test_sums_over_all_pixels_keep_their_digits() -> None:
