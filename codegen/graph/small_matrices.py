@@ -1,9 +1,9 @@
 """Factorisations of many small matrices, for kernels: the pass that takes them from the host. Start at `in_kernels`.
 
 Which way an operation goes depends on its shapes and the device alone (`reason`), never on time. What is left is LAPACK's, a host step.
-`lower/matrices/small_matrices.py` writes the kernels. Those are of real numbers: complex matrices are computed of their real and imaginary
-parts (`InParts`, lower/matrices/complex_matrices.py), with complex arithmetic. (Real systems twice as large, [[x, -y], [y, x]] for each
-number, take two to three times as long.) What is made of decompositions is composed of them: matrix_functions.py.
+`lower/matrices/small_matrices.py` writes the kernels. Complex matrices are computed of their real and imaginary parts (`InParts`) by the
+same algorithms. (Real systems twice as large, [[x, -y], [y, x]] for each number, take two to three times as long.) What is made of
+decompositions is composed of them: matrix_functions.py.
 """
 
 from __future__ import annotations

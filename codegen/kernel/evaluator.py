@@ -41,9 +41,7 @@ from tracegrad.codegen.kernel.guards import Guards, branches, needed, reduced_in
 from tracegrad.codegen.kernel.index import Index, Var, ravel, strides, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
 from tracegrad.codegen.kernel.lanes import is_name
-from tracegrad.codegen.kernel.markup import used
 from tracegrad.codegen.kernel.spelling import spelling
-from tracegrad.codegen.kernel.statements import Parts
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.kernel.writer import ROUNDING, Writer
@@ -120,8 +118,11 @@ class Evaluator(Elements):
             ref = self.scalars[node]
             held = register_dtype(ref.dtype)
             number = node
-            while number.fn.name == "cast":
-                number = number.operands[0]
+            while self.writer.base(number) == number.fn.name:            # nobody named it: after what the host makes it of
+                made_of = [o for o in number.operands if o in self.scalars]
+                if len(made_of) != 1:
+                    break
+                number, = made_of
             given = self.writer.scalar(replace(ref, dtype=held), self.writer.base(number), held)
             self.put(node, flat, given if given.dtype == node.dtype else Held(given, node.dtype), guards)
             return []
@@ -261,16 +262,14 @@ class Evaluator(Elements):
         if condition is not None:                            # elsewhere the value may be anything
             x = self.select(node, condition, x, high)
         w = self.writer
-        macro, given, depth = "IN_RANGE", "", w.depth_of(x.vars)
-        parts: Parts = (x,)
+        function, depth = "IN_RANGE", w.depth_of(x.vars)
+        outside: list[Expression] = []
         if x.lanes > 1:
-            macro = f"IN_RANGE{x.lanes}"
-            outside = w.declare("outside", Infix("|", Infix("<", x, low), Infix(">", x, high)), node, depth)
-            given, parts = f"{outside}, ", (x, outside)
+            function = f"IN_RANGE{x.lanes}"
+            outside = [w.declare("outside", Infix("|", Infix("<", x, low), Infix(">", x, high)), node, depth)]
         ignore = high if check.ignore is None else Literal(check.ignore, x.dtype)
         faults, place = w.buffer(FAULTS, "faults", FAULTS.dtype, "inout"), w.scalar(self.fault(node), "fault", int32)
-        text = f"{used(macro)}({given}{w.shown(x)}, {low}, {high}, {ignore}, {faults} + {place});"
-        w.raw(text, node, (*parts, place), writes=(faults,), depth=depth)
+        w.report(function, (*outside, x, low, high, ignore), faults, place, node, depth)
 
     # -- positions, movement
 

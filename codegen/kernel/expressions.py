@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.codegen.kernel.index import Index, Var, constant
-from tracegrad.codegen.kernel.markup import marked, marked_in
+from tracegrad.codegen.kernel.markup import marked
 from tracegrad.codegen.kernel.types import lanes_of, register_dtype, register_type
 from tracegrad.support import plan
 from tracegrad.support.dtypes import OPENCL, DType, bool_, int32, int64, is_half
@@ -133,11 +133,6 @@ class Expression:
 
     def __hash__(self) -> int:
         return hash(self.key)
-
-    @property
-    def text(self) -> str:
-        """It as an operand of an expression that is text (see `statements.Raw`)."""
-        return str(self.shown(self))
 
     def __str__(self) -> str:
         return str(self.shown(self))
@@ -563,26 +558,6 @@ class Call(_Of):
         return self.name, self.parts
 
 
-class Verbatim(Expression):
-    """C text of another generator, and what it reads."""
-
-    __slots__ = ("c", "reads")
-
-    def __init__(self, c: str, dtype: DType, lanes: int = 1, reads: tuple[Part, ...] = ()) -> None:
-        vars: frozenset[Any] = frozenset()
-        for part in reads:
-            if isinstance(part, Var):
-                vars |= {part}
-            elif isinstance(part, (Expression, Index)):
-                vars |= part.vars
-        super().__init__(dtype, lanes, 4 * (dtype.kind == "b" and lanes > 1), vars)
-        self.c, self.reads = marked_in(c, names_of(reads)), reads
-
-    @property
-    def key(self) -> Any:
-        return self.c
-
-
 _BOOL = np.dtype(bool)
 _DTYPES = {type_: dtype for dtype, type_ in OPENCL.items() if dtype != _BOOL}
 Parameter = Buffer | Number
@@ -636,8 +611,8 @@ def names_of(parts: Iterable[Part]) -> set[str]:
         else:
             found |= {v.name for v in part.vars}
             for x in nodes(part):
-                if isinstance(x, (Load, Verbatim)):
-                    found |= names_of((x.access,) if isinstance(x, Load) else x.reads)
+                if isinstance(x, Load):
+                    found |= names_of((x.access,))
                 elif isinstance(x, Number):
                     found.add(x.name)
                 elif isinstance(x, Address):

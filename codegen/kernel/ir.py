@@ -88,9 +88,8 @@ class Kernel:
     slow: int = 0                           # ns of a core for what flops and bytes do not tell: branches that go by values, scalars
     wide: int = 110                         # how long the line of the parameters may become
     clang: bool = False                     # whether it may be printed with clang's builtins
-    # Of text in it that nobody looks into: what that may call its variables, and their dtypes and lanes.
+    # What text in it that nobody looks into calls its variables.
     reserved: Callable[[str], bool] = frozenset[str]().__contains__
-    held: frozenset[tuple[np.dtype[Any], int]] = frozenset()
     numbers: tuple[int, ...] | None = None  # in place of those that may be offsets (see markup) in the body, in order
 
     @property
@@ -140,7 +139,7 @@ class Kernel:
                     todo.append(item)
                 elif parts := item.parts:
                     found |= types_of(parts)
-        return self.held | found
+        return frozenset(found)
 
     @cached_property
     def lines(self) -> list[str]:

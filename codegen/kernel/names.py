@@ -88,22 +88,12 @@ SERIAL = frozenset("""
     column_part column_first column_last result_part result_first result_last
 """.split())  # noqa: SIM905 - as above
 
-# Beside these: the kernels of work-groups (lower/workgroup.py), and of small matrices (lower/matrices/small_matrices.py).
+# Beside these: the kernels of work-groups (lower/workgroup.py).
 WORK_GROUPS = frozenset("""
     item best line lane tile bits scratch share turn first stop carry carried total all place e other mine half_size better bit digit count
     counts rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to
     shift found low_end high_end skipped before to of_tile carry_low carried_low
 """.split())  # noqa: SIM905 - as above
-SMALL_MATRICES = frozenset("""
-    i j c e r x y size best pivot larger here row factor matrix next_matrix info flat mine other alpha beta norm logarithm determinant sign
-    safe first last p q sweep off open tangent twist cosine sine whole f u v square turn rest
-""".split())  # noqa: SIM905 - as above
-
-_NUMBERS = ("x", "y", "e", "f", "p", "q", "s", "u", "rest", "phase", "x0", "x1", "x2", "y0", "y1", "y2", "u0", "u1", "u2", "v1", "v2")
-EIGENVALUES = frozenset([*_NUMBERS, *(f"{name}_i" for name in _NUMBERS)]) | frozenset("""
-    tau far found high low small large tiny beside count odd start stop back edge inside end k root least most
-""".split())  # noqa: SIM905 - as above
-
 
 # What rows and transposed reads on GPUs call their own (lower/rows/rows_gpu.py, lower/rows/tiles_gpu.py).
 ROWS_ON_GPU = frozenset(("line", "lane", "turn", "other", "half_size"))

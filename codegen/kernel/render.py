@@ -44,7 +44,6 @@ from tracegrad.codegen.kernel.expressions import (
     Steps,
     Turned,
     Vector,
-    Verbatim,
     Zeros,
     Zip,
 )
@@ -61,8 +60,10 @@ from tracegrad.codegen.kernel.statements import (
     Instruct,
     Item,
     Loop,
+    Prefetch,
     Raw,
     Repeat,
+    Report,
     Statement,
     Store,
     Update,
@@ -209,6 +210,10 @@ class Printer:
     def instruct(self, s: Instruct) -> str:
         given = [self.address(x) if isinstance(x, Access) else self.top(x) for x in s.given]
         return f"{used(s.of.name)}({', '.join(given)});"
+
+    def report(self, s: Report) -> str:
+        given = "".join([f"{self.operand(x)}, " for x in s.given])
+        return f"{used(s.function)}({given}{self.name(s.faults)} + {self.name(s.place)});"
 
     def head(self, block: Block) -> str:
         """The line that a block begins with."""
@@ -394,10 +399,6 @@ def _call(p: Printer, x: Call) -> tuple[str, int]:
     return f"{x.name}({', '.join(map(p.top, x.parts))})", _ATOM
 
 
-def _verbatim(p: Printer, x: Verbatim) -> tuple[str, int]:
-    return x.c, _ATOM
-
-
 def _allocate(p: Printer, x: Array) -> str:
     aligned = f" __attribute__((aligned({x.aligned})))" if x.aligned else ""
     sizes = f"[{x.size // x.row}][{x.row}]" if x.row else f"[{x.size}]"
@@ -408,7 +409,7 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Pointer: _symbol, Address: _address,
     Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
-    Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim, Zip: _zip, Joined: _joined,
+    Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Zip: _zip, Joined: _joined,
     Every: _every, Turned: _turned,
 }
 _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
@@ -421,6 +422,8 @@ _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
     Allocate: lambda p, s: _allocate(p, s.array),
     Barrier: lambda p, s: "barrier(CLK_LOCAL_MEM_FENCE);",
     Instruct: lambda p, s: p.instruct(s),
+    Report: lambda p, s: p.report(s),
+    Prefetch: lambda p, s: f"{used('PREFETCH')}({p.address(Access(s.memory, s.at))});",
     Break: lambda p, s: "break;",
 }
 PLAIN = Printer(False)

@@ -1,7 +1,8 @@
 """What a kernel is made of: statements, and blocks of them. Start at `Block`.
 
 `Writer` makes them, `render` prints them, `verify` checks them, and passes over kernels look at them. What a statement computes is a tree
-of `expressions`; what it declares, reads and writes are objects. Only `Raw` is text, which says what it reads and writes.
+of `expressions`; what it declares, reads and writes are objects. Only `Raw` is text, which says what it reads and writes: what stands
+around the kernels that a plan puts into one.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from tracegrad.graph.ir import Node
 
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If",
-    "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Statement", "Store",
-    "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
+    "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Prefetch", "Raw", "Repeat", "Report",
+    "Statement", "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
 ]
 
 
@@ -197,6 +198,32 @@ class Instruct(Statement):
     def writes(self) -> tuple[Access, ...]:
         """The places that are written."""
         return tuple([x for x, wanted in zip(self.given, self.of.given, strict=True) if wanted.writes and isinstance(x, Access)])
+
+
+class Report(Statement):
+    """What is wrong with an index that was read, or with a matrix, noted in `faults` from `place` on by a function of ours."""
+
+    __slots__ = ("faults", "function", "given", "place")
+
+    def __init__(self, function: str, given: tuple[Expression, ...], faults: Buffer, place: Number, node: Node | None = None) -> None:
+        self.function, self.given, self.faults, self.place, self.node = function, given, faults, place, node
+
+    @property
+    def parts(self) -> Parts:
+        return (*self.given, self.place, self.faults)
+
+
+class Prefetch(Statement):
+    """A hint that `at` of a buffer, which may be beyond its end, is read soon."""
+
+    __slots__ = ("at", "memory")
+
+    def __init__(self, memory: Buffer, at: Index, node: Node | None = None) -> None:
+        self.memory, self.at, self.node = memory, at, node
+
+    @property
+    def parts(self) -> Parts:
+        return (self.memory, self.at)
 
 
 class Break(Statement):

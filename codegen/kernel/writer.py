@@ -8,16 +8,16 @@ that node's line of the user's program beside it, wherever the line changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Held, Infix, Op, Operand, Select, names_of, value
+from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Held, Infix, Op, Operand, Select, value
 from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
-from tracegrad.codegen.kernel.markup import names_in, plain
+from tracegrad.codegen.kernel.markup import names_in
 from tracegrad.codegen.kernel.names import means_something, possible
-from tracegrad.codegen.kernel.render import Printer, lines
+from tracegrad.codegen.kernel.render import lines
 from tracegrad.codegen.kernel.statements import (
     Access,
     Allocate,
@@ -35,13 +35,12 @@ from tracegrad.codegen.kernel.statements import (
     Local,
     Loop,
     Number,
-    Parts,
     Pointer,
-    Raw,
+    Prefetch,
     Repeat,
+    Report,
     Statement,
     Store,
-    Symbol,
     Update,
     bound,
     statements_in,
@@ -79,8 +78,6 @@ class Writer:
         self.held: frozenset[str] = frozenset()              # what the buffers are called
         self._counts: dict[str, int] = {}
         self.reserved: Callable[[str], bool] = lambda name: False      # names that another generator uses in the same kernel
-        self.text_names: set[str] = set()                    # what text in it calls its variables,
-        self.text_types: set[tuple[DType, int]] = set()      # and their dtypes and lanes
         self.statements = 0
         self.doubtful: list[Var | Local] = []                # indices that were computed, and that perhaps nothing reads in the end
 
@@ -103,9 +100,8 @@ class Writer:
         return stem
 
     def reserve(self, names: Set[str]) -> None:
-        """What text in this kernel calls its variables: nothing else is called so."""
+        """What a generator calls its variables without asking: nothing else is called so."""
         self.used |= names
-        self.text_names |= names
 
     def own(self, base: str) -> str:
         """A name for a variable of the kernel's own, which may be one that no user's variable has: i, row."""
@@ -331,23 +327,21 @@ class Writer:
         self.add(Allocate(array, node))
         return array
 
+    def report(self, function: str, given: tuple[Expression, ...], faults: Buffer, place: Number, node: Node | None = None,
+               depth: int | None = None) -> None:
+        """Note in `faults` what is wrong (see Report)."""
+        self.add(Report(function, given, faults, place, node), depth)
+
+    def prefetch(self, memory: Buffer, at: Index, node: Node | None = None) -> None:
+        """Ask for what is there, which is read soon (see Prefetch)."""
+        self.add(Prefetch(memory, at, node))
+
     def barrier(self) -> None:
         self.add(Barrier())
 
     def leave(self) -> None:
         """Leave the innermost loop."""
         self.add(Break())
-
-    def raw(self, text: str, node: Node | None = None, parts: Parts = (), defines: tuple[Symbol, ...] = (),
-            writes: tuple[Symbol | Access, ...] = (), depth: int | None = None) -> None:
-        """C text that nobody looks into."""
-        self.add(Raw(text, node, parts, defines, writes), depth)
-
-    def text(self, lines: Sequence[str], node: Node | None = None, parts: Parts = (), writes: tuple[Symbol | Access, ...] = ()) -> None:
-        """Lines of C that nobody looks into, which belong together."""
-        names = names_of((*parts, *writes))
-        for number, line in enumerate(lines):
-            self.add(Raw(line, node, () if number else parts, (), () if number else writes, names=names))
 
     @contextmanager
     def block(self, block: Block) -> Iterator[Block]:
@@ -387,10 +381,6 @@ class Writer:
             with self.branch(Infix("<", item, half_size)):
                 yield half_size.index
             self.barrier()
-
-    def shown(self, x: Expression) -> str:
-        """An expression as a part of text that nobody looks into."""
-        return plain(Printer(self.target.clang_builtins).operand(x))
 
     def helper(self, names: frozenset[str]) -> None:
         self.helpers |= names

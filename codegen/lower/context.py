@@ -149,8 +149,7 @@ class Context:
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
                       helpers=frozenset(writer.helpers), why=group.why, group=local_size if required else None,
-                      clang=writer.target.clang_builtins, reserved=frozenset(writer.text_names).__contains__,
-                      held=frozenset(writer.text_types))
+                      clang=writer.target.clang_builtins)
 
 
 def traffic(group: Group) -> int:

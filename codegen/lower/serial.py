@@ -6,9 +6,10 @@ so results are deterministic. A target differs in how many parts there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,12 +35,17 @@ def parts(context: Context) -> int:
 
 
 class KernelBuilder:
-    """A kernel, while it is written, whose work-items own parts of the result; `node` is what it computes."""
+    """A kernel, while it is written, whose work-items own parts of the result; `node` is what it computes.
+
+    names: what it calls variables without asking the writer.
+    """
+
+    names: ClassVar[Set[str]] = SERIAL
 
     def __init__(self, group: Group, context: Context) -> None:
         self.group, self.context, self.node = group, context, group.anchor
         self.writer: Writer = context.writer(group)
-        self.writer.reserve(SERIAL)
+        self.writer.reserve(self.names)
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.sizes: list[int] = []
         self.local: list[int] = []                               # of a work-group, on a GPU

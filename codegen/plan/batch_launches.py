@@ -197,8 +197,7 @@ def together(parts: Sequence[Kernel]) -> Kernel:
     sizes = (1,) * max(len(k.global_size) for k in parts)
     return Kernel(main.entry, tuple(merged), body, sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
                   f"{len(parts)} small kernels in one launch{': ' * bool(notes)}{notes}", frozenset().union(*(k.helpers for k in parts)),
-                  **_of_all(parts), group=sizes, wide=0, clang=main.clang, reserved=any_of([k.reserved for k in parts]),
-                  held=frozenset().union(*(k.held for k in parts)))
+                  **_of_all(parts), group=sizes, wide=0, clang=main.clang, reserved=any_of([k.reserved for k in parts]))
 
 
 def any_of(conditions: Sequence[Callable[[str], bool]]) -> Callable[[str], bool]:

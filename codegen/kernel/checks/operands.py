@@ -23,9 +23,7 @@ from tracegrad.codegen.kernel.expressions import (
     Spread,
     Turned,
     Vector,
-    Verbatim,
     Zip,
-    nodes,
 )
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.statements import Access, Array, Buffer, Local, Part, Store
@@ -53,8 +51,7 @@ class Operands(Races):
 
     def differs(self, part: Part) -> bool:
         if isinstance(part, Expression):
-            return not part.vars.isdisjoint(self.divergent) or any(
-                self.differs(p) for x in nodes(part) if isinstance(x, Verbatim) for p in x.reads)
+            return not part.vars.isdisjoint(self.divergent)
         if isinstance(part, Access):
             return part.at is None or self.differs(part.at)
         if isinstance(part, Index):
@@ -81,8 +78,6 @@ class Operands(Races):
                 self.use(var)
         elif isinstance(x, Load):
             self.access(x.access, False)
-        elif isinstance(x, Verbatim):
-            self.read(x.reads)
         if x.lanes > 1:
             self.vector(x)
         elif not isinstance(x, (Vector, Lanes)) and any(part.lanes > 1 for part in x.operands):

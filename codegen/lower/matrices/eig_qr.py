@@ -5,20 +5,19 @@ As LAPACK's geev: balanced (`_taken_out`, `_balanced`), brought to Hessenberg's 
 transformation", 1961; G. Golub, C. Van Loan, "Matrix computations", 7.5). Each matrix of a vector steps through a window of its own, from
 `low` to `high`, and what is done to the others there is 1 times themselves. So what a matrix gives does not depend on its neighbours.
 
-A number is a list of its parts, one or two: the imaginary part of x is called x_i. Reflections are 1 - tau v v^H with a real tau, v[0] = 1.
+Reflections are 1 - tau v v^H with a real tau, v[0] = 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Array
-from tracegrad.codegen.kernel.names import EIGENVALUES
-from tracegrad.codegen.kernel.vectors import LANES
-from tracegrad.codegen.lower.matrices.jacobi import scaled, squares
+from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.lower.matrices.jacobi import scaled
+from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, pair, squares, sum_of
 from tracegrad.ops.linalg.eigen import NEARLY_LARGEST
 
 if TYPE_CHECKING:
@@ -26,569 +25,420 @@ if TYPE_CHECKING:
 
 _STEPS = 30                         # at most, for each eigenvalue: 2 to 3 are usual
 _EXCEPTIONAL = 10                   # so many without an eigenvalue, and another shift is taken
-_BALANCING = 20                     # turns at most: 2 to 4 are usual
+_BALANCING = 20                     # iterations at most: 2 to 4 are usual
 _LARGE = 1024.0                     # components of a vector are made smaller from there on
-Number = list[str]
 
 
 def eig(k: Matrices) -> None:
     """a becomes triangular, `vectors` what it is turned by, and then the eigenvectors (columns)."""
-    n, wanted = k.n, any(r is not None for r in k.results[2:])
-    k.writer.reserve(EIGENVALUES)
-    a, info = [k.load(part, f"a{'_i' * part}") for part in range(len(k.node.operands))], k.note()
-    scale = scaled(k, a, f"for (int r = 0; r < {n}; r++)", f"for (int c = 0; c < {n}; c++)", f"r * {n} + c")
-    vectors = [k.empty(f"vectors{'_i' * part}", n, n, not part) for part in range(len(a))] if wanted else []
+    n, wanted, real = k.n, k.wanted(1), k.parts == 1
+    a = k.load(0, "a")
+    k.note()
+    scale = scaled(k, a, lambda: k.pairs(n, n))
+    vectors = k.unit("vectors", n, n, k.parts) if wanted else None
     if n > 1:
-        window = _window(k)
+        window = _Window(k)
         for rows in (True, False):
-            _taken_out(k, a, vectors[:1], window, rows)                 # as yet they are real
-        _balanced(k, a, vectors[:1], window)
+            _taken_out(k, a, vectors, window, rows)
+        _balanced(k, a, vectors, window)
         _hessenberg(k, a, vectors)
         _steps(k, a, vectors, window)
-    k.info = info
     k.report()
-    values, real = [k.array(name, n) for name in _named("values", 2)], len(a) == 1
+    values = k.array("values", n, parts=2)
     if real:
-        if wanted:
-            a, vectors = ([x, k.empty(f"{base}_i", n, n)] for x, base in ((a[0], "a"), (vectors[0], "vectors")))
-        _pairs(k, a[0], a[1] if wanted else None, values, vectors)
+        if vectors:
+            a, vectors = (Numbers(k, [*x.arrays, *k.zeros(f"{base}_i", n, n).arrays], k.dtype, n, n * n)
+                          for x, base in ((a, "a"), (vectors, "vectors")))
+        _pairs(k, a, values, vectors)
     else:
-        k.lines(values[0], [
-            f"for (int j = 0; j < {n}; j++) {{",
-            *_indented(_set(_number(values, "j"), _number(a, f"j * {n} + j"))),
-            "}",
-        ], values[1], *a)
-    if wanted:
+        for j in k.range("j", n):
+            values[j] = a[j, j]
+    if vectors:
         _vectors(k, a, values, vectors, real)
-    for part, value in enumerate(values):
-        k.lines(value, [f"for (int j = 0; j < {n}; j++)", f"  {value}[j] *= {scale}[0];"], scale)
-        k.store(part, value)
-    for part, x in enumerate(vectors):
-        k.store(2 + part, x)
-
-
-# ------------------------------------------------------------------------------------------------------------------- text
-
-
-def _number(arrays: list[Array], at: str) -> Number:
-    return [f"{x}[{at}]" for x in arrays]
-
-
-def _named(name: str, parts: int) -> Number:
-    return [name, f"{name}_i"][:parts]
-
-
-def _times(x: Number, y: Number, conjugate: bool = False) -> Number:
-    """The product x y, or conj(x) y."""
-    if len(x) == 1:
-        return [f"{x[0]} * {y[0]}"]
-    minus, plus = "+-" if conjugate else "-+"
-    return [f"{x[0]} * {y[0]} {minus} {x[1]} * {y[1]}", f"{x[0]} * {y[1]} {plus} {x[1]} * {y[0]}"]
-
-
-def _let(k: Matrices, name: str, value: Number, changes: bool = False) -> str:
-    """A declaration of the parts."""
-    return f"{'' if changes else 'const '}{k.type} {', '.join(f'{x} = {v}' for x, v in zip(_named(name, len(value)), value, strict=True))};"
-
-
-def _set(x: Number, value: Number, operator: str = "=") -> list[str]:
-    return [f"{part} {operator} {v};" for part, v in zip(x, value, strict=True)]
-
-
-def _size(k: Matrices, x: Number) -> str:
-    return " + ".join(k.call(f"fabs({part})") for part in x)
-
-
-def _chosen(test: str, x: Number, y: Number) -> Number:
-    return [f"{test} ? {a} : {b}" for a, b in zip(x, y, strict=True)]
-
-
-def _indented(lines: list[str], levels: int = 1) -> list[str]:
-    return ["  " * levels + line for line in lines]
-
-
-def _reflected(k: Matrices, loop: str, arrays: list[Array], places: list[str], v: list[Number], right: bool) -> list[str]:
-    """A loop over numbers at places that reflects them: H x, or, `right`, x H. v: H's vector from its second number on."""
-    if not arrays:
-        return []
-    x, rest = [_number(arrays, place) for place in places], _named("rest", len(arrays))
-    terms = [x[0], *(_times(f, y, not right) for f, y in zip(v, x[1:], strict=True))]
-    return [
-        f"{loop} {{",
-        "  " + _let(k, "rest", [f"tau * ({' + '.join(of_part)})" for of_part in zip(*terms, strict=True)]),
-        *_indented(_set(x[0], rest, "-=")),
-        *(line for f, y in zip(v, x[1:], strict=True) for line in _indented(_set(y, _times(f, rest, right), "-="))),
-        "}",
-    ]
+    for j in k.range("j", n):
+        values[j] *= scale
+    k.store(0, values)
+    k.store(1, vectors)
 
 
 # ------------------------------------------------------------------------------------------------------------------- steps
 
 
-def _window(k: Matrices) -> Array:
+class _Window:
     """The first and the last of the rows and columns that `_taken_out` leaves."""
-    window = k.array("window", 2, True)
-    k.lines(window, [f"{window}[0] = {k.whole('0')};", f"{window}[1] = {k.whole(str(k.n - 1))};"])
-    return window
+
+    def __init__(self, k: Matrices) -> None:
+        self.first, self.last = k.variable("window_first", k.whole(0)), k.variable("window_last", k.whole(k.n - 1))
+
+    def has(self, index: Index) -> Value:
+        return (self.first <= index) & (self.last >= index)
 
 
-def _inside(k: Matrices, window: Array, index: str) -> str:
-    return f"({window}[0] <= {k.whole(index)}) & ({window}[1] >= {k.whole(index)})"
-
-
-def _taken_out(k: Matrices, a: list[Array], vectors: list[Array], window: Array, rows: bool) -> None:
+def _taken_out(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window, rows: bool) -> None:
     """Rows that have nothing but their diagonal go last, or such columns first, one after the other: their eigenvalues are known.
 
-    `vectors` takes the same steps.
+    `vectors`, which as yet are real, take the same steps.
     """
-    n, type_, mask = k.n, k.type, k.mask
-    if rows:
-        line, search, move, end = f"r * {n} + c", f"int r = 0; r < {n}; r++", f"int r = 0; r < {n - 1}; r++", f"{window}[1]"
-        between, step = f"(found <= {k.whole('r')}) & ({end} > {k.whole('r')})", "-"
-    else:
-        line, search, move, end = f"c * {n} + r", f"int r = {n - 1}; r >= 0; r--", f"int r = {n - 2}; r >= 0; r--", f"{window}[0]"
-        between, step = f"(found > {k.whole('r')}) & ({end} <= {k.whole('r')})", "+"
-    pairs = [*((x, f"r * {n} + c", f"(r + 1) * {n} + c") for x in a), *((x, f"c * {n} + r", f"c * {n} + r + 1") for x in (*a, *vectors))]
-    k.lines(a[0], [
-        f"for (int turn = 0; turn < {n - 1}; turn++) {{",
-        f"  {mask} found = {k.whole('-1')};",
-        f"  for ({search}) {{",
-        f"    {type_} size = {k.number(0)};",
-        f"    for (int c = 0; c < {n}; c++)",
-        "      if (c != r)",
-        f"        size += {_inside(k, window, 'c')} ? {_size(k, _number(a, line))} : {k.number(0)};",
-        f"    found = {_inside(k, window, 'r')} & (size == {k.number(0)}) ? {k.whole('r')} : found;",
-        "  }",
-        f"  const {mask} open = (found >= {k.whole('0')}) & ({window}[0] < {window}[1]);",
-        f"  if (({k.any('open')}) == 0)",
-        "    break;",
-        f"  for ({move}) {{",
-        f"    const {mask} here = open & {between};",
-        *(line for x, mine, other in pairs for line in (
-            f"    for (int c = 0; c < {n}; c++) {{",
-            f"      const {type_} x = {x}[{mine}], y = {x}[{other}];",
-            f"      {x}[{mine}] = here ? y : x;",
-            f"      {x}[{other}] = here ? x : y;",
-            "    }")),
-        "  }",
-        f"  {end} = open ? {end} {step} {k.whole('1')} : {end};",
-        "}",
-    ], *a[1:], *vectors, window)
+    n, end = k.n, window.last if rows else window.first
+    for _ in k.times("turn", n - 1):
+        found = k.variable("found", k.whole(-1))
+        for r in k.range("r", n) if rows else k.down("r", n):
+            size = k.variable("size", k.number(0))
+            for c in k.range("c", n):
+                with k.when(k.at(c) != r):
+                    size += k.where(window.has(c), k.size(a[r, c] if rows else a[c, r]), 0)
+            found.assign(k.where(window.has(r) & (size == 0), k.whole(r), found))
+        open_ = k.let("open", (found >= 0) & (window.first < window.last))
+        k.leave(open_)
+        for r in k.range("r", n - 1) if rows else k.down("r", n - 1):
+            here = k.let("here", open_ & ((found <= r) & (end > r) if rows else (found > r) & (end <= r)))
+            k.swap(here, a, r, r + 1, n)
+            for x in (a, vectors.real) if vectors else (a,):
+                for c in k.range("c", n):
+                    k.exchange(here, x[c, r], x[c, r + 1])
+        end.assign(k.where(open_, end - 1 if rows else end + 1, end))
 
 
-def _balanced(k: Matrices, a: list[Array], vectors: list[Array], window: Array) -> None:
+def _balanced(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window) -> None:
     """Rows and columns inside of the window are scaled by powers of two until they are about as large, as gebal does.
 
     Sums have the diagonal in them: without it scales go too far (R. James et al., "On matrix balancing and eigenvector computation", 2014).
     """
-    n, type_, mask, zero, one = k.n, k.type, k.mask, k.number(0), k.number(1)
+    n = k.n
     weights = k.array("weights", n)
-    limits = np.finfo(k.dtype)
-    near, far = (k.number(2.0 ** (sign * limits.maxexp // 4)) for sign in (-1, 1))
-    k.lines(weights, [
-        f"for (int j = 0; j < {n}; j++)",
-        f"  {weights}[j] = {one};",
-        f"for (int turn = 0; turn < {_BALANCING}; turn++) {{",
-        f"  {mask} open = {k.whole('0')};",
-        f"  for (int j = 0; j < {n}; j++) {{",
-        f"    {type_} alpha = {zero}, beta = {zero};",
-        f"    for (int i = 0; i < {n}; i++) {{",
-        f"      const {mask} here = {_inside(k, window, 'i')};",
-        f"      alpha += here ? {_size(k, _number(a, f'i * {n} + j'))} : {zero};",
-        f"      beta += here ? {_size(k, _number(a, f'j * {n} + i'))} : {zero};",
-        "    }",
-        f"    const {mask} flat = (alpha == {zero}) | (beta == {zero});",
-        f"    const {type_} x = flat ? {one} : alpha, y = flat ? {one} : beta;",
-        f"    const {type_} best = {k.number(2 ** 0.5)} * {k.call('sqrt(y)')} / {k.call('sqrt(x)')};",
-        f"    const {type_} factor = {k.power('best')};",
-        f"    const {mask} here = {_inside(k, window, 'j')} & (flat == {k.whole('0')}) & "
-        f"(alpha * factor + beta / factor < {k.number(0.95)} * (alpha + beta)) & "
-        f"({weights}[j] * factor < {far}) & ({weights}[j] * factor > {near});",
-        f"    const {type_} size = here ? factor : {one};",
-        "    open |= here;",
-        f"    {weights}[j] *= size;",
-        f"    for (int i = 0; i < {n}; i++) {{",
-        *(f"      {b}[i * {n} + j] *= size;" for b in a),
-        *(f"      {b}[j * {n} + i] /= size;" for b in a),
-        "    }",
-        "  }",
-        f"  if (({k.any('open')}) == 0)",
-        "    break;",
-        "}",
-    ], *a, window)
-    for x in vectors:
-        k.lines(x, [
-            f"for (int r = 0; r < {n}; r++)",
-            f"  for (int c = 0; c < {n}; c++)",
-            f"    {x}[r * {n} + c] *= {weights}[c];",
-        ], weights)
+    near, far = (2.0 ** (sign * np.finfo(k.dtype).maxexp // 4) for sign in (-1, 1))
+    for j in k.range("j", n):
+        weights[j] = k.number(1)
+    for _ in k.times("turn", _BALANCING):
+        open_ = k.variable("open", k.truth(False))
+        for j in k.range("j", n):
+            alpha, beta = k.variable("alpha", k.number(0)), k.variable("beta", k.number(0))
+            for i in k.range("i", n):
+                here = k.let("here", window.has(i))
+                alpha += k.where(here, k.size(a[i, j]), 0)
+                beta += k.where(here, k.size(a[j, i]), 0)
+            flat = k.let("flat", (alpha == 0) | (beta == 0))
+            x, y = k.let("x", k.where(flat, 1, alpha)), k.let("y", k.where(flat, 1, beta))
+            factor = k.let("factor", k.power(k.let("best", 2 ** 0.5 * k.sqrt(y) / k.sqrt(x))))
+            here = k.let("here", window.has(j) & ~flat & (alpha * factor + beta / factor < 0.95 * (alpha + beta))
+                         & (weights[j] * factor < far) & (weights[j] * factor > near))
+            size = k.let("size", k.where(here, factor, 1))
+            open_ |= here
+            weights[j] *= size
+            for i in k.range("i", n):
+                a[i, j] *= size
+                a[j, i] /= size
+        k.leave(open_)
+    for r, c in k.pairs(n, n) if vectors else ():
+        vectors.real[r, c] *= weights[c]  # type: ignore[union-attr]
 
 
-def _hessenberg(k: Matrices, a: list[Array], vectors: list[Array]) -> None:
+def _hessenberg(k: Matrices, a: Numbers, vectors: Numbers | None) -> None:
     """Nothing is left below the elements below the diagonal: reflections, as gehrd."""
-    n, parts, type_, zero, one = k.n, len(a), k.type, k.number(0), k.number(1)
+    n = k.n
     if n < 3:
         return
-    line = [k.array(f"line{'_i' * part}", n) for part in range(parts)]
-    x, phase, rest = (_named(name, parts) for name in ("x", "phase", "rest"))
-    v, top = _number(line, "i"), _number(a, f"(j + 1) * {n} + j")
-
-    def across(arrays: list[Array], loop: str, place: str, right: bool) -> list[str]:
-        if not arrays:
-            return []
-        at = _number(arrays, place)
-        return [
-            f"{loop} {{",
-            "  " + _let(k, "rest", [zero] * parts, True),
-            f"  for (int i = j + 1; i < {n}; i++) {{",
-            *_indented(_set(rest, _times(at, v) if right else _times(v, at, True), "+="), 2),
-            "  }",
-            *_indented(_set(rest, ["tau"] * parts, "*=")),
-            f"  for (int i = j + 1; i < {n}; i++) {{",
-            *_indented(_set(at, _times(v, rest, right), "-="), 2),
-            "  }",
-            "}",
-        ]
-
-    k.lines(a[0], [
-        f"for (int j = 0; j < {n - 2}; j++) {{",
-        f"  {type_} size = {zero};",
-        f"  for (int i = j + 2; i < {n}; i++)",
-        f"    size += {_size(k, _number(a, f'i * {n} + j'))};",
-        f"  const {k.mask} flat = size == {zero};",
-        f"  size = flat ? {one} : size + {_size(k, top)};",
-        f"  {type_} norm = {zero};",
-        f"  for (int i = j + 1; i < {n}; i++) {{",
-        "    " + _let(k, "x", [f"{b}[i * {n} + j] / size" for b in a]),
-        f"    norm += {squares(*x)};",
-        *_indented(_set(v, x), 2),
-        "  }",
-        f"  norm = flat ? {one} : {k.call('sqrt(norm)')};",
-        *_indented(_start(k, _number(line, "j + 1"))),
-        f"  for (int i = j + 2; i < {n}; i++) {{",
-        "    " + _let(k, "x", _number(line, "i")),
-        *_indented(_set(v, [f"flat ? {zero} : ({part}) / far" for part in _times(phase, x, True)]), 2),
-        *_indented(_set(_number(a, f"i * {n} + j"), [zero] * parts), 2),
-        "  }",
-        *_indented(_set(_number(line, "j + 1"), [one, zero][:parts])),
-        *_indented(_set(top, _chosen("flat", top, [f"-{part} * norm * size" for part in phase]))),
-        *_indented(across(a, f"for (int c = j + 1; c < {n}; c++)", f"i * {n} + c", False)),
-        *_indented(across(a, f"for (int r = 0; r < {n}; r++)", f"r * {n} + i", True)),
-        *_indented(across(vectors, f"for (int r = 0; r < {n}; r++)", f"r * {n} + i", True)),
-        "}",
-    ], *a[1:], *vectors, *line)
+    line = k.array("line", n, parts=k.parts)
+    for j in k.range("j", n - 2):
+        top = a[j + 1, j]
+        size = k.variable("size", k.number(0))
+        for i in k.range("i", j + 2, n):
+            size += k.size(a[i, j])
+        flat = k.let("flat", size == 0)
+        size.assign(k.where(flat, 1, sum_of((size, *k.absolutes(top)))))
+        norm = k.variable("norm", k.number(0))
+        for i in k.range("i", j + 1, n):
+            x = k.let("x", a[i, j] / size)
+            norm += x.squared
+            line[i] = x
+        norm.assign(k.where(flat, 1, k.sqrt(norm)))
+        phase, far, tau = _start(k, line[j + 1], norm, flat)
+        for i in k.range("i", j + 2, n):
+            line[i] = k.where(flat, 0, phase.conj * k.let("x", line[i]) / far)
+            a[i, j] = k.zero(k.parts)
+        line[j + 1] = k.complex(k.number(1))
+        a[j + 1, j] = k.where(flat, top, -phase * norm * size)
+        for c in k.range("c", j + 1, n):
+            rest = k.variable("rest", k.zero(k.parts))
+            for i in k.range("i", j + 1, n):
+                rest += line[i].conj * a[i, c]
+            rest *= tau
+            for i in k.range("i", j + 1, n):
+                a[i, c] -= line[i] * rest
+        for array in (a, vectors) if vectors else (a,):
+            for r in k.range("r", n):
+                rest = k.variable("rest", k.zero(k.parts))
+                for i in k.range("i", j + 1, n):
+                    rest += array[r, i] * line[i]
+                rest *= tau
+                for i in k.range("i", j + 1, n):
+                    array[r, i] -= line[i].conj * rest
 
 
-def _start(k: Matrices, first: Number) -> list[str]:
-    """`phase`, `far` and `tau` of the reflection that makes minus phase times its `norm` of a vector, of which `first` is the first number.
+def _start(k: Matrices, first: Value, norm: Value, flat: Value) -> tuple[Value, Value, Value]:
+    """`phase`, `far` and `tau` of the reflection that makes minus phase times its norm of a vector, of which `first` is the first number.
 
     None where `flat`.
     """
-    zero, one = k.number(0), k.number(1)
-    if len(first) == 1:
-        best, phase = k.call(f"fabs({first[0]})"), [f"{first[0]} < {zero} ? -{one} : {one}"]
+    if k.parts == 1:
+        best, phase = k.let("best", k.fabs(first)), k.where(first < 0, k.number(-1), 1)
     else:
-        best = k.call(f"sqrt({squares(*first)})")
-        phase = [f"best > {zero} ? {part} / (best > {zero} ? best : {one}) : {unit}" for part, unit in zip(first, (one, zero), strict=True)]
-    return [
-        f"const {k.type} best = {best}, far = norm + best, tau = flat ? {zero} : far / norm;",
-        _let(k, "phase", phase),
-    ]
+        best = k.let("best", k.sqrt(first.squared))
+        phase = k.where(best > 0, first / k.where(best > 0, best, 1), k.complex(k.number(1)))
+    far = k.let("far", norm + best)
+    return k.let("phase", phase), far, k.let("tau", k.where(flat, 0, far / norm))
 
 
-def _steps(k: Matrices, a: list[Array], vectors: list[Array], window: Array) -> None:
+def _steps(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window) -> None:
     """Nothing is left below the diagonal, but single elements of a real matrix: those of its 2 x 2 blocks."""
-    n, parts, type_, mask, zero = k.n, len(a), k.type, k.mask, k.number(0)
-    if n <= 3 - parts:
+    n, alone = k.n, 2 - k.parts
+    if n <= 3 - k.parts:
         return
+    most = k.variable("most", k.number(0))
+    for r, c in k.pairs(n, n):
+        size = k.let("size", k.size(a[r, c]))
+        most.assign(k.where((size > most) & window.has(r) & window.has(c), size, most))
+    assert k.info is not None
+    high = k.variable("high", k.where(k.info[0] == 0, k.whole(n - 1), k.whole(-1)))
+    count = k.variable("count", k.whole(0))
+    for _ in k.times("turn", _STEPS * max(10, n) + 1):
+        low, other = k.variable("low", k.whole(-1)), k.let("other", high)
+        _split(k, a, low, high, (count == _EXCEPTIONAL, most))
+        high.assign(k.where((low < 0) & (high <= alone), k.whole(-1), high))
+        open_ = k.let("open", high >= 0)
+        k.leave(open_)
+        low.assign(k.where(open_, k.where(low < 0, k.whole(0), low), k.whole(n)))
+        count.assign(k.where((high == other) & (count < _EXCEPTIONAL), count + 1, k.whole(0)))
+        odd = k.let("odd", count == _EXCEPTIONAL)
+        size = k.variable("size", k.number(0))
+        p, q, s = (k.variable(name, k.zero(k.parts)) for name in "pqs")
+        for r in k.range("r", 1, n):
+            here = k.let("here", high == r)
+            size.assign(k.where(here, k.size(a[r, r - 1]), size))
+            for x, value in ((p, a[r, r]), (q, a[r - 1, r - 1]), (s, a[r, r - 1] * a[r - 1, r])):
+                x.assign(k.where(here, value, x))
+        (_shift if k.parts == 1 else _complex_shift)(k, p, q, s, size, odd)
+        first, stop = (k.known(name, n, k.across(function, x)) for name, function, x in (("first", "min", low), ("stop", "max", high)))
+        for step in k.range("step", first, stop):
+            _chased(k, a, vectors, (low, high), (p, q, s), (step, first, stop))
+    k.info[0] = k.where(high < 0, k.info[0], k.whole(2))
+
+
+def _split(k: Matrices, a: Numbers, low: Variable, high: Variable, exceptional: tuple[Value, Value]) -> None:
+    """What is small below the diagonal becomes 0: `low` is where the window ends then, `high` where it begins, without single rows.
+
+    exceptional: after many steps the rounding errors of others count, too: when, and how large they are.
+    """
     limits = np.finfo(k.dtype)
-    eps, tiny = k.number(float(limits.eps)), k.number(float(limits.tiny) / float(limits.eps))
-    none, whole, alone, many = k.whole("0"), k.whole("r"), k.whole(str(2 - parts)), k.whole(str(_EXCEPTIONAL))
-
-    def at(row: str, column: str) -> Number:
-        return _number(a, f"{row} * {n} + {column}")
-
-    diagonal, before, below, above = at("r", "r"), at("(r - 1)", "r - 1"), at("r", "r - 1"), at("(r - 1)", "r")
-    beside = [f"({part})" for part in _times(below, above)]
-    shift, begin = _shift(k, at)
-    info = k.info
-    assert info is not None
-    k.lines(a[0], [
-        f"{type_} most = {zero};",
-        f"for (int r = 0; r < {n}; r++)",
-        f"  for (int c = 0; c < {n}; c++) {{",
-        f"    const {type_} size = {_size(k, _number(a, f'r * {n} + c'))};",
-        f"    most = (size > most) & {_inside(k, window, 'r')} & {_inside(k, window, 'c')} ? size : most;",
-        "  }",
-        f"{mask} high = {info}[0] == {none} ? {k.whole(str(n - 1))} : {k.whole('-1')}, count = {none};",
-        f"for (int turn = 0; turn < {_STEPS * max(10, n) + 1}; turn++) {{",
-        f"  {mask} low = {k.whole('-1')};",
-        f"  const {mask} other = high;",
-        f"  for (int r = {n - 1}; r > 0; r--) {{",
-        f"    const {type_} size = {_size(k, below)};",
-        f"    const {type_} beside = {_size(k, [*diagonal, *before])};",                # after many steps the others' rounding errors count
-        f"    const {mask} small = (size <= {eps} * ((count == {many}) & (beside < most) ? most : beside)) | (size <= {tiny});",
-        f"    const {mask} here = small & (low < {none}) & (high >= {whole}), far = high - {whole} > {alone};",
-        f"    low = here & far ? {whole} : low;",
-        f"    high = here & (far == {none}) ? {k.whole('r - 1')} : high;",
-        *_indented(_set(below, _chosen("here", [zero] * parts, below)), 2),
-        "  }",
-        f"  high = (low < {none}) & (high <= {alone}) ? {k.whole('-1')} : high;",
-        f"  const {mask} open = high >= {none};",
-        f"  if (({k.any('open')}) == 0)",
-        "    break;",
-        f"  low = open ? (low < {none} ? {none} : low) : {k.whole(str(n))};",
-        f"  count = (high == other) & (count < {many}) ? count + {k.whole('1')} : {none};",
-        f"  const {mask} odd = count == {many};",
-        f"  {type_} size = {zero};",
-        *(f"  {_let(k, name, [zero] * parts, True)}" for name in "pqs"),
-        f"  for (int r = 1; r < {n}; r++) {{",
-        f"    const {mask} here = high == {whole};",
-        f"    size = here ? {_size(k, below)} : size;",
-        *(line for name, value in zip("pqs", (diagonal, before, beside), strict=True)
-          for line in _indented(_set(_named(name, parts), _chosen("here", value, _named(name, parts))), 2)),
-        "  }",
-        *_indented(shift),
-        f"  const int first = {_across(k, 'min', 'low')}, stop = {_across(k, 'max', 'high')};",
-        "  for (int k = first; k < stop; k++) {",
-        *_indented(_chased(k, a, vectors, begin), 2),
-        "  }",
-        "}",
-        f"{info}[0] = high < {none} ? {info}[0] : {k.whole('2')};",
-    ], *a[1:], *vectors, info, window)
+    eps, tiny = float(limits.eps), float(limits.tiny) / float(limits.eps)
+    (many, most), alone = exceptional, 2 - k.parts
+    for r in k.down("r", k.n, 1):
+        below = a[r, r - 1]
+        size, beside = k.let("size", k.size(below)), k.let("beside", k.size(a[r, r], a[r - 1, r - 1]))
+        small = k.let("small", (size <= eps * k.where(many & (beside < most), most, beside)) | (size <= tiny))
+        here, far = k.let("here", small & (low < 0) & (high >= r)), k.let("far", high - r > alone)
+        low.assign(k.where(here & far, k.whole(r), low))
+        high.assign(k.where(here & ~far, k.whole(r - 1), high))
+        below.assign(k.where(here, 0, below))
 
 
-def _chased(k: Matrices, a: list[Array], vectors: list[Array], begin: list[str]) -> list[str]:
-    """Step k of the window: rows and columns k, k + 1 and, of real matrices, k + 2 are reflected. It begins with the vector y0, y1, y2;
+def _chased(k: Matrices, a: Numbers, vectors: Numbers | None, window: tuple[Value, Value], shift: tuple[Value, Value, Value],
+            steps: tuple[Index, Index, Index]) -> None:
+    """Step k of the window: rows and columns k, k + 1 and, of real matrices, k + 2 are reflected. It begins with the vector of `_begun`;
 
     after that nothing may be left in the column before of what the step before has put there.
     """
-    n, parts, zero, one, at_k, next_ = k.n, len(a), k.number(0), k.number(1), k.whole("k"), k.whole("k + 1")
-    width = 4 - parts
-    places = ["k", "(k + 1)", "last"][:width]
-    x, u = ([_named(f"{name}{i}", parts) for i in range(width)] for name in "xu")
-    v = [_named(f"v{i}", parts) for i in range(1, width)]
-    phase, before = _named("phase", parts), [_number(a, f"{place} * {n} + back") for place in places]
-    begun = [_chosen("start", _named(f"y{i}", parts), number) for i, number in enumerate(before)]
-    if width == 3:                                                                  # the last step has two rows
-        begun[2] = [f"edge ? {zero} : {part}" for part in begun[2]]
-    left = [[f"-{part} * norm * size" for part in phase], *([zero] * parts for _ in v)]
-    rows, columns = [f"{place} * {n} + c" for place in places], [f"r * {n} + {place}" for place in places]
-    norm = squares(*(part for number in u for part in number))
-    return [
-        f"const {k.mask} here = (low <= {at_k}) & (high > {at_k}), start = low == {at_k}, edge = high == {next_};",
-        "const int back = k > first ? k - 1 : 0;",
-        *([f"const int last = k < {n - 2} ? k + 2 : {n - 1};"] if width == 3 else []),
-        *begin,
-        *(_let(k, f"x{i}", number) for i, number in enumerate(begun)),
-        f"const {k.mask} flat = (here == {k.whole('0')}) | ({_size(k, [part for number in x[1:] for part in number])} == {zero});",
-        f"const {k.type} size = flat ? {one} : {_size(k, [part for number in x for part in number])};",
-        *(_let(k, f"u{i}", [f"{part} / size" for part in number]) for i, number in enumerate(x)),
-        f"const {k.type} norm = flat ? {one} : {k.call(f'sqrt({norm})')};",
-        *_start(k, u[0]),
-        *(_let(k, f"v{i}", [f"flat ? {zero} : ({part}) / far" for part in _times(phase, u[i], True)]) for i in range(1, width)),
-        "if (k > first) {",
-        f"  const {k.mask} inside = here & (low < {at_k}) & (flat == {k.whole('0')});",
-        *(line for i, number in enumerate(before) for line in _indented(_set(number, _chosen(
-            f"inside & (edge == {k.whole('0')})" if i == 2 else "inside", left[i], number)))),
-        "}",
-        *_reflected(k, f"for (int c = k; c {f'< {n}' if vectors else '<= stop'}; c++)", a, rows, v, False),
-        f"const int end = k + {width} < {n} ? k + {width + 1} : {n};",
-        *_reflected(k, f"for (int r = {'0' if vectors else 'first'}; r < end; r++)", a, columns, v, True),
-        *_reflected(k, f"for (int r = 0; r < {n}; r++)", vectors, columns, v, True),
-    ]
+    n, (low, high), (step, first, stop), width = k.n, window, steps, 4 - k.parts
+    here = k.let("here", (low <= step) & (high > step))
+    start, edge = k.let("start", low == step), k.let("edge", high == step + 1)
+    back = k.chosen("back", n, k.at(step) > first, step - 1, 0)
+    places = [step, step + 1] if width == 2 else [step, step + 1, k.chosen("last", n, k.at(step) < n - 2, step + 2, n - 1)]
+    before = [a[place, back] for place in places]
+    begun = [k.where(start, y, x) for y, x in zip(_begun(k, a, shift, start, places), before, strict=True)]
+    if width == 3:                                           # the last step has two rows
+        begun[2] = k.where(edge, 0, begun[2])
+    x = [k.let(f"x{i}", number) for i, number in enumerate(begun)]
+    flat = k.let("flat", ~here | (k.size(*x[1:]) == 0))
+    size = k.let("size", k.where(flat, 1, k.size(*x)))
+    u = [k.let(f"u{i}", number / size) for i, number in enumerate(x)]
+    norm = k.let("norm", k.where(flat, 1, k.sqrt(squares(*u))))
+    phase, far, tau = _start(k, u[0], norm, flat)
+    v = [k.let(f"v{i}", k.where(flat, 0, phase.conj * number / far)) for i, number in enumerate(u) if i]
+    with k.when(k.at(step) > first):
+        inside = k.let("inside", here & (low < step) & ~flat)
+        before[0].assign(k.where(inside, -phase * norm * size, before[0]))
+        for i, number in enumerate(before[1:], 1):
+            number.assign(k.where(inside & ~edge if i == 2 else inside, 0, number))
+    for c in k.range("c", step, n if vectors else stop + 1):
+        _reflected(k, [a[place, c] for place in places], v, tau, False)
+    end = k.chosen("end", n + 1, k.at(step + width) < n, step + width + 1, n)
+    for r in k.range("r", 0 if vectors else first, end):
+        _reflected(k, [a[r, place] for place in places], v, tau, True)
+    for r in k.range("r", n) if vectors else ():
+        _reflected(k, [vectors[r, place] for place in places], v, tau, True)  # type: ignore[index]
 
 
-def _shift(k: Matrices, at: Callable[[str, str], Number]) -> tuple[list[str], list[str]]:
-    """What p, q and s become, the last two elements of the diagonal and the product of those beside them; and the vector y0, y1, y2 that a
+def _reflected(k: Matrices, x: list[Variable], v: list[Value], tau: Value, right: bool) -> None:
+    """Numbers of a column become H times these, or those of a row times H. v: H's vector from its second number on."""
+    first, *others = x
+    rest = k.let("rest", tau * sum_of((first, *((f if right else f.conj) * y for f, y in zip(v, others, strict=True)))))
+    first -= rest
+    for f, y in zip(v, others, strict=True):
+        y -= (f.conj if right else f) * rest
 
-    step begins with: the first column of A - p, p the eigenvalue of the last 2 x 2 elements that is nearer to the last one; of a real
-    matrix that of the product of two such, of a pair of them or of the nearer one twice. `size` is that of the last element below the
-    diagonal, of which a shift is made where others led nowhere (`odd`).
+
+def _shift(k: Matrices, p: Variable, q: Variable, s: Variable, size: Value, odd: Value) -> None:
+    """p, q and s are the last two elements of the diagonal and the product of those beside them. They become the two eigenvalues of the
+
+    last 2 x 2 elements, a pair of them or the nearer one to the last twice, and so that (p - x) (q - x) - s is what a step begins with.
+    size: that of the last element below the diagonal, of which a shift is made where others led nowhere (`odd`).
     """
-    type_, zero, one, part = k.type, k.number(0), k.number(1), k.number(0.75)
-    here, right, below, next_ = at("k", "k"), at("k", "k + 1"), at("(k + 1)", "k"), at("(k + 1)", "k + 1")
-    if len(here) == 1:
-        return [
-            f"p = odd ? p + {part} * size : p;",
-            f"const {type_} far = (q - p) * {k.number(0.5)}, square = far * far + s, best = {k.call('sqrt(fabs(square))')};",
-            f"const {k.mask} flat = square <= {zero};",                              # a pair, or the nearer one twice
-            f"const {type_} root = far < {zero} ? p + (far + best) : p + (far - best);",
-            "q = odd ? p : flat ? q : root;",
-            f"s = odd ? {k.number(-0.4375)} * size * size : flat ? s : {zero};",
-            "p = odd | flat ? p : root;",
-        ], [
-            f"const {type_} e = p - {here[0]}, f = q - {here[0]};",
-            f"const {type_} y0 = (e * f - s) / (start ? {below[0]} : {one}) + {right[0]}, y1 = {next_[0]} - {here[0]} - e - f;",
-            f"const {type_} y2 = {at('last', 'k + 1')[0]};",
-        ]
-    return [
-        *(f"q{i} = (q{i} - p{i}) * {k.number(0.5)};" for i in ("", "_i")),
-        f"const {type_} e = q * q - q_i * q_i + s, e_i = {k.number(2)} * q * q_i + s_i;",              # its square root is f
-        f"const {type_} best = {k.call('sqrt(' + k.number(0.5) + ' * (sqrt(' + squares('e', 'e_i') + ') + fabs(e)))')};",
-        f"const {type_} twist = e_i / (best > {zero} ? best + best : {one});",
-        f"const {type_} f = e < {zero} ? {k.call('fabs(twist)')} : best, f_i = e < {zero} ? (e_i < {zero} ? -best : best) : twist;",
-        f"const {k.mask} here = q * f + q_i * f_i < {zero};",
-        *(f"q{i} = here ? q{i} - f{i} : q{i} + f{i};" for i in ("", "_i")),
-        f"const {type_} norm = {k.call('fabs(q)')} + {k.call('fabs(q_i)')}, far = norm > {zero} ? norm : {one};",
-        "q /= far;",
-        "q_i /= far;",
-        f"const {type_} square = norm > {zero} ? {squares('q', 'q_i')} : {one};",
-        f"p = odd ? p + {part} * size : p - (s * q + s_i * q_i) / square / far;",
-        "p_i = odd ? p_i : p_i - (s_i * q - s * q_i) / square / far;",
-    ], [
-        _let(k, "y0", [f"{x} - {y}" for x, y in zip(here, _named("p", 2), strict=True)]),
-        _let(k, "y1", below),
-    ]
+    p.assign(k.where(odd, p + 0.75 * size, p))
+    far = k.let("far", (q - p) * 0.5)
+    square = k.let("square", far * far + s)
+    best = k.let("best", k.sqrt(k.fabs(square)))
+    flat = k.let("flat", square <= 0)                        # a pair, or the nearer one twice
+    root = k.let("root", k.where(far < 0, p + (far + best), p + (far - best)))
+    q.assign(k.where(odd, p, k.where(flat, q, root)))
+    s.assign(k.where(odd, -0.4375 * size * size, k.where(flat, s, 0)))
+    p.assign(k.where(odd | flat, p, root))
 
 
-def _across(k: Matrices, least: str, name: str) -> str:
-    """The least, or the largest, of the lanes' integers."""
-    if k.lanes == 1:
-        return name
-    found = [f"{name}.s{LANES[lane]}" for lane in range(k.lanes)]
-    while len(found) > 1:
-        found = [f"{least}({x}, {y})" for x, y in zip(found[::2], found[1::2], strict=True)]
-    return f"(int){found[0]}"
+def _complex_shift(k: Matrices, p: Variable, q: Variable, s: Variable, size: Value, odd: Value) -> None:
+    """p becomes the eigenvalue of the last 2 x 2 elements that is nearer to the last one."""
+    q.assign((q - p) * 0.5)
+    e = k.let("e", q * q + s)                                # its square root is f
+    best = k.let("best", k.sqrt(0.5 * (k.sqrt(e.squared) + k.fabs(e.real))))
+    twist = k.let("twist", e.imag / k.where(best > 0, best + best, 1))
+    less = k.let("less", e.real < 0)
+    f = k.let("f", pair(k.where(less, k.fabs(twist), best), k.where(less, k.where(e.imag < 0, -best, best), twist)))
+    q.assign(k.where(k.let("here", (q.conj * f).real < 0), q - f, q + f))
+    norm = k.let("norm", k.size(q))
+    far = k.let("far", k.where(norm > 0, norm, 1))
+    q /= far
+    square = k.let("square", k.where(norm > 0, q.squared, 1))
+    p.assign(k.where(odd, p + 0.75 * size, p - s * q.conj / square / far))
 
 
-def _pairs(k: Matrices, a: Array, a_i: Array | None, values: list[Array], vectors: list[Array]) -> None:
+def _begun(k: Matrices, a: Numbers, shift: tuple[Value, Value, Value], start: Value, places: list[Index]) -> Iterable[Value]:
+    """The first column of A - p; of a real matrix that of (A - p) (A - q) - s, divided by an element below the diagonal."""
+    (p, q, s), (i, j) = shift, places[:2]
+    here, below = a[i, i], a[j, i]
+    if k.parts > 1:
+        return k.let("y0", here - p), k.let("y1", below)
+    e, f = k.let("e", p - here), k.let("f", q - here)
+    return (k.let("y0", (e * f - s) / k.where(start, below, 1) + a[i, j]), k.let("y1", a[j, j] - here - e - f),
+            k.let("y2", a[places[2], j]))
+
+
+def _pairs(k: Matrices, a: Numbers, values: Numbers, vectors: Numbers | None) -> None:
     """The eigenvalues of real matrices that `_steps` has gone over: of single elements and of 2 x 2. With `vectors`, rotations (of which
 
     those of complex pairs are complex) make nothing of the elements below the diagonal.
     """
-    n, type_, zero, one = k.n, k.type, k.number(0), k.number(1)
-
-    def at(row: str, column: str, array: Array = a) -> str:
-        return f"{array}[{row} * {n} + {column}]"
-
-    def turned(arrays: list[Array], loop: str, p: str, q: str, right: bool) -> list[str]:
-        """(x, y) becomes (x, y) G, or G^H (x, y); G is of the columns (c, sine) and (-sine, conj(c)), c = cosine + i twist."""
-        (x, x_i), (y, y_i) = (_number(arrays, place) for place in (p, q))
-        c, e, f = (["cosine", "twist"], ["e", "e_i"], ["f", "f_i"])
-        first, second = _times(c, e, not right), _times(c, f, right)
-        return [
-            f"{loop} {{",
-            "  " + _let(k, "e", [x, x_i]),
-            "  " + _let(k, "f", [y, y_i]),
-            *_indented([f"{to} = {product} + sine * {other};" for to, product, other in zip((x, x_i), first, f, strict=True)]),
-            *_indented([f"{to} = {product} - sine * {other};" for to, product, other in zip((y, y_i), second, e, strict=True)]),
-            "}",
-        ]
-
-    rotated: list[str] = []
-    if a_i is not None:
-        rotated = [
-            f"  const {type_} size = here ? {k.call('fabs(x)')} + {k.call('fabs(q)')} + root : {one};",
-            f"  const {type_} norm = size * {k.call('sqrt(' + squares('(x / size)', '(q / size)', '(root / size)') + ')')};",
-            f"  const {type_} cosine = here ? q / norm : {one}, twist = here ? root / norm : {zero}, sine = here ? x / norm : {zero};",
-            *_indented(turned([a, a_i], "for (int i = 0; i <= r; i++)", f"i * {n} + r - 1", f"i * {n} + r", True)),
-            *_indented(turned([a, a_i], f"for (int c = r - 1; c < {n}; c++)", f"(r - 1) * {n} + c", f"r * {n} + c", False)),
-            *_indented(turned(vectors, f"for (int i = 0; i < {n}; i++)", f"i * {n} + r - 1", f"i * {n} + r", True)),
-        ]
-    k.lines(values[0], [
-        f"for (int j = 0; j < {n}; j++) {{",
-        f"  {values[0]}[j] = {at('j', 'j')};",
-        f"  {values[1]}[j] = {zero};",
-        "}",
-        f"for (int r = 1; r < {n}; r++) {{",
-        f"  const {type_} x = {at('r', 'r - 1')}, alpha = {at('r', 'r')}, p = ({at('(r - 1)', 'r - 1')} - alpha) * {k.number(0.5)};",
-        f"  const {k.mask} here = x != {zero};",
-        f"  if ({k.any('here')}) {{",
-        f"    const {type_} y = x * {at('(r - 1)', 'r')}, s = p * p + y, best = {k.call('sqrt(fabs(s))')};",
-        f"    const {k.mask} open = s >= {zero};",
-        f"    const {type_} q = open ? (p < {zero} ? p - best : p + best) : p, root = open ? {zero} : best;",
-        f"    {values[0]}[r - 1] = here ? alpha + q : {values[0]}[r - 1];",
-        f"    {values[0]}[r] = here ? (open ? alpha - y / (q == {zero} ? {one} : q) : alpha + q) : {values[0]}[r];",
-        f"    {values[1]}[r - 1] = here ? root : {values[1]}[r - 1];",
-        f"    {values[1]}[r] = here ? -root : {values[1]}[r];",
-        *_indented(rotated),
-        "  }",
-        "}",
-    ], values[1], a, *([a_i] if a_i is not None else []), *vectors)
+    n = k.n
+    for j in k.range("j", n):
+        values[j] = pair(a[j, j].real, k.number(0))
+    for r in k.range("r", 1, n):
+        x, alpha = k.let("x", a[r, r - 1].real), k.let("alpha", a[r, r].real)
+        p, here = k.let("p", (a[r - 1, r - 1].real - alpha) * 0.5), k.let("here", x != 0)
+        with k.where_any(here):
+            y = k.let("y", x * a[r - 1, r].real)
+            s = k.let("s", p * p + y)
+            best, open_ = k.let("best", k.sqrt(k.fabs(s))), k.let("open", s >= 0)
+            q = k.let("q", k.where(open_, k.where(p < 0, p - best, p + best), p))
+            root = k.let("root", k.where(open_, 0, best))
+            other = k.where(open_, alpha - y / k.where(q == 0, 1, q), alpha + q)
+            for at, real, imag in ((r - 1, alpha + q, root), (r, other, -root)):
+                values[at] = k.where(here, pair(real, imag), values[at])
+            if vectors is None:
+                continue
+            size = k.let("size", k.where(here, k.fabs(x) + k.fabs(q) + root, 1))
+            norm = k.let("norm", size * k.sqrt(squares(x / size, q / size, root / size)))
+            turn = k.let("cosine", k.where(here, pair(q / norm, root / norm), pair(k.number(1), k.number(0))))
+            sine = k.let("sine", k.where(here, x / norm, 0))
+            for i in k.range("i", 0, r + 1):
+                _turned(k, a[i, r - 1], a[i, r], turn, sine)
+            for c in k.range("c", r - 1, n):
+                _turned(k, a[r - 1, c], a[r, c], turn.conj, sine)
+            for i in k.range("i", n):
+                _turned(k, vectors[i, r - 1], vectors[i, r], turn, sine)
 
 
-def _vectors(k: Matrices, a: list[Array], values: list[Array], vectors: list[Array], real: bool) -> None:
+def _turned(k: Matrices, x: Variable, y: Variable, cosine: Value, sine: Value) -> None:
+    """(x, y) G; G is of the columns (c, s) and (-s, conj(c))."""
+    e, f = k.let("e", x), k.let("f", y)
+    x.assign(cosine * e + sine * f)
+    y.assign(cosine.conj * f - sine * e)
+
+
+def _vectors(k: Matrices, a: Numbers, values: Numbers, vectors: Numbers, real: bool) -> None:
     """`vectors` (columns), which made the triangle a, become the eigenvectors: of length 1, with a largest component that is positive.
 
     real: whether the matrices were, so that vectors of real eigenvalues are real and those of pairs are conjugates.
     """
-    n, type_, zero, one = k.n, k.type, k.number(0), k.number(1)
+    n, line = k.n, k.array("line", k.n, parts=2)
+    large = k.variable("large", k.number(1))
+    for e in k.range("e", n * n):
+        k.most(large, k.let("size", k.size(a[e])))
+    for j in k.down("j", n):
+        _solved(k, a, values, line, j, large)
+        best = k.variable("best", k.number(0))
+        for r in k.range("r", n):
+            rest = k.variable("rest", k.zero(2))
+            for c in k.range("c", 0, j + 1):
+                rest += vectors[r, c] * line[c]
+            if real:
+                Variable(k, rest.of[1:], rest.parts[1:]).assign(k.where(values[j].imag == 0, 0, rest.imag))
+            vectors[r, j] = rest
+            k.most(best, k.let("size", k.size(rest)))
+        norm, most = k.variable("norm", k.number(0)), k.variable("most", k.number(0))
+        for r in k.range("r", n):
+            vectors[r, j] /= best
+            size = k.let("size", vectors[r, j].squared)
+            norm += size
+            k.most(most, size)
+        norm.assign(k.sqrt(norm))
+        most *= NEARLY_LARGEST ** 2
+        phase, found = k.variable("phase", k.zero(2)), k.variable("found", k.whole(n))
+        for r in k.range("r", n):
+            at = vectors[r, j]
+            size = k.let("size", at.squared)
+            here = k.let("here", (found == n) & (size >= most))
+            far = k.let("far", k.where(here, k.sqrt(size), 1))
+            phase.assign(k.where(here, at / far, phase))
+            found.assign(k.where(here, k.whole(r), found))
+        for r in k.range("r", n):
+            vectors[r, j] = phase.conj * k.let("x", vectors[r, j] / norm)
+            vectors.imag[r, j] = k.where(found == r, 0, vectors[r, j].imag)
+    for j in k.range("j", 1, n) if real else ():
+        for r in k.range("r", n):
+            here = k.let("here", values[j].imag < 0)
+            vectors[r, j] = k.where(here, vectors[r, j - 1].conj, vectors[r, j])
+
+
+def _solved(k: Matrices, a: Numbers, values: Numbers, line: Numbers, j: Index, large: Value) -> None:
+    """`line` becomes the eigenvector of the triangle for its eigenvalue j."""
     limits = np.finfo(k.dtype)
-    eps, tiny = k.number(float(limits.eps)), k.number(float(limits.tiny) / float(limits.eps) * n)
-    line = [k.array(name, n) for name in _named("line", 2)]
-    x, at, rest, phase = _number(line, "c"), _number(vectors, f"r * {n} + j"), _named("rest", 2), _named("phase", 2)
-    value = _number(values, "j")
-    k.lines(vectors[0], [
-        f"{type_} large = {one};",
-        f"for (int e = 0; e < {n * n}; e++) {{",
-        f"  const {type_} size = {_size(k, _number(a, 'e'))};",
-        "  large = size > large ? size : large;",
-        "}",
-        f"for (int j = {n - 1}; j >= 0; j--) {{",
-        *_indented(_set(_number(line, "j"), [one, zero])),
-        f"  const {type_} low = {eps} * ({_size(k, value)}), tiny = {tiny} * large, least = low > tiny ? low : tiny;",
-        "  for (int i = j - 1; i >= 0; i--) {",
-        "    " + _let(k, "rest", [zero, zero], True),
-        "    for (int c = i + 1; c <= j; c++) {",
-        *_indented(_set(rest, _times(_number(a, f"i * {n} + c"), x), "+="), 3),
-        "    }",
-        "    " + _let(k, "s", [f"{v}[j] - {v}[i]" for v in values]),
-        f"    const {k.mask} flat = {_size(k, _named('s', 2))} < least;",
-        "    " + _let(k, "p", _chosen("flat", ["least", zero], ["s", "s_i"])),
-        f"    const {type_} norm = {_size(k, ['p', 'p_i'])}, u = p / norm, u_i = p_i / norm, square = {squares('u', 'u_i')};",
-        "    " + _let(k, "q", [f"({part}) / square / norm" for part in _times(["u", "u_i"], rest, True)]),
-        *_indented(_set(_number(line, "i"), ["q", "q_i"]), 2),
-        f"    const {type_} size = {_size(k, ['q', 'q_i'])};",
-        f"    const {k.mask} here = size > {k.number(_LARGE)};",
-        f"    if ({k.any('here')}) {{",
-        f"      const {type_} far = here ? size : {one};",
-        "      for (int c = i; c <= j; c++) {",
-        *_indented(_set(x, ["far", "far"], "/="), 4),
-        "      }",
-        "    }",
-        "  }",
-        f"  {type_} best = {zero};",
-        f"  for (int r = 0; r < {n}; r++) {{",
-        "    " + _let(k, "rest", [zero, zero], True),
-        "    for (int c = 0; c <= j; c++) {",
-        *_indented(_set(rest, _times(_number(vectors, f"r * {n} + c"), x), "+="), 3),
-        "    }",
-        *([f"    rest_i = {value[1]} == {zero} ? {zero} : rest_i;"] if real else []),
-        *_indented(_set(at, rest), 2),
-        f"    const {type_} size = {_size(k, rest)};",
-        "    best = size > best ? size : best;",
-        "  }",
-        f"  {type_} norm = {zero}, most = {zero};",
-        f"  for (int r = 0; r < {n}; r++) {{",
-        *_indented(_set(at, ["best", "best"], "/="), 2),
-        f"    const {type_} size = {squares(*at)};",
-        "    norm += size;",
-        "    most = size > most ? size : most;",
-        "  }",
-        f"  norm = {k.call('sqrt(norm)')};",
-        f"  most *= {k.number(NEARLY_LARGEST ** 2)};",
-        "  " + _let(k, "phase", [zero, zero], True),
-        f"  {k.mask} found = {k.whole(str(n))};",
-        f"  for (int r = 0; r < {n}; r++) {{",
-        f"    const {type_} size = {squares(*at)};",
-        f"    const {k.mask} here = (found == {k.whole(str(n))}) & (size >= most);",
-        f"    const {type_} far = here ? {k.call('sqrt(size)')} : {one};",
-        *_indented(_set(phase, _chosen("here", [f"{part} / far" for part in at], phase)), 2),
-        f"    found = here ? {k.whole('r')} : found;",
-        "  }",
-        f"  for (int r = 0; r < {n}; r++) {{",
-        "    " + _let(k, "x", [f"{part} / norm" for part in at]),
-        *_indented(_set(at, _times(phase, ["x", "x_i"], True)), 2),
-        f"    {at[1]} = found == {k.whole('r')} ? {zero} : {at[1]};",
-        "  }",
-        "}",
-        *([
-            f"for (int j = 1; j < {n}; j++)",
-            f"  for (int r = 0; r < {n}; r++) {{",
-            f"    const {k.mask} here = {value[1]} < {zero};",
-            *_indented([f"{part} = here ? {sign}{other} : {part};" for part, other, sign in zip(
-                at, _number(vectors, f"r * {n} + j - 1"), ("", "-"), strict=True)], 2),
-            "  }",
-        ] if real else []),
-    ], vectors[1], *a, *values, *line)
+    line[j] = pair(k.number(1), k.number(0))
+    low = k.let("low", float(limits.eps) * k.size(values[j]))
+    tiny = k.let("tiny", float(limits.tiny) / float(limits.eps) * k.n * large)
+    least = k.let("least", k.where(low > tiny, low, tiny))
+    for i in k.down("i", j):
+        rest = k.variable("rest", k.zero(2))
+        for c in k.range("c", i + 1, j + 1):
+            rest += a[i, c] * line[c]
+        s = k.let("s", values[j] - values[i])
+        flat = k.let("flat", k.size(s) < least)
+        p = k.let("p", k.where(flat, pair(least, k.number(0)), s))
+        norm = k.let("norm", k.size(p))
+        u = k.let("u", p / norm)
+        square = k.let("square", u.squared)
+        q = k.let("q", u.conj * rest / square / norm)
+        line[i] = q
+        size = k.let("size", k.size(q))
+        here = k.let("here", size > _LARGE)
+        with k.where_any(here):
+            far = k.let("far", k.where(here, size, 1))
+            for c in k.range("c", i, j + 1):
+                line[c] /= far

@@ -1,15 +1,15 @@
 """Exponentials of many small matrices, and their derivatives (see small_matrices.py). Start at `exponential`.
 
 The steps are those of `matrix_exponential.py`: scaling and squaring of Taylor's polynomial of degree 16, in products alone. Each matrix
-of a vector is halved as often as its norm asks for. A derivative is that of numbers A + x E, x x = 0: the same steps on twice as many
-parts.
+of a vector is halved as often as its norm asks for. A derivative is that of dual numbers A + x E, x x = 0: the same steps on A and E.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracegrad.codegen.kernel.expressions import Array
+from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, sum_of
 from tracegrad.ops.linalg.matrix_exponential import EXP_NORM, EXP_SERIES
 
 if TYPE_CHECKING:
@@ -17,111 +17,90 @@ if TYPE_CHECKING:
 
 _NORMS = {4: (2.47, 2.1), 8: EXP_NORM}                       # by a number's bytes; float32 is exact from larger ones on
 _HALVINGS = 1100                                             # more than any norm takes
-_FACTORS = "pquv"
-
-Terms = list[list[tuple[str, int, int]]]                     # of each part of a product: signs, and which parts of the factors
 
 
 def exp(k: Matrices) -> None:
-    exponential(k, len(k.node.operands), False)
+    exponential(k, [k.load(0, "a")])
 
 
 def derivative(k: Matrices) -> None:
-    exponential(k, len(k.node.operands) // 2, True)
+    exponential(k, [k.load(0, "a"), k.load(1, "e")])
 
 
-def exponential(k: Matrices, parts: int, dual: bool) -> None:
-    """parts: those of a number, of which dual ones have twice as many. The result is exp A, or what it has with e."""
-    n, zero, half = k.n, k.number(0), k.number(0.5)
-    terms = _terms(parts, dual)
+def exponential(k: Matrices, a: list[Numbers]) -> None:
+    """The result is exp A, or, of a dual number's two matrices, what belongs to E."""
+    n = k.n
 
-    def arrays(base: str) -> list[Array]:
-        return [k.array(f"{base}{part}", n * n) for part in range(len(terms))]
+    def arrays(base: str) -> list[Numbers]:
+        return [k.array(f"{base}{'_e' * dual}", n, n, k.parts) for dual in range(len(a))]
 
-    a, turns = [k.load(part, f"a{part}") for part in range(len(terms))], k.array("turns", 1)
-    k.lines(turns, [
-        f"{k.type} norm = {zero}, rest = {zero};",                                  # rest: NaN where one of them is NaN or infinite
-        f"for (int c = 0; c < {n}; c++) {{",
-        f"  {k.type} size = {zero};",
-        f"  for (int r = 0; r < {n}; r++)",
-        f"    size += {' + '.join(k.call(f'fabs({x}[r * {n} + c])') for x in a[:parts])};",
-        "  norm = size > norm ? size : norm;",
-        "  rest += size - size;",
-        "}",
-        f"{turns}[0] = {zero};",
-        *_each(n, a, "{0} += rest;"),
-        f"for (int turn = 0; turn < {_HALVINGS}; turn++) {{",
-        f"  const {k.mask} open = (norm > {k.number(_NORMS[k.dtype.itemsize][dual])}) & (rest == {zero});",
-        f"  if (({k.any('open')}) == 0)",
-        "    break;",
-        f"  norm = open ? norm * {half} : norm;",
-        f"  {turns}[0] = open ? {turns}[0] + {k.number(1)} : {turns}[0];",
-        *(f"  {line}" for line in _each(n, a, f"{{0}} = open ? {{0}} * {half} : {{0}};")),
-        "}",
-    ], *a)
-    b, c, d, x, y = map(arrays, "bcdxy")
+    halvings = _halved(k, a)
+    b, c, d, x, y = map(arrays, ("square", "cube", "fourth", "x", "y"))
     powers = [a, b, c, d]
 
-    def polynomial(part: int, lowest: int) -> str:
-        """Terms of the series from `lowest` on, of the element at r, c: the larger ones last, so that I is rounded once."""
+    def terms(dual: int, lowest: int, r: Index, column: Index) -> list[Value]:
+        """Those of the series from `lowest` on, of the element at r, c: the larger ones last, so that I is rounded once."""
         last = 4 if lowest == 12 else 3
-        terms = [f"{k.number(EXP_SERIES[lowest + j])} * {powers[j - 1][part]}[r * {n} + c]" for j in range(last, 0, -1)]
-        return " + ".join([*terms, *([f"(c == r ? {k.number(EXP_SERIES[lowest])} : {zero})"] if part == 0 else [])])
+        one = [] if dual else [k.where(k.at(column) == r, float(EXP_SERIES[lowest]), 0)]
+        return [*(float(EXP_SERIES[lowest + j]) * powers[j - 1][dual][r, column] for j in range(last, 0, -1)), *one]
 
     for z, left, right in ((b, a, a), (c, b, a), (d, b, b)):
-        k.lines(z[0], _product(k, z, left, right, terms), *z[1:], *left, *right)
-    every = [array for power in powers for array in power]
-    k.lines(x[0], [*_rows(n), *(f"    {z}[r * {n} + c] = {polynomial(part, 12)};" for part, z in enumerate(x)), "  }"], *x[1:], *every)
+        _product(k, z, left, right)
+    for r, column in k.pairs(n, n):
+        for dual, part in enumerate(x):
+            part[r, column] = sum_of(terms(dual, 12, r, column))
     for lowest in (8, 4, 0):
-        more = [f"    {z}[r * {n} + c] = {z}[r * {n} + c] + {polynomial(part, lowest)};" for part, z in enumerate(y)]
-        k.lines(y[0], [*_product(k, y, d, x, terms), *_rows(n), *more, "  }"], *y[1:], *x, *every)
+        _product(k, y, d, x)
+        for r, column in k.pairs(n, n):
+            for dual, part in enumerate(y):
+                part[r, column] = sum_of([part[r, column], *terms(dual, lowest, r, column)])
         x, y = y, x
-    k.lines(x[0], [
-        f"for (int turn = 0; turn < {_HALVINGS}; turn++) {{",
-        f"  const {k.mask} open = {turns}[0] > {zero};",
-        f"  if (({k.any('open')}) == 0)",
-        "    break;",
-        f"  {turns}[0] -= {k.number(1)};",
-        *(f"  {line}" for line in _product(k, y, x, x, terms)),
-        *(f"  {line}" for z, square in zip(x, y, strict=True) for line in _each(n, [z], f"{{0}} = open ? {square}[e] : {{0}};")),
-        "}",
-    ], *x[1:], *y, turns)
-    for index, array in enumerate(x[-parts:]):
-        k.store(index, array)
+    for _ in k.times("turn", _HALVINGS):
+        open_ = k.let("open", halvings > 0)
+        k.leave(open_)
+        halvings -= 1
+        _product(k, y, x, x)
+        for e in k.range("e", n * n):
+            for part, square in zip(x, y, strict=True):
+                part[e] = k.where(open_, square[e], part[e])
+    k.store(0, x[-1])
 
 
-def _terms(parts: int, dual: bool) -> Terms:
-    """Which parts of the factors each part of a product is made of."""
-    plain: Terms = [[("+", 0, 0)]] if parts == 1 else [[("+", 0, 0), ("-", 1, 1)], [("+", 0, 1), ("+", 1, 0)]]
-    if not dual:
-        return plain
-    return plain + [[term for sign, i, j in part for term in ((sign, i, j + parts), (sign, i + parts, j))] for part in plain]
+def _halved(k: Matrices, a: list[Numbers]) -> Variable:
+    """Halves the matrices until they are small: how often."""
+    n = k.n
+    norm, rest = k.variable("norm", k.number(0)), k.variable("rest", k.number(0))          # rest: NaN where one of them is NaN or infinite
+    for c in k.range("c", n):
+        size = k.variable("size", k.number(0))
+        for r in k.range("r", n):
+            size += k.size(a[0][r, c])
+        k.most(norm, size)
+        rest += size - size
+    halvings = k.variable("halvings", k.number(0))
+    for e in k.range("e", n * n):
+        for x in a:
+            x[e] += Value(*rest.parts * k.parts)
+    for _ in k.times("turn", _HALVINGS):
+        open_ = k.let("open", (norm > _NORMS[k.dtype.itemsize][len(a) - 1]) & (rest == 0))
+        k.leave(open_)
+        norm.assign(k.where(open_, norm * 0.5, norm))
+        halvings.assign(k.where(open_, halvings + 1, halvings))
+        for e in k.range("e", n * n):
+            for x in a:
+                x[e] = k.where(open_, x[e] * 0.5, x[e])
+    return halvings
 
 
-def _each(n: int, arrays: list[Array], line: str) -> list[str]:
-    """The line for each element of arrays."""
-    return [f"for (int e = 0; e < {n * n}; e++) {{", *(f"  {line.format(f'{x}[e]')}" for x in arrays), "}"]
-
-
-def _rows(n: int) -> list[str]:
-    """The head of a loop over rows and columns."""
-    return [f"for (int r = 0; r < {n}; r++)", f"  for (int c = 0; c < {n}; c++) {{"]
-
-
-def _product(k: Matrices, z: list[Array], x: list[Array], y: list[Array], terms: Terms) -> list[str]:
+def _product(k: Matrices, z: list[Numbers], x: list[Numbers], y: list[Numbers]) -> None:
     """z becomes x y."""
     n = k.n
-    return [
-        f"for (int r = 0; r < {n}; r++) {{",
-        f"  for (int c = 0; c < {n}; c++) {{",
-        *(f"    {part}[r * {n} + c] = {k.number(0)};" for part in z),
-        "  }",
-        f"  for (int i = 0; i < {n}; i++) {{",
-        *(f"    const {k.type} {name} = {part}[r * {n} + i];" for name, part in zip(_FACTORS, x, strict=False)),
-        f"    for (int c = 0; c < {n}; c++) {{",
-        *(f"      {part}[r * {n} + c] += {' '.join(f'{sign} {_FACTORS[i]} * {y[j]}[i * {n} + c]' for sign, i, j in sums)[2:]};"
-          for part, sums in zip(z, terms, strict=True)),
-        "    }",
-        "  }",
-        "}",
-    ]
+    for r in k.range("r", n):
+        for c in k.range("c", n):
+            for part in z:
+                part[r, c] = k.zero(k.parts)
+        for i in k.range("i", n):
+            factors = [k.let(name, part[r, i]) for name, part in zip("pq", x, strict=False)]
+            for c in k.range("c", n):
+                z[0][r, c] += factors[0] * y[0][i, c]
+                for dual in z[1:]:
+                    dual[r, c] += factors[0] * y[1][i, c] + factors[1] * y[0][i, c]

@@ -21,7 +21,6 @@ from tracegrad.codegen.kernel.facts import picked
 from tracegrad.codegen.kernel.guards import Reads
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.markup import used
 from tracegrad.codegen.kernel.peeling import peeled, scattered
 from tracegrad.codegen.kernel.statements import (
     Access,
@@ -744,7 +743,7 @@ class RowKernel:
             line = tuning().line_bytes // node.dtype.itemsize
             for i in range(0, step, line):
                 at = (self.row + 1) * s.row_size + col.index + i
-                w.raw(f"{used('PREFETCH')}({pointer} + {at.c()});", node, (at, pointer))
+                w.prefetch(pointer, at, node)
 
     def is_pick(self, r: Node) -> bool:
         s = self.shape

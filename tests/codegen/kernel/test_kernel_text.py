@@ -1,6 +1,6 @@
 """Nobody reads the text of generated kernels: what is known of one its objects say. And what they say of text is true.
 
-A generator that writes lines (`Raw`, `Text`) says what it reads, calls its variables and computes with. Tests may read C: here it is
+Text that a plan puts around kernels (`Raw`) says what it reads and calls its variables. Tests may read C: here it is
 compared with that.
 """
 
@@ -194,3 +194,19 @@ def test_a_user_may_call_a_variable_what_text_calls_its_own() -> None:
     source = compile_graph(Graph.capture([x], [bind(REGISTRY["argmax"], (x,), {"dim": 1})]), TARGETS["gpu"]).source
     assert "float best = " in source
     assert not re.search(r"\*(restrict )?best\b", source)
+
+
+def test_a_number_that_the_host_makes_is_called_after_what_it_makes_it_of(kernels: None) -> None:
+    """Not after the last operation on it, which says nothing; unless the user named it."""
+    def scaled(x: Any, rate: float) -> Any:
+        twice = rate * 2
+        return x * twice, x * (rate + 1)
+
+    def numbers(fn: Any, *given: Any) -> list[str]:
+        """The by-value parameters of its kernel, as they are shown."""
+        f = tg.trace(fn)
+        f(*given)
+        return re.findall(r"const \w+ (\w+)[,)]", f.plan.source)
+
+    assert numbers(lambda x: F.dropout(x, 0.5, True), tg.zeros(64, 64)) == ["seed", "seed1", "offset"]
+    assert numbers(scaled, tg.zeros(64), 0.5) == ["twice", "rate"]

@@ -27,6 +27,7 @@ from tracegrad.codegen.kernel.statements import (
     Declare,
     If,
     Local,
+    Raw,
     Statement,
     Store,
     clipped,
@@ -123,7 +124,7 @@ def test_lanes_of_a_store_and_of_a_mask_and_the_type_of_a_name() -> None:
         with b.w.loop(i, 0, 96, 8):
             v = b.load(i.index, 8, i)
             mask = Local("m", np.dtype(bool), 8, size)
-            b.w.raw("", defines=(mask,))
+            b.w.add(Raw("", defines=(mask,)))
             b.w.declare("w", Select(mask, v, v))
         if message:
             wrong(b.kernel(), message)
@@ -150,7 +151,7 @@ TYPES: dict[str, tuple[Expression, str]] = {           # a value, and what is wr
 def test_types_of_expressions(name: str) -> None:
     value, message = TYPES[name]
     b = Bench()
-    b.w.raw("", defines=(V, D, M4, M8))
+    b.w.add(Raw("", defines=(V, D, M4, M8)))
     b.w.declare("w", value)
     if message:
         wrong(b.kernel(), message)
@@ -160,7 +161,7 @@ def test_types_of_expressions(name: str) -> None:
 
 def test_a_variable_of_another_type_than_its_value() -> None:
     b = Bench()
-    b.w.raw("", defines=(V,))
+    b.w.add(Raw("", defines=(V,)))
     b.w.define(Local("w", F64, 8), V)
     wrong(b.kernel(), "w is double8, and its value is float8")
 
@@ -198,7 +199,7 @@ def test_vectors_at_the_end(size: int, stop: int, whole: bool, fails: bool) -> N
 def test_a_loop_that_leaves_the_range_its_variable_is_taken_to_be_in() -> None:
     b = Bench(1000)
     with b.w.loop(Var("i", 100), 0, 101):
-        b.w.raw(";")
+        b.w.add(Raw(";"))
     wrong(b.kernel(), "i is taken to be in 0..99, and is in 0..100")
 
 
@@ -261,7 +262,7 @@ def test_const() -> None:
     b.store(Index((), 3), b.load(Index((), 3)), to=b.x)
     wrong(b.kernel(), "x is const")
     b = Bench()
-    b.w.raw("x[0] = 1;", writes=(b.x,))
+    b.w.add(Raw("x[0] = 1;", writes=(b.x,)))
     wrong(b.kernel(), "x is const")
 
 
@@ -378,7 +379,7 @@ def test_what_is_bounded_when_it_runs_is_believed() -> None:
     """The end of a loop that nobody knows: its variable's range holds, which the array has."""
     b = Bench()
     keys, length, i = Array("keys", "float", 10, False), Local("length", I32), Var("i", 10)
-    b.w.raw("float keys[10]; int length = 4;", defines=(keys, length))
+    b.w.add(Raw("float keys[10]; int length = 4;", defines=(keys, length)))
     with b.w.loop(i, 0, Bound(length, Index((), 0), None, 10)):
         b.w.store(Access(keys, i.index), Literal(0, F32))
     verify_kernel(b.kernel())
