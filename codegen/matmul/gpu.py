@@ -30,9 +30,9 @@ from tracegrad.support.tuning import tuning
 REGISTERS = 224                                 # 32-bit ones, of 255, that tiles take of a work-item at most
 _MATRIX = 8.0                                   # ordinary multiply-adds in whose time matrix instructions do one, about
 _WAVES = 8                                      # work-groups a core, at most, into which k is cut
-_ALONE = 0.75                                   # of a core's rate, a work-group that has it for itself
+_ALONE = 0.6                                    # of a core's rate, a work-group that has it for itself
 _BALANCE = 16.0                                 # flops of a product while a byte is moved, about
-_LAUNCH = 2 << 20                               # bytes that are moved while one more kernel is launched, about
+_LAUNCH = 1 << 20                               # bytes that are moved while one more kernel is launched, about
 _READ = 1.5                                     # multiply-adds in whose time one element is read from local memory
 _CACHED = 3.0                                   # bytes that caches move while memory moves one
 
@@ -296,12 +296,14 @@ class Squares(Plain):
         return self.items[0] * self.tile[0], self.items[1] * self.tile[1]
 
     def axis(self, name: str, size: int, along: bool, warp: int) -> Axis:
-        """Rows or columns: warps, which have a rectangle of C, so that they read few lines of the blocks; four neighbours at a time."""
+        """Rows or columns: warps, which have a rectangle of C, so that they read few lines of the blocks. An item's rows are neighbours,
+        four at a time; its columns lie apart, so that items side by side store what lies side by side.
+        """
         items, tile = self.items[along], self.tile[along]
-        near = min(tile, VECTOR)
+        near = 1 if along else min(tile, VECTOR)
         return Axis(name, size, (
             Digit(Held.GROUP, ceil_div(size, items * tile), 1 - along), Digit(Held.ITEM, items // warp, 2),
-            Digit(Held.REGISTER, tile // near), Digit(Held.ITEM, warp, 1 - along), Digit(Held.REGISTER, near)))
+            Digit(Held.REGISTER, tile // near), Digit(Held.ITEM, warp, 1 - along), *([] if along else [Digit(Held.REGISTER, near)])))
 
 
 def _blocks(p: Product) -> Layout:
