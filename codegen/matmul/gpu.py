@@ -30,7 +30,7 @@ from tracegrad.support.tuning import tuning
 REGISTERS = 224                                 # 32-bit ones, of 255, that tiles take of a work-item at most
 _MATRIX = 8.0                                   # ordinary multiply-adds in whose time matrix instructions do one, about
 _WAVES = 8                                      # work-groups a core, at most, into which k is cut
-_ALONE = 0.6                                    # of a core's rate, a work-group that has it for itself
+_ITEMS = 432.0                                  # work-items with tiles in registers that keep a core busy
 _BALANCE = 16.0                                 # flops of a product while a byte is moved, about
 _LAUNCH = 1 << 20                               # bytes that are moved while one more kernel is launched, about
 _READ = 1.5                                     # multiply-adds in whose time one element is read from local memory
@@ -120,24 +120,24 @@ def kernels(p: Product) -> list[Kernel]:
 def _parts(p: Product, layout: Layout) -> int:
     """Into how many parts k is cut: 1, unless there are too few work-groups to fill the device."""
     if not _is_thin(p):
-        return split(p, layout.groups, p.flops if layout.by is None else p.flops / _MATRIX)[0]
+        return split(p, layout.groups, prod(layout.local), p.flops if layout.by is None else p.flops / _MATRIX)[0]
     full = max(1, p.target.groups(prod(layout.local)) // 2)
     parts = parts_of_k(p.k, layout.groups, full)
     return 1 if 2 * layout.groups >= full or parts < 2 or p.flops < tuning().split_flops else parts
 
 
-def split(p: Product, groups: int, flops: float) -> tuple[int, float]:
+def split(p: Product, groups: int, items: int, flops: float) -> tuple[int, float]:
     """Into how many parts k is cut, and the time that it takes then, in bytes that are moved meanwhile.
 
-    The core that has most work-groups is the last to end, one work-group alone does not keep a core busy, and partial results are written
-    and read again. (144 groups on 132 cores: 21 Tflop/s, 1024 of them: 35.)
+    The core that has most work-groups is the last to end, few items do not keep a core busy, and partial results are written and read
+    again. (144 groups on 132 cores: 21 Tflop/s, 1024 of them: 35.)
     """
     cores, size = p.target.cores, p.batch * p.m * p.n * p.dtype.itemsize
     most = min(ceil_div(_WAVES * cores, groups), p.k // tuning().split_k) if p.flops >= tuning().split_flops else 1
 
     def time(parts: int) -> float:
         each = ceil_div(groups * parts, cores)
-        busy = groups * parts / (cores * each) * (_ALONE if each == 1 else 1.0)
+        busy = groups * parts / (cores * each) * min(1.0, each * items / _ITEMS)
         return flops / busy / _BALANCE + (parts > 1) * (2 * parts * size + _LAUNCH)
 
     parts = min(range(1, max(1, most) + 1), key=time)
@@ -349,7 +349,7 @@ def _time(p: Product, squares: Squares) -> float:
     down, along = squares.tile
     cost = 1.0 + _READ * max(0.0, 1 / down + 1 / along - 1 / 4)
     again = groups * p.k * (rows + columns) * p.dtype.itemsize / _CACHED
-    return split(p, groups, max(2.0 * groups * rows * columns * p.k * cost, again * _BALANCE))[1]
+    return split(p, groups, prod(squares.items), max(2.0 * groups * rows * columns * p.k * cost, again * _BALANCE))[1]
 
 
 def _ordered(p: Product, line: tuple[Digit, ...], few: tuple[Digit, ...]) -> tuple[Axis, Axis]:
