@@ -74,20 +74,21 @@ class Access:
     """Elements that a statement reads or writes: `at`, where `guards` hold; with `lanes` the elements for as many values of `lane`.
 
     each: so many from there on, for every lane: the parts of a complex number are two. skip: where among these a vector that has not all
-    of them begins.
+    of them begins. whole: it begins at a multiple of its size, as
+    who makes it knows, in one of the device's own buffers.
 
     at: None if only the running program knows. It may say that something is in a range (`index.bounded`); what proves it is a guard.
     place: what computes it then, if that is no text.
     """
 
-    __slots__ = ("at", "each", "guards", "lane", "lanes", "memory", "place", "skip")
+    __slots__ = ("at", "each", "guards", "lane", "lanes", "memory", "place", "skip", "whole")
 
     def __init__(
         self, memory: Buffer | Array | Pointer, at: Index | None, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = (),
-        each: int = 1, skip: int = 0, place: Expression | None = None,
+        each: int = 1, skip: int = 0, place: Expression | None = None, whole: bool = False,
     ) -> None:
         self.memory, self.at, self.lanes, self.lane, self.guards, self.each = memory, at, lanes, lane, guards, each
-        self.skip, self.place = skip, place
+        self.skip, self.place, self.whole = skip, place, whole
 
     @property
     def aligned(self) -> bool:
@@ -96,7 +97,7 @@ class Access:
         (The device's own buffers begin at one of 128 bytes; arrays of the host's, which CPUs work on, may begin anywhere.)
         """
         if self.at is None or self.lane is None or not self.lane.aligned:
-            return False
+            return self.whole
         return self.at.opened().multiple % (self.lanes * self.each) == 0
 
 

@@ -17,8 +17,8 @@ from tracegrad.support.cache import memoize
 _RESERVED = frozenset("""
     auto break case char const continue default do double else enum extern float for goto half if inline int long register restrict
     return short signed sizeof static struct switch typedef union unsigned void volatile while bool size_t ptrdiff_t global local
-    constant private kernel image event_t true false NULL NAN INFINITY LOAD STORE KEPT PREFETCH TG M_PI M_E complex imaginary uniform pipe
-    main i r row col part chunk item first last bfloat uchar ushort uint ulong
+    constant private kernel image event_t true false NULL NAN INFINITY LOAD STORE LOCAL KEPT PREFETCH TG M_PI M_E complex imaginary uniform
+    pipe main i r row col part chunk item first last bfloat uchar ushort uint ulong
     generic read_only write_only read_write asm typeof quad event_t sampler_t queue_t clk_event_t reserve_id_t ndrange_t intptr_t uintptr_t
     block_t wchar_t cl_mem_fence_flags memory_order memory_scope kernel_enqueue_flags_t clk_profiling_info kernel_exec unix linux i386 arm
     mips sparc vax IN_RANGE IMPOSSIBLE GATHER STRIDED ZIP MAXFLOAT HUGE_VALF HUGE_VAL CHAR_BIT MAX_WORK_DIM INTTYPE EMULATED DISPATCH

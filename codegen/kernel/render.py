@@ -108,6 +108,11 @@ def literal(value: Any, dtype: DType) -> tuple[str, int]:
     return text if dtype == np.float64 else text + "f", _OPEN if text[0] == "-" else _ATOM
 
 
+def reached(memory: Array | Pointer) -> str:
+    """The macro that makes a vector of what is at an address: in a work-group's memory, or in an item's."""
+    return "LOCAL" if isinstance(memory, Array) and memory.shared else "KEPT"
+
+
 def moved(how: str, access: Access, lanes: int = 1) -> str:
     """The function that loads or stores elements of 16 bits as floats: OpenCL's for halves, and one like it of ours."""
     width = str(lanes) if lanes > 1 else ""
@@ -205,7 +210,9 @@ class Printer:
             return f"{moved('store', access, lanes)}({value}, 0, {self.address(access)});"
         if isinstance(memory, Buffer):
             return f"{used('STORE_ALIGNED' if access.aligned else 'STORE', ctype(memory.dtype, lanes))}, {self.address(access)}, {value});"
-        return f"{used('KEPT', f'{memory.type}{lanes}')}, {self.address(access)}) = {value};"
+        if isinstance(memory, Array) and memory.lanes == lanes:
+            return f"{self.element(access)} = {value};"
+        return f"{used(reached(memory), f'{memory.type}{lanes}')}, {self.address(access)}) = {value};"
 
     def instruct(self, s: Instruct) -> str:
         given = [self.address(x) if isinstance(x, Access) else self.top(x) for x in s.given]
@@ -294,8 +301,7 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
     elif isinstance(memory, Array) and memory.lanes == lanes:
         return p.element(access), _ATOM
     else:
-        macro = "LOAD_LOCAL" if isinstance(memory, Array) and memory.shared else "KEPT"
-        return f"{used(macro, f'{memory.type}{lanes}')}, {p.address(access)})", _ATOM
+        return f"{used(reached(memory), f'{memory.type}{lanes}')}, {p.address(access)})", _ATOM
     if x.places is not None:
         places, only = p.atom(x.places), "" if x.only is None else p.atom(x.only)
         if half:

@@ -35,7 +35,7 @@ def lanes(dtype: np.dtype[Any], target: Target) -> int:
     return max(1, min(16, target.simd_bytes // np.dtype(dtype).itemsize))
 
 
-ACCESS = {"LOAD": "p", "LOAD_LOCAL": "p", "STORE": "p, v"}
+ACCESS = {"LOAD": "p", "LOCAL": "p", "STORE": "p, v"}
 
 
 def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
@@ -59,8 +59,8 @@ def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
             else:
                 aligned = []
                 how = {"LOAD": f"(p) vload{width}(0, p)", "STORE": f"(p, v) vstore{width}(v, 0, p)"}
-            if "LOAD_LOCAL" in own:
-                out.append(f"#define LOAD_LOCAL_{v}(p) (*(__local const {v} *)(p))")
+            if "LOCAL" in own:
+                out.append(f"#define LOCAL_{v}(p) (*(__local {v} *)(p))")
             out += aligned
             out += [f"#define {name}_{v}{text}" for name, text in how.items() if name in own]
     return out

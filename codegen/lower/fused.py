@@ -62,7 +62,7 @@ class Fused:
         """Where `each` elements of a plain array are, from an element on."""
         def find(*at: Index) -> Access:
             buffer = self.writer.buffer(read.storage.ref, self.writer.base(read.node), read.node.dtype, read.storage.access)
-            return Access(buffer, read.at(at), each=each)
+            return Access(buffer, read.at(at), each=each, whole=each > 1)
 
         return find
 

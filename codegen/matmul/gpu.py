@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.vectors import ceil_div, index_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused, Map, Strided
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile.gpu import staged_bytes
+from tracegrad.codegen.tile.gpu import VECTOR, staged_bytes
 from tracegrad.codegen.tile.instructions import MatrixInstruction, instruction_for
 from tracegrad.codegen.tile.matrix import Blocks, lines
 from tracegrad.codegen.tile.program import Add, Axis, Digit, Dot, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
@@ -28,7 +28,13 @@ from tracegrad.support.plan import Plain, Target
 from tracegrad.support.tuning import tuning
 
 REGISTERS = 224                                 # 32-bit ones, of 255, that tiles take of a work-item at most
-_COST = {8: 1.0, 4: 1.35, 2: 2.5, 1: 5.0}       # of a multiply-add by the side of the tile: reads of local memory for each
+_MATRIX = 8.0                                   # ordinary multiply-adds in whose time matrix instructions do one, about
+_WAVES = 8                                      # work-groups a core, at most, into which k is cut
+_ITEMS = 432.0                                  # work-items with tiles in registers that keep a core busy
+_BALANCE = 16.0                                 # flops of a product while a byte is moved, about
+_LAUNCH = 1 << 20                               # bytes that are moved while one more kernel is launched, about
+_READ = 1.5                                     # multiply-adds in whose time one element is read from local memory
+_CACHED = 3.0                                   # bytes that caches move while memory moves one
 
 
 class Operand(Plain):
@@ -113,10 +119,29 @@ def kernels(p: Product) -> list[Kernel]:
 
 def _parts(p: Product, layout: Layout) -> int:
     """Into how many parts k is cut: 1, unless there are too few work-groups to fill the device."""
-    size = prod(layout.local)
-    full = max(1, p.target.groups(size) // 2) if _is_thin(p) else held(p.target, size)
+    if not _is_thin(p):
+        return split(p, layout.groups, prod(layout.local), p.flops if layout.by is None else p.flops / _MATRIX)[0]
+    full = max(1, p.target.groups(prod(layout.local)) // 2)
     parts = parts_of_k(p.k, layout.groups, full)
     return 1 if 2 * layout.groups >= full or parts < 2 or p.flops < tuning().split_flops else parts
+
+
+def split(p: Product, groups: int, items: int, flops: float) -> tuple[int, float]:
+    """Into how many parts k is cut, and the time that it takes then, in bytes that are moved meanwhile.
+
+    The core that has most work-groups is the last to end, few items do not keep a core busy, and partial results are written and read
+    again. (144 groups on 132 cores: 21 Tflop/s, 1024 of them: 35.)
+    """
+    cores, size = p.target.cores, p.batch * p.m * p.n * p.dtype.itemsize
+    most = min(ceil_div(_WAVES * cores, groups), p.k // tuning().split_k) if p.flops >= tuning().split_flops else 1
+
+    def time(parts: int) -> float:
+        each = ceil_div(groups * parts, cores)
+        busy = groups * parts / (cores * each) * min(1.0, each * items / _ITEMS)
+        return flops / busy / _BALANCE + (parts > 1) * (2 * parts * size + _LAUNCH)
+
+    parts = min(range(1, max(1, most) + 1), key=time)
+    return parts, time(parts)
 
 
 def _most(layout: Layout) -> int:
@@ -131,11 +156,6 @@ def parts_of_k(k: int, groups: int, full: int) -> int:
     """
     most = max(1, min(ceil_div(full, groups), k // tuning().split_k))
     return min(range(max(1, min(full // groups, most)), most + 1), key=lambda parts: ceil_div(groups * parts, full) / parts)
-
-
-def held(target: Target, size: int) -> int:
-    """Work-groups of `size` items, with tiles in registers, that a device has at a time: two of 256 a core."""
-    return target.cores * max(2, 512 // size)
 
 
 def _length(p: Product, layout: Layout, parts: int) -> int:
@@ -167,8 +187,9 @@ def _product(p: Product, layout: Layout, parts: int, partial: Temp | None) -> Ke
 def _load(p: Product, f: Fused, layout: Layout, tile: Tile, x: Operand) -> Load:
     """How an operand is read; copied, where 16 bytes can be."""
     source = f.operand(x.node, x.where)
-    if layout.by is None or x.strided is None or not _is_copied(p, x):
-        return Load(tile, source, x.across)
+    if x.strided is None or not _is_copied(p, x) or (
+            layout.by is None and (not layout.staged or x.node.dtype != p.dtype or p.target.host_memory)):
+        return Load(tile, source, x.across)             # (the host's arrays may begin anywhere)
     return Load(tile, source, x.across, f.copied(x.strided, 16 // x.node.dtype.itemsize))
 
 
@@ -264,45 +285,71 @@ def _of_groups(p: Product) -> Axis:
     return Axis("b", p.batch, (Digit(Held.GROUP, p.batch, 2),))
 
 
+class Squares(Plain):
+    """How a block of C is shared: so many items along its rows and its columns, of which each has a rectangle of so many elements."""
+
+    items: tuple[int, int]
+    tile: tuple[int, int]
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.items[0] * self.tile[0], self.items[1] * self.tile[1]
+
+    def axis(self, name: str, size: int, along: bool, warp: int) -> Axis:
+        """Rows or columns: warps, which have a rectangle of C, so that they read few lines of the blocks. An item's rows are neighbours,
+        four at a time; its columns lie apart, so that items side by side store what lies side by side.
+        """
+        items, tile = self.items[along], self.tile[along]
+        near = 1 if along else min(tile, VECTOR)
+        return Axis(name, size, (
+            Digit(Held.GROUP, ceil_div(size, items * tile), 1 - along), Digit(Held.ITEM, items // warp, 2),
+            Digit(Held.REGISTER, tile // near), Digit(Held.ITEM, warp, 1 - along), *([] if along else [Digit(Held.REGISTER, near)])))
+
+
 def _blocks(p: Product) -> Layout:
-    """Blocks of C, a square of which is an item's: its rows are neighbours, four at a time; columns lie apart, as they are stored."""
-    side, tile = _sizes(p)
-    block, depth = side * tile, tuning().gemm_step
-    near = min(tile, 4)
-    rows = (Digit(Held.GROUP, ceil_div(p.m, block), 1), Digit(Held.REGISTER, tile // near), Digit(Held.ITEM, side, 1),
-            Digit(Held.REGISTER, near))
-    columns = Digit(Held.GROUP, ceil_div(p.n, block), 0), Digit(Held.REGISTER, tile), Digit(Held.ITEM, side, 0)
-    staged = p.target.local_memory >= 2 * staged_bytes(block, depth, p.dtype)
-    through = f"through {block}x{depth} blocks in local memory" if staged else "straight from global memory"
-    return Layout(_of_groups(p), Axis("i", p.m, rows), Axis("j", p.n, columns), Axis("k", p.k, (Digit(Held.REGISTER, depth),) * staged),
-                  (side, side, 1), staged, f"{p.m}x{p.n}x{p.k} product, {tile}x{tile} elements a work-item, {through}.",
-                  f"{block}x{block} blocks {through}")
+    """Blocks of C, a rectangle of which is an item's."""
+    found = _squares(p)
+    (rows, columns), depth = found.block, tuning().gemm_step
+    down, along = min(found.items[0], 4), min(found.items[1], 8)
+    staged = _is_staged(p, found)
+    through = f"through {depth} of k at a time in local memory" if staged else "straight from global memory"
+    tile = "x".join(map(str, found.tile))
+    return Layout(
+        _of_groups(p), found.axis("i", p.m, False, down), found.axis("j", p.n, True, along),
+        Axis("k", p.k, (Digit(Held.REGISTER, depth),) * staged), (along, down, prod(found.items) // (along * down)), staged,
+        f"{p.m}x{p.n}x{p.k} product, {tile} elements a work-item, {through}.", f"{rows}x{columns} blocks {through}")
 
 
-def _sizes(p: Product) -> tuple[int, int]:
-    """(work-items along one side of the work-group, elements along one side of a work-item's tile): what takes the least time.
+def _is_staged(p: Product, squares: Squares) -> bool:
+    """Whether blocks of the operands have room in local memory."""
+    return p.target.local_memory >= sum(staged_bytes(lines, tuning().gemm_step, p.dtype) for lines in squares.block)
 
-    Larger tiles read less of local memory for each multiply-add, and k may be split.
-    """
+
+def _squares(p: Product) -> Squares:
+    """What takes the least time: larger tiles read less of local memory for each multiply-add, and k may be split."""
     side = 16
     while side > 1 and side * side > p.target.max_work_group:
         side //= 2
-    best, found = 0.0, 1
-    for tile in (8, 4, 2, 1):
-        block = side * tile
-        if p.target.local_memory and 2 * staged_bytes(block, tuning().gemm_step, p.dtype) > p.target.local_memory and tile > 1:
-            continue
-        if tile > 4 and not p.target.local_memory:             # every element would be read again and again
-            continue
-        groups = ceil_div(p.m, block) * ceil_div(p.n, block) * p.batch
-        parts = 1
-        full = held(p.target, side * side)
-        if 2 * groups < full and p.flops >= tuning().split_flops:
-            parts = parts_of_k(p.k, groups, full)
-        time = ceil_div(groups * parts, full) * block * block * _COST[tile] / parts
-        if not best or time < best:
-            best, found = time, tile
-    return side, found
+    choices = [Squares((side, side), (tile, tile)) for tile in (8, 4, 2, 1)]
+    if p.target.local_memory:
+        choices += [Squares((side, side), tile) for tile in ((8, 4), (4, 8))]
+        for part in (2, 4):
+            if part <= side:
+                choices += [Squares(items, (4, 4)) for items in ((side // part, side * part), (side * part, side // part))]
+    else:
+        choices = [x for x in choices if x.tile[0] <= 4]       # every element would be read again and again
+    small = (1, 1)
+    return min([x for x in choices if x.tile == small or not p.target.local_memory or _is_staged(p, x)], key=lambda x: _time(p, x))
+
+
+def _time(p: Product, squares: Squares) -> float:
+    """About how long it takes, in bytes that are moved meanwhile."""
+    rows, columns = squares.block
+    groups = ceil_div(p.m, rows) * ceil_div(p.n, columns) * p.batch
+    down, along = squares.tile
+    cost = 1.0 + _READ * max(0.0, 1 / down + 1 / along - 1 / 4)
+    again = groups * p.k * (rows + columns) * p.dtype.itemsize / _CACHED
+    return split(p, groups, prod(squares.items), max(2.0 * groups * rows * columns * p.k * cost, again * _BALANCE))[1]
 
 
 def _ordered(p: Product, line: tuple[Digit, ...], few: tuple[Digit, ...]) -> tuple[Axis, Axis]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Local, Operand, combined
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Local, Operand, Splat, combined
 from tracegrad.codegen.kernel.expressions import Load as Read
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
 from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Declare, clipped_at
@@ -20,9 +20,11 @@ from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, 
 from tracegrad.support.dtypes import DType
 
 VECTOR = 4                    # registers side by side that are read from local memory together
+CHUNK = 16                    # bytes that are fetched together
 PAD = 4                       # elements behind a line of a staged tile, so that the lines' beginnings are in different banks
 FEW = 16                      # registers of a tile, at most, that leave room for as many more to which they are added now and then
 Registers = Mapping[tuple[Axis, int], Index]
+Above = Sequence[tuple[int, Array | Expression]]         # the levels of accumulators: after how many terms one is added to, and what it has
 
 
 def written(w: Writer, program: Program) -> None:
@@ -280,16 +282,8 @@ class Items:
                 var, once, own = Var(self.w.own(axis.name), axis.size), axis.size == 1, self.index(axis, {})
                 into = next(s.into for s in loop.body if isinstance(s, (Dot, Add)))
                 above = self.above(into, ceil_div(loop.length if loop.part else axis.size, axis.block))
-                totals = [total for _, total in above]
-                begin: Index = first
-                stop: BoundLike = last
                 with ExitStack() as inside:
-                    for (length, total), below in zip(above, [*totals, self.registers[into]][1:], strict=True):
-                        block, many = Var(w.own(f"{axis.name}_sum"), axis.size), length * axis.block
-                        inside.enter_context(w.loop(block, begin, stop, many))
-                        inside.callback(self.flush, into, total, below)
-                        stop = w.block_end(w.own(f"{axis.name}_end"), block, many, begin, stop, axis.size)
-                        begin = block.index
+                    begin, stop = self.in_blocks(inside, axis, above, into, first, last, axis.size, 1, axis.block)
                     inside.enter_context(w.block(Block("{")) if once else w.loop(
                         var, begin + own, stop, axis.block, unrolled=loop.unrolled))
                     for step in loop.body:
@@ -297,9 +291,27 @@ class Items:
                             self.load(step, axis, var.index)
                         elif not isinstance(step, Loop):
                             self.accumulate(step, axis)
-                if totals:
-                    self.take_sums(into, totals[0])
+                if above:
+                    self.take_sums(into, above[0][1])
                 self.tested = tested
+
+    def in_blocks(
+        self, inside: ExitStack, axis: Axis, above: Above, into: Tile, first: Index, last: Index, size: int, unit: int, each: int = 1,
+    ) -> tuple[Index, BoundLike]:
+        """Loops over blocks at whose ends accumulators are added to those above, around a loop over so many units of an axis; each: of them
+        an iteration takes. Returns where the innermost begins and ends.
+        """
+        w = self.w
+        begin: Index = first
+        stop: BoundLike = last
+        totals = [total for _, total in above]
+        for (length, total), below in zip(above, [*totals, self.registers[into]][1:], strict=True):
+            block, many = Var(w.own(f"{axis.name}_sum"), size), ceil_div(length, unit) * each
+            inside.enter_context(w.loop(block, begin, stop, many))
+            inside.callback(self.flush, into, total, below)
+            stop = w.block_end(w.own(f"{axis.name}_end"), block, many, begin, stop, size)
+            begin = block.index
+        return begin, stop
 
     def load(self, load: Load, axis: Axis, at: Index) -> None:
         """The tile at an index of the loop, to registers."""
@@ -325,8 +337,9 @@ class Items:
             self.staged[load.tile] = array
         first, last, limits = self.part(loop, axis.block)
         for load in loads:
-            each = ceil_div(self.line(load.tile, axis).block * axis.block, prod(self.program.local))
-            fetched[load.tile] = w.array(self.w.own(f"{load.tile.name}_next"), ctype(load.tile.dtype), each, reserved=True)
+            together = self.together(load, axis)
+            each = ceil_div(self.line(load.tile, axis).block * axis.block // together, prod(self.program.local))
+            fetched[load.tile] = w.array(self.w.own(f"{load.tile.name}_next"), ctype(load.tile.dtype, together), each, reserved=True)
         for load in loads:
             self.fetch(load, loop, first, limits, fetched[load.tile])
         for load in loads:
@@ -341,7 +354,9 @@ class Items:
         step = Var(self.w.own("step"), count)
         following = bounded(step.index + 1, 0, count)        # where there are more
         more = Infix("<", w.at(step.index + 1), w.at(last))
-        with w.loop(step, first, last):
+        with ExitStack() as inside:
+            begin, stop = self.in_blocks(inside, axis, above, into, first, last, count, axis.block)
+            inside.enter_context(w.loop(step, begin, stop))
             with self.w.scope(), w.branch(more):
                 for load in loads:
                     self.fetch(load, loop, following, limits, fetched[load.tile])
@@ -349,18 +364,13 @@ class Items:
             with self.w.scope(), w.branch(more):
                 for load in loads:
                     self.put(load, axis, following, fetched[load.tile])
-            for length, total in above:
-                blocks = ceil_div(length, axis.block)
-                with w.branch(Infix("==", Infix("%", w.at(step), blocks), blocks - 1)):
-                    self.flush(into, total, self.registers[into])
             w.barrier()
-        for _, total in above:
-            self.flush(into, total, self.registers[into])
-            self.take_sums(into, total)
+        if above:
+            self.take_sums(into, above[0][1])
 
     def block(self, loop: Loop, step: Index) -> None:
         """What is done with one block of staged tiles."""
-        with self.spread((loop.axis,), unrolled=False) as registers:
+        with self.spread((loop.axis,)) as registers:
             for s in loop.body:
                 if isinstance(s, Load):
                     self.fragment(s.tile, loop.axis, step, registers)
@@ -371,14 +381,20 @@ class Items:
         """The axis of a staged tile, beside the loop's, along which a block has several elements."""
         return max((a for a in tile.axes if a is not axis), key=lambda a: a.block)
 
+    def together(self, load: Load, axis: Axis) -> int:
+        """How many elements that lie side by side an item fetches together: 16 bytes, where they may be copied."""
+        each = CHUNK // load.tile.dtype.itemsize
+        line = self.line(load.tile, axis)
+        return each if load.copied is not None and (line.block if load.across else axis.block) % each == 0 else 1
+
     @contextmanager
-    def share(self, load: Load, axis: Axis) -> Iterator[tuple[Index, Index, Index]]:
+    def share(self, load: Load, axis: Axis, together: int) -> Iterator[tuple[Index, Index, Index]]:
         """The elements of a block that are an item's to fetch: the register, the index in the block along the axis, that along the line.
 
         What items side by side fetch lies side by side.
         """
         line, items = self.line(load.tile, axis).block, prod(self.program.local)
-        total = line * axis.block
+        total = line * axis.block // together
         with self.w.scope(), ExitStack() as inside:
             at = Var(self.w.own("at"), ceil_div(total, items))
             inside.enter_context(self.w.loop(at, 0, at.hi + 1, unrolled=True) if at.hi else self.w.block(Block("{")))
@@ -386,24 +402,55 @@ class Items:
             if total % items:
                 inside.enter_context(self.test([Infix("<", self.w.at(unit), total)]))
                 unit = bounded(unit, 0, total)
-            inner = line if load.across else axis.block
-            found = unit % inner, unit // inner
+            inner = (line if load.across else axis.block) // together
+            found = unit % inner * together, unit // inner
             yield at.index, *(found[::-1] if load.across else found)
 
     def fetch(self, load: Load, loop: Loop, step: Index, limits: Mapping[Axis, Operand], to: Array) -> None:
         """An item's share of the block at a step, to its registers."""
         axis = loop.axis
-        line = self.line(load.tile, axis)
-        with self.share(load, axis) as (at, along, down):
+        line, together = self.line(load.tile, axis), self.together(load, axis)
+        with self.share(load, axis, together) as (at, along, down):
             indices = [step * axis.block + along if a is axis else self.start(a) + down if a is line
                        else self.index(a, {}) for a in load.tile.axes]
-            self.w.store(Access(to, at), self.element(load, indices, limits, True))
+            if together == 1:
+                self.w.store(Access(to, at), self.element(load, indices, limits, True))
+            else:
+                self.fetch_together(load, indices, line if load.across else axis, limits, Access(to, at), together)
+
+    def fetch_together(
+        self, load: Load, at: Sequence[Index], along: Axis, limits: Mapping[Axis, Operand], to: Access, count: int
+    ) -> None:
+        """Elements side by side, all of which are there, or none."""
+        w, dtype = self.w, load.tile.dtype
+        tests, chunk = self.chunk(load, at, along, count, limits)
+        if tests:
+            w.store(to, Splat(Literal(0, dtype), count))
+        with self.test(tests):
+            w.store(to, Read(chunk(), dtype, count))
+
+    def chunk(
+        self, load: Load, at: Sequence[Index], along: Axis, count: int, limits: Mapping[Axis, Operand]
+    ) -> tuple[list[Expression], Callable[[], Access]]:
+        """`count` elements side by side along an axis, all of which are there, or none: what has to hold for that, and where they lie."""
+        axes, copied = load.tile.axes, load.copied
+        assert copied is not None
+        at = [self.w.indexed(axis.name, x) for axis, x in zip(axes, at, strict=True)]
+        ends = [axis.size - (count - 1) * (axis is along) for axis in axes]
+        tests: list[Expression] = [Infix("<", self.w.at(x), limits.get(axis, end)) for axis, x, end in zip(axes, at, ends, strict=True)
+                                   if axis in limits or x.hi >= axis.size]
+        return tests, lambda: copied(*[bounded(x, 0, end) for x, end in zip(at, ends, strict=True)])
 
     def put(self, load: Load, axis: Axis, step: Index, fetched: Array) -> None:
         """The same, from there to local memory."""
-        with self.share(load, axis) as (at, along, down):
-            place = self.place(load.tile, axis, step, along, down)
-            self.w.store(Access(self.staged[load.tile], place), Read(Access(fetched, at), load.tile.dtype))
+        together, staged, dtype = self.together(load, axis), self.staged[load.tile], load.tile.dtype
+        with self.share(load, axis, together) as (at, along, down):
+            value = Read(Access(fetched, at), dtype, together)
+            if together == 1 or load.across:
+                self.w.store(Access(staged, self.place(load.tile, axis, step, along, down), each=together), value)
+                return
+            for lane in range(together):
+                self.w.store(Access(staged, self.place(load.tile, axis, step, along + lane, down)), Lanes(value, lane))
 
     def place(self, tile: Tile, axis: Axis, step: Index, along: Index, down: Index) -> Index:
         """Where an element of a staged tile is: every second block is put into the same place."""

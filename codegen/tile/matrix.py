@@ -25,7 +25,7 @@ from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.statements import Array, Block, Instruct
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.gpu import Items, Registers
+from tracegrad.codegen.tile.gpu import CHUNK, Items, Registers
 from tracegrad.codegen.tile.instructions import (
     CLEAR,
     COMMIT,
@@ -41,7 +41,6 @@ from tracegrad.codegen.tile.program import Axis, Digit, Dot, Held, Load, Loop, P
 from tracegrad.support.dtypes import float32, uint32
 from tracegrad.support.plan import Plain
 
-CHUNK = 16                    # bytes that are copied together
 PAD = 8                       # words behind a line of C in local memory
 NEARER = 1.0 + 2.0 ** -11 * 0.6931          # 1 / (2 ln 2) of what TF32's last digit is: half of it, where leading digits are as they are
 
@@ -292,16 +291,11 @@ class MatrixItems(Items):
 
     def copy(self, x: _Staged, at: Sequence[Index], to: Index) -> None:
         """Copy a chunk; what is outside is 0."""
-        w, axes = self.w, x.load.tile.axes
-        assert x.load.copied is not None
-        at = [w.indexed(axis.name, i) for axis, i in zip(axes, at, strict=True)]
+        w = self.w
         place = Access(self.blocks, w.indexed("to", to), each=self.words)
-        along = x.line if x.load.across else self.around.axis
-        ends = [axis.size - (self.each - 1) * (axis is along) for axis in axes]        # all of a chunk is inside, or none
-        tests = [Infix("<", w.at(i), end) for axis, i, end in zip(axes, at, ends, strict=True) if i.hi >= axis.size]
-        inside = [bounded(i, 0, end) for i, end in zip(at, ends, strict=True)]
+        tests, chunk = self.chunk(x.load, at, x.line if x.load.across else self.around.axis, self.each, {})
         with self.test(tests):
-            w.add(Instruct(COPY, (place, x.load.copied(*inside))))
+            w.add(Instruct(COPY, (place, chunk())))
         if tests:
             with w.otherwise():
                 w.add(Instruct(CLEAR[self.blocks.type], (place,)))

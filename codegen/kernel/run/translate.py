@@ -666,15 +666,15 @@ class Translator:
         if match := re.fullmatch(r"get_(global_id|local_id|group_id|local_size|global_size)", name):
             dimension, = self.arguments()
             return Term(f"S.{match[1]}[{dimension.code}]", INT)
-        if name in ("LOAD", "LOAD_ALIGNED", "LOAD_LOCAL", "KEPT"):
+        if name in ("LOAD", "LOAD_ALIGNED", "LOCAL", "KEPT"):
             type_, (pointer,) = self.typed_arguments()
             self.through(pointer, type_)
 
             def keep(value: str) -> str:
-                return f"{pointer.code}.put_vector({value})"
+                return f"{pointer.code}{f'.aligned({type_.lanes})' * (name == 'LOCAL')}.put_vector({value})"
 
-            place = f"{pointer.code}.aligned({type_.lanes})" if name in ("LOAD_ALIGNED", "LOAD_LOCAL") else pointer.code
-            return self.postfix(Term(f"{place}.vector({type_.lanes})", type_, keep if name == "KEPT" else None))
+            place = f"{pointer.code}.aligned({type_.lanes})" if name in ("LOAD_ALIGNED", "LOCAL") else pointer.code
+            return self.postfix(Term(f"{place}.vector({type_.lanes})", type_, keep if name in ("KEPT", "LOCAL") else None))
         if re.fullmatch(r"(STRIDED|GATHER)\d+(_IF)?", name):
             type_, args = self.typed_arguments()
             pointer, at = args[:2]

@@ -28,6 +28,7 @@ TARGETS = {
     "gpu": GPU, "groups of 64": replace(GPU, max_work_group=64), "groups of one": replace(GPU, max_work_group=1),
     "little local memory": replace(GPU, local_memory=2048, cores=1), "no local memory": replace(GPU, local_memory=0, fp64=False),
     "waves of 64": replace(GPU, cores=1, lanes=64, resident=128, max_work_group=1024, local_memory=65536),
+    "its own memory": replace(GPU, host_memory=False), "small groups, own memory": replace(GPU, host_memory=False, max_work_group=16),
 }
 SMALL = Tuning(group=16, gemm_step=2, split_k=4, split_flops=1, thin=2)
 pytestmark = pytest.mark.usefixtures("on_numpy")
@@ -186,3 +187,61 @@ def test_the_sizes_of_tiles(rows: int, columns: int) -> None:
     """From one element an item to 8 x 8, with and without whole blocks."""
     one = replace(GPU, cores=1)
     checked(lambda a, b, c: (a @ b + c).relu(), numbers(rows, 9), numbers(9, columns), numbers(columns), targets={"one": one}, slack=8.0)
+
+
+# ---------------------------------------------------------------------------------------------------------- how blocks are shared
+
+
+@pytest.mark.parametrize("sizes", [(36, 52, 20), pytest.param((20, 24, 68), marks=pytest.mark.long)])
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.long)])
+def test_sixteen_bytes_are_fetched_together(sizes: tuple[int, int, int], turned: tuple[bool, bool], dtype: Any) -> None:
+    """Of operands stored along k, and across; at the edges of blocks, too."""
+    m, k, n = sizes
+    a, b = numbers(*((k, m) if turned[0] else (m, k)), dtype=dtype), numbers(*((n, k) if turned[1] else (k, n)), dtype=dtype)
+
+    def product(a: Any, b: Any) -> Any:
+        return (a.t() if turned[0] else a) @ (b.t() if turned[1] else b)
+
+    target = replace(GPU, host_memory=False)
+    checked(product, a, b, targets={"own memory": target})
+    plan, _, _ = planned(product, (a, b), target)
+    each = 16 // np.dtype(dtype).itemsize
+    scalar = "float" if dtype == np.float32 else "double"
+    assert plan.source.count(f"LOAD_ALIGNED({scalar}{each}, ") == 4                     # of each operand, before the loop and in it
+
+
+@pytest.mark.parametrize("case", ["odd", "host", "steps", "halves"])
+def test_what_cannot_be_fetched_together(case: str) -> None:
+    """Lines of an odd length, arrays of the host's, every second element, and what is converted."""
+    a, b = numbers(33, 35), numbers(35, 34)
+    if case == "halves":
+        a, b = numbers(32, 64).astype(np.float16), numbers(64, 32).astype(np.float16)
+    if case in ("steps", "host"):
+        a, b = numbers(32, 64), numbers(64 if case == "host" else 32, 32)
+    fn = (lambda a, b: a[:, ::2] @ b[:, ::2]) if case == "steps" else lambda a, b: a @ b
+    target = replace(GPU, host_memory=case == "host")
+    checked(fn, a, b, targets={case: target})
+    assert "LOAD_ALIGNED" not in planned(fn, (a, b), target)[0].source
+
+
+H100 = Target("gpu", cores=132, lanes=32, resident=2048, max_work_group=1024, local_memory=49152, plain_math=False, clang_builtins=False,
+              host_memory=False)
+
+
+@pytest.mark.parametrize(("sizes", "blocks", "parts"), [
+    ((4096, 4096, 4096), "128x128 blocks", False), ((768, 8192, 3072), "128x128 blocks", True), ((16, 4096, 4096), "16x256 blocks", True),
+    ((4096, 4096, 16), "256x16 blocks", True), ((512, 512, 512), "64x64 blocks", True)])
+def test_blocks_and_parts_by_time(sizes: tuple[int, int, int], blocks: str, parts: bool) -> None:
+    """Few rows take wide blocks; k is cut where the last work-groups would leave most of the cores with nothing to do."""
+    m, k, n = sizes
+    plan, _, _ = planned(lambda a, b: a @ b, (np.empty((m, k), np.float32), np.empty((k, n), np.float32)), H100)
+    assert blocks in plan.launches[0].note
+    assert len(plan.launches) == 1 + parts
+
+
+def test_levels_of_sums_are_loops_around_the_blocks() -> None:
+    """What an accumulator has is added to another after 512 terms: no block tests whether it is the last one."""
+    source = planned(lambda a, b: a @ b, (np.empty((4096, 4096), np.float32),) * 2, H100)[0].source
+    assert "for (int k_sum = 0; k_sum < 512; k_sum += 64)" in source
+    assert "step % 64" not in source

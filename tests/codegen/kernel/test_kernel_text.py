@@ -163,10 +163,10 @@ def test_what_is_said_of_text_is_true(program: str, assembled: list[Kernel]) -> 
 
 
 def test_the_prelude_has_each_type_once_and_only_what_the_target_computes_in() -> None:
-    uses = [("LOAD", "uchar8"), ("STORE", "uchar8"), ("LOAD_LOCAL", "float4"), ("LOAD", "double2"), ("GATHER4", "float4")]
+    uses = [("LOAD", "uchar8"), ("STORE", "uchar8"), ("LOCAL", "float4"), ("LOAD", "double2"), ("GATHER4", "float4")]
     text = "\n".join(prelude(uses, Target(fp64=False)))
     assert text.count("uchar8_u;") == 1
-    assert text.count("#define LOAD(") == text.count("#define STORE_uchar8(") == text.count("#define LOAD_LOCAL_float4(") == 1
+    assert text.count("#define LOAD(") == text.count("#define STORE_uchar8(") == text.count("#define LOCAL_float4(") == 1
     assert "double" not in text
     assert "GATHER" not in text
 
