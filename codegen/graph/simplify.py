@@ -103,6 +103,12 @@ def identity(node: Node) -> Node:
     return node.operands[0]
 
 
+def stored_already(node: Node) -> Node | None:
+    """What is given to a program lies in memory, and what was stored once need not be again."""
+    x, = node.operands
+    return x if x.fn.stored or (x.fn.family == "leaf" and not x.fn.number) else None
+
+
 def expanded_operands(node: Node) -> Node | None:
     """Operands broadcast implicitly: an expand in front of an elementwise op is dropped where the others still make the shape."""
     operands = list(node.operands)
@@ -124,7 +130,7 @@ def outward(node: Node) -> Node | None:
     """An op of nothing but repeated scalars is computed once, and its result repeated."""
     if node.shape == () or node.aval.size == 0:
         return None
-    if node.fn.name in ("variable", "copy", "detach"):
+    if node.fn.name in ("variable", "copy", "detach") or node.fn.stored:
         return None
     sources = []
     for o in node.operands:
@@ -436,7 +442,7 @@ def scatter_of_nothing(node: Node) -> Node | None:
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "copy": (identity,), "detach": (identity,), "variable": (identity,),
-    "cast": (cast_chain,),
+    "cast": (cast_chain,), "materialize": (stored_already,),
     "add": (add_zero, add_negative), "sub": (sub_zero,), "mul": (mul_one,), "div": (div_constant,), "neg": (neg_neg,),
     "pow": (power_constant,), "where": (where_constant,),
     "reshape": (reshape_chain, moved_scalar), "expand": (expand_chain, moved_scalar), "permute": (permute_chain, moved_scalar),

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.graph.intervals import interval
+from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.primitive import in_registry
 
 KNOWN = 1 << 24              # elements of what is read or computed by value, at most
-_MONOTONE = ("add", "minimum", "maximum", "clamp_min", "clamp_max", "cast", "expand", "copy")
+UNBOUNDED = 1 << 60          # beyond any index, and two of it are no more than 64 bits hold
 
 
 def is_leaf(node: Node) -> bool:
@@ -66,8 +66,8 @@ class Values:
         return np.asarray(fn.computed(operands, node.attrs, node.dtype))
 
     def nonzero(self, root: Node) -> Any:
-        """Which elements may differ from zero; None where nothing is known. Floats that are held are read through movements only."""
-        for node in topological([root], lambda n: n in self._masks or n in self._unknown or n.fn.family != "movement"):
+        """Which elements may differ from zero, or None. Floats that are held are read, but through movements and casts only."""
+        for node in topological([root], lambda n: n in self._masks or n in self._unknown or not _keeps_zeros(n)):
             if node not in self._masks:
                 self._masks[node] = self._mask(node)
         return self._masks[root]
@@ -77,33 +77,52 @@ class Values:
             return None
         if is_leaf(node):
             return self._read(node) != 0
-        if node.fn.family == "movement":
+        if node.operands and _keeps_zeros(node):
             operands = [self._masks[o] for o in node.operands]
-            return None if any(o is None for o in operands) else moved(node, operands, 0) != 0
+            if any(o is None for o in operands):
+                return None
+            return operands[0] if node.fn.name == "cast" else moved(node, operands, 0) != 0
         found = self.of(node)
         return None if found is None else found != 0
 
     def bounds(self, root: Node) -> tuple[Any, Any]:
-        """Arrays of the least and the largest integer that each element of an integer node may be."""
+        """Arrays (int64) of the least and the largest integer that each element of an integer node may be."""
         found: dict[Node, tuple[Any, Any]] = {}
-        for node in topological([root], lambda n: not (n.fn.name in (*_MONOTONE, "sub", "mul") or n.fn.family == "movement")):
-            found[node] = self._bounded(node, [found.get(o) for o in node.operands])
+        for node in topological([root], lambda n: n.fn.family not in ("elementwise", "movement")):
+            low, high = self._bounded(node, [found.get(o) for o in node.operands])
+            least, most = all_of(node.dtype)
+            if low.size and (low.min() < least or high.max() > most):               # it may have wrapped
+                low, high = np.full(node.shape, least), np.full(node.shape, most)
+            found[node] = np.maximum(low, -UNBOUNDED), np.minimum(high, UNBOUNDED)
         return found[root]
 
     def _bounded(self, node: Node, operands: Sequence[Any]) -> tuple[Any, Any]:
         known = self.of(node)
         if known is not None:
-            return known, known
-        name, ready = node.fn.name, bool(operands) and all(o is not None for o in operands) and node.dtype.kind in "iu"
-        if ready and (name in _MONOTONE or node.fn.family == "movement") and node.operands[0].dtype.kind in "biu":
-            low, high = ([o[k] for o in operands] for k in (0, 1))
-        elif ready and name == "sub":
-            low, high = ([operands[0][k], operands[1][1 - k]] for k in (0, 1))
-        elif ready and name == "mul" and all((o[0] >= 0).all() for o in operands):
-            low, high = ([o[k] for o in operands] for k in (0, 1))
-        else:
-            return tuple(np.full(node.shape, n, np.int64) for n in interval(node))  # type: ignore[return-value]
-        return tuple(np.asarray(node.fn.numpy(*ends, **node.attrs)) for ends in (low, high))  # type: ignore[return-value]
+            return known.astype(np.int64), known.astype(np.int64)
+        name, follows = node.fn.name, node.fn.monotone or node.fn.family == "movement"
+        if not operands or any(o is None for o in operands) or any(o.dtype.kind not in "biu" for o in (node, *node.operands)):
+            name, follows = "", False
+        if name == "in_range" and node.attrs["ignore"] is None:                     # (others are an error, whoever reads them)
+            return np.zeros(node.shape, np.int64), np.full(node.shape, node.attrs["size"] - 1)
+        if name == "where":
+            (_, a, b) = operands
+            return np.minimum(a[0], b[0]) + np.zeros(node.shape, np.int64), np.maximum(a[1], b[1]) + np.zeros(node.shape, np.int64)
+        if name == "sub":
+            (low, high), (least, most) = operands
+            return low - most, high - least
+        if follows or (name == "mul" and all((o[0] >= 0).all() and (o[1] < 1 << 31).all() for o in operands)):
+            attrs = {k: v for k, v in node.attrs.items() if k not in ("dtype", "weak")}
+            rule: Any = (lambda x: x) if name == "cast" else node.fn.numpy
+            low, high = (np.asarray(rule(*[o[k] for o in operands], **attrs), np.int64) for k in (0, 1))
+            return low, high
+        least, most = interval(node)
+        return np.full(node.shape, least), np.full(node.shape, most)
+
+
+def _keeps_zeros(node: Node) -> bool:
+    """Whether the elements that differ from zero can be told from those of the operands."""
+    return node.fn.family == "movement" or (node.fn.name == "cast" and node.dtype.kind in "fc")
 
 
 def moved(node: Node, operands: Sequence[Any], fill: int) -> Any:

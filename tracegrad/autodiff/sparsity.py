@@ -20,7 +20,7 @@ from tracegrad.autodiff.index_sets import EMPTY, Ids, IndexSets
 from tracegrad.autodiff.known_values import KNOWN, Values, moved
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.leaves import CustomCall
-from tracegrad.graph.primitive import REGISTRY, placeholder
+from tracegrad.graph.primitive import REGISTRY, in_registry, placeholder
 from tracegrad.support.dtypes import differentiable
 
 STEPS = 20_000               # operations of a loop's iterations that are followed one by one
@@ -306,7 +306,7 @@ def _taps(kernel: Any, stride: Any, padding: Any, dilation: Any, image: Any, siz
 def _conv(walk: Walk, node: Node, operands: list[Any]) -> Ids:
     """The three of one family relate elements of the image, the weight and the result: two of them make the third."""
     a, b = node.operands
-    attrs, names = node.attrs, {"conv2d": "xwy", "conv2d_input_grad": "ywx", "conv2d_weight_grad": "xyw"}[node.fn.name]
+    attrs, names = node.attrs, node.fn.roles  # type: ignore[attr-defined]
     shapes = dict(zip(names, (a.shape, b.shape, node.shape), strict=True))
     (n, c, *image), (o, per, *kernel), (_, _, *size) = shapes["x"], shapes["w"], shapes["y"]
     if n * o * per * prod(kernel) * prod(size) > KNOWN:
@@ -357,7 +357,7 @@ def _host(walk: Walk, node: Node, operands: list[Any]) -> Ids:
     """Transforms along some dimensions, and functions of matrices in a batch."""
     attrs = node.attrs
     first = node.operands[0]
-    if node.fn.name in ("dft", "real_dft", "half_dft"):
+    if in_registry(node.fn) and ("dims" in attrs or "dim" in attrs):
         dims = tuple(d % len(first.shape) for d in (attrs["dims"] if "dims" in attrs else (attrs["dim"],)))
         mixed = walk.sets.over(operands[0], dims)
         return np.broadcast_to(np.expand_dims(mixed, dims), node.shape)
