@@ -11,7 +11,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import func
-from tracegrad.autodiff import coloring
+from tracegrad.autodiff import coloring, sparsity
 from tracegrad.autograd import sparse
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.nn import functional as F
@@ -297,6 +297,9 @@ def test_errors(monkeypatch):
         func.sparse_hessian(lambda x: x * 2)(X)
     with pytest.raises(ArgumentError, match="sparse_jacobian: chunk_size must be positive, got 0"):
         func.sparse_jacobian(lambda x: x * x.roll(1), chunk_size=0)(X)
+    monkeypatch.setattr(sparsity, "ENTRIES", 80)
+    with pytest.raises(ArgumentError, match="sparse_jacobian: 81 entries of 9 x 9 may differ from zero"):
+        func.sparse_jacobian(lambda x: x * x.exp().sum() * x.sin().sum())(X)
     monkeypatch.setattr(sparse, "import_module", lambda name: (_ for _ in ()).throw(ImportError))
     with pytest.raises(ArgumentError, match="to_scipy: scipy is not installed"):
         func.sparse_jacobian(lambda x: x)(X).to_scipy()

@@ -16,6 +16,12 @@ CHUNK = 1 << 22              # members that one step of `merged` sorts
 MOST = 1 << 26               # members of all sets: what comes later is taken to be full, which is always right
 
 
+def distinct(keys: Any) -> Any:
+    """The different integers, ascending. (np.unique puts them into a hash table first, which takes ten times as long.)"""
+    ordered = np.sort(keys)
+    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
+
+
 class IndexSets:
     """The sets of one analysis, over `count` input elements. Set 0 is empty, set 1 has all of them, and set 2 + i is {i}."""
 
@@ -60,10 +66,12 @@ class IndexSets:
         rest = (a != b) & (a > FULL) & (b > FULL)
         if rest.any():
             low, high = np.minimum(a[rest], b[rest]), np.maximum(a[rest], b[rest])
-            pairs, back = np.unique(low * self._sets + high, return_inverse=True)
+            keys = low * self._sets + high
+            pairs = distinct(keys)
+            back = np.searchsorted(pairs, keys)
             both = np.stack([pairs // self._sets, pairs % self._sets], 1)
             made = self.merged(np.repeat(np.arange(len(pairs)), 2), both.reshape(-1), len(pairs))
-            out[rest] = made[back.reshape(-1)]
+            out[rest] = made[back]
         return out
 
     def over(self, ids: Ids, dims: tuple[int, ...]) -> Ids:
@@ -85,7 +93,7 @@ class IndexSets:
         groups, ids = groups[present], ids[present]
         out[groups[ids == FULL]] = FULL
         left = out[groups] != FULL
-        keys = np.unique(groups[left] * self._sets + ids[left])
+        keys = distinct(groups[left] * self._sets + ids[left])
         groups, ids = keys // self._sets, keys % self._sets
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
         sizes = np.diff(starts, append=len(groups))
@@ -103,7 +111,7 @@ class IndexSets:
     def _merge(self, groups: Any, ids: Ids, out: Ids) -> None:
         """`merged` for groups of several sets each, which are neither empty nor full. `out` has one of each group's sets."""
         position, member = self.members(ids)
-        keys = np.unique(groups[position] * self.count + member)
+        keys = distinct(groups[position] * self.count + member)
         of, members = keys // self.count, keys % self.count
         starts = np.flatnonzero(np.diff(of, prepend=-1))
         sizes = np.diff(starts, append=len(of))

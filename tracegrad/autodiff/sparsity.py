@@ -18,21 +18,23 @@ import numpy as np
 from tracegrad.autodiff.derivatives import pull_back, variable
 from tracegrad.autodiff.index_sets import EMPTY, Ids, IndexSets
 from tracegrad.autodiff.known_values import KNOWN, Values, moved
+from tracegrad.errors import ArgumentError
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, in_registry, placeholder
 from tracegrad.support.dtypes import differentiable
 
+ENTRIES = 1 << 26            # of a pattern, at most
 STEPS = 20_000               # operations of a loop's iterations that are followed one by one
 ROUNDS = 100                 # iterations of a loop of unknown length, until it is taken to mix everything
 _OUTPUT = REGISTRY["output"]
 
 
-def pattern(outputs: Sequence[Node], variables: Sequence[Node]) -> tuple[Any, Any, list[Node]]:
+def pattern(call: str, outputs: Sequence[Node], variables: Sequence[Node]) -> tuple[Any, Any, list[Node]]:
     """(rows, columns, leaves read): the entries of the Jacobian of all outputs by all variables that may differ from zero, sorted.
 
     Rows and columns count the elements of the outputs and of the variables, one after the other. It holds wherever `contents` of the leaves
-    is the same.
+    is the same. ArgumentError, in the name of `call`, if there are more than ENTRIES.
     """
     sets = IndexSets(sum(v.aval.size for v in variables))
     given, first = {}, 0
@@ -45,6 +47,12 @@ def pattern(outputs: Sequence[Node], variables: Sequence[Node]) -> tuple[Any, An
             unknown.add(node)
     walk = Walk(sets, Values(unknown))
     found = walk.run(outputs, given)
+    entries = sum(int(sets.sizes(ids).sum()) for ids in found)
+    if entries > ENTRIES:
+        raise ArgumentError(
+            f"{call}: {entries} entries of {sum(o.aval.size for o in outputs)} x {sets.count} may differ from zero, which is dense: use "
+            "jacfwd or jacrev in parts. (An index that is an argument or a variable of a trace may be any: call this outside of the "
+            "trace, or make the index in its body, of a list)")
     rows, columns = sets.members(np.concatenate([np.zeros(0, np.int64), *(ids.reshape(-1) for ids in found)]))
     return rows, columns, list(walk.values.leaves)
 

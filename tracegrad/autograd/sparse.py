@@ -129,8 +129,8 @@ class _Symmetric(_Plan):
         return color, np.where(alone, self.rows, self.columns)
 
 
-def _jacobian_plan(outputs: Sequence[Node], variables: Sequence[Node]) -> tuple[_Plan, list[Node]]:
-    rows, columns, read = pattern(outputs, variables)
+def _jacobian_plan(call: str, outputs: Sequence[Node], variables: Sequence[Node]) -> tuple[_Plan, list[Node]]:
+    rows, columns, read = pattern(call, outputs, variables)
     by_column = color_columns(rows, columns, sum(v.aval.size for v in variables))
     by_row = color_columns(columns, rows, sum(o.aval.size for o in outputs))
     forward = by_column.max(initial=-1) <= by_row.max(initial=-1)
@@ -138,8 +138,8 @@ def _jacobian_plan(outputs: Sequence[Node], variables: Sequence[Node]) -> tuple[
 
 
 def _symmetric_plan(colored: Callable[..., Any]) -> Callable[..., tuple[_Plan, list[Node]]]:
-    def made(outputs: Sequence[Node], variables: Sequence[Node]) -> tuple[_Plan, list[Node]]:
-        rows, columns, read = pattern(outputs, variables)
+    def made(call: str, outputs: Sequence[Node], variables: Sequence[Node]) -> tuple[_Plan, list[Node]]:
+        rows, columns, read = pattern(call, outputs, variables)
         size = sum(v.aval.size for v in variables)
         both = np.intersect1d(rows * size + columns, columns * size + rows)       # the matrix is symmetric
         rows, columns = both // max(1, size), both % max(1, size)
@@ -157,14 +157,14 @@ def _plan(call: str, outputs: Sequence[Node], variables: Sequence[Node]) -> _Pla
     """The plan of a program; the one that is known of an equal program, if the indices and masks that it was made from are the same."""
     program, order = _program(outputs, variables)
     if program is None:
-        return _KINDS[call](outputs, variables)[0]
+        return _KINDS[call](call, outputs, variables)[0]
     places = _plans[call, program]
     if places is not None:
         known = _plans[call, program, tuple(contents(order[k]) for k in places)]
         if known is not None:
             _plans.hits += 1
             return known[0]  # type: ignore[no-any-return]
-    plan, read = _KINDS[call](outputs, variables)
+    plan, read = _KINDS[call](call, outputs, variables)
     number = {node: k for k, node in enumerate(order)}
     places = [number[leaf] for leaf in read]
     _plans[call, program] = places
@@ -263,13 +263,13 @@ def sparse_jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, ha
 
     Stored is every entry that the operations of fn let differ from zero, whatever values the argument has. That is exact for elementwise
     operations, slices, rolls, gathers, stencils, convolutions, reductions and products with constants; what has no rule counts as dense.
-    Indices and masks that do not depend on the argument count by value; where they have none yet (arguments of a trace), an index may
-    be any. Forward or reverse mode, whichever takes fewer products: a tridiagonal Jacobian takes three, that of a batch of functions as
-    many as one of them has arguments. Later calls of the same operations reuse pattern and colours.
+    Indices and masks that do not depend on the argument count by value; in a trace, those of its arguments and of tensors from outside
+    have none, and an index may be any. Forward or reverse mode, whichever takes fewer products: a tridiagonal Jacobian takes three, that
+    of a batch of functions as many as one of them has arguments. Later calls of the same operations reuse pattern and colours.
 
     Of nested outputs and arguments: as `jacobian`, a SparseCOO for each matrix. has_aux: fn returns a pair, of which the second is passed
     through. chunk_size: how many products are computed at once, where memory is short.
-    Raises DTypeError where arguments or results are not real floats.
+    Raises DTypeError where arguments or results are not real floats, ArgumentError where too much is not zero to be stored.
 
     >>> j = tg.func.sparse_jacobian(lambda x: (x[1:] - x[:-1]) ** 2)(tg.arange(5.0))
     >>> j
