@@ -339,6 +339,8 @@ def _conv(walk: Walk, node: Node, operands: list[Any]) -> Ids:
 def _pool(walk: Walk, node: Node, operands: list[Any]) -> Ids:
     """From an image to its windows (max_pool), or back (its gradient): any element of the window may be the one."""
     attrs = node.attrs
+    if node.fn.name == "max_pool_gradient" and node.operands[1].fn.name != "max_pool_places":
+        return _batched(walk, node, operands, 1)            # the places may be any of the plane
     window, _, place = _taps(*(attrs[k] for k in ("kernel", "stride", "padding", "dilation", "image", "size")))
     source, target = (window, place) if node.fn.name == "max_pool_gradient" else (place, window)
     planes, inner = node.shape[0], prod(node.shape[1:])
