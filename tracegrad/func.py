@@ -8,6 +8,7 @@ from typing import Any
 
 from tracegrad.autograd.jacobians import hessian, jacfwd
 from tracegrad.autograd.jacobians import jacobian as jacrev
+from tracegrad.autograd.sparse import SparseCOO, hessian_diagonal, sparse_hessian, sparse_jacobian
 from tracegrad.autograd.transforms import grad, jvp, linearize, value_and_grad, vjp
 from tracegrad.autograd.vmap_transform import vmap
 from tracegrad.errors import ArgumentError
@@ -75,5 +76,6 @@ def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dic
 
 
 __all__ = [
-    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "stack_module_state", "vjp", "vmap",
+    "SparseCOO", "functional_call", "grad", "grad_and_value", "hessian", "hessian_diagonal", "jacfwd", "jacrev", "jvp", "linearize",
+    "sparse_hessian", "sparse_jacobian", "stack_module_state", "vjp", "vmap",
 ]

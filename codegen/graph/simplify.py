@@ -103,6 +103,12 @@ def identity(node: Node) -> Node:
     return node.operands[0]
 
 
+def stored_already(node: Node) -> Node | None:
+    """What is given to a program lies in memory, and what was stored once need not be again."""
+    x, = node.operands
+    return x if x.fn.stored or (x.fn.family == "leaf" and not x.fn.number) else None
+
+
 def expanded_operands(node: Node) -> Node | None:
     """Operands broadcast implicitly: an expand in front of an elementwise op is dropped where the others still make the shape."""
     operands = list(node.operands)
@@ -124,7 +130,7 @@ def outward(node: Node) -> Node | None:
     """An op of nothing but repeated scalars is computed once, and its result repeated."""
     if node.shape == () or node.aval.size == 0:
         return None
-    if node.fn.name in ("variable", "copy", "detach"):
+    if node.fn.name in ("variable", "copy", "detach") or node.fn.stored:
         return None
     sources = []
     for o in node.operands:
@@ -428,6 +434,21 @@ def roll_chain(node: Node) -> Node | None:
     return op("roll", x.operands[0], shift=shift, dim=dim) if shift else x.operands[0]
 
 
+def rotation(node: Node) -> Node | None:
+    """The end of x in front of its beginning is x rolled: one index, and no choice of an operand for each element."""
+    dim = node.attrs["dim"]
+    if len(node.operands) != 2 or any(o.fn.name != "slice" for o in node.operands):
+        return None
+    end, begin = node.operands
+    x, at = end.operands[0], end.attrs["start"][dim]
+    n = x.shape[dim]
+    spans = [[(a, b, s) for d, (a, b, s) in enumerate(zip(o.attrs["start"], o.attrs["stop"], o.attrs["step"], strict=True))
+              if (d == dim or (a, b, s) != (0, x.shape[d], 1))] for o in node.operands]
+    if begin.operands[0] is not x or not 0 < at < n or spans != [[(at, n, 1)], [(0, at, 1)]]:
+        return None
+    return op("roll", x, shift=n - at, dim=dim)
+
+
 def scatter_of_nothing(node: Node) -> Node | None:
     """A base that nothing is put into."""
     base, _, source = node.operands
@@ -436,10 +457,11 @@ def scatter_of_nothing(node: Node) -> Node | None:
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "copy": (identity,), "detach": (identity,), "variable": (identity,),
-    "cast": (cast_chain,),
+    "cast": (cast_chain,), "materialize": (stored_already,),
     "add": (add_zero, add_negative), "sub": (sub_zero,), "mul": (mul_one,), "div": (div_constant,), "neg": (neg_neg,),
     "pow": (power_constant,), "where": (where_constant,),
     "reshape": (reshape_chain, moved_scalar), "expand": (expand_chain, moved_scalar), "permute": (permute_chain, moved_scalar),
+    "concat": (rotation,),
     "slice": (slice_chain, moved_scalar), "flip": (moved_scalar,), "roll": (roll_chain, moved_scalar), "pad": (pad_nothing,),
     **dict.fromkeys(("scatter_add", "scatter_set", "scatter_max", "scatter_min"), (scatter_of_nothing,)),
 }

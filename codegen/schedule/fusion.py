@@ -365,7 +365,8 @@ class Scheduler(Reading):
             fused: dict[Fusion, list[Node]] = {}
             for node, why in group.fused.items():
                 fused.setdefault(why, []).append(node)
-            found = [f"over {group.kind}", *(why.text(nodes) for why, nodes in fused.items())]
+            asked = dict.fromkeys(f"stores what materialize asks for (line {n.loc.line})" for n in group.stored if n.fn.stored)
+            found = [f"over {group.kind}", *asked, *(why.text(nodes) for why, nodes in fused.items())]
             ends = []
             for value in group.stored:
                 todo, seen = [value], {value}

@@ -45,7 +45,7 @@ class Reading:
         self.paths: dict[Node, dict[Node, Paths]] = {}      # by which paths one element of a node reads each of its deps
         self.moves: dict[Hashable, int] = {}              # what a path consists of, numbered
         self.apart: dict[Node, set[Node]] = {}            # deps that a node reads in branches which share no arithmetic: of a list, stacked
-        self.forced: set[Node] = set(self.outputs)
+        self.forced: set[Node] = self.outputs | {n for n in graph if n.fn.stored and n not in scalars}
         self.lists: dict[Node, Flat] = {}         # put together of many parts, each of which has lines of its own
         self.candidates: set[Node] = set()
         self.once: set[Node] = set()              # what takes a random draw or a gather, which are never done twice

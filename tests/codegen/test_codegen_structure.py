@@ -24,6 +24,7 @@ from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind, const, placeholder
 from tracegrad.graph.verify import verify
 from tracegrad.ops.arrays.shaping import roll
+from tracegrad.ops.primitives import movement as mv
 from tracegrad.support.plan import Plan, Target
 
 TARGET = Target()
@@ -477,3 +478,17 @@ def test_kernels_run_after_those_they_need_and_else_by_number(seed: int) -> None
     for group in groups:
         others = [g for g in groups if g is not group and rng.random() < 0.1]
         assert reaches(graph, group, others) == any(nx.has_path(graph, group, g) for g in others)
+
+
+@pytest.mark.parametrize(("shape", "dim", "k"), [((5000,), 0, 1), ((40, 300), 1, 299), ((40, 300), 0, 7)])
+def test_the_end_before_the_beginning_is_a_roll(shape: tuple[int, ...], dim: int, k: int) -> None:
+    x = leaf(*shape, label="x")
+    n = shape[dim]
+    turned = op("concat", mv.narrow(x, dim, k, n - k), mv.narrow(x, dim, 0, k), dim=dim)
+    source = plan_of([x], [turned * x]).source
+    assert source == plan_of([x], [roll(x, -k, dim) * x]).source
+    for other in (op("concat", mv.narrow(x, dim, 0, k), mv.narrow(x, dim, k, n - k), dim=dim),
+                  op("concat", mv.narrow(x, dim, n - k, k), mv.narrow(x, dim, 0, n - k), dim=dim),
+                  op("concat", mv.narrow(x, dim, k, n - k), mv.narrow(leaf(*shape), dim, 0, k), dim=dim)):
+        rolled = [node for node in simplify(Graph.capture([x], [other])) if node.fn.name == "roll"]
+        assert bool(rolled) == (other.operands[0].operands == other.operands[1].operands and other.operands[0].attrs["start"][dim] == n - k)

@@ -338,6 +338,36 @@ def second(program: Program) -> None:
         np.testing.assert_allclose(first, b.numpy(), rtol=0, atol=1e-3 * (1 + limit), err_msg=repr(program))
 
 
+@examples(15, 1000)
+@given(programs(in_place=False, most=6))
+def test_sparse_jacobians_have_every_entry(program: Program) -> None:
+    """What is not zero in the dense Jacobian is stored, and what is stored is the same."""
+    args = arguments(program, 1, "numpy")
+    fn, wanted = program.function(), [i for i in floats(program) if args[i].numel() <= 400]
+
+    def given_all(*some: Any) -> list[Any]:
+        full = list(args)
+        for i, x in zip(wanted, some, strict=True):
+            full[i] = x
+        return full
+
+    def results(*some: Any) -> list[Any]:
+        return [r for r in fn(*given_all(*some), FLOATS[1]) if r.is_floating_point() and r.numel() <= 400]
+
+    primals = [args[i] for i in wanted]
+    if not primals or not results(*primals):
+        return
+    numbers = tuple(range(len(primals)))
+    for row, dense in zip(tg.func.sparse_jacobian(results, numbers)(*primals), tg.jacrev(results, numbers)(*primals), strict=True):
+        for found, whole in zip(row, dense, strict=True):
+            a, b = found.to_dense().numpy(), whole.numpy()
+            missing = np.array((b != 0) & np.isfinite(b))
+            missing[tuple(found.indices.numpy())] = False
+            assert not missing.any(), f"{program!r}\nhas entries at {np.argwhere(missing)[:5]} that are not stored"
+            size = np.max(np.abs(b), initial=0, where=np.isfinite(b))
+            np.testing.assert_allclose(a, np.where(np.isfinite(a), b, a), rtol=0, atol=2e-4 * (1 + size), err_msg=repr(program))
+
+
 @examples(30, 1500)
 @given(programs(in_place=False))
 def test_vmap_is_a_loop(program: Program) -> None:

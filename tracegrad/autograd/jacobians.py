@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optree
@@ -48,10 +49,10 @@ def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        call = _Jacobian("jacobian", fn, argnums, has_aux, args, kwargs)
+        call = JacobianCall("jacobian", fn, argnums, has_aux, args, kwargs)
         blocks = []
         for node in call.nodes:
-            _only_real("jacobian", "result", node)
+            only_real("jacobian", "result", node)
             probe = placeholder(node.aval, "cotangent")
             with enable_grad(), Examples([probe]):
                 found = derivatives.vjp([node], call.variables, [probe]) if node.needs_grad else [None] * len(call.variables)
@@ -73,10 +74,10 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        call = _Jacobian("jacfwd", fn, argnums, has_aux, args, kwargs)
+        call = JacobianCall("jacfwd", fn, argnums, has_aux, args, kwargs)
         columns = []
         for variable in call.variables:
-            _only_real("jacfwd", "argument", variable)
+            only_real("jacfwd", "argument", variable)
             probe = placeholder(variable.aval, "tangent")
             with Examples([probe]):
                 pushed = pushed_forward(call.nodes, [variable], [probe])
@@ -90,11 +91,11 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
     return wrapped
 
 
-class _Jacobian:
+class JacobianCall:
     """A call whose Jacobian is wanted: its outputs, its variables, and how blocks (outputs x variables) are given back."""
 
     def __init__(self, call: str, fn: Any, argnums: int | Sequence[int], has_aux: bool, args: Any, kwargs: Any) -> None:
-        self.single = isinstance(argnums, int)
+        self.name, self.single = call, isinstance(argnums, int)
         new, self.flat, self.trees = substitute(call, args, [argnums] if isinstance(argnums, int) else list(argnums))
         self.outer, self.has_aux = state.grad, has_aux
         with enable_grad():
@@ -109,9 +110,12 @@ class _Jacobian:
         self.inputs = tensors_of(self.flat)
         self.variables = [t._n for t in self.inputs]
 
-    def result(self, blocks: Sequence[Node], like: Sequence[Tensor]) -> Any:
-        """The blocks, which lie where those of `like` do, in the structures of outputs and arguments."""
-        tensors = iter(release(blocks, self.flat, like, self.outer))
+    def result(self, blocks: Sequence[Node], like: Sequence[Tensor], shown: Callable[[int, Tensor], Any] = lambda _, block: block) -> Any:
+        """The blocks, which lie where those of `like` do, in the structures of outputs and arguments. shown: from a block's number and
+
+        tensor to what stands for it.
+        """
+        tensors = itertools.starmap(shown, enumerate(release(blocks, self.flat, like, self.outer)))
         rows = []
         for _ in self.nodes:
             row = tuple(optree.tree_unflatten(t, [next(tensors) for _ in group]) for group, t in zip(self.flat, self.trees, strict=True))
@@ -120,7 +124,7 @@ class _Jacobian:
         return (found, release_aux(self.aux, self.outer)) if self.has_aux else found
 
 
-def _only_real(call: str, what: str, node: Node) -> None:
+def only_real(call: str, what: str, node: Node) -> None:
     """Unit tensors of a complex space are twice as many: along 1 and along i."""
     if node.dtype.kind == "c":
         raise DTypeError(f"{call}: the {what} is {node.dtype}, which has two derivatives an element; use tg.view_as_real, or vjp and jvp")
@@ -129,14 +133,20 @@ def _only_real(call: str, what: str, node: Node) -> None:
 def _at_unit_tensors(nodes: Sequence[Node], probe: Node, chunk_size: int | None) -> list[Node]:
     """`nodes` for each unit tensor of the probe's shape in its place, stacked: (size, *node.shape)."""
     n = probe.aval.size
+    unit = reshape(cast(iota((n, n), 0).eq(iota((n, n), 1)), probe.dtype), (n, *probe.shape))
+    return at_seeds("jacobian", nodes, {probe: unit}, n, chunk_size)
+
+
+def at_seeds(call: str, nodes: Sequence[Node], seeds: Mapping[Node, Node], n: int, chunk_size: int | None) -> list[Node]:
+    """`nodes` for each of the `n` rows of what is given for some nodes, stacked; chunk_size at a time."""
     step = n if chunk_size is None else chunk_size
     if chunk_size is not None and chunk_size < 1:
-        raise ArgumentError(f"jacobian: chunk_size must be positive, got {chunk_size}")
-    unit = reshape(cast(iota((n, n), 0).eq(iota((n, n), 1)), probe.dtype), (n, *probe.shape))
+        raise ArgumentError(f"{call}: chunk_size must be positive, got {chunk_size}")
     if step >= n:
-        return batch(nodes, {probe: unit}, n)
+        return batch(nodes, seeds, n)
     lengths = [min(step, n - start) for start in range(0, n, step)]
-    parts = [batch(nodes, {probe: narrow(unit, 0, k * step, length)}, length) for k, length in enumerate(lengths)]
+    parts = [batch(nodes, {probe: narrow(rows, 0, k * step, length) for probe, rows in seeds.items()}, length)
+             for k, length in enumerate(lengths)]
     return [concat(list(part), 0) for part in zip(*parts, strict=True)]
 
 

@@ -174,7 +174,7 @@ class Cast(Primitive):
     but to bools: whether they are not 0.
     """
 
-    name, family, saves = "cast", "elementwise", False
+    name, family, saves, monotone = "cast", "elementwise", False, True
 
     def aval(self, x: Aval, *, dtype: DType, weak: bool) -> Aval:
         return Aval(x.shape, dtype, weak)

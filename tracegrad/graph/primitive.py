@@ -93,6 +93,7 @@ class Primitive:
     operator: ClassVar[tuple[str, int]] = ("", 0)     # how Python writes it, before or between operands, and how tightly that binds
     foldable: bool = True                   # its numpy rule may be used on constants; not if a user's expression has none
     part: ClassVar[bool] = False            # a part of what its operand's elements hold: a view, though not of whole elements
+    stored: ClassVar[bool] = False          # a program writes its value to memory, whoever reads it
     reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/arrays/index_checks.py)
     # Of elementwise ops:
     flops: ClassVar[int] = 1                # what one element costs, for the schedule: an addition is 1
@@ -100,6 +101,7 @@ class Primitive:
     moves: ClassVar[bool] = False           # its elements are elements of its operands, bit for bit: numpy need not know their dtype
     single: ClassVar[bool] = False          # of 16 bits and a number, or what has no dimensions: computed in float32, as in torch
     mixes: ClassVar[bool] = False           # `opencl` is right for a vector beside a scalar, too (operators are, builtins are not)
+    monotone: ClassVar[bool] = False        # no operand makes the result smaller by becoming larger
     logic: Any = None                       # logic(self, *operands): what it is for bools, in bitwise operations; None: itself
     # Of complex operands: whether `vjp` multiplies by the complex derivative. autodiff conjugates it then, as torch's convention wants;
     # a rule that says False is right as it stands, because its factors are real or it conjugates them itself.

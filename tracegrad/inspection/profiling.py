@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from tracegrad.errors import ArgumentError
+from tracegrad.execute.compile import executable_graph
+from tracegrad.inspection.remedies import remedies
 from tracegrad.inspection.report import bytes_text, flops_text, lines_text
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.limits import Limits, limits
@@ -28,7 +30,7 @@ class KernelTime:
 
     seconds: of all its launches in one call, the median over the runs. flops, bytes: what it computes and moves in a call, as
     estimated for `explain()`; 0 for a host step. share: of `limit`, "memory" or "arithmetic", whichever binds it more, where 1.0 is
-    all that the device was measured to do. (More than 1.0 of memory: what it moves stays in a cache.)
+    all that the device was measured to do. (More than 1.0 of memory: what it moves stays in a cache.) itemsize: bytes of its widest floats.
     """
 
     name: str
@@ -39,16 +41,20 @@ class KernelTime:
     share: float
     limit: str
     lines: str
+    itemsize: int = 0
 
 
 class Profile(Sequence[KernelTime]):
     """The rows of a profile, in the order of the launches. str() is the table.
 
     seconds: of a whole call, from its start to the end of its last kernel, the median over the runs. limits: what the device can do.
+    remedies: for what is slow, how to write it: sentences that begin with the line.
     """
 
-    def __init__(self, name: str, device: str, rows: Sequence[KernelTime], seconds: float, runs: int, limits: Limits) -> None:
+    def __init__(self, name: str, device: str, rows: Sequence[KernelTime], seconds: float, runs: int, limits: Limits,
+                 remedies: Sequence[str] = ()) -> None:
         self.name, self.device, self.rows, self.seconds, self.runs, self.limits = name, device, list(rows), seconds, runs, limits
+        self.remedies = list(remedies)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -81,7 +87,7 @@ class Profile(Sequence[KernelTime]):
         double = f", {1e-9 * self.limits.float64:.0f} in float64" if self.limits.float64 else ""
         return "\n".join([f"{self.name} on {self.device}: {_time(self.seconds)} a call (median of {self.runs} runs)",
                           f"measured limits: {1e-9 * self.limits.bandwidth:.1f} GB/s, {single}{double}",
-                          *(line.rstrip() for line in lines)])
+                          *(line.rstrip() for line in lines), *self.remedies])
 
 
 def profile(program: Any, name: str, runs: int) -> Profile:
@@ -105,7 +111,18 @@ def profile(program: Any, name: str, runs: int) -> Profile:
         else:
             rows.append(_row(launches[number], plan, counts[key], seconds, most))
     whole = statistics.median(max((s.end for s in spans), default=0) for spans in recorded)
-    return Profile(name, device.name, rows, 1e-9 * whole, runs, most)
+    told = [*remedies(executable_graph(program.graph), plan), *slow_float64(rows, most)]
+    return Profile(name, device.name, rows, 1e-9 * whole, runs, most, told)
+
+
+def slow_float64(rows: Sequence[KernelTime], most: Limits) -> list[str]:
+    """Remedies for kernels that are bound by float64's arithmetic, where float32 is four times as fast or more."""
+    if not most.float64 or most.float32 < 4 * most.float64:
+        return []
+    times = most.float32 / most.float64
+    return [f"remedy ({row.lines}): {row.name} is bound by float64's arithmetic, which takes {times:.0f} times as long as float32's "
+            "on this device: compute in float32 (x.float()) what does not need float64's digits"
+            for row in rows if row.limit == "arithmetic" and row.itemsize == 8]
 
 
 def timeline(program: Any, name: str, path: str | os.PathLike[str], runs: int) -> None:
@@ -165,7 +182,8 @@ def _row(launch: Launch, plan: Plan, count: int, seconds: float, most: Limits) -
     floats = [plan.slots[a].dtype.itemsize for a in launch.args if isinstance(a, int) and dtype_kind(plan.slots[a].dtype) == "f"]
     shares = {"memory": moved / most.bandwidth, "arithmetic": computed / most.flops(max(floats, default=4))}
     limit = max(shares, key=shares.__getitem__)
-    return KernelTime(launch.entry, count, seconds, moved, computed, shares[limit] / seconds, limit, _lines(launch, plan))
+    return KernelTime(launch.entry, count, seconds, moved, computed, shares[limit] / seconds, limit, _lines(launch, plan),
+                      max(floats, default=0))
 
 
 def _lines(launch: Launch, plan: Plan) -> str:

@@ -14,6 +14,7 @@ from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.leaves import Shared
+from tracegrad.inspection.remedies import remedies
 from tracegrad.support.plan import HostStep, Launch, Loop, Plan, Step
 
 # ---------------------------------------------------------------------------------------------------------------- kernels
@@ -113,7 +114,9 @@ def _is_definition(source: str, at: int) -> bool:
 
 
 def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
-    """What became of a compiled program: its kernels and why each ended, what was fused, memory, and why compilations happened.
+    """What became of a compiled program: its kernels and why each ended, what was fused, memory, remedies for what is slow, and why
+
+    compilations happened.
 
     program: a compiled Program. compilations: one reason per compilation so far.
     """
@@ -140,6 +143,7 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
         for what, inner in inner_plans(graph):
             lines.append(f"  {what}: {_count(len(inner.launches), 'launch', 'launches')} a turn")
             lines += [f"  {line}" for line in _steps(inner.steps, inner)]
+    lines += [f"  {line}" for line in remedies(executable_graph(graph), plan)]
     lines.append(f"compiled {_count(len(compilations), 'time', 'times')}" + (":" if compilations else ""))
     lines += [f"  {i + 1}. {reason}" for i, reason in enumerate(compilations)]
     return "\n".join(lines)

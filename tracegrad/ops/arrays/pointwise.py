@@ -399,6 +399,21 @@ def detach(input: Array) -> Array:
     return call(REGISTRY["detach"], (input,), {})
 
 
+@public("materialize", method=False)
+def materialize(input: Array) -> Array:
+    """The same value, as a hint: a program stores it here, once, and all that use the result read it from memory.
+
+    Without it the compiler decides whether a value that several kernels need is stored, or computed again by each. Use it where
+    `explain()` or `profile()` shows that it decided badly. The derivative is that of the identity, and the hint says nothing of its
+    cotangent. It changes nothing where it is called untraced, and in a loop's body that is one kernel.
+
+    >>> f = tg.trace(lambda x: (lambda y: (y.sum(0), y.sum(1)))(tg.materialize(x * 2)))
+    >>> sums = f(tg.ones(30, 40))
+    >>> print(f.explain())
+    """
+    return call(REGISTRY["materialize"], (input,), {})
+
+
 # -------------------------------------------------------------------------------------------------------- operators
 
 

@@ -8,7 +8,7 @@ derivative of each of the three is one of the three. Attributes: stride (sh, sw)
 from __future__ import annotations
 
 from operator import index
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,7 +49,8 @@ def _windows(x: Any, kernel: Pair, stride: Pair, padding: Padding, dilation: Pai
 
 
 class Conv(Primitive):
-    """Base of the three; x (N, C, H, W), w (O, C / groups, kh, kw), y (N, O, OH, OW)."""
+    """Base of the three; x (N, C, H, W), w (O, C / groups, kh, kw), y (N, O, OH, OW). roles: what operands and result are of these."""
+    roles: ClassVar[str]
     family, expensive, holomorphic, pair = "conv", True, True, bilinear
 
     def check(self, a: Aval, b: Aval) -> None:
@@ -79,7 +80,7 @@ _GROUPED = dict(stride=(1, 1), padding=((1, 1), (0, 0)), dilation=(1, 1), groups
 
 class Conv2d(Conv):
     """y[n, o, i, j] = sum over c, p, q of x[n, c, i sh + p dh - top, j sw + q dw - left] w[o, c, p, q]."""
-    name = "conv2d"
+    name, roles = "conv2d", "xwy"
     cases = [(((2, 3, 5, 6), (4, 3, 3, 2)), _STRIDED), (((1, 4, 4, 3), (2, 2, 3, 1)), _GROUPED)]
 
     def aval(self, x, w, *, stride, padding, dilation, groups):
@@ -109,7 +110,7 @@ class Conv2d(Conv):
 
 class Conv2dInputGrad(Conv):
     """The adjoint of Conv2d in its input: g (N, O, OH, OW), w (O, C / groups, kh, kw) -> (N, C, *size)."""
-    name = "conv2d_input_grad"
+    name, roles = "conv2d_input_grad", "ywx"
     cases = [(((2, 4, 2, 6), (4, 3, 3, 2)), dict(_STRIDED, size=(5, 6))), (((1, 2, 4, 3), (2, 2, 3, 1)), dict(_GROUPED, size=(4, 3)))]
 
     def aval(self, g, w, *, stride, padding, dilation, groups, size):
@@ -144,7 +145,7 @@ class Conv2dInputGrad(Conv):
 
 class Conv2dWeightGrad(Conv):
     """The adjoint of Conv2d in its weight: x (N, C, H, W), g (N, O, OH, OW) -> (O, C / groups, *size)."""
-    name = "conv2d_weight_grad"
+    name, roles = "conv2d_weight_grad", "xyw"
     cases = [(((2, 3, 5, 6), (2, 4, 2, 6)), dict(_STRIDED, size=(3, 2))), (((1, 4, 4, 3), (1, 2, 4, 3)), dict(_GROUPED, size=(3, 1)))]
 
     def aval(self, x, g, *, stride, padding, dilation, groups, size):

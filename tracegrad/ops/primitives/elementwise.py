@@ -22,7 +22,7 @@ from tracegrad.support.dtypes import dtype_kind
 class Identity(Elementwise):
     """Base of ops that hand their operand through."""
 
-    saves, kinds, exact, moves, pair = False, "biufc", True, True, by_parts
+    saves, kinds, exact, moves, pair, monotone = False, "biufc", True, True, by_parts, True
 
     def numpy(self, x: Any, **attrs: Any) -> Any: return x
     def opencl(self, x: str, **attrs: Any) -> str: return x
@@ -31,6 +31,13 @@ class Identity(Elementwise):
 class Copy(Identity):
     """A copy of its own: `clone()`."""
     name = "copy"
+    flops = 0
+    def vjp(self, ct, y, x): return (ct,)
+
+
+class Materialize(Identity):
+    """The same value, of which a program keeps an array: no reader computes it again."""
+    name, stored = "materialize", True
     flops = 0
     def vjp(self, ct, y, x): return (ct,)
 
@@ -57,7 +64,7 @@ class Add(Elementwise):
     """a + b."""
     name, nin, kinds, saves, pair = "add", 2, "biufc", False, by_parts
     operator = ("+", 6)
-    wraps, mixes, any_number = True, True, True
+    wraps, mixes, any_number, monotone = True, True, True, True
     numpy = staticmethod(np.add)
     def vjp(self, ct, y, a, b): return ct, ct
     def opencl(self, a, b): return f"({a} + {b})"
@@ -182,7 +189,7 @@ class Sign(Elementwise):
 
 class Maximum(Elementwise):
     """The larger; NaN if either is. Where they are equal each gets half the gradient, as in torch."""
-    name, nin, exact = "maximum", 2, True
+    name, nin, exact, monotone = "maximum", 2, True, True
     numpy = staticmethod(np.maximum)
     def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, gt)
     def opencl(self, a, b): return f"tg_max({a}, {b})"
@@ -192,7 +199,7 @@ class Maximum(Elementwise):
 
 class Minimum(Elementwise):
     """The smaller; NaN if either is. Where they are equal each gets half the gradient, as in torch."""
-    name, nin, exact = "minimum", 2, True
+    name, nin, exact, monotone = "minimum", 2, True, True
     numpy = staticmethod(np.minimum)
     def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, lt)
     def opencl(self, a, b): return f"tg_min({a}, {b})"
@@ -207,7 +214,7 @@ def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
 
 class ClampMin(Elementwise):
     """x, at least low; NaN if either is. Where they are equal x gets the gradient, where one is NaN neither, as in torch."""
-    name, nin = "clamp_min", 2
+    name, nin, monotone = "clamp_min", 2, True
     numpy = staticmethod(np.maximum)
     def vjp(self, ct, y, x, low): return where(ge(x, low), ct, 0.0), where(lt(x, low), ct, 0.0)
     def opencl(self, x, low): return f"tg_max({low}, {x})"              # which looks for NaN in its first argument, most often a number
@@ -217,7 +224,7 @@ class ClampMin(Elementwise):
 
 class ClampMax(Elementwise):
     """x, at most high; NaN if either is. Where they are equal x gets the gradient, where one is NaN neither, as in torch."""
-    name, nin = "clamp_max", 2
+    name, nin, monotone = "clamp_max", 2, True
     numpy = staticmethod(np.minimum)
     def vjp(self, ct, y, x, high): return where(le(x, high), ct, 0.0), where(gt(x, high), ct, 0.0)
     def opencl(self, x, high): return f"tg_min({high}, {x})"
