@@ -17,6 +17,7 @@ from tracegrad.codegen.graph.halves import halves
 from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
+from tracegrad.codegen.graph.stacked_terms import stacked_terms
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.plan.assemble import assemble
@@ -54,6 +55,7 @@ def passes() -> list[tuple[str, Pass]]:
         ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
         ("simplify", lambda graph, target: simplify(graph, settled)),          # algebra, constants, identities, dead code
         ("paddings", lambda graph, target: paddings(graph, limits())),          # sums of many: concatenations of what is summed
+        ("stacks", lambda graph, target: stacked_terms(graph)),      # products of stacked numbers with a vector, as sums
         ("attention", attention),                                    # in tiles, or as products and a softmax
         ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
         ("tidy", lambda graph, target: simplify(graph, settled)),    # the reshapes that this left
