@@ -15,9 +15,8 @@ from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
 from tracegrad.codegen.graph.halves import halves
 from tracegrad.codegen.graph.pooling import pooling
-from tracegrad.codegen.graph.reductions import canonical
+from tracegrad.codegen.graph.reductions import canonical, stacked_terms
 from tracegrad.codegen.graph.simplify import simplify
-from tracegrad.codegen.graph.stacked_terms import stacked_terms
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.plan.assemble import assemble

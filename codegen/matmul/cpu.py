@@ -260,8 +260,8 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
     what = f"{'rows' if lines.name == 'a' else 'columns'} of {lines.name.upper()}"
     how = f"k-major, {block}x{block} transposed at a time" if block > 1 else "k-major"
     about, note, moved = f"Packs the {what} in panels of {panel} ({how}).", f"packs {lines.name} for {p.name}", 2 * temp.size
-    kernel = f.finish((ceil_div(count, each), ceil_div(p.k, chunk), ceil_div(batch, products)), ALONE, True, f"{p.name}_pack_{lines.name}", about, 0,
-                      moved * p.dtype.itemsize, note)
+    size = ceil_div(count, each), ceil_div(p.k, chunk), ceil_div(batch, products)
+    kernel = f.finish(size, ALONE, True, f"{p.name}_pack_{lines.name}", about, 0, moved * p.dtype.itemsize, note)
 
     def packed(f: Fused) -> Place:
         found = f.scratch(temp, name, "const", shape)
@@ -370,7 +370,8 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     steps: tuple[Step, ...] = (Zeros(c), loop, *fold, Store(c, sink, x.statements * (width if x.swapped else 1)))
     title = f"{rows}x{columns} register tiles" if along == 1 else f"{rows}x{columns} dot products at a time, {along} of k a step"
     deep = f", {depth} of k after {depth}" if depth else ""
-    about = f"{x.m}x{x.n}x{p.k} product in {title}; a work-item does {high}x{wide} of them{deep}{f' of {several} products' * (several > 1)}."
+    of_several = f" of {several} products" * (several > 1)
+    about = f"{x.m}x{x.n}x{p.k} product in {title}; a work-item does {high}x{wide} of them{deep}{of_several}."
     return f.kernel(Program((batch, part, j, i, k), ALONE, steps), p.name, about, p.flops, p.bytes, title, tile.written)
 
 

@@ -25,7 +25,8 @@ from tracegrad.codegen.kernel.statements import Block, Buffer, If, Repeat
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import host_step, siblings
 from tracegrad.codegen.plan.batch_launches import NotAlone, can_be_serial, together
-from tracegrad.codegen.plan.loop_steps import Place, Whole, copied, placed
+from tracegrad.codegen.plan.loop_binding import Place, Whole, placed
+from tracegrad.codegen.plan.loop_steps import copied
 from tracegrad.codegen.schedule.donation import Donations, arrange
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Group, strip

@@ -179,7 +179,7 @@ class Scheduler(Reading):
         return found
 
     def moved(self, group: Group, sink: Sink) -> Node | None:
-        """The permutation of a product's result through which alone the sink reads it, if that puts rows where those of its first operand are.
+        """The permutation through which alone a sink reads a product, if that puts rows where those of the first operand lie in memory.
 
         (Elsewhere pieces of rows would be written far from each other: a kernel of its own does that block by block, in half of the time.)
         """

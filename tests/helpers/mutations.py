@@ -66,7 +66,7 @@ MUTATIONS = [
     Mutation("an argument in place of several offsets is not shifted", "codegen/plan/parameterize.py",
              "c[0] - place[step][1]) if step in place", "0) if step in place"),
     Mutation("a sum of paddings keeps -0.0", "tracegrad/passes/paddings.py", "_plus_zero(whole) if alike", "whole if alike"),
-    Mutation("a loop's turn writes the carry that it reads", "codegen/plan/loop_steps.py",
+    Mutation("a loop's turn writes the carry that it reads", "codegen/plan/loop_binding.py",
              "place.shift % place.count", "max(0, place.shift - 1) % place.count"),
     Mutation("what changes from turn to turn is taken out of the loop", "codegen/plan/loop_steps.py",
              "_hoisted(steps, graph.inputs[n + rows:])", "_hoisted(steps, graph.inputs[n:])"),
