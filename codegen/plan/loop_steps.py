@@ -87,7 +87,7 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
         if len(steps) == 1 and isinstance(steps[0], Kernel):
             return [_in_one(steps[0], _places(graph, fn, lines, operands, results, key, 1, alone=True), Iteration(), length)]
     steps, changed = _lowered(plan, stored, graph, context, n + rows, _in_place(graph, lines, length))
-    before, steps, kept = _hoisted(steps, graph.inputs[n + rows:])
+    before, steps, kept = hoisted_steps(steps, graph.inputs[n + rows:])
     places = _places(graph, fn, lines, operands, results, key, 1)
     turn = Iteration()
     before = [bound(k, places, turn) for k in before]
@@ -162,7 +162,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     graph, lines = _with_own_outputs(context.prepared(smaller), fn, context)
     inner = copy(context)
     inner.target = replace(target, cores=1)
-    before, steps, _ = _hoisted(_kernels(graph, inner, own), graph.inputs[own:])
+    before, steps, _ = hoisted_steps(_kernels(graph, inner, own), graph.inputs[own:])
     if not steps or not all(isinstance(s, Kernel) and not s.foreign and not s.cooperates for s in (*before, *steps)):
         return []
     if sum(k.text.count("\n") for k in steps) > tuning().looped_lines:
@@ -238,7 +238,7 @@ def _in_blocks(group: Group, length: int, target: Target) -> Tuning:
     return numbers._replace(item=block, most_items=block)
 
 
-def _hoisted(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
+def hoisted_steps(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
     """What does the same in every iteration (such as packing a factor), the other steps, and the buffers that the former leave those.
 
     A buffer that a step of the iteration writes is written anew in every iteration, so all that write it stay: lower/search/radix.py

@@ -69,7 +69,7 @@ MUTATIONS = [
     Mutation("a loop's turn writes the carry that it reads", "codegen/plan/loop_binding.py",
              "place.shift % place.count", "max(0, place.shift - 1) % place.count"),
     Mutation("what changes from turn to turn is taken out of the loop", "codegen/plan/loop_steps.py",
-             "_hoisted(steps, graph.inputs[n + rows:])", "_hoisted(steps, graph.inputs[n:])"),
+             "hoisted_steps(steps, graph.inputs[n + rows:])", "hoisted_steps(steps, graph.inputs[n:])"),
     Mutation("the end of a tile is not kept out (GPU)", "codegen/lower/rows/tiles_gpu.py", "if n % SIDE:", "if n < SIDE:"),
     Mutation("a causal row of attention does not see its own key (GPU)", "codegen/lower/attention_gpu.py",
              'Infix(">", w.at(key), w.at(row))', 'Infix(">=", w.at(key), w.at(row))'),
