@@ -15,7 +15,7 @@ from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
 from tracegrad.codegen.graph.halves import halves
 from tracegrad.codegen.graph.pooling import pooling
-from tracegrad.codegen.graph.reductions import canonical
+from tracegrad.codegen.graph.reductions import canonical, stacked_terms
 from tracegrad.codegen.graph.simplify import simplify
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
@@ -54,6 +54,7 @@ def passes() -> list[tuple[str, Pass]]:
         ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
         ("simplify", lambda graph, target: simplify(graph, settled)),          # algebra, constants, identities, dead code
         ("paddings", lambda graph, target: paddings(graph, limits())),          # sums of many: concatenations of what is summed
+        ("stacks", lambda graph, target: stacked_terms(graph)),      # products of stacked numbers with a vector, as sums
         ("attention", attention),                                    # in tiles, or as products and a softmax
         ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
         ("tidy", lambda graph, target: simplify(graph, settled)),    # the reshapes that this left

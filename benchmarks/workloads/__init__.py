@@ -17,6 +17,7 @@ from benchmarks.workloads.physics import LennardJones, Stencil, Trajectories
 from benchmarks.workloads.single import ArgMax, Conv1d, Normal, Pooling, RunningSum, Sort, Sums, TopK
 from benchmarks.workloads.softmax_cross_entropy import CrossEntropyGradient, CrossEntropyOfTen, CrossEntropyValue
 from benchmarks.workloads.sparse import BundleAdjustment, StencilJacobian
+from benchmarks.workloads.spellings import SPELLINGS
 from benchmarks.workloads.tables import EmbeddingBag
 from benchmarks.workloads.tiny import Tiny
 from benchmarks.workloads.two_layer import TwoLayerStep
@@ -66,6 +67,7 @@ SINGLE: list[Workload] = [
     MixtureProduct(),
     StencilJacobian(),
     BundleAdjustment(),
+    *SPELLINGS,
     WhileLoop(),
     ScanUntil(),
     *(Stencil(size, dimensions) for size, dimensions in ((1 << 24, 1), (4096, 2), (256, 3))),

@@ -8,7 +8,7 @@ from math import prod
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.expressions import Expression, Held, Lanes, Load, Local
 from tracegrad.codegen.kernel.guards import Reads, branches
-from tracegrad.codegen.kernel.index import Index, Var, bounded, constant, ravel
+from tracegrad.codegen.kernel.index import Index, Var, bounded, constant, ravel, unravel
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access
 from tracegrad.codegen.kernel.vectors import ctype
@@ -76,7 +76,7 @@ class Fused:
                     self.store(node, flat, value)
                     return
                 lane = next(iter(at[-1].opened().vars))
-                if flat.opened().stride_of(lane, value.lanes) == 1:
+                if all(x.opened().stride_of(lane, value.lanes) == 1 for x, _ in self.places(flat)):
                     self.ev.lane, self.ev.width = lane, value.lanes
                     self.store(node, flat, value)
                     self.ev.lane, self.ev.width = None, 1
@@ -101,7 +101,19 @@ class Fused:
                 value = self.writer.declare(self.writer.base(node), value, node)
         known = value if value.dtype == node.dtype else Held(value, node.dtype)
         self.ev.given = lambda x, _: known if x is node else None
-        self.context.store(self.ev, self.group, stored, flat)
+        for at, sinks in self.places(flat):
+            self.context.store(self.ev, self.group, sinks, at)
+
+    def places(self, flat: Index) -> list[tuple[Index, list[Node]]]:
+        """The elements of results that are made of element `flat`, each with the sinks that are stored there."""
+        found: list[tuple[Index, list[Node]]] = []
+        for moved in dict.fromkeys(map(self.group.moved.get, self.group.stored)):
+            at = flat
+            if moved is not None:
+                indices = unravel(flat, moved.operands[0].shape)
+                at = ravel([indices[d] for d in moved.attrs["dims"]], moved.shape)
+            found.append((at, [s for s in self.group.stored if self.group.moved.get(s) is moved]))
+        return found
 
     def scratch(self, temp: Temp, name: str, access: str, shape: Sequence[int]) -> Place:
         """Elements of a buffer between two kernels, an array of `shape`."""

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from tracegrad.codegen.kernel.expressions import Buffer, Expression, Lanes, Load, Local
-from tracegrad.codegen.kernel.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Declare, clipped_at
+from tracegrad.codegen.kernel.statements import Access, Declare, bound, clipped, clipped_at, product
 from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, index_type, lanes, register_tile
+from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.gpu import Product
 from tracegrad.codegen.tile import cpu as tile
@@ -129,7 +131,7 @@ def _lines(p: Product, name: str, count: int) -> Lines:
         buffer = f.writer.buffer(old.ref, old.name, old.dtype, old.access)
 
         def place(*at: Index) -> Element:
-            access = Access(buffer, sum((x * stride for x, stride in zip(at, strides, strict=True)), ZERO))
+            access = Access(buffer, sum((x * stride for x, stride in zip(at, strides, strict=True)), constant(indices[0].constant)))
             return Element((), lambda: Load(access, buffer.dtype), access=access)
 
         return place
@@ -138,10 +140,11 @@ def _lines(p: Product, name: str, count: int) -> Lines:
 
 
 def _strides(x: Index, vars: Sequence[Var]) -> tuple[int, int, int] | None:
-    """By how much x grows with each of the variables, if these are all that there is to it."""
+    """By how much x grows with each of the variables, if these are all that there is to it, beside where it begins."""
     found = [x.stride(v) if v.hi > v.lo else 0 for v in vars]
     b, line, k = (stride or 0 for stride in found)
-    return (b, line, k) if None not in found and x == sum((v.index * s for v, s in zip(vars, (b, line, k), strict=True)), ZERO) else None
+    linear = sum((v.index * s for v, s in zip(vars, (b, line, k), strict=True)), constant(x.constant))
+    return (b, line, k) if None not in found and x == linear else None
 
 
 def _statements(p: Product) -> int:
@@ -242,19 +245,23 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
     name, shape = f"packed_{lines.name}", (batch, count, p.k, panel)
     f = Fused(p.group, p.context, _index(p, temp.size))
     w, source, to = f.writer, lines.source(f), f.scratch(temp, name, "out", shape)
-    number = w.item(w.own("panel"), count, 0).index if count > 1 else ZERO
-    b = w.item(w.own("b"), batch, 2).index if batch > 1 else ZERO
+    each = max(1, tuning().pack_items // max(1, panel * p.k))         # panels that a work-item packs; if it packs all, of several matrices
+    products = max(1, each // count)
     first, last = ZERO, Index((), p.k)
+    inside = ExitStack()
+    b = _several(w, inside, "b", batch, products, 2)
+    number = _several(w, inside, "panel", count, each, 0)
     if p.k > chunk:
         first = w.indexed("k0", w.item(w.own("chunk"), ceil_div(p.k, chunk), 1).index * chunk)
         last = w.bounding(w.own("k1"), p.k, clipped_at(first + chunk, p.k, p.k % chunk > 0)).index
         w.bind(next(iter(last.vars)))
-    packing.pack(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
+    with inside:
+        packing.pack(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
     what = f"{'rows' if lines.name == 'a' else 'columns'} of {lines.name.upper()}"
     how = f"k-major, {block}x{block} transposed at a time" if block > 1 else "k-major"
     about, note, moved = f"Packs the {what} in panels of {panel} ({how}).", f"packs {lines.name} for {p.name}", 2 * temp.size
-    kernel = f.finish((count, ceil_div(p.k, chunk), batch), ALONE, True, f"{p.name}_pack_{lines.name}", about, 0,
-                      moved * p.dtype.itemsize, note)
+    size = ceil_div(count, each), ceil_div(p.k, chunk), ceil_div(batch, products)
+    kernel = f.finish(size, ALONE, True, f"{p.name}_pack_{lines.name}", about, 0, moved * p.dtype.itemsize, note)
 
     def packed(f: Fused) -> Place:
         found = f.scratch(temp, name, "const", shape)
@@ -266,6 +273,19 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
         return place
 
     return replace(lines, source=packed, strides=(0, p.k, 1), panels=True), kernel
+
+
+def _several(w: Writer, inside: ExitStack, name: str, count: int, each: int, dim: int) -> Index:
+    """The number of what a work-item does, of `count`: in a loop if it does `each` of them, one after the other."""
+    if each == 1 or count == 1:
+        return w.item(w.own(name), count, dim).index if count > 1 else ZERO
+    first, last = bound(0), bound(count)
+    if each < count:
+        part = w.item(w.own(f"{name}_part"), ceil_div(count, each), dim)
+        first, last = bound(product(part, each)), clipped(product(part, each, each), count, each)
+    var = Var(w.own(name), count)
+    inside.enter_context(w.loop(var, first, last))
+    return var.index
 
 
 def _block_to_transpose(p: Product, lines: Lines, panel: int) -> int:
@@ -327,7 +347,9 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     p, (rows, columns), (high, wide) = x.of, size, block
     down, across = ceil_div(x.m, rows), ceil_div(x.n, columns)
     stored = rows * ceil_div(columns, width) * width
-    batch, part = Axis("b", p.batch, (Digit(Held.GLOBAL, p.batch, 2),)), Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),))
+    several, high = _batches(x, parts, rows, columns, (high, wide))
+    batch = Axis("b", p.batch, (Digit(Held.GLOBAL, ceil_div(p.batch, several), 2), Digit(Held.TILE, several)))
+    part = Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),))
     i = Axis("j" if x.swapped else "i", x.m, digits(down, high, rows, 1))
     j = Axis("i" if x.swapped else "j", x.n, digits(across, wide, columns, 0), width)
     k = Axis("k", p.k, (), along)
@@ -348,8 +370,30 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     steps: tuple[Step, ...] = (Zeros(c), loop, *fold, Store(c, sink, x.statements * (width if x.swapped else 1)))
     title = f"{rows}x{columns} register tiles" if along == 1 else f"{rows}x{columns} dot products at a time, {along} of k a step"
     deep = f", {depth} of k after {depth}" if depth else ""
-    about = f"{x.m}x{x.n}x{p.k} product in {title}; a work-item does {high}x{wide} of them{deep}."
+    of_several = f" of {several} products" * (several > 1)
+    about = f"{x.m}x{x.n}x{p.k} product in {title}; a work-item does {high}x{wide} of them{deep}{of_several}."
     return f.kernel(Program((batch, part, j, i, k), ALONE, steps), p.name, about, p.flops, p.bytes, title, tile.written)
+
+
+def _batches(x: Problem, parts: int, rows: int, columns: int, block: tuple[int, int]) -> tuple[int, int]:
+    """How many products a work-item does one after the other, and how many tiles down of each: of small ones, several.
+
+    Where the batch lies inside of rows in memory, a row of one product is a piece of a row of all of them. Then an item does all products
+    of a tile's rows, which it reads from one end to the other: prefetchers follow so many rows. (200 products of 1000 x 20 by 20 x 20: 0.3
+    of the time of product by product, and of the time with twice as many rows.)
+    """
+    p, (high, wide) = x.of, block
+    if p.batch == 1 or parts > 1 or x.swapped:
+        return 1, high
+    f = Fused(p.group, p.context, _index(p))
+    b, i, j = (Var(name, n) for name, n in (("b", p.batch), ("i", p.m), ("j", p.n)))
+    found = [at.opened() for at, _ in f.places(p.where(f, [b.index, i.index, j.index])[0])]
+    strides = [(at.stride(b), at.stride(i)) for at in found] + [lines.strides[:2] for lines in (x.a,) if lines.strides is not None]
+    if not any(each and line and each < line for each, line in strides):
+        work = high * wide * rows * columns * p.k                # of small products several are enough to pay for an item's start
+        return max(1, min(p.batch, (1 << 13) // max(1, work))), high
+    items = ceil_div(x.m, rows) * ceil_div(ceil_div(x.n, columns), wide)
+    return ceil_div(p.batch, min(p.batch, ceil_div(4 * p.target.cores, items))), 1
 
 
 def _alone(place: Place) -> Place:

@@ -8,7 +8,7 @@ work-items. The launches are put in an order that brings them together (whatever
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -57,7 +57,7 @@ def batched(steps: Sequence[Step]) -> list[Step]:
     joins = [isinstance(s, Kernel) and is_serial(s) and count[s.form] <= tuning().repeats for s in steps]
     rows = regular([s for s, joined in zip(steps, joins, strict=True) if joined and isinstance(s, Kernel)])
     row: Hashable = None
-    for step, joined in ordered(steps, joins):
+    for step, joined in ordered(steps, joins, {name: row for name, (row, _) in rows.items()}):
         if not isinstance(step, Kernel) or not joined:
             close()
             out.append(step)
@@ -121,28 +121,37 @@ def effects(step: Step) -> tuple[list[Any], list[Any]]:
     return [p.ref for p in found], [p.ref for p in found if isinstance(p, Buffer) and p.access != "const"]
 
 
-def ordered(steps: Sequence[Step], joins: Sequence[bool]) -> list[tuple[Step, bool]]:
+def ordered(steps: Sequence[Step], joins: Sequence[bool], rows: Mapping[str, Hashable]) -> list[tuple[Step, bool]]:
     """The steps, each after those it depends on, and whether each may be merged.
 
-    As long as any other can go no small kernel does; then as many small ones as can.
+    As long as any other can go no small kernel does; then as many small ones as can: those that `rows` has one name for end to end.
     """
     if sum(joins) < 2 or any(isinstance(s, HostStep) for s in steps):
         return list(zip(steps, joins, strict=True))
     waits, users = dependencies(steps)
-    ready: tuple[list[int], list[int]] = ([], [])
+    row_of = [rows.get(s.entry) if joined and isinstance(s, Kernel) else None for s, joined in zip(steps, joins, strict=True)]
+    ready: tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]] = ({}, {})
+
+    def put(i: int) -> None:
+        heappush(ready[joins[i]].setdefault(row_of[i], []), i)
+
     for i, n in enumerate(waits):
         if not n:
-            heappush(ready[joins[i]], i)
-    out, kind = [], 0
+            put(i)
+    out, kind, row = [], 0, None
     while ready[0] or ready[1]:
         if not ready[kind]:
             kind = 1 - kind
-        i = heappop(ready[kind])
+        if row not in ready[kind]:
+            row = min(ready[kind], key=lambda row: ready[kind][row][0])
+        i = heappop(ready[kind][row])
+        if not ready[kind][row]:
+            del ready[kind][row]
         out.append((steps[i], joins[i]))
         for user in users[i]:
             waits[user] -= 1
             if not waits[user]:
-                heappush(ready[joins[user]], user)
+                put(user)
     return out
 
 

@@ -11,8 +11,9 @@ old value nobody reads any more where the new one is written: an iteration then 
 the oldest value that the new one replaces: the places are the results, which the iterations use in turn.
 
 Where one work-item does the whole body (see `batch_launches`), or elements do not depend on each other, the loop over iterations is in the
-kernel: one launch instead of `length`. So it is where the batch can be cut in parts, one for each core, that go through all iterations
-(`loop_parts`): nobody waits, and no thread is woken between iterations.
+kernel: one launch instead of `length`. In the latter case a work-item does all iterations of a block of elements that stays in its first
+cache, and a carry lies in the result from the first iteration on. So it is where the batch can be cut in parts, one for each core, that go
+through all iterations (`loop_parts`): nobody waits, and no thread is woken between iterations.
 """
 
 from __future__ import annotations
@@ -28,88 +29,25 @@ from typing import Any
 from tracegrad.codegen.graph.branches import outlined
 from tracegrad.codegen.graph.rewrite import op
 from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp, bound_to
-from tracegrad.codegen.kernel.statements import Block, Buffer, Item, Loop, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.ir import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
+from tracegrad.codegen.kernel.statements import Block, Buffer, Item, Loop
 from tracegrad.codegen.kernel.statements import bound as bound_of
-from tracegrad.codegen.lower.context import Context, lower, lowering
+from tracegrad.codegen.lower.context import Context, flops, lower, lowering, traffic
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.plan.batch_launches import NotAlone, batched, can_be_serial, effects, together
+from tracegrad.codegen.plan.loop_binding import After, Carry, InPlace, Own, Parts, Place, Row, Whole, bind_parameters, bound
 from tracegrad.codegen.plan.loop_parts import of_part, parts_of
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.donation import Donations, arrange, is_scatter
 from tracegrad.codegen.schedule.fusion import schedule
-from tracegrad.codegen.schedule.grouping import Flat, Group, strip
+from tracegrad.codegen.schedule.grouping import Flat, Group, Schedule, strip
 from tracegrad.config import config
-from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import ON_HOST, Graph, Node
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import bind, unique
-from tracegrad.support.dtypes import int32
-from tracegrad.support.plan import Plain, by_one
-from tracegrad.support.tuning import tuning
+from tracegrad.support.plan import Target, by_one
+from tracegrad.support.tuning import Tuning, tuned, tuning
 
-
-class Whole(Plain):
-    """What a parameter of the body is outside: all of `ref`."""
-
-    ref: Any
-
-
-class Row(Plain):
-    """An iteration's row, of `size` elements, of `ref`, counted from the last of `length` if `reverse`. (A part has `size` of each.)"""
-
-    ref: Any
-    size: int
-    length: int
-    reverse: bool
-
-
-class Carry(Plain):
-    """A value of `size` elements that one iteration of `length` writes, and later ones read: that of the iteration's number plus `shift`.
-
-    It lies in the one of `count` places of `ring` whose turn it is, but in some iterations at the ends of the loop `elsewhere`: in
-    operands and results of the loop.
-    """
-
-    ring: Temp
-    count: int
-    shift: int
-    size: int
-    length: int
-    elsewhere: tuple[tuple[int, Any], ...]          # iterations, and what they have instead
-
-    def between(self) -> tuple[int, int]:
-        """The iterations, from and to, in which it lies in the ring."""
-        turns, low = {t for t, _ in self.elsewhere}, 0
-        while low in turns:
-            low += 1
-        return low, min((t for t in turns if t > low), default=self.length)
-
-
-class InPlace(Plain):
-    """A value of a carry that is written over the oldest: it lies in one of `refs`, the loop's results, whose turn it is: that of the
-    iteration's number plus `shift`.
-    """
-
-    refs: tuple[Any, ...]
-    shift: int
-
-
-class Own(Plain):
-    """What an iteration keeps for itself: `size` elements of `ref` for each part."""
-
-    ref: Temp
-    size: int
-
-
-class Parts(Plain):
-    """The parts of a batch: how many there are, and which one a work-item does."""
-
-    count: int
-    item: Var
-
-
-Place = Whole | Row | Carry | InPlace | Own
 Lines = list[list[int]]                     # numbers of carries; see `_lines`
 
 
@@ -142,9 +80,14 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
            branches: bool = False) -> list[Any]:
     """The steps of a loop. branches: some are in its graph, which is for one work-item, then; NotAlone if that is not to be had."""
     length, n, rows = fn.length, fn.body.carries, fn.body.rows
-    groups, steps, changed = _kernels(graph, context, n + rows, _in_place(graph, lines, length))
-    alone = len(groups) == len(steps) == 1 and _by_element(groups[0], graph.inputs[:n])
-    before, steps, kept = _hoisted(steps, graph.inputs[n + rows:])
+    plan, stored = _scheduled(graph, context)
+    if config.fuse and not branches and _by_element(plan.groups, graph, n, rows, context.target):
+        with tuned(_in_blocks(plan.groups[0], length, context.target)):
+            steps, _ = _lowered(plan, stored, graph, context, n + rows, {})
+        if len(steps) == 1 and isinstance(steps[0], Kernel):
+            return [_in_one(steps[0], _places(graph, fn, lines, operands, results, key, 1, alone=True), Iteration(), length)]
+    steps, changed = _lowered(plan, stored, graph, context, n + rows, _in_place(graph, lines, length))
+    before, steps, kept = hoisted_steps(steps, graph.inputs[n + rows:])
     places = _places(graph, fn, lines, operands, results, key, 1)
     turn = Iteration()
     before = [bound(k, places, turn) for k in before]
@@ -158,15 +101,12 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
                 places[p] = InPlace(refs, -k % count) if count > 1 else Whole(*refs)
                 graph_of_copy = Graph.capture([p], [copied(p)])
                 ends = {p: Whole(operands[i]), graph_of_copy.outputs[0]: Whole(refs[-k % count])}
-                before += [bound(step, ends, turn) for step in _kernels(graph_of_copy, context, 1, {})[1]]
+                before += [bound(step, ends, turn) for step in _kernels(graph_of_copy, context, 1)]
     if config.fuse:
         steps = batched(steps)
     kernels = [s for s in steps if isinstance(s, Kernel)]
     if steps and config.fuse and len(kernels) == len(steps):
         one = kernels[0]
-        small = context.target.kind == "gpu" or one.flops + one.bytes < tuning().looped_work
-        if alone and len(kernels) == 1 and small and not branches:
-            return [*before, _in_one(one, places, turn, length)]
         if not branches and (found := _in_parts(fn, operands, results, key, context, kernels)):
             return found
         few = by_one(context.target.cores, tuning().turn_work)
@@ -176,17 +116,23 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
             return [*before, _in_one(merged, places, turn, length)]
     if branches:
         raise NotAlone
-    own = (p.ring if isinstance(p, Carry) else p.ref for p in places.values() if not isinstance(p, InPlace))
+    own = (p.ring if isinstance(p, Carry) else p.ref for p in places.values() if isinstance(p, Whole | Row | Carry))
     held = [*kept, *operands, *results, *own]
     return [*before, LoweredLoop(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
 
 
-def _places(graph: Graph, fn: Any, lines: Lines, operands: list[Any], results: list[Any], key: Any, parts: int) -> dict[Any, Place]:
-    """What an iteration's inputs and outputs are outside."""
+def _places(graph: Graph, fn: Any, lines: Lines, operands: list[Any], results: list[Any], key: Any, parts: int,
+            alone: bool = False) -> dict[Any, Place]:
+    """What an iteration's inputs and outputs are outside. alone: elements depend on no others, so a new carry may replace the old one."""
     n, rows, length, reverse = fn.body.carries, fn.body.rows, fn.length, fn.reverse
     places: dict[Any, Place] = {}
     for line in lines:
         p, count = graph.inputs[line[0]], len(line) + 1
+        if alone and count == 2:
+            out, = (results[i] for i in line)
+            places[strip(graph.outputs[line[0]])] = Whole(out)
+            places[p] = After(operands[line[0]], out)
+            continue
         ring = Temp(p.attrs["label"] or "carry", (key, line[0]), count * parts * p.aval.size, p.dtype)
         ends = [(-k, operands[i]) for k, i in enumerate(line)] + [(length - k, results[i]) for k, i in enumerate(line)]
         values = [(strip(graph.outputs[line[0]]), 1), *((graph.inputs[i], -k) for k, i in enumerate(line))]
@@ -216,7 +162,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     graph, lines = _with_own_outputs(context.prepared(smaller), fn, context)
     inner = copy(context)
     inner.target = replace(target, cores=1)
-    before, steps, _ = _hoisted(_kernels(graph, inner, own, {})[1], graph.inputs[own:])
+    before, steps, _ = hoisted_steps(_kernels(graph, inner, own), graph.inputs[own:])
     if not steps or not all(isinstance(s, Kernel) and not s.foreign and not s.cooperates for s in (*before, *steps)):
         return []
     if sum(k.text.count("\n") for k in steps) > tuning().looped_lines:
@@ -243,26 +189,56 @@ def _in_place(graph: Graph, lines: Lines, length: int) -> Donations:
     return found
 
 
-def _kernels(graph: Graph, context: Context, own: int, into: Donations) -> tuple[list[Group], list[Any], set[Node]]:
-    """The groups and the steps of one iteration, and which carries it replaces in place, of those that it is asked to.
+def _scheduled(graph: Graph, context: Context) -> tuple[Schedule, list[Node]]:
+    """The groups of one iteration, and what they store."""
+    stored = [s for s in dict.fromkeys(map(strip, graph.outputs)) if s.aval.size and s not in graph.inputs]
+    return schedule(graph, stored, context.scalars, context.target, config.fuse), stored
+
+
+def _lowered(
+    plan: Schedule, stored: list[Node], graph: Graph, context: Context, own: int, into: Donations
+) -> tuple[list[Any], set[Node]]:
+    """The steps of one iteration, and which carries it replaces in place, of those that it is asked to.
 
     own: how many of the inputs are carries and rows.
     """
-    stored = [s for s in dict.fromkeys(map(strip, graph.outputs)) if s.aval.size and s not in graph.inputs]
-    plan = schedule(graph, stored, context.scalars, context.target, config.fuse)
     alias, _ = arrange(plan, stored, into, context.target.kind == "gpu", must=False)
     inner = context.inside(plan, graph.inputs[own:], alias)
-    return plan.groups, [step for group in plan.groups for step in lower(group, inner)], {p for s, p in into.items() if s in alias}
+    return [step for group in plan.groups for step in lower(group, inner)], {p for s, p in into.items() if s in alias}
 
 
-def _by_element(group: Group, carries: list[Node]) -> bool:
-    """Whether elements of the new carries depend on no other elements of the old ones, so that work-items need not wait for others."""
-    return isinstance(group.kind, Flat) and all(
-        group.reads.get(c, ONLY_IDENTITY) == ONLY_IDENTITY and c.aval.size == group.size for c in carries
-    )
+def _kernels(graph: Graph, context: Context, own: int) -> list[Any]:
+    """The steps of one iteration, which replaces nothing in place."""
+    return _lowered(*_scheduled(graph, context), graph, context, own, {})[0]
 
 
-def _hoisted(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
+def _by_element(groups: list[Group], graph: Graph, carries: int, rows: int, target: Target) -> bool:
+    """Whether elements of the new carries depend on no other elements of the old ones, so that work-items need not wait for others.
+
+    Not on a CPU where an iteration reads or writes large rows: block by block they are far apart.
+    """
+    if len(groups) != 1 or not isinstance(groups[0].kind, Flat):
+        return False
+    group, own = groups[0], graph.inputs[:carries]
+    if any(group.reads.get(c, ONLY_IDENTITY) != ONLY_IDENTITY or c.aval.size != group.size for c in own):
+        return False
+    moving = [*graph.inputs[carries:carries + rows], *graph.outputs[carries:]]
+    streams = any(x.aval.size >= group.size > 1 for x in moving)
+    return target.kind == "gpu" or not streams or flops(group) + traffic(group) < tuning().looped_work
+
+
+def _in_blocks(group: Group, length: int, target: Target) -> Tuning:
+    """Work-items of a block of elements, as many as stay in a core's first cache through all iterations; as many blocks for each core."""
+    numbers, whole = tuning(), 64
+    each = sum(n.dtype.itemsize for n in dict.fromkeys((*group.reads, *group.stored)) if n.aval.size == group.size)
+    blocks = -(-group.size // max(whole, numbers.looped_bytes // max(1, each)))
+    if (flops(group) + traffic(group)) * length >= numbers.launch_work:
+        blocks = -(-blocks // target.cores) * target.cores
+    block = min(-(-group.size // blocks // whole) * whole, numbers.item)
+    return numbers._replace(item=block, most_items=block)
+
+
+def hoisted_steps(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
     """What does the same in every iteration (such as packing a factor), the other steps, and the buffers that the former leave those.
 
     A buffer that a step of the iteration writes is written anew in every iteration, so all that write it stay: lower/search/radix.py
@@ -355,141 +331,6 @@ def _with_own_outputs(graph: Graph, fn: Any, context: Context) -> tuple[Graph, L
     return Graph.capture(graph.inputs, outputs), lines
 
 
-# -------------------------------------------------------------------------------------------------------------- binding
-
-
-def bound(step: Any, places: Mapping[Any, Place], turn: Iteration) -> Any:
-    """A step of the body as a step of the loop."""
-    if isinstance(step, Kernel):
-        return placed(step, places, turn)
-    if isinstance(step, LoweredLoop):
-        return replace(step, steps=tuple(bound(s, places, turn) for s in step.steps))
-    return replace(step, inputs=tuple(whole(i, places) for i in step.inputs))
-
-
-def whole(ref: Any, places: Mapping[Any, Place]) -> Any:
-    """What a step that is given whole buffers gets for `ref`."""
-    place = places.get(ref)
-    if not isinstance(place, Whole | None):
-        raise CompilerBug(f"a step of a loop is given all of {ref!r}, which lies somewhere else in every turn")
-    return ref if place is None else place.ref
-
-
-def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Iteration) -> Kernel:
-    """The kernel with its parameters bound to what they are in the iteration that it is told the number of."""
-    if not any(r in places for r in kernel.refs):
-        return kernel
-    if kernel.foreign:
-        return kernel.bound(whole(r, places) for r in kernel.refs)
-    head, declarations = _bind(kernel, places, turn)
-    body = Block("")
-    body.items = [*declarations, *kernel.body.items]
-    return replace(kernel, parameters=tuple(head.values()), body=body)
-
-
-def _bind(
-    kernel: Kernel, places: Mapping[Any, Place], turn: Iteration, parts: Parts | None = None
-) -> tuple[dict[Any, Parameter], list[Statement]]:
-    """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them."""
-    taken: set[str] = set()
-    head: dict[Any, Parameter] = {}
-
-    def fresh(base: str) -> str:
-        name, number = base, 0
-        while name in taken or kernel.takes(name):
-            number += 1
-            name = f"{base}_{number}"
-        taken.add(name)
-        return name
-
-    def parameter(ref: Any, like: Buffer, base: str) -> Parameter:
-        """The parameter that is bound to `ref`, of the type and access of `like`."""
-        old = head.get(ref)
-        if old is None:
-            old = head[ref] = Buffer(ref, fresh(base), like.dtype, None, like.access)
-            old.restrict = like.restrict
-        elif isinstance(old, Buffer) and old.access == "const" and like.access != "const":
-            old.access, old.restrict = like.access, like.restrict
-        return old
-
-    def number() -> Parameter:
-        if turn not in head:
-            head[turn] = Number(turn, fresh("turn"), int32)
-        return head[turn]
-
-    def row_of(number: str, size: int) -> str:
-        """Where the part's share, of `size` elements, of a row begins; number: the row's."""
-        return f"(long){number} * {size}" if parts is None else f"(long)({number} * {parts.count} + {parts.item.name}) * {size}"
-
-    def share(size: int) -> str:
-        """Where the part's share of what is one row begins."""
-        return "" if parts is None else f" + (long){parts.item.name} * {size}"
-
-    statements: list[Statement] = []
-
-    item = () if parts is None else (parts.item,)
-
-    def state(text: str, *given: Parameter | Var, defines: tuple[Parameter, ...] = ()) -> None:
-        statements.append(Raw(text, None, given, defines))
-
-    for p in sorted(kernel.parameters, key=lambda p: p.ref in places):         # what stays keeps its name
-        place = places.get(p.ref)
-        own = pointer(p)
-        if place is None or (isinstance(place, Whole) and place.ref not in head):
-            found = p.ref if place is None else place.ref
-            if found in head:
-                state(f"{own} = {head[found].name};", head[found], defines=(p,))
-            else:
-                head[found] = bound_to(p, found)
-            continue
-        assert isinstance(p, Buffer)
-        if isinstance(place, Whole):
-            whole = parameter(place.ref, p, p.name)
-            state(f"{own} = {whole.name};", whole, defines=(p,))
-        elif isinstance(place, Row):
-            row = f"({place.length - 1} - {number().name})" if place.reverse else number().name
-            rows = parameter(place.ref, p, p.name + "_rows")
-            state(f"{own} = {rows.name} + {row_of(row, place.size)};", rows, number(), *item, defines=(p,))
-        elif isinstance(place, Own):
-            all_of_it = parameter(place.ref, p, p.name)
-            state(f"{own} = {all_of_it.name}{share(place.size)};", all_of_it, *item, defines=(p,))
-        elif isinstance(place, InPlace):
-            count = len(place.refs)
-            for k, ref in enumerate(place.refs):
-                end = parameter(ref, p, p.name if k == 0 else f"{p.name}_{k}")
-                if k:
-                    which = f"({number().name} + {place.shift}) % {count}" if place.shift else f"{number().name} % {count}"
-                    state(f"if ({which} == {k})", number())
-                    state(f"  {p.name} = {end.name};", p, end)
-                else:
-                    state(f"{own} = {end.name};", end, defines=(p,))
-        else:
-            low, high = place.between()
-            for k, (at, ref) in enumerate(place.elsewhere):
-                end = parameter(ref, p, p.name + ("_first" if at < low else "_last"))
-                if k:
-                    state(f"if ({number().name} == {at})", number())
-                    state(f"  {p.name} = {end.name}{share(place.size)};", p, end, *item)
-                else:
-                    state(f"{own} = {end.name}{share(place.size)};", end, *item, defines=(p,))
-            if low < high:
-                n, shift = number().name, place.shift % place.count
-                ring = parameter(place.ring, p, f"{place.ring.name}_{'both' if place.count == 2 else 'ring'}")
-                inside = [f"{n} > {low - 1}"] * (low > 0) + [f"{n} < {high}"] * (high < place.length)
-                state(f"if ({' && '.join(inside)})", number())
-                which = f"(({n} + {shift}) % {place.count})" if shift else f"({n} % {place.count})"
-                state(f"  {p.name} = {ring.name} + {row_of(which, place.size)};", p, ring, number(), *item)
-    return head, statements
-
-
-def pointer(parameter: Parameter) -> str:
-    """The declaration of a variable of a parameter's type and name."""
-    variable = bound_to(parameter, parameter.ref)
-    if isinstance(variable, Buffer):
-        variable.restrict = False
-    return variable.declaration
-
-
 def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Iteration, length: int, parts: int = 1) -> Kernel:
     """The whole loop as a kernel, in which each work-item does all iterations (of its part of the batch)."""
     item = None
@@ -498,9 +339,9 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Iteration, length
         while kernel.takes(name):
             name += "_"
         item = Parts(parts, Var(name, parts))
-    head, declarations = _bind(kernel, places, turn, item)
+    head, declarations = bind_parameters(kernel, places, turn, item)
     found = head.pop(turn, None)
-    name = "turn" if found is None else found.name
+    name = "iteration" if found is None else found.name
     if found is None:
         while kernel.takes(name):
             name += "_"
@@ -509,10 +350,10 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Iteration, length
     loop.items = [*declarations, *(s for s in kernel.body.items if not isinstance(s, Item))]
     body = Block("")
     body.items = [*own, loop]
-    note = f"a loop of {length} turns in one launch" + (f": {kernel.note}" if kernel.note else "")
+    note = f"a loop of {length} iterations in one launch" + (f": {kernel.note}" if kernel.note else "")
     if item is not None:
         body.items.insert(0, Item(item.item, "int", 0, "global"))
-        note = f"a loop of {length} turns in one launch, {parts} parts of the batch side by side: {kernel.note}"
+        note = f"a loop of {length} iterations in one launch, {parts} parts of the batch side by side: {kernel.note}"
         kernel = replace(kernel, global_size=(parts,), local_size=(1,), group=(1,))
     turns = length * parts
     return replace(kernel, parameters=tuple(head.values()), body=body, note=note, flops=kernel.flops * turns, bytes=kernel.bytes * turns,

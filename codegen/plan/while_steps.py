@@ -25,7 +25,8 @@ from tracegrad.codegen.kernel.statements import Block, Buffer, If, Repeat
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import host_step, siblings
 from tracegrad.codegen.plan.batch_launches import NotAlone, can_be_serial, together
-from tracegrad.codegen.plan.loop_steps import Place, Whole, copied, placed
+from tracegrad.codegen.plan.loop_binding import Place, Whole, placed
+from tracegrad.codegen.plan.loop_steps import copied, hoisted_steps
 from tracegrad.codegen.schedule.donation import Donations, arrange
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Group, strip
@@ -94,7 +95,10 @@ def _loop(loop: Any, operands: Sequence[Any], results: Sequence[Any], context: C
     places: dict[Any, Place] = {p: Whole(r) for p, r in zip(turn.inputs, [*lies, *operands[n:]], strict=True)}
     places[strip(turn.outputs[-1])] = Whole(goes_on)
     into = {strip(o): p for p, o in zip(turn.inputs, turn.outputs[:own], strict=False)}
+    context = _with_names(context, {strip(turn.outputs[-1]): "condition", strip(begins.outputs[0]): "condition"})
     steps, alias = _steps(turn, context, into)
+    same, rest, _ = hoisted_steps(steps, turn.inputs[own:])
+    steps = [k for k in rest if isinstance(k, Kernel)]
     if any(strip(o) not in alias for o in turn.outputs[n + 1:own]):
         raise NotAlone                                     # scratch would be copied at every iteration
     steps = _bound(steps, places)
@@ -103,12 +107,25 @@ def _loop(loop: Any, operands: Sequence[Any], results: Sequence[Any], context: C
             steps += _copies(o, places.get(strip(o), Whole(strip(o))), places[p], context)
     test = _bound(_steps(begins, context, {})[0],
                   dict(zip(begins.inputs, (places[p] for p in turn.inputs), strict=True)) | {strip(begins.outputs[0]): Whole(goes_on)})
-    first = [k for o, p in zip(operands, turn.inputs[:n], strict=False) if p.aval.size for k in _copies(p, Whole(o), places[p], context)]
+    first = _bound([k for k in same if isinstance(k, Kernel)], places)
+    first += [k for o, p in zip(operands, turn.inputs[:n], strict=False) if p.aval.size for k in _copies(p, Whole(o), places[p], context)]
     if loop.scratch:                                       # stacks begin with the first carries
         first += [k for o, p, s in zip(operands, turn.inputs[:n], turn.inputs[n + 1:], strict=False) if p.aval.size
                   for k in _copies(p, Whole(o), places[s], context)]
-    first += _copies(const(0, turn.inputs[n].dtype), None, places[turn.inputs[n]], context)
+    first += _copies(const(0, turn.inputs[n].dtype), None, places[turn.inputs[n]], context, "iteration")
     return _repeated([*first, *test], steps, goes_on)
+
+
+def _with_names(context: Context, names: dict[Node, str]) -> Context:
+    """The context in which values that the user gave no name have these."""
+    inner = copy(context)
+
+    def namer(node: Node) -> str:
+        given = context.namer(node)
+        return names.get(node, given) if given in ("", node.fn.name) else given
+
+    inner.namer = namer
+    return inner
 
 
 def _repeated(before: Sequence[Kernel], turn: Sequence[Kernel], goes_on: Temp) -> Kernel:
@@ -150,13 +167,16 @@ def _whole(graph: Graph, operands: Sequence[Any], results: Sequence[Any], contex
     return _bound(_steps(graph, context, {})[0], places)
 
 
-def _copies(x: Node, source: Place | None, place: Place, context: Context) -> list[Kernel]:
-    """The kernel that copies a value from one place to another."""
+def _copies(x: Node, source: Place | None, place: Place, context: Context, name: str = "") -> list[Kernel]:
+    """The kernel that copies a value from one place to another, which is called as the value is, or `name`."""
     x = x if source is None else placeholder(x.aval, str(x.attrs.get("label", "")))
     graph = _with_own_outputs(Graph.capture([] if source is None else [x], [x]), 1, context)
-    places = {strip(graph.outputs[0]): place}
+    made = strip(graph.outputs[0])
+    places = {made: place}
     if source is not None:
         places[x] = source
+    name = str(x.attrs.get("label", "")) or name
+    context = _with_names(context, {made: name} if name else {})
     return _bound(_steps(graph, context, {})[0], places)
 
 

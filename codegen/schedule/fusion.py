@@ -16,7 +16,7 @@ from functools import reduce
 from itertools import islice
 from operator import or_
 
-from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY, UNKNOWN, Reads, add, compose
+from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY, ONLY_UNKNOWN, UNKNOWN, Reads, add, compose
 from tracegrad.codegen.schedule.grouping import (
     Accepted,
     Anchored,
@@ -30,6 +30,7 @@ from tracegrad.codegen.schedule.grouping import (
     Schedule,
     is_inline,
     kind_of,
+    strip,
 )
 from tracegrad.codegen.schedule.order import in_order, reading
 from tracegrad.codegen.schedule.reading import ONLY_HERE, Paths, Reading, joined
@@ -161,7 +162,10 @@ class Scheduler(Reading):
             return Break.SHAPE                               # on a GPU columns are other work-items' than rows
         elements = found.place is not Place.ROW or isinstance(sink.kind, Rows)          # what it reads is read of elements
         row = frozenset((found.kind.cols,)) if elements and isinstance(found.kind, Rows) else ONLY_IDENTITY
-        for dep, maps in own.items():
+        moved = self.moved(group, sink)
+        if not moved and len({group.moved.get(dep) for dep in own}) > 1:
+            return Break.POSITION
+        for dep, maps in own.items() if not moved else ():
             element = group.place[dep] is Place.ELEMENT
             if maps != (ONLY_IDENTITY if element else row) or (element and not elements):
                 return Break.POSITION
@@ -172,6 +176,34 @@ class Scheduler(Reading):
             return Break.WAITS
         if len(group.reads.keys() | (sink.reads.keys() - own.keys())) > self.tuning.max_reads:
             return Break.BUFFERS
+        return found
+
+    def moved(self, group: Group, sink: Sink) -> Node | None:
+        """The permutation through which alone a sink reads a product, if that puts rows where those of the first operand lie in memory.
+
+        (Elsewhere pieces of rows would be written far from each other: a kernel of its own does that block by block, in half of the time.)
+        """
+        if not isinstance(group.kind, Anchored) or group.lowered_by != "contraction" or sink.of.get(group, {}).keys() != {group.anchor}:
+            return None
+        found: Node | None = None
+        todo, seen = [sink.node], {sink.node}
+        while todo:
+            node = todo.pop()
+            if node.fn.name == "permute" and strip(node.operands[0]) is group.anchor:
+                if found not in (None, node) or not _like_first_operand(node):
+                    return None
+                found = node
+            elif node is not sink.node and (node in self.group_of or group.anchor not in self.deps.get(node, {})):
+                if node is group.anchor:
+                    return None
+            elif node.fn.family == "elementwise" or node.fn.name == "reshape":
+                fresh = [o for o in dict.fromkeys(node.operands) if o not in seen]
+                if any(o.aval.size != group.size and group.anchor in self.deps.get(o, {}) for o in fresh):
+                    return None
+                seen.update(fresh)
+                todo += fresh
+            else:
+                return None
         return found
 
     def timely(self, group: Group, sink: Sink) -> bool:
@@ -185,6 +217,8 @@ class Scheduler(Reading):
 
     def join(self, group: Group, sink: Sink, found: Accepted) -> None:
         node = sink.node
+        if moved := self.moved(group, sink) or next((group.moved[d] for d in sink.of.get(group, ()) if d in group.moved), None):
+            group.moved[node] = moved
         if group.sinks:
             group.fused[node] = Fusion.PRODUCER if group in sink.of else Fusion.SIBLING
         group.kind, group.place[node] = found.kind, found.place
@@ -303,7 +337,7 @@ class Scheduler(Reading):
             for sink in group.sinks:
                 for dep, maps in reads_of(sink).items():
                     if self.group_of.get(dep) is not group:
-                        add(group.reads, dep, maps)
+                        add(group.reads, dep, maps if not group.moved else ONLY_UNKNOWN)
             groups.append(group)
         groups = self.rejoined(groups)
         self.explain(groups)
@@ -379,6 +413,14 @@ class Scheduler(Reading):
                             seen.add(user)
                             todo.append(user)
             group.why = tuple(dict.fromkeys((*found, *(ends or [Break.RESULT.text()]))))
+
+
+def _like_first_operand(permute: Node) -> bool:
+    """Whether the rows of a product's permuted result are in the order in which those of its first operand lie in memory."""
+    product, dims = permute.operands[0], permute.attrs["dims"]
+    x = strip(product).operands[0]
+    order = tuple(sorted(range(len(dims)), key=dims.__getitem__))
+    return dims[-1] == len(dims) - 1 and x.fn.name == "permute" and x.attrs["dims"] == order and x.shape[:-1] == product.shape[:-1]
 
 
 def schedule(graph: Graph, outputs: Iterable[Node], scalars: Mapping[Node, object], target: Target, fuse: bool = True) -> Schedule:

@@ -361,6 +361,7 @@ class Group:
     users: dict[int, Group] = field(default_factory=dict)    # groups that read from it
     work: int = 0                                            # its arithmetic, roughly, in operations
     positional: bool = False                                 # something in it depends on the index by more than the flat position
+    moved: dict[Node, Node] = field(default_factory=dict)    # sinks of a product that are at other places than it, with the permutation
     fused: dict[Node, Fusion] = field(default_factory=dict)  # why it has sinks beyond the first
     why: tuple[str, ...] = ()                                # what `explain()` tells of all that
 

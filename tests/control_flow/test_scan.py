@@ -562,7 +562,7 @@ def test_everything_is_as_long_for_2048_turns_as_for_64(interpreter):
     f, args = first_order(rnn, tg.scan, 100)
     f(*args)
     assert len(f.plan.launches) <= 3
-    assert "a loop of 100 turns in one launch" in f.explain()
+    assert "a loop of 100 iterations in one launch" in f.explain()
 
 
 def test_memory_with_checkpoints(kernels):
@@ -1028,7 +1028,7 @@ def test_explain_and_a_standalone_program(tmp_path, kernels):
     f, _ = first_order(rnn, tg.scan, 7)
     w, xs = numbers(65, 65, scale=0.1), numbers(7, 65)
     found = f(w, xs)
-    assert "a loop of 7 turns" in f.explain()
+    assert "a loop of 7 iterations" in f.explain()
     script = standalone.write(tmp_path, "loop", f.plan, [w.numpy(), xs.numpy()], [], arrays(found), 1e-9)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

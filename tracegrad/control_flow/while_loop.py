@@ -126,7 +126,7 @@ class WhileLoop(_Host):
 
     @cached_property
     def kernel(self) -> Repeated:  # type: ignore[override]
-        body, count = self.body, placeholder(COUNT, "turns")
+        body, count = self.body, placeholder(COUNT, "iteration")
         n = body.carries
         with located(self.goes_on.loc):
             test = self.goes_on if self.limit is None else (count < self.limit) & self.goes_on
@@ -167,7 +167,7 @@ class Counted(_Host):
 
     @cached_property
     def kernel(self) -> Repeated:  # type: ignore[override]
-        body, count, turns = self.body, placeholder(COUNT, "turns"), placeholder(COUNT, "length")
+        body, count, turns = self.body, placeholder(COUNT, "iteration"), placeholder(COUNT, "length")
         n = body.carries
         with located(body.outs[0].loc):
             return Repeated(body.inputs[:n], count, (), [*body.inputs[n:], turns], body.outs, (), count < turns)
@@ -263,7 +263,7 @@ def _pull_graph(body: Body, pull: Body) -> Graph:
     """
     n = body.carries
     own = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs]
-    turns, first = placeholder(COUNT, "turns"), [placeholder(p.aval, "ct") for p in pull.inputs[:pull.carries]]
+    turns, first = placeholder(COUNT, "iteration"), [placeholder(p.aval, "ct") for p in pull.inputs[:pull.carries]]
     given = sum(differentiable(p.dtype) for p in body.inputs[:n])
     rows = max(2, min(ROWS, STACK // max(1, sum(p.aval.nbytes for p in own[:n]))))
     rows = 1 << (rows.bit_length() - 1)

@@ -131,7 +131,9 @@ class Tuning(NamedTuple):
     turn_work: int = 3 << 17           # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
     branch_work: int = 40              # flops from which on a branch of one work-item's loop is an `if`
     item_turn_work: int = 1 << 13      # and that a work-item of a GPU does in the time of a launch whose result the host waits for (20 us)
-    looped_work: int = 3 << 19         # flops + bytes of an iteration where each work-item loops for itself: with more, rows are far apart
+    looped_work: int = 3 << 19         # flops + bytes of an iteration with large rows where each work-item loops for itself: with more they
+                                       # are far apart;
+    looped_bytes: int = 1 << 14        # that a work-item reads and writes in each iteration where it does a block of elements
     kept_bytes: int = 1 << 16          # of a carry from which on iterations write over its old value: it is copied before the first one,
     kept_turns: int = 8                # which is worth it from so many iterations on
     parted_work: int = 1 << 26         # flops + bytes of an iteration up to which each core takes a part of the batch through all of them:

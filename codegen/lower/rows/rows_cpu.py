@@ -250,8 +250,16 @@ def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
     rows = group.size // cols
     share = _share(group.size, cores)
     if cols > 2 * share and cols > (length := -(-share // 64) * 64):
-        return Shape(rows, (cols,), width, 1, length)
+        return Shape(rows, (cols,), width, 1, length, pieces=() if simple else _certain(group, context, rows, cols, width))
     return Shape(rows, (cols,), width, max(1, min(rows, share // cols)), None)
+
+
+def _certain(group: Group, context: Context, rows: int, cols: int, width: int) -> tuple[int, ...]:
+    """Where the pieces of a row end in which every guard is certain; none if there is but one, or there are too many."""
+    row, col = Var("row", rows), Var("col", cols)
+    most = min(tuning().ranges, tuning().max_statements // max(1, group.statements))
+    found = peeled(reads(group, context, row.index * cols + col.index).guards, col, cols, width, most)
+    return (*(end for _, end in found[:-1]), cols) if len(found) > 1 else ()
 
 
 def lower_loops(group: Group, context: Context) -> list[Kernel]:

@@ -252,3 +252,64 @@ def test_a_direct_product_is_one_kernel() -> None:
     plan = plan_of(lambda a, b: x(a) @ y(b), a, b)
     assert len(plan.launches) == 1
     assert cpu.ALONE == plan.launches[0].local_size
+
+
+GPU = Target("gpu", 16, 16, 4, 256, 32768, plain_math=False, clang_builtins=False)
+
+
+def middle(spec: str, sizes: dict[str, int], dtype: str = "float64") -> tuple[Any, list[Any]]:
+    """An einsum, and tensors for it."""
+    given = [tg.tensor(RNG.standard_normal([sizes[c] for c in names]).astype(dtype)) for names in spec.split("->")[0].split(",")]
+    return lambda *a: tg.einsum(spec, *a), given
+
+
+def test_a_batch_in_the_middle_is_a_stride() -> None:
+    """No kernel but the product moves anything; only matrices whose vectors lie the other way are packed."""
+    sizes = dict(k=30, n=100, i=20, j=20)
+    for spec, count in (("kij,nkj->nki", 2), ("kij,nki->nkj", 1), ("nki,nkj->kij", 1)):
+        f, given = middle(spec, sizes)
+        plan = plan_of(f, *given)
+        assert len(plan.launches) == count
+        assert not any("copies" in step.note or step.entry == "permute" for step in plan.launches)
+        assert all("packs b" in step.note for step in plan.launches[:-1])
+    f, given = middle("kij,nkj->nki", sizes)
+    product = plan_of(lambda *a: f(*a) * 2 + 1, *given).launches[-1]
+    assert {name for name, *_ in product.fused} >= {"matmul", "mul", "add"}           # what follows is at the permuted place
+    assert product.global_size[2] == 1                       # an item does all products of its rows, in the order in which they lie
+
+
+@pytest.mark.parametrize("target", [CPU, SSE, GPU], ids=["avx2", "sse", "gpu"])
+@pytest.mark.usefixtures("on_numpy")
+def test_products_whose_batch_lies_in_the_middle(target: Target) -> None:
+    with Checked({target.kind: target}, slack=3.0) as checked:
+        for n, sizes in enumerate((dict(k=5, n=13, i=4, j=6, l=2), dict(k=3, n=20, i=9, j=8, l=3), dict(k=7, n=2, i=1, j=3, l=2))):
+            for dtype in ("float32", "float64", "int64")[n:n + 1]:
+                for spec in ("kij,nkj->nki", "kij,nki->nkj", "kij,nkj->kni", "kij,knj->nki", "kij,nkj->kin", "lkij,nlkj->nlki",
+                             "lkij,nlkj->lnki", "lkij,nlkj->nkli"):
+                    f, given = middle(spec, sizes, dtype)
+                    beside = tg.tensor(RNG.integers(0, 9, f(*given).shape).astype(dtype))
+                    run_all(f, beside, given)
+    assert checked.count >= 80
+
+
+def run_all(f: Any, beside: Any, given: list[Any]) -> None:
+    """What may become of a product: nothing, a computation beside it, a reduction, a turned copy, a gradient."""
+    tg.trace(f)(*given)
+    tg.trace(lambda *a: (f(*a) * beside + 1, f(*a)))(*given)
+    tg.trace(lambda *a: (f(*a) + f(*a).sum(0), (f(*a) + 1).flip(0)))(*given)
+    if beside.dtype.kind == "f":
+        tg.trace(tg.grad(lambda *a: (f(*a) ** 2 * beside).sum(), (0, 1)))(*given)
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_a_permuted_product_in_place_of_what_it_reads() -> None:
+    """A result that lies elsewhere than the product's does not replace what another item still reads."""
+    f, given = middle("kij,nkj->nki", dict(k=5, n=13, i=8, j=8))
+    with Checked({"cpu": CPU, "gpu": GPU}, slack=3.0) as checked:
+        @tg.trace
+        def step(x: Any, m: Any, p: Any) -> Any:
+            x += f(m, p)
+            return x.sum()
+
+        step(tg.zeros(13, 5, 8, dtype=tg.float64), *given)
+    assert checked.count
