@@ -14,6 +14,11 @@ from tracegrad.support import dtypes
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tensors.type_info import finfo as known_finfo
 from tracegrad.torch_api.devices import device as device
+from tracegrad.torch_api.random_numbers import Generator as Generator
+from tracegrad.torch_api.random_numbers import default_generator as default_generator
+from tracegrad.torch_api.random_numbers import get_rng_state as get_rng_state
+from tracegrad.torch_api.random_numbers import manual_seed as manual_seed
+from tracegrad.torch_api.random_numbers import set_rng_state as set_rng_state
 from tracegrad.torch_api.requirements import VERSION
 from tracegrad.tracing.trace import trace
 
