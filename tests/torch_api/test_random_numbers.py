@@ -26,7 +26,8 @@ draw("integers", lambda: (torch.randint(0, 10, (4,)), torch.randint(-5, 2**33, (
                           torch.randint_like(torch.zeros(3), 5)))
 draw("order", lambda: torch.randperm(50))
 draw("bernoulli", lambda: (torch.bernoulli(torch.full((9,), 0.3)), torch.empty(9).bernoulli_(0.3),
-                           torch.empty(5, dtype=torch.bool).bernoulli_(), torch.bernoulli(torch.full((4,), 0.5, dtype=torch.float64)), torch.bernoulli(torch.ones(5), 0.4)))
+                           torch.empty(5, dtype=torch.bool).bernoulli_(),
+                           torch.bernoulli(torch.full((4,), 0.5, dtype=torch.float64)), torch.bernoulli(torch.ones(5), 0.4)))
 draw("choices", lambda: (torch.multinomial(torch.arange(1.0, 9), 4), torch.multinomial(torch.ones(3, 5), 20, replacement=True),
                          torch.multinomial(torch.ones(3, 5), 1), torch.multinomial(torch.ones(4), 1, replacement=True)))
 draw("normal", lambda: (torch.normal(0.0, 1.0, (20,)), torch.normal(2.0, 3.0, (5,)), torch.normal(torch.arange(20.0), 0.5)))
@@ -55,7 +56,8 @@ draw("sparse", lambda: nn.init.sparse_(torch.empty(6, 4), 0.3))
 for make in (lambda: nn.Linear(5, 7), lambda: nn.Conv2d(3, 4, 3), lambda: nn.ConvTranspose2d(3, 4, 3), lambda: nn.Conv1d(4, 4, 3, groups=2),
              lambda: nn.Embedding(7, 5, padding_idx=0), lambda: nn.LSTM(3, 4, 2, bidirectional=True), lambda: nn.GRU(3, 4),
              lambda: nn.LSTMCell(3, 4), lambda: nn.MultiheadAttention(8, 2), lambda: nn.EmbeddingBag(7, 5),
-             lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2), lambda: nn.Transformer(8, 2, 1, 1, 16), lambda: nn.Bilinear(3, 4, 5), lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 20, [4, 10])):
+             lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2),
+             lambda: nn.Transformer(8, 2, 1, 1, 16), lambda: nn.Bilinear(3, 4, 5), lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 20, [4, 10])):
     draw(type(make()).__name__, lambda: dict(make().state_dict()))
 """, 2e-6)
 
