@@ -56,7 +56,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
     operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.
     """
 
-    __slots__ = ()
+    __slots__ = ("__dict__",)               # attributes of the user's own; none is made before there is one
 
     def __init__(self, node: Any = None, device: Any = None, trace: Any = None, *more: Any) -> None:
         if device is None or type(device) is int:
