@@ -64,7 +64,7 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
     if not (a < b and std > 0):
         raise ArgumentError(f"trunc_normal_: a must be below b and std positive, got {a}, {b} and {std}")
     with using("init", generator):
-        host = torchs(tensor.numel())
+        host = torchs(tensor.numel()) if tensor.device.has_values else None
     if host is not None and math.erf((b - mean) / (std * math.sqrt(2.0))) - math.erf((a - mean) / (std * math.sqrt(2.0))) > 0.6:
         return _overwrite(tensor, from_array(host.truncated(tensor.shape, tensor.dtype, mean, std, a, b), tensor.device))
     low, high = (math.erf((v - mean) / (std * math.sqrt(2.0))) for v in (a, b))
@@ -104,7 +104,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any =
         raise ShapeError(f"sparse_: takes a matrix, got {tensor.shape}")
     rows, columns = tensor.shape
     with using("init", generator):
-        host = torchs(tensor.numel())
+        host = torchs(tensor.numel()) if tensor.device.has_values else None
     if host is not None:
         drawn = host.normal(tensor.shape, tensor.dtype, 0.0, std)
         for column in range(columns):

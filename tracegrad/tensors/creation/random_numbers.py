@@ -64,6 +64,11 @@ def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, *more: Any) -> Tens
     return new_tensor(made, where)
 
 
+def _torchs(count: int, device: Any) -> Any:
+    """torch's generator (`random_state.torchs`), for a device that has values."""
+    return random_state.torchs(count) if find_device(device).has_values else None
+
+
 def _of_parts(parts: Tensor) -> Any:
     """Complex numbers that share no memory with their parts."""
     z = PUBLIC["view_as_complex"](parts)
@@ -74,7 +79,7 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
     """Uniform in [low, high); of a complex dtype, both parts."""
     if dtype.kind == "c":
         return _of_parts(draw_uniform((*shape, 2), dtypes.real_of(dtype), device)) * (high - low) + low
-    host = random_state.torchs(prod(shape)) if dtypes.is_float(dtype) else None
+    host = _torchs(prod(shape), device) if dtypes.is_float(dtype) else None
     if host is not None:
         return from_own(host.uniform(shape, dtype, float(low), float(high)), device)
     drawn = _drawn(random_bits.uniform, shape, dtype, device)
@@ -85,7 +90,7 @@ def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any
     """Normal; of a complex dtype circular: both parts have half the variance."""
     if dtype.kind == "c":
         return _of_parts(draw_normal((*shape, 2), dtypes.real_of(dtype), device) * 0.5**0.5) * std + mean
-    host = random_state.torchs(prod(shape)) if dtypes.is_float(dtype) else None
+    host = _torchs(prod(shape), device) if dtypes.is_float(dtype) else None
     if host is not None:
         return from_own(host.normal(shape, dtype, float(mean), float(std)), device)
     drawn = _drawn(random_bits.normal, shape, dtype, device)
@@ -136,7 +141,7 @@ def draw_integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: An
     found, shape = dtypes.as_dtype(dtype), shape_of(call, size)
     for bound in (low, high - 1):
         scalar(call, bound, found)
-    host = random_state.torchs(prod(shape))
+    host = _torchs(prod(shape), device)
     if host is not None:
         return from_own(host.integers(shape, low, high).astype(found), device)
     return _drawn(random_bits.randint, shape, found, device, low, high)
@@ -156,7 +161,7 @@ def randperm(n: int, *, dtype: Any = None, device: Any = None, requires_grad: bo
     """A random order of 0 ... n - 1 (int64)."""
     found = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype)
     scalar("randperm", max(0, *shape_of("randperm", (n,))), found)                 # whether the dtype holds them
-    host = random_state.torchs(n)
+    host = _torchs(n, device)
     out = rand((n,), device=device).argsort().to(dtype=found) if host is None else from_own(host.permutation(n).astype(found), device)
     return out.requires_grad_() if requires_grad else out
 
@@ -175,7 +180,7 @@ def bernoulli(input: Tensor, p: Any = None) -> Tensor:
 def draw_bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
     if not isinstance(p, Tensor) and not 0.0 <= p <= 1.0:
         raise ArgumentError(f"{call}: p must be from 0 to 1, got {p}")
-    if not isinstance(p, Tensor) and (host := random_state.torchs(x.numel())) is not None:
+    if not isinstance(p, Tensor) and (host := _torchs(x.numel(), x.device)) is not None:
         return from_own(host.bernoulli(x.shape, float(p)).astype(x.dtype), x.device)
     wide = p.dtype if isinstance(p, Tensor) and p.dtype == dtypes.float64 else dtypes.float32
     drawn: Tensor = (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)
@@ -239,7 +244,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     return new_tensor(checked, input.device)
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
-    host = random_state.torchs(x.numel())
+    host = _torchs(x.numel(), x.device)
     if host is not None:
         return from_own(host.exponential(x.shape, float(lambd)).astype(computed_dtype("exponential_", x)), x.device)
     u = rand(x.shape, dtype=computed_dtype("exponential_", x), device=x.device)
