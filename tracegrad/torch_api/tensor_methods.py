@@ -11,7 +11,9 @@ import numpy as np
 
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.runtime.device import Placed
+from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.torch_api import printing
 
 # How many tensors a method takes, and what a number before them means.
 _NUMBER_FIRST = {"add": (1, ("alpha",)), "sub": (1, ("alpha",)), "addcmul": (2, ("value",)), "addcdiv": (2, ("value",)),
@@ -110,4 +112,5 @@ def install() -> None:
     cls.untyped_storage = lambda self: Storage(self, False)
     cls.storage = cls._typed_storage = lambda self: Storage(self, True)
     cls.is_meta = property(lambda self: getattr(self.device, "type", "") == "meta")
+    printing.install(lambda tensor: not state.symbolic and tensor._trace is None)
     Placed.__str__ = lambda self: self.type  # type: ignore[attr-defined, method-assign]

@@ -17,6 +17,7 @@ from tracegrad.tensors.type_info import finfo as known_finfo
 from tracegrad.torch_api.checkpoints import load as load
 from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
+from tracegrad.torch_api.printing import set_printoptions as set_printoptions
 from tracegrad.torch_api.random_numbers import Generator as Generator
 from tracegrad.torch_api.random_numbers import default_generator as default_generator
 from tracegrad.torch_api.random_numbers import get_rng_state as get_rng_state
