@@ -69,6 +69,11 @@ def _torchs(count: int, device: Any) -> Any:
     return random_state.torchs(count) if find_device(device).has_values else None
 
 
+def _are(given: Any, number: float) -> bool:
+    """Whether an argument is that number. (In a trace it may be a number that is known at run time.)"""
+    return type(given) in (int, float) and given == number
+
+
 def _of_parts(parts: Tensor) -> Any:
     """Complex numbers that share no memory with their parts."""
     z = PUBLIC["view_as_complex"](parts)
@@ -83,7 +88,7 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
     if host is not None:
         return from_own(host.uniform(shape, dtype, float(low), float(high)), device)
     drawn = _drawn(random_bits.uniform, shape, dtype, device)
-    return drawn if (low, high) == (0.0, 1.0) else drawn * (high - low) + low
+    return drawn if _are(low, 0.0) and _are(high, 1.0) else drawn * (high - low) + low
 
 
 def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any = 1.0) -> Any:
@@ -94,7 +99,7 @@ def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any
     if host is not None:
         return from_own(host.normal(shape, dtype, float(mean), float(std)), device)
     drawn = _drawn(random_bits.normal, shape, dtype, device)
-    return drawn if (mean, std) == (0.0, 1.0) else drawn * std + mean
+    return drawn if _are(mean, 0.0) and _are(std, 1.0) else drawn * std + mean
 
 
 @create(draws=True)
