@@ -67,6 +67,7 @@ class Placed:
     """
 
     _before: ClassVar[list[list[Any]]] = []         # what was chosen outside of each block
+    has_values = True                               # False of "meta", on which nothing is computed
     index: int | None = None                        # torch's number of a device among those of its type; None: the only one
 
     def __enter__(self) -> Any:

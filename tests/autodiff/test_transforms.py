@@ -273,12 +273,6 @@ def an_element(x):
         x[0] = 7.0
 
 
-def what_is_made_of_it(x):
-    y = x * 2
-    with tg.no_grad():
-        y.mul_(3)
-
-
 def a_setter(x):
     x.data = x.data * 2
 
@@ -295,7 +289,7 @@ def into(x):
 @pytest.mark.parametrize("n", [3, 12, 65])
 @pytest.mark.parametrize("then", [lambda x: x * x, lambda x: x.mul_(x)], ids=["read", "written"])
 @pytest.mark.parametrize("change", [
-    under_no_grad, a_view_under_no_grad, a_view_made_under_no_grad, an_element, what_is_made_of_it, a_setter, another_shape, into,
+    under_no_grad, a_view_under_no_grad, a_view_made_under_no_grad, an_element, a_setter, another_shape, into,
     lambda x: x.detach().mul_(2), lambda x: x.data.mul_(2), lambda x: x.data.__setitem__(0, 1.0),
 ])
 def test_what_transforms_differentiate_is_not_written_where_nothing_is_recorded(run, change, then, n):
@@ -312,8 +306,8 @@ def test_what_transforms_differentiate_is_not_written_where_nothing_is_recorded(
         lambda x: tg.vmap(tg.grad(fn))(x[None]), tg.grad(lambda x: tg.grad(fn)(x).sum()), tg.grad(lambda x: tg.vmap(fn)(x[None]).sum()),
     ]
     for transform in transforms:
-        with pytest.raises(tg.TracegradError, match=r"(modified in place where none is recorded|another shape|cannot be broadcast).*\(at "
-                                                    r".*test_transforms"):
+        with pytest.raises(tg.TracegradError, match=r"(modified in place where no history is recorded|another shape|cannot be broadcast)"
+                                                    r".*\(at .*test_transforms"):
             run(transform)(x)
         close(x, before)
 

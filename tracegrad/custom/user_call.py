@@ -22,9 +22,10 @@ from tracegrad.graph.primitive import REGISTRY, bind, cast
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
+from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
-_OUTPUT, _DETACH = REGISTRY["output"], REGISTRY["detach"]
+_OUTPUT, _DETACH, _VARIABLE = REGISTRY["output"], REGISTRY["detach"], REGISTRY["variable"]
 
 
 class ByName(Sequence[Any]):
@@ -231,7 +232,7 @@ class UserCall(CustomCall):
             if kind == "object":
                 return what
             if kind == "operand":
-                return self._tensor(saved[what], self.devices[len(operands) - len(saved) + what])
+                return self._saved(saved[what], self.devices[len(operands) - len(saved) + what])
             return self._tensor(bind(_OUTPUT, (y,), {"index": what, "aval": self.output_avals[what]}), self.devices[what])
 
         tree: Any = optree.tree_unflatten(self.tree, [restored_leaf(*leaf) for leaf in self.leaves])
@@ -302,6 +303,13 @@ class UserCall(CustomCall):
     def _tensor(self, node: Node, device: Device) -> Tensor:
         """What backward gets for a node; without history where the gradients shall have none."""
         return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, device, state.trace)
+
+    def _saved(self, node: Node, device: Device) -> Tensor:
+        """A saved tensor: the leaf that it was, or what `_tensor` gives."""
+        if node.fn is not _VARIABLE or state.trace is not None:
+            return self._tensor(node, device)
+        leaf = leaves.get(node.attrs["uid"])
+        return leaf if isinstance(leaf, Tensor) and leaf._node() is node else Tensor(node, device)
 
     def _grad(self, ct: Node | None, output: Node, constant: bool, device: Device) -> Tensor | None:
         if ct is None or constant:

@@ -55,7 +55,7 @@ def _gather(handles: list[weakref.ref[Any]]) -> tuple[Pending, Pending]:
     fresh: Pending = {}
     for ref in handles:
         tensor = ref()
-        if tensor is None or tensor._base is not None:
+        if tensor is None or tensor._base is not None or not tensor._device.has_values:
             continue
         node = tensor._n
         if node.value is None and resolve(node).value is None:

@@ -57,13 +57,22 @@ class HostDevice(devices_.Placed):
         """Nothing is ever pending."""
 
 
-NUMPY = HostDevice()
+class MetaDevice(HostDevice):
+    """torch's "meta": tensors have shapes and dtypes, but no values, and take no memory. What is made of them is on it, too."""
+
+    name, driver, platform, type, has_values = "meta", "meta", "meta", "meta", False
+
+    def __repr__(self) -> str:
+        return "<Device 'meta' (no values)>"
+
+
+NUMPY, META = HostDevice(), MetaDevice()
 Device = Any  # runtime.device.Device or HostDevice
 aliases: dict[str, Device] = {}     # what a program calls a device otherwise: "cuda"
 
 
 def find_device(spec: Any = "") -> Device:
-    """The device that `spec` names: an index, "cpu", "gpu", part of a name, "numpy", or a Device. "" is the default."""
+    """The device that `spec` names: an index, "cpu", "gpu", part of a name, "numpy", "meta", or a Device. "" is the default."""
     if isinstance(spec, (HostDevice, devices_.Device)):
         return spec
     if aliases and isinstance(spec, str) and (name := spec.partition(":")[0]) in aliases:
@@ -72,7 +81,7 @@ def find_device(spec: Any = "") -> Device:
         if not devices_.chosen:
             devices_.chosen.append(find_device(config.device) if config.device else devices_.find(""))
         return devices_.chosen[0]
-    return NUMPY if spec == "numpy" else devices_.find(spec)
+    return NUMPY if spec == "numpy" else META if spec == "meta" else devices_.find(spec)
 
 
 def used_devices() -> list[Device]:
@@ -111,7 +120,7 @@ def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True
     """
     if copy is None:
         copy = array.nbytes <= buffers.SMALL_UPLOAD or not buffers.frozen(array) or bool(obstacle(device, array))
-    if device is NUMPY:
+    if isinstance(device, HostDevice):
         return HostValue(device, np.array(array) if copy else array, not (copy or buffers.frozen(array)))
     if copy and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
         return buffers.hold(device, array if own else np.array(array, order="C"))

@@ -18,7 +18,7 @@ import numpy as np
 
 from tracegrad.autodiff.derivatives import substituted
 from tracegrad.config import config
-from tracegrad.errors import AutogradError, TraceError
+from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.execute import policy
 from tracegrad.execute.devices import Device, upload
 from tracegrad.execute.partition import Partition
@@ -108,6 +108,8 @@ def _realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool]
     targets = [n for n in dict.fromkeys(map(resolve, nodes)) if n.value is None]
     if not targets:
         return
+    if not device.has_values:
+        raise DeviceError(f"a tensor on 'meta' ({targets[0].aval}) has no values to move; use model.to_empty(device=...), and load them")
     work = Work(targets, device, keep)
     results = _values(work)
     if works is not None:

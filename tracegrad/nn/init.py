@@ -10,7 +10,8 @@ import numpy as np
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation.random_numbers import rand, randn
+from tracegrad.support.random_state import torchs, using
+from tracegrad.tensors.creation.random_numbers import draw_normal, draw_uniform, rand, randn
 from tracegrad.tensors.tensor import Tensor, from_array
 
 _GAINS = {"linear": 1.0, "sigmoid": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,
@@ -43,7 +44,8 @@ def _overwrite(tensor: Tensor, values: Any) -> Tensor:
 
 
 def _uniform(tensor: Tensor, a: float, b: float, generator: Any) -> Any:
-    return rand(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator) * (b - a) + a
+    with using("init", generator):
+        return draw_uniform(tensor.shape, tensor.dtype, tensor.device, a, b)
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
@@ -53,13 +55,18 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = No
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
     """Normal."""
-    return _overwrite(tensor, randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator) * std + mean)
+    with using("init", generator):
+        return _overwrite(tensor, draw_normal(tensor.shape, tensor.dtype, tensor.device, mean, std))
 
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None) -> Tensor:
     """The part of a normal distribution that lies in [a, b], by the inverse of its distribution function. ArgumentError unless a < b."""
     if not (a < b and std > 0):
         raise ArgumentError(f"trunc_normal_: a must be below b and std positive, got {a}, {b} and {std}")
+    with using("init", generator):
+        host = torchs(tensor.numel()) if tensor.device.has_values else None
+    if host is not None and math.erf((b - mean) / (std * math.sqrt(2.0))) - math.erf((a - mean) / (std * math.sqrt(2.0))) > 0.6:
+        return _overwrite(tensor, from_array(host.truncated(tensor.shape, tensor.dtype, mean, std, a, b), tensor.device))
     low, high = (math.erf((v - mean) / (std * math.sqrt(2.0))) for v in (a, b))
     return _overwrite(tensor, (_uniform(tensor, low, high, generator).erfinv() * (std * math.sqrt(2.0)) + mean).clamp(a, b))
 
@@ -95,7 +102,14 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any =
     """Normal, with the given share of the elements of each column of a matrix 0 (Martens 2010)."""
     if tensor.ndim != 2:
         raise ShapeError(f"sparse_: takes a matrix, got {tensor.shape}")
-    rows = tensor.shape[0]
+    rows, columns = tensor.shape
+    with using("init", generator):
+        host = torchs(tensor.numel()) if tensor.device.has_values else None
+    if host is not None:
+        drawn = host.normal(tensor.shape, tensor.dtype, 0.0, std)
+        for column in range(columns):
+            drawn[host.permutation(rows)[:math.ceil(sparsity * rows)], column] = 0
+        return _overwrite(tensor, from_array(drawn, tensor.device))
     place: Any = rand(tensor.shape, device=tensor.device, generator=generator).argsort(0).argsort(0)
     values: Any = randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator) * std
     return _overwrite(tensor, values.masked_fill(place < math.ceil(sparsity * rows), 0.0))

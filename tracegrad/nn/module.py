@@ -5,6 +5,7 @@ Start at `Module.__setattr__` (what an assignment does) and `Module._named` (how
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -399,7 +400,7 @@ class Module(TorchMethods):
         """Take what `get_extra_state` gave; called by `load_state_dict`."""
         raise NotImplementedError(f"set_extra_state: {type(self).__name__} does not define it")
 
-    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
+    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> OrderedDict[str, Any]:
         """All parameters and persistent buffers by dotted name; they share their values with the module, as in torch.
 
         prefix: what names begin with. keep_vars: the parameters themselves, instead of detached tensors. Modules that define
@@ -409,8 +410,8 @@ class Module(TorchMethods):
         for start, module in places:
             for hook in list(module._hooks.get("state_pre", {}).values()):
                 hook(module, start, keep_vars)
-        found = {name: tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.data
-                 for start, module in places for name, tensor in module._own_state(start)}
+        found = OrderedDict((name, tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.data)
+                            for start, module in places for name, tensor in module._own_state(start))
         for start, module in reversed(places):
             module._save_to_state_dict(found, start, keep_vars)
             for hook in list(module._hooks.get("state", {}).values()):

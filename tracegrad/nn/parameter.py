@@ -32,7 +32,7 @@ class Parameter(Tensor):
     Raises TraceError inside @trace: parameters are made once, outside.
     """
 
-    __slots__ = ("__dict__",)
+    __slots__ = ()
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
         if state.trace is not None:
@@ -65,7 +65,7 @@ class Buffer(Tensor):
     >>> module.steps = nn.Buffer(tg.zeros(3))
     """
 
-    __slots__ = ("__dict__", "persistent")
+    __slots__ = ("persistent",)
 
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
         source = data if isinstance(data, Tensor) else from_array(np.asarray(data))

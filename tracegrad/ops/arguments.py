@@ -58,6 +58,8 @@ def on_nodes(fn: F) -> F:
             out = kwargs.pop("out")
             result = entry(*args, **kwargs)
             return result if out is None else write(name, out, result)
+        if state.autocast is not None:
+            args, kwargs = state.autocast.cast(name, args, kwargs)
         known = describe(args, kwargs)
         if known is not None:
             template = memo[known[0]]

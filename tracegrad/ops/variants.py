@@ -17,6 +17,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, sizes_of
 from tracegrad.ops.arrays.indexing import scatter_rows
 from tracegrad.ops.arrays.pointwise import detach, rsqrt
+from tracegrad.ops.arrays.random_bits import kept
 from tracegrad.ops.arrays.reductions import mean
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes
@@ -130,8 +131,8 @@ def native_dropout(input: Array, p: float, train: bool | None) -> Any:
         return input, PUBLIC["ones_like"](input, dtype=dtypes.bool_)
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(f"native_dropout: p must be from 0 to 1, got {p}")
-    kept = PUBLIC["rand"](input.shape, dtype=dtypes.float32, device=input.device) >= p
-    return native_dropout_backward(input, kept, 1.0 / (1.0 - p) if p < 1.0 else 0.0), kept
+    mask = kept(input.shape, p, input.device)
+    return native_dropout_backward(input, mask, 1.0 / (1.0 - p) if p < 1.0 else 0.0), mask
 
 
 @public("native_dropout_backward", method=False)

@@ -150,14 +150,14 @@ class Optimizer:
     def lr(self) -> Any:
         """The learning rate of the first group; setting it sets that of all groups. Before there are groups: a subclass's own."""
         own = vars(self)
-        return self.param_groups[0].lr if own.get("param_groups") else own.get("lr")
+        return own["lr"] if "lr" in own else self.param_groups[0].lr if own.get("param_groups") else None
 
     @lr.setter
     def lr(self, value: float) -> None:
-        if "param_groups" not in vars(self):
-            vars(self)["lr"] = value
-            return
-        for group in self.param_groups:
+        own = vars(self)
+        if "lr" in own or "param_groups" not in own:            # a subclass's own
+            own["lr"] = value
+        for group in own.get("param_groups", ()):
             group.lr = value
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -1,10 +1,12 @@
 """The state of the random stream: a seed and how many numbers were drawn. The numbers themselves are made on the device (Philox).
 
-`Generator` is a stream of its own; `using` makes one the present stream.
+`Generator` is a stream of its own; `using` makes one the present stream. After `as_torch()` untraced numbers are those of torch's CPU
+generator, made on the host (`mersenne.py`): a stream then has such a generator, too.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Iterator
@@ -19,7 +21,28 @@ def _fresh() -> int:
     return int.from_bytes(os.urandom(4), "little")
 
 
-_state = [_fresh(), 0]
+class Stream:
+    """Where a stream is: its seed, how many numbers were drawn, and, made when it is first asked for, torch's generator with that seed."""
+
+    __slots__ = "offset", "seed", "twister"
+
+    def __init__(self, seed: int, offset: int = 0) -> None:
+        self.start(seed, offset)
+
+    def start(self, seed: int, offset: int = 0) -> None:
+        """Go on at this place."""
+        self.seed, self.offset = seed, offset
+        self.twister: Any = None
+
+    def torchs(self) -> Any:
+        """torch's generator (`mersenne.Mersenne`)."""
+        if self.twister is None:
+            self.twister = _torchs[0](self.seed)
+        return self.twister
+
+
+_state = Stream(_fresh())
+_torchs: list[Any] = []                                         # the class of torch's generator, after as_torch()
 
 
 class _Present(threading.local):
@@ -42,34 +65,34 @@ class Generator:
 
     def __init__(self, device: Any = None) -> None:
         self.device = device
-        self._stream = [67280421310721, 0]                      # torch's: the same for each
+        self._stream = Stream(67280421310721)                   # torch's: the same for each
 
     def manual_seed(self, seed: int) -> Generator:
         """Start the stream `seed` from its beginning; returns the generator."""
-        self._stream[:] = [_checked(seed), 0]
+        self._stream.start(_checked(seed))
         return self
 
     def seed(self) -> int:
         """Start a stream that nobody knows; returns its seed."""
-        self._stream[:] = [_fresh(), 0]
-        return self._stream[0]
+        self._stream.start(_fresh())
+        return self._stream.seed
 
     def initial_seed(self) -> int:
         """The stream's seed."""
-        return self._stream[0]
+        return self._stream.seed
 
-    def get_state(self) -> tuple[int, int]:
+    def get_state(self) -> Any:
         """Seed and offset, for `set_state`."""
-        return self._stream[0], self._stream[1]
+        return self._stream.seed, self._stream.offset
 
-    def set_state(self, state: tuple[int, int]) -> Generator:
+    def set_state(self, state: Any) -> Generator:
         """Continue where `get_state` saw it; returns the generator."""
-        self._stream[:] = state
+        self._stream.start(*state)
         return self
 
     def clone_state(self) -> Generator:
         """Another generator at the same place of the same stream."""
-        return Generator(self.device).set_state(self.get_state())
+        return type(self)(self.device).set_state(self.get_state())
 
 
 default_generator = Generator()
@@ -84,7 +107,7 @@ def using(call: str, generator: Any) -> Iterator[None]:
         return
     if not isinstance(generator, Generator):
         raise ArgumentTypeError(f"{call}: generator must be a tg.Generator, got {type(generator).__name__}")
-    if state.trace is not None and generator is not default_generator:
+    if state.trace is not None and generator._stream is not _state:
         raise TraceError(f"{call}: a generator cannot be drawn from inside @trace ({state.trace.name}), where every replay goes on in the "
                          "default stream (tg.manual_seed); draw outside and pass the numbers, or leave generator out")
     before, _present.stream = _present.stream, generator._stream
@@ -115,40 +138,54 @@ def reseed() -> int:
 
 def initial_seed() -> int:
     """The seed of the default stream."""
-    return _state[0]
+    return _state.seed
 
 
 def seed() -> int:
     """The present stream."""
-    return _present.stream[0]
+    return _present.stream.seed
 
 
 def offset() -> int:
     """How many numbers were drawn from it."""
-    return _present.stream[1]
+    return _present.stream.offset
 
 
 def advance(count: int) -> None:
     """Count `count` numbers as drawn."""
-    _present.stream[1] += count
+    _present.stream.offset += count
+
+
+def as_torch(generator: Any) -> None:
+    """From now on untraced numbers are made on the host, as torch's CPU generator makes them. generator: its class."""
+    _torchs[:] = [generator]
+
+
+def torchs(count: int) -> Any:
+    """torch's generator, for `count` numbers of the stream. None where they are Philox's: without as_torch(), in traces and vmap."""
+    if not _torchs or state.trace is not None or state.scopes:
+        return None
+    advance(count)
+    return _present.stream.torchs()
 
 
 def get_rng_state() -> tuple[int, int]:
     """Seed and offset, for `set_rng_state`."""
-    return _state[0], _state[1]
+    return _state.seed, _state.offset
 
 
 def set_rng_state(new_state: tuple[int, int]) -> None:
     """Continue a stream where `get_rng_state` saw it."""
-    _state[:] = new_state
+    _state.start(*new_state)
 
 
 @contextmanager
 def fork_rng(devices: Any = None, enabled: bool = True, device_type: Any = None) -> Iterator[None]:
     """The default stream is afterwards where it was before (enabled=False: goes on). devices: accepted, as there is one stream."""
-    before = get_rng_state()
+    before = copy.deepcopy(_state.twister) if enabled else None, *get_rng_state()
     try:
         yield
     finally:
         if enabled:
-            set_rng_state(before)
+            set_rng_state(before[1:])
+            _state.twister = before[0]

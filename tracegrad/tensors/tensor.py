@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, TraceError
+from tracegrad.errors import ArgumentError, DeviceError, TraceError
 from tracegrad.execute.deferred import flush, waiting
 from tracegrad.execute.devices import Device, find_device, upload
 from tracegrad.execute.eager_executor import arrays_of, held_part, nodes_of
@@ -56,7 +56,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
     operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.
     """
 
-    __slots__ = ()
+    __slots__ = ("__dict__",)               # attributes of the user's own; none is made before there is one
 
     def __init__(self, node: Any = None, device: Any = None, trace: Any = None, *more: Any) -> None:
         if device is None or type(device) is int:
@@ -216,6 +216,11 @@ class Tensor(History, InPlace, Subscripts, Conversion):
 
     def _sent(self, target: Device) -> Tensor:
         """The tensor on another device. Without a history its value is sent at once: what is made of it then looks like any other work."""
+        if not self._device.has_values:
+            raise DeviceError(f"to: a tensor on 'meta' ({self.dtype}{list(self.shape)}) has no values to move; use "
+                              "model.to_empty(device=...), and load them")
+        if not target.has_values and not self._node().needs_grad:
+            return PUBLIC["empty"](self.shape, dtype=self.dtype, device=target)  # type: ignore[no-any-return]
         recorded = next((scope.call for scope in state.scopes if isinstance(scope, Recorded)), "")
         if state.trace is not None or recorded:
             what = "a trace" if state.trace is not None else f"what {recorded} records in a vmap"

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.errors import UnsupportedError
+from tracegrad.support.cache import memoize
 
 ABSENT = {
     "torch": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage HalfStorage "
-             "BFloat16Storage TypedStorage UntypedStorage Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
+             "BFloat16Storage ComplexFloatStorage ComplexDoubleStorage "
+             "TypedStorage UntypedStorage Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
     "torch.nn": "CrossMapLRN2d",
     "torch.ao": "",
@@ -20,6 +22,7 @@ ABSENT = {
 }
 
 
+@memoize(256)
 def placeholder(module: str, name: str) -> type | None:
     """A class that has no instances, and says so when it is called; None for a name that is not in the list."""
     if name not in ABSENT.get(module, "").split():

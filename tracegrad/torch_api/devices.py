@@ -25,7 +25,7 @@ def accelerator() -> Any | None:
 
 
 class Elsewhere:
-    """A device that can be named and compared, but not computed on: "cuda" where the user has named none for it, "meta" (no values)."""
+    """A device that can be named and compared, but not computed on: "cuda" where the user has named none for it."""
 
     index = None
 
@@ -52,7 +52,7 @@ class _Type(type):
     def __call__(cls, type: Any = "", index: int | None = None) -> Any:
         name = type.partition(":")[0] if isinstance(type, str) else type
         name = "cuda" if isinstance(name, int) else name
-        if name in ("cuda", "mps", "xpu", "meta") and name not in aliases:
+        if name in ("cuda", "mps", "xpu") and name not in aliases:
             return Elsewhere(name)
         return find_device("" if name == "opencl" and name not in aliases else name)
 

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from tracegrad.errors import TracegradError
-from tracegrad.torch_api import devices, dtypes, modules, requirements
+from tracegrad.torch_api import devices, dtypes, modules, random_numbers, requirements, tensor_methods
 from tracegrad.torch_api.absent import ABSENT, placeholder
 
 _DUNDERS = {"__version__", "__config__", "__future__"}         # names of torch's that look like Python's own
@@ -86,4 +86,6 @@ def install(device: str | None = None) -> None:
         raise TracegradError("as_torch: torch is imported already, and what has its classes would not fit; import tracegrad.as_torch first")
     sys.meta_path.insert(0, Finder())
     dtypes.add_properties()
+    random_numbers.install()
+    tensor_methods.install()
     devices.use(device)

@@ -20,6 +20,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("torch.cuda.amp.autocast_mode", "torch.cuda.amp.grad_scaler"), "cuda.amp"),
     "torch.utils.data._utils.collate": "utils.data.collate",
     "torch.distributions.kl": "distributions.divergence",
+    "torch.random": "torch_api.random_numbers random",
 }
 
 

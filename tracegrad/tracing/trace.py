@@ -52,7 +52,7 @@ class Traced:
         self._fn = fn
         self._replays: dict[Any, list[Replay]] = {}
         self._latest: Replay | None = None
-        self._short: tuple[Replay, bool, Any, str] | None = None  # the latest one and its mode (see __call__), if it has a fast replay
+        self._short: tuple[Replay, bool, Any, str, Any] | None = None  # the latest one and its mode (see __call__), if it has a fast replay
         self._signature: Any = None  # of the latest recording
         self._changing: set[Any] = set()  # signatures whose body changed what it reads when it was recorded
         self.compilations: list[str] = []  # why each compilation happened
@@ -83,7 +83,7 @@ class Traced:
         else:
             flat, treedef = args, len(args)  # nothing nested: no tree needed
         tensors = [x for x in flat if isinstance(x, Tensor)]
-        mode = state.grad, dtypes.get_default_dtype(), float32_matmul[0]
+        mode = state.grad, dtypes.get_default_dtype(), float32_matmul[0], state.autocast
         signature = (treedef, mode, () if len(tensors) == 1 else _sharing(tensors), *map(_signature, flat))
         try:
             candidates = self._replays.setdefault(signature, [])
@@ -116,7 +116,7 @@ class Traced:
             self.compilations.append(reason)
         again = replay.short and flat is args and not signature[2] and all(len(x) == 3 and x[1] is False for x in signature[3:])
         again = again and not (replay.reach.asks and any(type(x) is not Tensor for x in flat))      # for a Parameter's attributes
-        self._latest, self._short = replay, (replay, *mode) if again else None
+        self._latest, self._short = replay, (replay, *mode) if again and state.autocast is None else None
         return replay.run(flat)
 
     @without_collection
@@ -201,7 +201,9 @@ class Traced:
         if previous[0] != signature[0] or len(previous) != len(signature):
             return "the arguments have another structure"
         if previous[1] != signature[1]:
-            grad, dtype, precision = signature[1]
+            grad, dtype, precision, autocast = signature[1]
+            if autocast != previous[1][3]:
+                return f"autocast is {f'on, to {autocast.dtype}' if autocast else 'off'} now"
             if precision != previous[1][2]:
                 return f"the precision of float32 products is {precision!r} now"
             return f"the default dtype is {dtype} now" if dtype is not previous[1][1] else f"grad mode is {'on' if grad else 'off'} now"

@@ -149,6 +149,8 @@ class _Recurrent(Module):
         name = type(self).__name__
         if isinstance(input, PackedSequence):
             return self._run_packed(input, hx)
+        if modes.state.autocast is not None:
+            input, hx = modes.state.autocast.cast("lstm", (input, hx), {})[0]
         if input.ndim not in (2, 3) or input.shape[-1] != self.input_size:
             raise ShapeError(f"{name}: input must be (L, N, {self.input_size}), (N, L, {self.input_size}) with batch_first, or "
                              f"(L, {self.input_size}), got {input.shape}")
@@ -205,6 +207,8 @@ class _Recurrent(Module):
         if bias is not None and self.step != "GRU":             # others only add it: once, then, instead of at every iteration
             first, bias = first + bias, None
         gates = F.linear(x, getattr(self, "weight_ih" + end), first)
+        if modes.state.autocast is not None:
+            weight, bias, projection = modes.state.autocast.cast("lstm", (weight, bias, projection), {})[0]
         rows, reverse = (gates,) if going is None else (gates, going), end.endswith("_reverse")
         if modes.state.trace is None and not modes.state.examples:
             return _layer(self.step, rows, state, weight, bias, projection, reverse)  # type: ignore[no-any-return]

@@ -13,10 +13,11 @@ import numpy as np
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arrays.pointwise import cos, log, sqrt
 from tracegrad.ops.primitives import movement as mv
-from tracegrad.support import dtypes
+from tracegrad.support import dtypes, random_state
 from tracegrad.support.dtypes import DType, dtype_kind
 from tracegrad.support.philox import philox_block
 
@@ -50,6 +51,14 @@ def _unit(words: list[Any], dtype: DType, above_zero: bool = False) -> Any:
     bits = dtypes.finfo(dtype).nmant + 1
     unit = cast(words[0] >> (32 - bits), dtypes.float32)
     return cast((unit + extra if above_zero else unit) * 2.0**-bits, dtype)
+
+
+def kept(shape: tuple[int, ...], p: float, device: Any) -> Any:
+    """Which elements a dropout of probability p keeps: a tensor of bools."""
+    host = random_state.torchs(prod(shape))
+    if host is not None:
+        return PUBLIC["asarray"](host.bernoulli(shape, 1.0 - p), device=device, copy=False)
+    return PUBLIC["rand"](shape, dtype=dtypes.float32, device=device) >= p
 
 
 def _float(name: str, dtype: DType) -> DType:

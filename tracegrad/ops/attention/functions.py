@@ -21,6 +21,7 @@ from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.modes import state
 
 Array = Any      # a Node or a Tensor
 
@@ -34,6 +35,8 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
     up to i. scale: 1 / sqrt(E) if None. A row that may attend to nothing is 0, as in torch. enable_gqa: each head of key and value (their
     third dimension from the end) serves several of query's (Ainslie et al. 2023).
     """
+    if state.autocast is not None:
+        query, key, value, attn_mask = state.autocast.cast("scaled_dot_product_attention", (query, key, value, attn_mask), {})[0]
     if not isinstance(query, Operators) or min(query.ndim, key.ndim, value.ndim) < 2 or query.shape[-1] != key.shape[-1] \
             or key.shape[-2] != value.shape[-2]:
         raise ShapeError(f"scaled_dot_product_attention: query {query.shape}, key {key.shape} and value {value.shape} do not fit: "

@@ -16,6 +16,7 @@ from tracegrad.ops.arrays.indexing import embedding, scatter_rows, shorten_rows
 from tracegrad.ops.arrays.pointwise import abs_, detach, eq, expm1, ge, gt, le, lt, ne, softplus, tanh
 from tracegrad.ops.arrays.pointwise import pow as power
 from tracegrad.ops.arrays.pointwise import where as select
+from tracegrad.ops.arrays.random_bits import kept
 from tracegrad.ops.arrays.reductions import amax, norm, softmax, sum_
 from tracegrad.ops.arrays.shaping import full_like_shape, unsqueeze
 from tracegrad.ops.linalg.products import matmul
@@ -417,7 +418,7 @@ def _largest(x: Any, dim: int, number: Any) -> Any:
 
 
 def _kept(input: Array, p: float, shape: Any) -> Array:
-    return PUBLIC["rand"](shape, dtype=dtypes.float32, device=input.device) >= p
+    return kept(shape, p, input.device)
 
 
 def _check_p(name: str, p: float) -> None:

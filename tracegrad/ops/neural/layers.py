@@ -11,11 +11,12 @@ import numpy as np
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.families import broadcast_shapes, refuse_complex
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operators import PUBLIC, F, functional, public
+from tracegrad.graph.operators import F, functional, public
 from tracegrad.graph.primitive import cast, holds
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.pointwise import clamp, detach, exp, expm1, ge, le, log1p, lt, rsqrt, sigmoid
 from tracegrad.ops.arrays.pointwise import where as select
+from tracegrad.ops.arrays.random_bits import kept
 from tracegrad.ops.arrays.reductions import mean, norm, sum_
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
@@ -190,8 +191,7 @@ def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool =
     if p == 1.0:
         out = input * 0.0
     else:
-        draw = PUBLIC["rand"](input.shape, dtype=dtypes.float32, device=input.device)
-        out = select(draw >= p, input * (1.0 / (1.0 - p)), 0.0)
+        out = select(kept(input.shape, p, input.device), input * (1.0 / (1.0 - p)), 0.0)
     return input.copy_(out) if inplace else out
 
 

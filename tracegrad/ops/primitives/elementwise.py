@@ -57,6 +57,16 @@ class Variable(Identity):
     cases = (((((2, 3),), {"uid": 0})),)
 
 
+class Overwritten(Identity):
+    """The value of the first operand, with the history of the second: a tensor written where no history is recorded, as in torch."""
+    name, nin, boundary = "overwritten", 2, True
+    flops = 0
+    def numpy(self, x: Any, old: Any) -> Any: return x
+    def opencl(self, x: str, old: str) -> str: return x
+    def aval(self, x, old): return Aval(x.shape, x.dtype)
+    def vjp(self, ct, y, x, old): return None, ct
+
+
 # ------------------------------------------------------------------------------------------------------------- arithmetic
 
 

@@ -19,10 +19,12 @@ from tracegrad.tensors.creation.random_numbers import (
     draw_bernoulli,
     draw_exponential,
     draw_integers,
+    draw_normal,
+    draw_uniform,
     rand,
     randn,
 )
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor, from_own
 
 
 def fill_randomly(name: str, draw: Any) -> Any:
@@ -39,13 +41,13 @@ def fill_randomly(name: str, draw: Any) -> Any:
 def _uniform(x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
     if fails(low <= high):
         raise ArgumentError(f"uniform_: the range must go up, got {low} to {high}")
-    return rand(x.shape, dtype=x.dtype, device=x.device) * (high - low) + low  # type: ignore[no-any-return]
+    return draw_uniform(x.shape, x.dtype, x.device, low, high)  # type: ignore[no-any-return]
 
 
 def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     if fails(std >= 0):
         raise ArgumentError(f"normal_: std must not be negative, got {std}")
-    return randn(x.shape, dtype=x.dtype, device=x.device) * std + mean  # type: ignore[no-any-return]
+    return draw_normal(x.shape, x.dtype, x.device, mean, std)  # type: ignore[no-any-return]
 
 
 Tensor.uniform_ = fill_randomly("uniform_", _uniform)  # type: ignore[attr-defined]
@@ -54,6 +56,9 @@ Tensor.normal_ = fill_randomly("normal_", _normal)  # type: ignore[attr-defined]
 
 def _cauchy(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
     check_positive("cauchy_", "sigma", sigma)
+    host = random_state.torchs(x.numel())
+    if host is not None:
+        return from_own((sigma * np.tan(pi * (host.doubles(x.numel()) - 0.5)) + median).reshape(x.shape), x.device)
     u = rand(x.shape, dtype=computed_dtype("cauchy_", x), device=x.device)
     return ((u - 0.5) * pi).tan() * sigma + median  # type: ignore[no-any-return]
 
@@ -61,16 +66,26 @@ def _cauchy(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
 def _geometric(x: Tensor, p: float) -> Tensor:
     if not 0.0 < p <= 1.0:
         raise ArgumentError(f"geometric_: p must be above 0 and at most 1, got {p}")
+    host = random_state.torchs(x.numel())
+    if host is not None:
+        with np.errstate(divide="ignore"):
+            return from_own(np.ceil(np.log(host.doubles(x.numel())) / np.log1p(-p)).reshape(x.shape), x.device)
     u = rand(x.shape, dtype=dtypes.float64 if x.dtype == dtypes.float64 else dtypes.float32, device=x.device)
     return ((-u).log1p() * (1.0 / log1p(-p) if p < 1.0 else 0.0)).ceil().clamp(min=1.0)  # type: ignore[no-any-return]
 
 
 def _log_normal(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
     check_positive("log_normal_", "std", std)
+    host = random_state.torchs(x.numel())
+    if host is not None:
+        return from_own(np.exp(host.normals(x.numel()) * std + mean).reshape(x.shape), x.device)
     return (randn(x.shape, dtype=computed_dtype("log_normal_", x), device=x.device) * std + mean).exp()  # type: ignore[no-any-return]
 
 
 def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tensor:
+    host = random_state.torchs(x.numel()) if low is None and high is None else None
+    if host is not None:
+        return from_own(host.any_integers(x.shape, x.dtype), x.device)
     if high is None:                                            # random_(to), or up to what the dtype holds exactly
         digits = dtypes.finfo(x.dtype).nmant + 1 if dtypes.is_float(x.dtype) else 1
         most = min(np.iinfo(x.dtype).max, 2**63 - 2) + 1 if dtypes.is_int(x.dtype) else 2**digits

@@ -22,7 +22,7 @@ from tracegrad.ops.arrays.pointwise import where
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import state
 from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, shape_of, sized
-from tracegrad.tensors.tensor import Tensor, new_tensor
+from tracegrad.tensors.tensor import Tensor, from_own, new_tensor
 
 
 def seed_and_offset(shape: Shape, numbers: int) -> tuple[Node, Node]:
@@ -48,20 +48,58 @@ def seed_and_offset(shape: Shape, numbers: int) -> tuple[Node, Node]:
 _draws = calls()                    # by what draws how many numbers, and of which dtype
 
 
-def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, requires_grad: bool, *more: Any) -> Tensor:
+def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, *more: Any) -> Tensor:
     """A tensor of numbers that `draw`, one of random_bits', makes."""
     numbers, how = seed_and_offset(shape, 1), (draw, *more, shape, dtype)
     if state.trace is not None:
-        return new_tensor(draw(*numbers, *how[1:]), device, requires_grad)
+        return new_tensor(draw(*numbers, *how[1:]), device)
     where = find_device(device)
     recalled = config.recall and all(type(n.value) is int for n in numbers)
     call = _draws[how] if recalled else None
     if call is not None:
-        return new_tensor(nodes_of(call, numbers, where, arrays_of(call, numbers, where))[call.result], where, requires_grad)
+        return new_tensor(nodes_of(call, numbers, where, arrays_of(call, numbers, where))[call.result], where)
     made = draw(*numbers, *how[1:])
     if recalled:
         learn(_draws, how, numbers, made)
-    return new_tensor(made, where, requires_grad)
+    return new_tensor(made, where)
+
+
+def _torchs(count: int, device: Any) -> Any:
+    """torch's generator (`random_state.torchs`), for a device that has values."""
+    return random_state.torchs(count) if find_device(device).has_values else None
+
+
+def _are(given: Any, number: float) -> bool:
+    """Whether an argument is that number. (In a trace it may be a number that is known at run time.)"""
+    return type(given) in (int, float) and given == number
+
+
+def _of_parts(parts: Tensor) -> Any:
+    """Complex numbers that share no memory with their parts."""
+    z = PUBLIC["view_as_complex"](parts)
+    return new_tensor(z._node(), z.device)
+
+
+def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: Any = 1.0) -> Any:
+    """Uniform in [low, high); of a complex dtype, both parts."""
+    if dtype.kind == "c":
+        return _of_parts(draw_uniform((*shape, 2), dtypes.real_of(dtype), device)) * (high - low) + low
+    host = _torchs(prod(shape), device) if dtypes.is_float(dtype) else None
+    if host is not None:
+        return from_own(host.uniform(shape, dtype, float(low), float(high)), device)
+    drawn = _drawn(random_bits.uniform, shape, dtype, device)
+    return drawn if _are(low, 0.0) and _are(high, 1.0) else drawn * (high - low) + low
+
+
+def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any = 1.0) -> Any:
+    """Normal; of a complex dtype circular: both parts have half the variance."""
+    if dtype.kind == "c":
+        return _of_parts(draw_normal((*shape, 2), dtypes.real_of(dtype), device) * 0.5**0.5) * std + mean
+    host = _torchs(prod(shape), device) if dtypes.is_float(dtype) else None
+    if host is not None:
+        return from_own(host.normal(shape, dtype, float(mean), float(std)), device)
+    drawn = _drawn(random_bits.normal, shape, dtype, device)
+    return drawn if _are(mean, 0.0) and _are(std, 1.0) else drawn * std + mean
 
 
 @create(draws=True)
@@ -69,10 +107,8 @@ def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, requires_grad: bool
 def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform in [0, 1); of a complex dtype, both parts."""
     shape = shape_of("rand", size)
-    if float_dtype(dtype).kind == "c":
-        z = PUBLIC["view_as_complex"](rand(*shape, 2, dtype=dtypes.real_of(float_dtype(dtype)), device=device))
-        return new_tensor(z._node(), z.device, requires_grad)
-    return _drawn(random_bits.uniform, shape, float_dtype(dtype), device, requires_grad)
+    out: Tensor = draw_uniform(shape, float_dtype(dtype), device)
+    return out.requires_grad_() if requires_grad else out
 
 
 @create(draws=True)
@@ -80,10 +116,8 @@ def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Standard normal; of a complex dtype circular, of variance 1: both parts have variance 1/2."""
     shape = shape_of("randn", size)
-    if float_dtype(dtype).kind == "c":
-        z = PUBLIC["view_as_complex"](randn(*shape, 2, dtype=dtypes.real_of(float_dtype(dtype)), device=device) * 0.5**0.5)
-        return new_tensor(z._node(), z.device, requires_grad)
-    return _drawn(random_bits.normal, shape, float_dtype(dtype), device, requires_grad)
+    out: Tensor = draw_normal(shape, float_dtype(dtype), device)
+    return out.requires_grad_() if requires_grad else out
 
 
 rand_like = like_function("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g))
@@ -112,7 +146,10 @@ def draw_integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: An
     found, shape = dtypes.as_dtype(dtype), shape_of(call, size)
     for bound in (low, high - 1):
         scalar(call, bound, found)
-    return _drawn(random_bits.randint, shape, found, device, False, low, high)
+    host = _torchs(prod(shape), device)
+    if host is not None:
+        return from_own(host.integers(shape, low, high).astype(found), device)
+    return _drawn(random_bits.randint, shape, found, device, low, high)
 
 
 @create(draws=True)
@@ -129,8 +166,9 @@ def randperm(n: int, *, dtype: Any = None, device: Any = None, requires_grad: bo
     """A random order of 0 ... n - 1 (int64)."""
     found = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype)
     scalar("randperm", max(0, *shape_of("randperm", (n,))), found)                 # whether the dtype holds them
-    out = rand((n,), device=device).argsort().to(dtype=found)
-    return out.requires_grad_() if requires_grad else out  # type: ignore[no-any-return]
+    host = _torchs(n, device)
+    out = rand((n,), device=device).argsort().to(dtype=found) if host is None else from_own(host.permutation(n).astype(found), device)
+    return out.requires_grad_() if requires_grad else out
 
 
 @create(draws=True)
@@ -147,6 +185,8 @@ def bernoulli(input: Tensor, p: Any = None) -> Tensor:
 def draw_bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
     if not isinstance(p, Tensor) and not 0.0 <= p <= 1.0:
         raise ArgumentError(f"{call}: p must be from 0 to 1, got {p}")
+    if not isinstance(p, Tensor) and (host := _torchs(x.numel(), x.device)) is not None:
+        return from_own(host.bernoulli(x.shape, float(p)).astype(x.dtype), x.device)
     wide = p.dtype if isinstance(p, Tensor) and p.dtype == dtypes.float64 else dtypes.float32
     drawn: Tensor = (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)
     if not isinstance(p, Tensor) or not dtypes.is_float(x.dtype):
@@ -168,7 +208,7 @@ def normal(
     if not given:
         if size is None:
             raise ArgumentError("normal: two numbers need a size; or give mean or std as a tensor")
-        drawn = randn(size, dtype=dtype, device=device) * std + mean
+        drawn = draw_normal(shape_of("normal", (size,)), float_dtype(dtype), device, mean, std)
         return drawn.requires_grad_() if requires_grad else drawn  # type: ignore[no-any-return]
     if size is not None:
         raise ArgumentError("normal: a size is for two numbers; tensors have their own")
@@ -194,7 +234,10 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
         raise ArgumentError(f"multinomial: num_samples must be from 1 to {n} (any number with replacement), got {k}")
     p = input.detach().to(dtype=dtypes.float32) if dtypes.is_half(input.dtype) else input.detach()
     valid = ((p >= 0) & (p < float("inf"))).all(-1, True) & ((p > 0).sum(-1, True) >= (1 if replacement else k))
-    if replacement:
+    host = random_state.torchs(0)
+    if replacement and k > 1 and host is not None:
+        found = from_own(host.choices(p.numpy(), k), input.device)
+    elif replacement and host is None:
         total = p.cumsum(-1)
         most = total.narrow(-1, n - 1, 1)
         drawn = (rand((*p.shape[:-1], k), dtype=p.dtype, device=p.device) * most).minimum(most.nextafter(most * 0.0))
@@ -206,6 +249,9 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     return new_tensor(checked, input.device)
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
+    host = _torchs(x.numel(), x.device)
+    if host is not None:
+        return from_own(host.exponential(x.shape, float(lambd)).astype(computed_dtype("exponential_", x)), x.device)
     u = rand(x.shape, dtype=computed_dtype("exponential_", x), device=x.device)
     least = float(dtypes.finfo(u.dtype).eps) / 2                    # never 0, as in torch: logarithms are taken of these
     return where(u == 0.0, least, -(-u).log1p()) * (1.0 / lambd)  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, AutogradError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
+from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.realize import part, read
 from tracegrad.graph.canonical import resolve
@@ -52,6 +52,9 @@ class Conversion(Handle):
                 "Use tg.where for a choice between values, pass what decides as a Python (static) argument, "
                 "return the tensor and look at it outside, or call host code through tg.host_call"
             )
+        if not self._device.has_values:
+            raise DeviceError(f"{call}: a tensor on 'meta' ({self.dtype}{list(self.shape)}) has no values; make it on another device, for "
+                              "instance with model.to_empty(device=...)")
         node = self._node()
         state.looked |= node.needs_grad or node.fn is _DETACH
         if resolve(node).value is None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 import weakref
 from typing import Any, Self
@@ -17,7 +16,7 @@ from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import REGISTRY, cast, const, iota, scalar
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota, scalar
 from tracegrad.ops.arrays.shaping import expanded
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes
@@ -25,7 +24,7 @@ from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.parts.handle import Handle
 from tracegrad.tensors.parts.view_steps import overlap, own_copy, put_back
 
-_VARIABLE = REGISTRY["variable"]
+_VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
 
 
 class InPlace(Handle):
@@ -59,18 +58,21 @@ class InPlace(Handle):
                     put = put_back(base._node(), steps, node, call)
                 base._rebind(put, call)
             return self
+        leaf = old.needs_grad and self._is_leaf()
         if old.needs_grad:
-            leaf = self._is_leaf()
             if state.grad and leaf:
                 raise AutogradError(f"{call}: a leaf tensor that requires grad was modified in place; do it inside `with tg.no_grad():`")
-            if not state.grad and not leaf:
+            if not state.grad and not leaf and old.fn is _VARIABLE:
                 raise AutogradError(
-                    f"{call}: a tensor with a derivative history was modified in place where none is recorded (in no_grad, or through "
+                    f"{call}: what a transform differentiates was modified in place where no history is recorded (in no_grad, or through "
                     "detach()); clone() it first"
                 )
         if not state.grad:
             node = without_history(node, self._device)
-            if old.needs_grad:          # a constant that others have, too, holds no value of this tensor's: see __init__
+            if old.needs_grad and not leaf:
+                with own_nodes():
+                    node = bind(_OVERWRITTEN, (node, old), {})
+            elif old.needs_grad:        # a constant that others have, too, holds no value of this tensor's: see __init__
                 node = variable(node.twin() if node.constant and state.trace is None else node)
         self._set_node(node)
         self._versions += 1
@@ -86,7 +88,7 @@ class InPlace(Handle):
     def _is_last(self) -> bool:
         """Of what detach() made: whether nobody else holds the tensor with a history that it shares memory with: x.clone().detach().
 
-        Nobody then sees what is written to it but through it, and the history need not know.
+        Nobody then sees what is written to it but through it, so it lets go of the history.
         """
         root = self
         while root._base is not None:
@@ -97,8 +99,6 @@ class InPlace(Handle):
         while view._base is not None:
             last = weakref.ref(view._base)
             view._base = view._base._double()
-            if last() is not None:                          # held by young garbage, it may be, where that is not collected at once
-                gc.collect(0)
             base = last()
             if base is not None:
                 view._base = base

@@ -9,12 +9,22 @@ import ml_dtypes
 import numpy as np
 
 import tracegrad as tg
+from tracegrad import amp
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.support import dtypes
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tensors.type_info import finfo as known_finfo
+from tracegrad.torch_api.checkpoints import load as load
+from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
+from tracegrad.torch_api.printing import set_printoptions as set_printoptions
+from tracegrad.torch_api.random_numbers import Generator as Generator
+from tracegrad.torch_api.random_numbers import default_generator as default_generator
+from tracegrad.torch_api.random_numbers import get_rng_state as get_rng_state
+from tracegrad.torch_api.random_numbers import manual_seed as manual_seed
+from tracegrad.torch_api.random_numbers import set_rng_state as set_rng_state
 from tracegrad.torch_api.requirements import VERSION
+from tracegrad.torch_api.tensor_methods import Storage
 from tracegrad.tracing.trace import trace
 
 __version__ = VERSION
@@ -58,7 +68,35 @@ def compile(model: Any = None, **options: Any) -> Any:
 
 
 def is_storage(obj: Any) -> bool:
+    return isinstance(obj, Storage)
+
+
+def is_autocast_enabled(device_type: str = "cuda") -> bool:
+    return amp.is_autocast_enabled(device_type)
+
+
+def is_autocast_cpu_enabled() -> bool:
+    return amp.is_autocast_enabled("cpu")
+
+
+def get_autocast_dtype(device_type: str) -> Any:
+    return amp.get_autocast_dtype(device_type)
+
+
+def get_autocast_gpu_dtype() -> Any:
+    return amp.get_autocast_dtype("cuda")
+
+
+def get_autocast_cpu_dtype() -> Any:
+    return amp.get_autocast_dtype("cpu")
+
+
+def is_autocast_cache_enabled() -> bool:
     return False
+
+
+def clear_autocast_cache() -> None:
+    """Nothing: a cast is a node, and is shared."""
 
 
 def _assert(condition: Any, message: str) -> None:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from tracegrad.errors import ArgumentError
+from tracegrad.support.random_state import torchs, using
 from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.utils.data.collate import default_collate, default_convert
 from tracegrad.utils.data.datasets import IterableDataset, Subset, TensorDataset, samples
@@ -64,6 +65,12 @@ class DataLoader:
         self.persistent_workers, self.pin_memory_device, self.in_order = persistent_workers, pin_memory_device, in_order
 
     def __iter__(self) -> Iterator[Any]:
+        with using("DataLoader", self.generator):
+            if (host := torchs(1)) is not None:
+                host.long(1)                                    # the seed of torch's workers
+        return self._batches()
+
+    def _batches(self) -> Iterator[Any]:
         if isinstance(self.dataset, IterableDataset):
             yield from self._streamed(iter(self.dataset))
         elif self.batch_sampler is None:

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError
-from tracegrad.support.dtypes import float64
-from tracegrad.support.random_state import using
+from tracegrad.support.dtypes import float64, int64
+from tracegrad.support.random_state import Generator, torchs, using
 from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.creation.random_numbers import multinomial, randint, randperm
 
@@ -56,14 +56,18 @@ class RandomSampler(Sampler[int]):
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
-        n, left = len(self.data_source), self.num_samples
+        n, count, generator = len(self.data_source), self.num_samples, self.generator
+        if generator is None and (host := torchs(1)) is not None:
+            generator = Generator().manual_seed(int(host.any_integers((), int64)))
         if self.replacement:
-            with using("RandomSampler", self.generator):
-                drawn = randint(0, n, (left,)).tolist()
+            with using("RandomSampler", generator):
+                drawn = randint(0, n, (count,)).tolist()
             yield from drawn
-        while left > 0 and not self.replacement:
-            yield from islice(permutation("RandomSampler", n, self.generator), left)
-            left -= n
+            return
+        for _ in range(count // n if n else 0):
+            yield from permutation("RandomSampler", n, generator)
+        if n and (count % n or self.generator is not None):     # as torch, which draws from a generator that is given once more
+            yield from permutation("RandomSampler", n, generator)[:count % n]
 
     def __len__(self) -> int:
         return self.num_samples

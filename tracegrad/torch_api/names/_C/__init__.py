@@ -6,10 +6,10 @@ from enum import Enum, auto
 from typing import Any
 
 from tracegrad.execute.devices import find_device
-from tracegrad.support.random_state import Generator
 from tracegrad.torch_api import devices
 from tracegrad.torch_api.devices import device
 from tracegrad.torch_api.names._markers import Unchanged
+from tracegrad.torch_api.random_numbers import Generator
 
 __all__ = ["DispatchKey", "DispatchKeySet", "Generator", "Graph", "Node", "Value", "device"]
 

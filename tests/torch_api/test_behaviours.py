@@ -1,0 +1,161 @@
+"""What programs written for torch do with tensors, Functions and optimizers, beside torch."""
+
+from __future__ import annotations
+
+from tests.torch_api.both import beside_torch
+
+
+def test_writes_under_no_grad():
+    beside_torch("""
+def run(write):
+    x = torch.arange(1.0, 6, requires_grad=True)
+    y = x * 2
+    write(y)
+    (y * y * x).sum().backward()
+    return y, x.grad, y.requires_grad, y.is_leaf
+def under_no_grad(change):
+    def write(y):
+        with torch.no_grad():
+            change(y)
+    return write
+say("all", lambda: run(under_no_grad(lambda y: y.add_(1))))
+say("view", lambda: run(under_no_grad(lambda y: y[1:3].mul_(3))))
+say("detach", lambda: run(lambda y: y.detach().zero_()))
+say("data", lambda: run(lambda y: y.data.fill_(2)))
+say("out", lambda: run(under_no_grad(lambda y: torch.mul(y, 3, out=y))))
+""")
+
+
+def test_functions_get_the_leaves_that_were_saved():
+    beside_torch("""
+from torch import nn
+class Checkpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, x, *parameters):
+        ctx.function = function
+        ctx.save_for_backward(x, *parameters)
+        with torch.no_grad():
+            return function(x)
+    @staticmethod
+    def backward(ctx, grad):
+        x, *parameters = ctx.saved_tensors
+        assert all(p.is_leaf and p.requires_grad for p in parameters)
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = ctx.function(x)
+            return None, *torch.autograd.grad(y, (x, *parameters), grad)
+def run():
+    layer = nn.Linear(2, 3)
+    with torch.no_grad():
+        layer.weight.copy_(torch.arange(6.0).reshape(3, 2))
+        layer.bias.fill_(0.5)
+    found = []
+    for turn in range(5):
+        x = torch.tensor([[1.0, 2.0]], requires_grad=True)
+        layer.zero_grad()
+        Checkpoint.apply(layer, x, *layer.parameters()).square().sum().backward()
+        found.append([x.grad, layer.weight.grad, layer.bias.grad])
+    return found
+say("gradients", run)
+""")
+
+
+def test_older_argument_orders_and_storages():
+    beside_torch("""
+x, y = torch.ones(2), torch.tensor([2.0, 3.0])
+say("add", lambda: x.clone().add_(2, y))
+say("sub", lambda: x.sub(2, y))
+say("addcmul", lambda: x.clone().addcmul_(2, y, y))
+say("addcdiv", lambda: x.addcdiv(3, x, y))
+say("addmm", lambda: torch.eye(2).addmm(2, 3, torch.eye(2), torch.ones(2, 2)))
+say("plain", lambda: (x.add(y, alpha=3), x.add(1), x.addcmul(y, y, value=2)))
+say("new", lambda: (x.new(2, 3).shape, x.new([1, 2]), x.long().new([5]).dtype == torch.int64, x.new(torch.Size([4])).numel(),
+                    x.new().numel()))
+z = torch.arange(6.0).reshape(2, 3)
+say("pointers", lambda: (z.data_ptr() == z.view(-1).data_ptr(), z[1].data_ptr() - z.data_ptr(), z[0].data_ptr() == z.data_ptr(),
+                         z.data_ptr() == z.clone().data_ptr(), z.detach().data_ptr() == z.data_ptr(), z[:, 1].data_ptr() - z.data_ptr()))
+say("storage", lambda: (z.untyped_storage().nbytes(), z.storage().size(), len(z[0].storage()), z[0].storage().tolist(),
+                        z.untyped_storage().size(), z.untyped_storage().data_ptr() == z[1].untyped_storage().data_ptr()))
+def own():
+    x.tag = 5
+    x.more = [1]
+    return x.tag, x.more, hasattr(y, "tag")
+say("attributes", own)
+say("device", lambda: (str(x.device), f"{torch.device('cpu')}", torch.device("meta").type))
+say("state", lambda: type(torch.nn.Linear(1, 1).state_dict()).__name__)
+""")
+
+
+def test_an_optimizer_of_ones_own():
+    beside_torch("""
+class Own(torch.optim.Optimizer):
+    def __init__(self, parameters, lr=None):
+        self.lr = 0.1 if lr is None else lr
+        super().__init__(parameters, dict(lr=lr))
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if len(state) == 0:
+                    state["m"] = torch.zeros_like(p)
+                state["m"].mul_(0.9).add_(p.grad)
+                p.data.add_(-self.lr, state["m"])
+def run():
+    w = torch.nn.Parameter(torch.ones(2))
+    optimizer = Own([w])
+    for _ in range(3):
+        optimizer.zero_grad()
+        (w * w).sum().backward()
+        optimizer.step()
+    return w, optimizer.state_dict()["state"][0]["m"]
+say("steps", run)
+""", 1e-6)
+
+
+def test_mixed_precision_casts_what_torch_casts():
+    """The dtypes of results for operands of float32, bfloat16, float64 and float16."""
+    beside_torch("""
+import torch.nn.functional as F
+x = torch.rand(4, 4) + 0.1
+labels = torch.tensor([0, 1, 2, 3])
+calls = dict(
+    matmul=lambda a: a @ a, mm=lambda a: torch.mm(a, a), mv=lambda a: torch.mv(a, a[0]), bmm=lambda a: torch.bmm(a[None], a[None]),
+    addmm=lambda a: torch.addmm(a, a, a), baddbmm=lambda a: torch.baddbmm(a[None], a[None], a[None]), linear=lambda a: F.linear(a, a, a[0]),
+    einsum=lambda a: torch.einsum("ij,jk", a, a), prelu=lambda a: F.prelu(a, a[0, :1]), tensordot=lambda a: torch.tensordot(a, a, 1),
+    attention=lambda a: F.scaled_dot_product_attention(a[None], a[None], a[None]), conv=lambda a: F.conv2d(a[None, None], a[None, None]),
+    transposed=lambda a: F.conv_transpose2d(a[None, None], a[None, None]), outer=lambda a: torch.outer(a[0], a[0]),
+    softmax=lambda a: a.softmax(-1), layer_norm=lambda a: F.layer_norm(a, (4,)), exp=lambda a: a.exp(), sum=lambda a: a.sum(),
+    prod=lambda a: a.prod(), cumsum=lambda a: a.cumsum(0), mse=lambda a: F.mse_loss(a, a),
+    cross_entropy=lambda a: F.cross_entropy(a, labels),
+    nll=lambda a: F.nll_loss(a, labels), kl=lambda a: F.kl_div(a, a), huber=lambda a: F.huber_loss(a, a), cdist=lambda a: torch.cdist(a, a),
+    bce=lambda a: F.binary_cross_entropy_with_logits(a, a), trace=lambda a: a.trace(), inverse=lambda a: torch.linalg.inv(a),
+    svd=lambda a: torch.linalg.svdvals(a), fft=lambda a: torch.fft.fft(a).real, relu=lambda a: a.relu(), mean=lambda a: a.mean(),
+    attend=lambda a: torch.nn.MultiheadAttention(4, 2).to(a.dtype)(a[None], a[None], a[None])[0], add=lambda a: a + x,
+    embedding=lambda a: F.embedding(labels, a))
+def found(call):
+    kinds = torch.float32, torch.bfloat16, torch.float64, torch.float16
+    with torch.autocast("cpu", torch.bfloat16):
+        return [kinds.index(call(x.to(kind)).dtype) for kind in kinds]
+for name, call in calls.items():
+    say(name, lambda: found(call))
+def modes():
+    states = []
+    for enabled in (True, False):
+        with torch.autocast("cpu", enabled=enabled):
+            states += [torch.is_autocast_enabled("cpu"), torch.is_autocast_cpu_enabled(), torch.get_autocast_dtype("cpu") == torch.bfloat16]
+    return states
+say("modes", modes)
+def scaled():
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    w = torch.nn.Parameter(torch.ones(2))
+    optimizer, found = torch.optim.SGD([w], lr=0.1), []
+    for factor in (1.0, float("inf"), 1.0, 1.0, 1.0):
+        optimizer.zero_grad()
+        scaler.scale((w * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        found.append([w.tolist(), scaler.get_scale()])
+    return found, scaler.state_dict()
+say("scaled", scaled)
+""", 1e-6)

@@ -1,0 +1,120 @@
+"""Random numbers under the hook are those of torch's CPU generator: draws, first weights, dropout, batches, the state."""
+
+from __future__ import annotations
+
+from tests.torch_api.both import beside_torch
+
+DRAWS = """
+import torch.nn.functional as F
+D = torch.distributions
+def draw(name, make):
+    torch.manual_seed(7)
+    say(name, lambda: [make(), torch.rand(1)])                  # the place in the stream, too
+"""
+
+
+def test_draws_have_torchs_bits():
+    beside_torch(DRAWS + """
+for n in (3, 15, 16, 37):
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        draw(f"rand {n} {dtype.itemsize} {dtype.is_complex} {torch.finfo(dtype).max}", lambda: torch.rand(n, dtype=dtype))
+        if dtype != torch.float64:
+            draw(f"randn {n} {torch.finfo(dtype).max}", lambda: torch.randn(n, dtype=dtype))
+draw("large", lambda: torch.randn(3, 10007))
+draw("complex", lambda: torch.randn(20, dtype=torch.complex64))
+draw("integers", lambda: (torch.randint(0, 10, (4,)), torch.randint(-5, 2**33, (4,)), torch.randint(2**28, (3,)),
+                          torch.randint_like(torch.zeros(3), 5)))
+draw("order", lambda: torch.randperm(50))
+draw("bernoulli", lambda: (torch.bernoulli(torch.full((9,), 0.3)), torch.empty(9).bernoulli_(0.3),
+                           torch.empty(5, dtype=torch.bool).bernoulli_(),
+                           torch.bernoulli(torch.full((4,), 0.5, dtype=torch.float64)), torch.bernoulli(torch.ones(5), 0.4)))
+draw("choices", lambda: (torch.multinomial(torch.arange(1.0, 9), 4), torch.multinomial(torch.ones(3, 5), 20, replacement=True),
+                         torch.multinomial(torch.ones(3, 5), 1), torch.multinomial(torch.ones(4), 1, replacement=True)))
+draw("normal", lambda: (torch.normal(0.0, 1.0, (20,)), torch.normal(2.0, 3.0, (5,)), torch.normal(torch.arange(20.0), 0.5)))
+draw("scaled", lambda: (torch.empty(20).uniform_(-2, 5), torch.empty(20).normal_(1, 0.02), torch.empty(9).exponential_(2)))
+draw("others", lambda: (torch.empty(9).cauchy_(), torch.empty(9).geometric_(0.3), torch.empty(9).log_normal_()))
+for dtype in (torch.int64, torch.int32, torch.uint8, torch.float32, torch.bool):
+    draw(f"any {torch.zeros(1, dtype=dtype).element_size()} {dtype.is_floating_point}",
+         lambda: (torch.empty(5, dtype=dtype).random_(), torch.empty(5).random_(10)))
+draw("like", lambda: (torch.rand_like(torch.ones(3, 4)), torch.randn_like(torch.ones(3, 7))))
+draw("dropout", lambda: (F.dropout(torch.ones(20), 0.3), F.dropout2d(torch.ones(2, 5, 2, 2)), F.dropout1d(torch.ones(2, 5, 3)),
+                         torch.nn.Dropout(0.1)(torch.ones(30)), torch.native_dropout(torch.ones(9), 0.5, True)))
+draw("generators", lambda: (torch.rand(3, generator=torch.Generator().manual_seed(3)), torch.randperm(9, generator=torch.Generator())))
+draw("distributions", lambda: (D.Normal(0.0, 1.0).sample((20,)), D.Uniform(0.0, 2.0).sample((5,)),
+                               D.Bernoulli(torch.tensor(0.3)).sample((5,)), D.Categorical(torch.ones(4)).sample((6,)),
+                               D.Categorical(torch.ones(2, 4)).sample(), D.Exponential(2.0).sample((5,))))
+""", 1e-7)
+
+
+def test_first_weights_are_torchs():
+    beside_torch(DRAWS + """
+from torch import nn
+for name in "uniform normal trunc_normal xavier_uniform xavier_normal kaiming_uniform kaiming_normal orthogonal".split():
+    draw(name, lambda: getattr(nn.init, name + "_")(torch.empty(6, 5)))
+draw("truncated", lambda: nn.init.trunc_normal_(torch.empty(30), std=0.02))
+draw("sparse", lambda: nn.init.sparse_(torch.empty(6, 4), 0.3))
+for make in (lambda: nn.Linear(5, 7), lambda: nn.Conv2d(3, 4, 3), lambda: nn.ConvTranspose2d(3, 4, 3), lambda: nn.Conv1d(4, 4, 3, groups=2),
+             lambda: nn.Embedding(7, 5, padding_idx=0), lambda: nn.LSTM(3, 4, 2, bidirectional=True), lambda: nn.GRU(3, 4),
+             lambda: nn.LSTMCell(3, 4), lambda: nn.MultiheadAttention(8, 2), lambda: nn.EmbeddingBag(7, 5),
+             lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2),
+             lambda: nn.Transformer(8, 2, 1, 1, 16), lambda: nn.Bilinear(3, 4, 5), lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 20, [4, 10])):
+    draw(type(make()).__name__, lambda: dict(make().state_dict()))
+""", 2e-6)
+
+
+def test_batches_are_torchs():
+    beside_torch(DRAWS + """
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset, WeightedRandomSampler, random_split
+data = TensorDataset(torch.arange(20))
+def two_epochs(**options):
+    loader = DataLoader(data, batch_size=6, **options)
+    return [batch[0] for epoch in range(2) for batch in loader]
+draw("in order", two_epochs)
+draw("shuffled", lambda: two_epochs(shuffle=True))
+draw("generator", lambda: two_epochs(shuffle=True, generator=torch.Generator().manual_seed(1)))
+draw("weighted", lambda: two_epochs(sampler=WeightedRandomSampler(torch.arange(1.0, 21), 15)))
+draw("subset", lambda: two_epochs(sampler=SubsetRandomSampler(range(15))))
+draw("replaced", lambda: two_epochs(sampler=RandomSampler(range(20), replacement=True, num_samples=40)))
+draw("part", lambda: two_epochs(sampler=RandomSampler(range(20), num_samples=30)))
+draw("first", lambda: next(iter(DataLoader(torch.arange(10), batch_size=3, shuffle=True))))
+draw("split", lambda: [list(part.indices) for part in random_split(range(10), [7, 3])])
+""")
+
+
+def test_the_state_is_torchs():
+    """Byte for byte, in both directions, and with the second number of a pair."""
+    beside_torch(DRAWS + """
+def state():
+    start = torch.get_rng_state()
+    torch.randn(5)
+    now = torch.get_rng_state()
+    a = torch.randn(5)
+    torch.set_rng_state(now)
+    with torch.random.fork_rng():
+        torch.rand(700)
+    b = torch.randn(5)
+    generator = torch.Generator().manual_seed(3)
+    torch.rand(9, generator=generator)
+    return start, now, a, b, torch.rand(3, generator=generator.clone_state()), generator.get_state(), torch.initial_seed()
+draw("state", state)
+""")
+
+
+def test_a_script_prints_torchs_losses():
+    beside_torch("""
+from torch import nn
+torch.manual_seed(0)
+x = torch.randn(96, 5)
+data = torch.utils.data.TensorDataset(x, (x.sum(1) > 0).long())
+model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+losses = []
+for epoch in range(4):
+    for a, b in torch.utils.data.DataLoader(data, batch_size=16, shuffle=True):
+        loss = nn.functional.cross_entropy(model(a), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+say("losses", lambda: losses)
+""", 1e-5)

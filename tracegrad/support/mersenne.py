@@ -1,0 +1,220 @@
+"""The random numbers of torch's CPU generator: a Mersenne Twister, and what torch makes of its words. Start at `Mersenne`.
+
+Programs that are written for torch print with them what they printed with torch (`tracegrad.torch_api`). The numbers are made on the
+host, one word after the other, so everything else draws from Philox (`philox.py`).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tracegrad.support import dtypes
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+_WORDS = 624
+# What torch.get_rng_state() gives, as fields.
+_SAVED = np.dtype([("seed", "u8"), ("left", "i4"), ("seeded", "i4"), ("next", "u8"), ("words", "u8", _WORDS), ("x", "f8"), ("y", "f8"),
+                   ("rho", "f8"), ("valid", "i4"), ("pad", "i4"), ("sample", "f4"), ("sample_valid", "i4")])
+_WIDE_RANGE = 1 << 28                   # from here on torch takes 64 bits for an integer
+
+
+class Mersenne:
+    """torch's CPU generator, seeded. Arrays are drawn in the order of their elements."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._words = np.random.MT19937()
+        self._words._legacy_seeding(seed & 0xFFFFFFFF)
+        self._normal: float | None = None                       # normal numbers are made in pairs: the one that was not asked for yet
+
+    def raw(self, count: int) -> Array:
+        """`count` words of 32 bits, as uint64."""
+        return self._words.random_raw(count)
+
+    def long(self, count: int) -> Array:
+        """`count` words of 64 bits."""
+        pairs = self.raw(2 * count)
+        return (pairs[0::2] << np.uint64(32)) | pairs[1::2]
+
+    def doubles(self, count: int) -> Array:
+        """Uniform in [0, 1), float64."""
+        return (self.long(count) & np.uint64((1 << 53) - 1)) * 2.0**-53
+
+    def uniform(self, shape: Shape, dtype: Any, low: float = 0.0, high: float = 1.0) -> Array:
+        """Uniform in [low, high)."""
+        count = prod(shape)
+        if dtype == np.float64:
+            return (self.doubles(count) * (high - low) + low).reshape(shape)
+        unit = (self.raw(count) & np.uint64((1 << 24) - 1)).astype(np.float32) * np.float32(2.0**-24)
+        if (low, high) != (0.0, 1.0):
+            first = np.float32(low)
+            unit = _fused(unit, np.float32(high) - first, first)
+        out = unit.astype(dtype, copy=False)
+        if dtypes.is_half(dtype):                               # rounding reaches the end, which is left out
+            out[out == np.asarray(high, dtype)] = low
+        return out.reshape(shape)
+
+    def normal(self, shape: Shape, dtype: Any, mean: float = 0.0, std: float = 1.0) -> Array:
+        """Normal numbers, by Box and Muller: 16 and more as the cosines of eight angles and then their sines, fewer in pairs of float64."""
+        count = prod(shape)
+        if count < 16:
+            return np.array([self._one_normal() * std + mean for _ in range(count)], dtype).reshape(shape)
+        whole = count - count % 16
+        if dtypes.is_half(dtype):                               # those of 16 bits are rounded; their rest draws nothing
+            out = np.empty(count, np.float32)
+            out[:whole] = self.uniform((whole,), np.float32)
+        else:
+            out = self.uniform((count,), dtype)
+        out[:whole] = _box_muller(out[:whole], mean, std)
+        if whole < count:                                       # the last 16 are drawn anew
+            out[-16:] = _box_muller(self.uniform((16,), out.dtype), mean, std)
+        return out.astype(dtype, copy=False).reshape(shape)
+
+    def truncated(self, shape: Shape, dtype: Any, mean: float, std: float, low: float, high: float) -> Array:
+        """Normal numbers from low to high: all are drawn again until none lies outside."""
+        least, most = np.asarray(low, dtype), np.asarray(high, dtype)
+        out = self.normal(shape, dtype, mean, std)
+        while (outside := (out < least) | (out > most)).any():
+            out = np.where(outside, self.normal(shape, dtype, mean, std), out)
+        return out
+
+    def _one_normal(self) -> float:
+        found, self._normal = self._normal, None
+        if found is None:
+            u, v = self.doubles(2)
+            radius, angle = np.sqrt(-2.0 * np.log1p(-v)), 2.0 * np.pi * u
+            found, self._normal = radius * np.cos(angle), radius * np.sin(angle)
+        return float(found)
+
+    def normals(self, count: int) -> Array:
+        """Normal numbers of float64 one by one, as torch's log_normal_ and its gamma numbers take them."""
+        return np.array([self._one_normal() for _ in range(count)])
+
+    def integers(self, shape: Shape, low: int, high: int) -> Array:
+        """Integers from low to high - 1, as int64."""
+        count, span = prod(shape), high - low
+        words = self.long(count) if span >= _WIDE_RANGE else self.raw(count)
+        return ((words % np.uint64(span)).astype(np.int64) + low).reshape(shape)
+
+    def any_integers(self, shape: Shape, dtype: Any) -> Array:
+        """Integers from 0 to the largest that the dtype holds, with all below it."""
+        most = 1 if dtype == np.bool_ else np.iinfo(dtype).max if dtype.kind in "ui" else 2 ** (dtypes.finfo(dtype).nmant + 1)
+        count = prod(shape)
+        words = self.long(count) if dtype.itemsize == 8 else self.raw(count)
+        found: Array = (words % np.uint64(int(most) + 1)).astype(np.int64)
+        return found.astype(dtype).reshape(shape)
+
+    def permutation(self, n: int) -> Array:
+        """0 ... n - 1 in a random order (Fisher and Yates, from the first place on)."""
+        order = list(range(n))
+        left = np.arange(n, 1, -1, dtype=np.uint64)
+        for i, step in enumerate((self.raw(len(left)) % left).tolist()):
+            order[i], order[i + step] = order[i + step], order[i]
+        return np.array(order, np.int64)
+
+    def bernoulli(self, shape: Shape, p: float) -> Array:
+        """Whether each of float64's uniform numbers is below p."""
+        return (self.doubles(prod(shape)) < p).reshape(shape)
+
+    def exponential(self, shape: Shape, lambd: float = 1.0) -> Array:
+        """Exponential numbers, as float64."""
+        return (-1.0 / lambd * np.log1p(-self.doubles(prod(shape)))).reshape(shape)
+
+    def choices(self, weights: Array, count: int) -> Array:
+        """`count` places for each row of weights, drawn with replacement."""
+        total = np.cumsum(weights, -1, dtype=weights.dtype)
+        total = (total / total[..., -1:]).reshape(-1, weights.shape[-1])
+        drawn = self.doubles(len(total) * count).reshape(len(total), count)
+        found = [np.searchsorted(row.astype(np.float64), u) for row, u in zip(total, drawn, strict=True)]
+        places: Array = np.minimum(np.array(found, np.int64), weights.shape[-1] - 1)
+        return places.reshape(*weights.shape[:-1], count)
+
+    def save(self) -> Array:
+        """The state as torch writes it: 5056 bytes."""
+        now: Any = self._words.state["state"]
+        out = np.zeros((), _SAVED)
+        place = int(now["pos"])
+        out["seed"], out["left"], out["seeded"], out["next"] = self.seed & (2**64 - 1), _WORDS + 1 - place, 1, place % _WORDS
+        out["words"] = now["key"]
+        out["valid"], out["y"] = self._normal is not None, self._normal or 0.0
+        return np.frombuffer(out.tobytes(), np.uint8)
+
+    def load(self, saved: Array) -> None:
+        """Go on where `save` was called, here or in torch."""
+        found = np.frombuffer(np.ascontiguousarray(saved, np.uint8).tobytes(), _SAVED)[0]
+        self.seed = int(found["seed"])
+        self._words.state = {"bit_generator": "MT19937",
+                             "state": {"key": found["words"].astype(np.uint32), "pos": _WORDS + 1 - int(found["left"])}}
+        self._normal = float(found["y"]) if found["valid"] else None
+
+
+def _box_muller(uniform: Array, mean: float, std: float) -> Array:
+    """Normal numbers of uniform ones, a multiple of 16, each step in their own dtype."""
+    kind = uniform.dtype.type
+    if kind is np.float32:
+        parts = [_box_muller32(uniform[at:at + _CHUNK].reshape(-1, 2, 8), mean, std) for at in range(0, len(uniform), _CHUNK)]
+        return np.concatenate(parts).reshape(-1)
+    pairs = uniform.reshape(-1, 2, 8)
+    radius = np.sqrt(kind(-2) * np.log(kind(1) - pairs[:, 0]))
+    angle = kind(2 * np.pi) * pairs[:, 1]
+    out = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
+    return (out * kind(std) + kind(mean)).reshape(-1)  # type: ignore[no-any-return]
+
+
+# In float32 torch computes logarithm, sine and cosine by the polynomials of the Cephes library (S. Moshier), with fused multiply-adds. They
+# are computed the same way here, so that the bits are torch's.
+
+_CHUNK = 1 << 14                                        # numbers whose intermediate results stay in the cache
+_LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1, 2.0000714765e-1,
+        -2.4999993993e-1, 3.3333331174e-1)
+_SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+_COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+_QUARTER_PI = (-0.78515625, -2.4187564849853515625e-4, -3.77489497744594108e-8)        # in three parts, negative
+_HALF_ROOT = np.float32(0.7071067811865476)
+
+
+def _fused(a: Any, b: Any, c: Any) -> Array:
+    """a * b + c of float32, rounded once."""
+    found: Array = np.multiply(a, np.float32(b), dtype=np.float64) + np.asarray(c, np.float32)
+    return found.astype(np.float32)
+
+
+def _polynomial(x: Array, factors: tuple[float, ...]) -> Array:
+    y: Any = np.float32(factors[0])
+    for c in factors[1:]:
+        y = _fused(x, y, c)
+    return y  # type: ignore[no-any-return]
+
+
+def _log(x: Array) -> Array:
+    """The natural logarithm of float32 above 0."""
+    x, exponent = np.frexp(x)
+    low = x < _HALF_ROOT
+    e = (exponent - low).astype(np.float32)
+    x = x - np.float32(1) + np.where(low, x, np.float32(0))
+    z = x * x
+    y = _fused(_polynomial(x, _LOG) * x, z, e * np.float32(-2.12194440e-4))
+    return _fused(e, 0.693359375, x + _fused(z, -0.5, y))
+
+
+def _sin_cos(x: Array) -> tuple[Array, Array]:
+    """Sine and cosine of float32 that is not negative."""
+    octant = ((x * np.float32(1.27323954473516)).astype(np.int32) + 1) & ~1
+    for part in _QUARTER_PI:
+        x = _fused(octant.astype(np.float32), part, x)
+    z = x * x
+    cos = _fused(_polynomial(z, _COS) * z, z, z * np.float32(-0.5)) + np.float32(1)
+    sin = _fused(_polynomial(z, _SIN) * z, x, x)
+    swapped = (octant & 2) != 0
+    s, c = np.where(swapped, cos, sin), np.where(swapped, sin, cos)
+    return np.where((octant & 4) != 0, -s, s), np.where(((octant - 2) & 4) == 0, -c, c)
+
+
+def _box_muller32(pairs: Array, mean: float, std: float) -> Array:
+    radius = np.sqrt(np.float32(-2) * _log(np.float32(1) - pairs[:, 0]))
+    sin, cos = _sin_cos(np.float32(2 * np.pi) * pairs[:, 1])
+    return _fused(np.stack([radius * cos, radius * sin], 1), std, mean)
