@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.graph.components import Components
+from tracegrad.codegen.graph.products import needs_pairs, product
 from tracegrad.codegen.graph.rewrite import at
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
@@ -134,7 +135,9 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
     if not any(reduced for _, reduced in runs):
         return view(x, result)
     if fn is REGISTRY["prod"] and x.dtype == float32 and target.fp64 and prod(n for n, reduced in runs if reduced) > tuning().unrolled:
-        return cast(reduce(fn, cast(x, float64), dims, result, target), float32)     # each factor loses digits, and no pair gets them back
+        return cast(reduce(fn, cast(x, float64), dims, result, target), float32)     # each factor loses digits
+    if needs_pairs(fn, x, prod(n for n, reduced in runs if reduced), target):
+        return view(product(view(x, tuple(n for n, _ in runs)), [i for i, (_, reduced) in enumerate(runs) if reduced]), result)
     if prod(n for n, reduced in runs if reduced) <= tuning().unrolled and len(runs) > 2:
         y = view(x, tuple(n for n, _ in runs))
         return view(bind(fn, (y,), {"dim": tuple(i for i, (_, reduced) in enumerate(runs) if reduced)}), result)
