@@ -44,20 +44,21 @@ CONTROL = [
 # What rounds in some order: what is returned of these is what was compared, whatever the order. And what may look at the result.
 INEXACT = [
     "x.sum(-1, keepdim=True) * y", "x.mean(-1)", "x @ y.T", "(x * 1.1) @ (y.T + 0.3)", "F.linear(x, y, y[:, 0])", "x.softmax(-1)",
-    "x.cumsum(-1)", "x.cumprod(0)", "x.cumsum(0) * y", "x.var(-1)", "x.norm(dim=-1)", "x.exp()", "(x * y).tanh()", "F.layer_norm(x, x.shape[-1:])", "x / y",
-    "x.logsumexp(-1)", "x.logcumsumexp(-1)", "x.prod(-1)", "F.gelu(x)", "x.abs().sqrt()", "x.abs() ** 1.7", "F.avg_pool1d(x[None], 3)",
-    "F.mse_loss(x, y)", "F.cross_entropy(x, y.argmax(-1))", "tg.einsum('ij,ij->i', x, y)",
-    "F.scaled_dot_product_attention(x[None], y[None], x[None])",
-    "tg.zeros_like(x).scatter_add(1, y.argsort(-1, stable=True) // 2, x)", "F.batch_norm(x, None, None, training=True)",
-    "F.conv1d(x[None], y[None, :, :3].permute(1, 0, 2).expand(5, 5, 3) * 0.3)", "tg.addmm(x @ y.T, x, y.T, beta=0.3, alpha=1.7)",
-    "tg.scan(lambda c, r: (c * 0.9 + r, (c * r).sum()), x[0], y)[1]", "tg.scan(lambda c, r: ((c * 0.9).exp() - r, c), x[0], y)[0]",
+    "x.cumsum(-1)", "x.cumprod(0)", "x.cumsum(0) * y", "x.var(-1)", "x.norm(dim=-1)", "x.exp()", "(x * y).tanh()",
+    "F.layer_norm(x, x.shape[-1:])", "x / y", "x.logsumexp(-1)", "x.logcumsumexp(-1)", "x.prod(-1)", "F.gelu(x)", "x.abs().sqrt()",
+    "x.abs() ** 1.7", "F.avg_pool1d(x[None], 3)", "F.mse_loss(x, y)", "F.cross_entropy(x, y.argmax(-1))", "tg.einsum('ij,ij->i', x, y)",
+    "F.scaled_dot_product_attention(x[None], y[None], x[None])", "tg.zeros_like(x).scatter_add(1, y.argsort(-1, stable=True) // 2, x)",
+    "F.batch_norm(x, None, None, training=True)", "F.conv1d(x[None], y[None, :, :3].permute(1, 0, 2).expand(5, 5, 3) * 0.3)",
+    "tg.addmm(x @ y.T, x, y.T, beta=0.3, alpha=1.7)", "tg.scan(lambda c, r: (c * 0.9 + r, (c * r).sum()), x[0], y)[1]",
+    "tg.scan(lambda c, r: ((c * 0.9).exp() - r, c), x[0], y)[0]",
     "tg.while_loop(lambda s: (s[0] < 3) & tg.isfinite(s[1]).any(), lambda s: (s[0] + 1, s[1] / 3 + y.sum(0)), "
     "(tg.zeros((), dtype=tg.int32), x))[1]",
 ]
 AFTER = [
     "tg.isfinite(z)", "z == z.amax()", "z.floor()", "z.sign()", "tg.where(z > 0.5, z, 1.0)", "tg.nan_to_num(z)", "z.clamp(-1, 1)",
-    "z.float()", "z.argmax()", "z.flatten().sort()[0]", "z * 1.5", "(z + 0.001) == z", "z - z.round()", "(z * z).isfinite().all()", "z.float() * 3",
-    "z.flatten().argsort(stable=True)", "z * z - z", "z.reshape(-1)[0] == z", "z.flatten().cummax(0)[0]", "z.trunc() == z", "z.ceil() - z",
+    "z.float()", "z.argmax()", "z.flatten().sort()[0]", "z * 1.5", "(z + 0.001) == z", "z - z.round()", "(z * z).isfinite().all()",
+    "z.float() * 3", "z.flatten().argsort(stable=True)", "z * z - z", "z.reshape(-1)[0] == z", "z.flatten().cummax(0)[0]",
+    "z.trunc() == z", "z.ceil() - z",
 ]
 LAST = ["{a} == {b}", "{a} > {b}", "tg.isfinite({a})", "{a}.isfinite().all()", "({a} <= 1).any(-1)", "{a}.argmax(-1)", "{a}.isinf()"]
 SPECIAL = {tg.float16: np.array([0.0, -0.0, 1.0, 1 + 2.0**-10, 2.0**-12, 2.0**-11, 3 * 2.0**-12, 2048.0, 2049.0, 5000.0, 65504.0, -65504.0,
