@@ -220,8 +220,8 @@ def _columns(fn: Primitive, x: Node, target: Target) -> Node:
 # ----------------------------------------------------------------------------------------- products where there is no float64
 #
 # Each multiplication rounds, and what it loses the product has lost, in whatever order they are done. So they are done with pairs: a
-# number, and what rounding lost of it (see mathlib/pairs.py). Sixteen parts of the factors are multiplied element by element, and so is what they
-# make, until one is left. An element of all the parts is one work-item's, so neighbours read neighbours.
+# number, and what rounding lost of it (see mathlib/pairs.py). Sixteen parts of the factors are multiplied element by element, and so
+# is what they make, until one is left. An element of all the parts is one work-item's, so neighbours read neighbours.
 
 
 class _Times(Elementwise):
