@@ -39,32 +39,41 @@ def is_long(steps: int) -> bool:
     return steps > tuning().sum_steps
 
 
-def _plus(a: str, low: str, b: str) -> str:
-    return f"tg_pair_plus({a}, {low}, {b})"
+def _plus(*operands: str) -> str:
+    return f"tg_pair_plus({', '.join(operands)})"
 
 
-def _plus_low(a: str, low: str, b: str) -> str:
-    return f"tg_pair_plus_low({a}, {low}, {b})"
+def _plus_low(*operands: str) -> str:
+    return f"tg_pair_plus_low({', '.join(operands)})"
 
 
-def _times(a: str, low: str, b: str) -> str:
-    return f"tg_pair_times({a}, {low}, {b})"
+def _times(*operands: str) -> str:
+    return f"tg_pair_times({', '.join(operands)})"
 
 
-def _times_low(a: str, low: str, b: str) -> str:
-    return f"tg_pair_times_low({a}, {low}, {b})"
+def _times_low(*operands: str) -> str:
+    return f"tg_pair_times_low({', '.join(operands)})"
 
 
 _ADD, _MULTIPLY = (_plus, _plus_low), (_times, _times_low)
 
 
-def add_to_pair(ev: Evaluator, r: Node, total: Local, low: Local, term: Expression) -> None:
-    """Statements that add a term to the pair (total, low), which is as exact as one number with twice the digits."""
-    _to_pair(ev, r, total, low, term, _ADD)
+def into_pair(ev: Evaluator, r: Node, total: Local, low: Local, *more: Expression) -> None:
+    """Statements by which the pair (total, low), which has the digits of two numbers, takes in a number more, or a pair, as r does."""
+    _to_pair(ev, r, total, low, more, _ADD if adds(r) else _MULTIPLY)
 
 
-def _to_pair(ev: Evaluator, r: Node, total: Local, low: Local, term: Expression, by: tuple[Callable[..., str], ...]) -> None:
-    given: list[Expression] = [total, low, term if isinstance(term, Local) else ev.writer.declare(f"{total.name}_more", term, r)]
+def of_pairs(ev: Evaluator, r: Node, name: str, a: Sequence[Expression], b: Sequence[Expression]) -> tuple[Local, Local]:
+    """The pair that two make, in new variables."""
+    spells = _ADD if adds(r) else _MULTIPLY
+    number, low = (ev.writer.declare(f"{name}{end}", ev.op(spell, [*a, *b], r.dtype, r.dtype, {}), r)
+                   for spell, end in zip(spells, ("", "_low"), strict=True))
+    return number, low
+
+
+def _to_pair(ev: Evaluator, r: Node, total: Local, low: Local, more: Sequence[Expression], by: tuple[Callable[..., str], ...]) -> None:
+    given: list[Expression] = [total, low]
+    given += [x if isinstance(x, (Local, Literal)) else ev.writer.declare(f"{total.name}_more", x, r) for x in more]
     number, rest = (ev.op(spell, given, r.dtype, r.dtype, {}) for spell in by)
     both = ev.writer.declare(f"{total.name}_next", number, r)
     ev.writer.assign(low, rest, r)
@@ -233,19 +242,22 @@ class Running:
 
     def __init__(self, ev: Evaluator, node: Node, name: str, start: Expression) -> None:
         self.ev, self.node, w = ev, node, ev.writer
-        fn: Any = node.fn
-        rounds = node.dtype == float32 and not getattr(fn, "picks", False)
         self.dtype = running_dtype(node, w.target)
         self.total = w.declare(name, self._wide(start), node)
         self.low = None
-        if rounds and self.dtype == float32:
+        if in_pairs(node, w.target):
             zero = Literal(0, float32)
             self.low = w.declare(f"{name}_low", Splat(zero, start.lanes) if start.lanes > 1 else zero, node)
 
-    def take(self, value: Expression) -> None:
-        """One more term, by the rule of the scan."""
+    @property
+    def parts(self) -> tuple[Local, ...]:
+        """What it is, with what rounding lost of it, if that is kept."""
+        return (self.total,) if self.low is None else (self.total, self.low)
+
+    def take(self, value: Expression, *low: Expression) -> None:
+        """One more term, by the rule of the scan, or `parts` of what some make."""
         if self.low is not None:
-            self._pair(value, _ADD if adds(self.node) else _MULTIPLY)
+            into_pair(self.ev, self.node, self.total, self.low, value, *low)
         elif self.dtype != self.node.dtype:
             fn: Any = self.node.fn
             both = [self.total, self._wide(value)]
@@ -256,8 +268,8 @@ class Running:
     def step(self, factor: Expression, term: Expression) -> None:
         """It becomes `factor` times it, and `term`."""
         if self.low is not None:
-            self._pair(factor, _MULTIPLY)
-            self._pair(term, _ADD)
+            for x, by in ((factor, _MULTIPLY), (term, _ADD)):
+                _to_pair(self.ev, self.node, self.total, self.low, [x], by)
         else:
             made = Infix("+", Infix("*", self._wide(factor), self.total), self._wide(term))
             self.ev.writer.assign(self.total, made, self.node)
@@ -270,11 +282,16 @@ class Running:
     def _wide(self, x: Expression) -> Expression:
         return x if x.dtype == self.dtype or self.dtype == self.node.dtype else self.ev.cast(x, self.dtype)
 
-    def _pair(self, x: Expression, by: tuple[Callable[..., str], ...]) -> None:
-        assert self.low is not None
-        _to_pair(self.ev, self.node, self.total, self.low, x, by)
-
 
 def running_dtype(node: Node, target: Target) -> DType:
     """The dtype in which a scan or a recurrence goes on."""
-    return float64 if node.dtype == float32 and not getattr(node.fn, "picks", False) and target.fp64 else node.dtype
+    return float64 if _loses(node) and target.fp64 else node.dtype
+
+
+def in_pairs(node: Node, target: Target) -> bool:
+    """Whether it goes on in pairs, as the device has no wider dtype."""
+    return _loses(node) and not target.fp64
+
+
+def _loses(node: Node) -> bool:
+    return node.dtype == float32 and not node.fn.picks

@@ -74,14 +74,19 @@ TG T tg_pair_{operation}({given}, T *low) {{
 }}""" for given, more in zip(operands, (*rests, ""), strict=True))
 
 
-def _step(name: str, exact: str, more: str, before: str, after: str = "") -> str:
-    """What becomes of a pair by one more number: the pair's number, or what is left of it. (A kernel calls both, as it has no pointers.)"""
-    return f"""
-TG T tg_pair_{name}(T a, T a_low, T b) {{
+def _step(name: str, exact: str, *rests: str) -> dict[str, str]:
+    """What becomes of a pair by one more number, or one more pair: the pair's number, and its rest. (A kernel calls both, as it has no
+    pointers.) rests: what the exact `exact` lacks in each.
+    """
+    found = {}
+    for which, before, after in ((name, "return ", ""), (f"{name}_low", "", "    return rest;\n")):
+        found[which] = "".join(f"""
+TG T {which}(T a, T a_low, T b{more}) {{
     T rest;
     T {exact} = tg_two_{exact}(a, b, &rest);
-    {before}tg_pair({exact}, {more}, &rest);
-{after}}}"""
+    {before}tg_pair({exact}, rest + {lacks}, &rest);
+{after}}}""" for more, lacks in zip(("", ", T b_low"), rests, strict=False))
+    return found
 
 
 _PARTS = """
@@ -120,10 +125,8 @@ TG T tg_sum_whole(T sum, T lost) {              // sum + lost, unless the sum is
     "tg_two_product": _product("\n#ifdef FP_FAST_FMAF" + _FMA + "\n#else" + _SPLIT + "\n#endif"),
     "tg_pair_add": _of_pairs("add", "sum", " + (a_low + b_low)", " + a_low"),
     "tg_pair_mul": _of_pairs("mul", "product", " + (a * b_low + a_low * b)", " + a_low * b"),
-    "tg_pair_plus": _step("plus", "sum", "rest + a_low", "return "),
-    "tg_pair_plus_low": _step("plus_low", "sum", "rest + a_low", "", "    return rest;\n"),
-    "tg_pair_times": _step("times", "product", "rest + a_low * b", "return "),
-    "tg_pair_times_low": _step("times_low", "product", "rest + a_low * b", "", "    return rest;\n"),
+    **_step("tg_pair_plus", "sum", "a_low", "(a_low + b_low)"),
+    **_step("tg_pair_times", "product", "a_low * b", "(a * b_low + a_low * b)"),
     "tg_pair_div": """
 TG T tg_pair_div(T a, T a_low, T b, T b_low, T *low) {
     T quotient = a / b;

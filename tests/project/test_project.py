@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,63 @@ def test_readme_opens_with_a_program_that_runs_and_so_does_the_rest_of_it(tmp_pa
     before, after, *compilations = last.split(maxsplit=2)
     assert float(after) < float(before)
     assert compilations == ["['first call']"]
+
+
+PLAIN = """
+import sys
+
+class OnlyCore:
+    \"\"\"Finds nothing of packages that a plain install does not bring.\"\"\"
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in CORE and name.partition(".")[0] not in sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"a plain install has no {name}", name=name)
+
+sys.meta_path.insert(0, OnlyCore())
+"""
+FILES = """
+model = tg.nn.Sequential(tg.nn.Linear(3, 2), tg.nn.BatchNorm1d(2))
+optimizer = tg.optim.Adam(model.parameters())
+model(tg.rand(5, 3)).sum().backward()
+optimizer.step()
+for name in ("all.pt", "all.safetensors"):
+    tg.save(model.state_dict() if "safe" in name else {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, FOLDER + name)
+    found = tg.load(FOLDER + name)
+model.load_state_dict(found)
+tg.nn.save_file(model.state_dict(), FOLDER + "again")
+assert tg.nn.load_file(FOLDER + "again")["0.weight"].tolist() == model[0].weight.tolist()
+print("saved and loaded")
+"""
+
+
+def core_modules() -> set[str]:
+    """The modules of the core dependencies, and of what these need."""
+    wanted, seen, modules = list(PROJECT["project"]["dependencies"]), set(), set()
+    while wanted:
+        name, extras = re.match(r"([\w.-]+)(?:\[([^]]*)\])?", wanted.pop()).groups()
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:                # of another platform
+            continue
+        modules.update(path.parts[0].partition(".")[0] for path in found.files or ())
+        for line in found.requires or ():
+            extra = re.search(r"extra == ['\"](.*?)['\"]", line)
+            if (line, extras) not in seen and (extra is None or extra[1] in (extras or "").split(",")):
+                seen.add((line, extras))
+                wanted.append(line)
+    return modules
+
+
+def test_a_plain_install_does_what_the_readme_says_and_saves_files(tmp_path):
+    """With the core dependencies alone: every block of the README, `tg.save` and `tg.load`, files of safetensors."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    path = tmp_path / "plain.py"
+    files = [f"FOLDER = {str(tmp_path) + os.sep!r}", FILES]
+    path.write_text("\n".join([f"CORE = {core_modules() | {'tracegrad'}!r}", PLAIN, *blocks, *files]))
+    assert run(str(path)).endswith("saved and loaded\n")
+    path.write_text("\n".join(["CORE = {'tracegrad'}", PLAIN, "import safetensors"]))
+    with pytest.raises(AssertionError, match="a plain install has no safetensors"):
+        run(str(path))
 
 
 def test_every_example_is_listed():

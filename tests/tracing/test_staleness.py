@@ -9,6 +9,7 @@ import collections
 import contextvars
 import dataclasses
 import functools
+import importlib
 import os
 import random
 import sys
@@ -733,3 +734,15 @@ def test_threads_that_call_one_traced_function():
     for t in threads:
         t.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_what_an_installed_package_holds_is_not_watched(tmp_path, monkeypatch, folder):
+    """Where pip installs it, and where Debian's Python has it."""
+    home = tmp_path / folder
+    home.mkdir()
+    (home / "huge_table.py").write_text("table = [[k] for k in range(100_001)]\n\n\ndef scaled(x):\n    return x * len(table)\n")
+    monkeypatch.syspath_prepend(str(home))
+    scaled = importlib.import_module("huge_table").scaled
+    del sys.modules["huge_table"]
+    assert tg.trace(lambda x: scaled(x) + 1)(v(2.0)).tolist() == [200_003.0]

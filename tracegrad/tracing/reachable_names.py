@@ -22,6 +22,7 @@ _LIMIT = 100_000
 
 _OWN = dirname(dirname(__file__))                   # the package
 _FOREIGN = (_OWN, dirname(np.__file__), dirname(functools.__file__))
+_INSTALLED = ("site-packages", "dist-packages")     # folders of installed packages; the second one is Debian's
 
 
 def function_in(member: Any) -> Any:
@@ -102,7 +103,7 @@ _foreign_modules = Cache("modules of classes", 10_000)
 
 
 def _foreign_file(filename: str, names: Mapping[str, Any]) -> bool:
-    if "site-packages" in filename.removeprefix(_OWN):
+    if any(folder in filename.removeprefix(_OWN) for folder in _INSTALLED):
         return not any((getattr(v, "__module__", None) or getattr(v, "__name__", None) or "").startswith("tracegrad")
                        for v in list(names.values()) if isinstance(v, (types.ModuleType, types.FunctionType, type)))
     return filename.startswith(_FOREIGN)

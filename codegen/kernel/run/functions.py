@@ -39,8 +39,8 @@ def functions() -> dict[str, Callable[..., Any]]:
         "tg_remainder_by": _by(np.remainder), "tg_floordiv_by": _by(np.floor_divide),
     }
     for name, exact in (("plus", _two_sum), ("times", _two_product)):
-        found[f"tg_pair_{name}"] = lambda a, low, b, exact=exact: _pair(*exact(a, low, b))[0]
-        found[f"tg_pair_{name}_low"] = lambda a, low, b, exact=exact: _pair(*exact(a, low, b))[1]
+        found[f"tg_pair_{name}"] = lambda *operands, exact=exact: _pair(*exact(*operands))[0]
+        found[f"tg_pair_{name}_low"] = lambda *operands, exact=exact: _pair(*exact(*operands))[1]
     found["tg_sum_lost"] = lambda a, b: _two_sum(a, 0, b)[1]
     found["tg_sum_whole"] = lambda total, low: np.where(np.isfinite(low), total + low, total)[()]
     for word in range(4):
@@ -62,16 +62,16 @@ def _by(divide: Callable[..., Any]) -> Callable[..., Any]:
     return meaning
 
 
-def _two_sum(a: Any, low: Any, b: Any) -> tuple[Any, Any]:
+def _two_sum(a: Any, low: Any, b: Any, b_low: Any = 0) -> tuple[Any, Any]:
     total = a + b
     back = total - a
-    return total, (a - (total - back)) + (b - back) + low
+    return total, (a - (total - back)) + (b - back) + (low + b_low)
 
 
-def _two_product(a: Any, low: Any, b: Any) -> tuple[Any, Any]:
+def _two_product(a: Any, low: Any, b: Any, b_low: Any = 0) -> tuple[Any, Any]:
     product = a * b
     rest = np.float64(a) * np.float64(b) - np.float64(product)               # (of float32: exact)
-    return product, np.asarray(rest).astype(product.dtype)[()] + low * b
+    return product, np.asarray(rest).astype(product.dtype)[()] + (a * b_low + low * b)
 
 
 def _pair(x: Any, rest: Any) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound,
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.search.scan_gpu import scans
 from tracegrad.codegen.lower.serial import KernelBuilder, parts, scratch, view
-from tracegrad.codegen.lower.sums import Running, running_dtype
+from tracegrad.codegen.lower.sums import Running, in_pairs, running_dtype
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 from tracegrad.support.tuning import tuning
@@ -37,8 +37,9 @@ def lower_scan(group: Group, context: Context) -> list[Kernel]:
     length = -(-n // chunks)
     chunks = -(-n // length)
     if chunks == 1:
-        return [_scan(group, context, length, None)]
-    sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(running_dtype(node, context.target)))
+        return [_scan(group, context, length, [])]
+    names = ("chunk_sums", "chunk_sums_low")[:1 + in_pairs(node, context.target)]
+    sums = [Temp(name, node, outer * chunks * inner, scratch(running_dtype(node, context.target))) for name in names]
     return [_chunk_sums(group, context, length, sums), _scan(group, context, length, sums)]
 
 
@@ -60,12 +61,12 @@ def _value(o: KernelBuilder, x: Node, at: Index) -> Expression:
     return o.ev.vector(value) if o.ev.width > 1 else value
 
 
-def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kernel:
+def _chunk_sums(group: Group, context: Context, length: int, sums: list[Temp]) -> Kernel:
     o = KernelBuilder(group, context)
     node, w = o.node, o.writer
     outer, n, inner = view(node, node.attrs["dim"])
     chunks = -(-n // length)
-    pointer = w.buffer(sums, "chunk_sums", sums.dtype, "out")
+    pointers = [w.buffer(temp, temp.name, temp.dtype, "out") for temp in sums]
     row = o.item("row", outer)
     chunk = o.item("chunk", chunks)
     low, high = _columns(o, inner, outer * chunks)
@@ -75,7 +76,8 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kern
         with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
             running.take(_value(o, node.operands[0], (row * n + i) * inner + column))
         at = (row * chunks + chunk) * inner + column
-        w.store(Access(pointer, at, o.ev.width, o.ev.lane), running.total, node)
+        for pointer, part in zip(pointers, running.parts, strict=True):
+            w.store(Access(pointer, at, o.ev.width, o.ev.lane), part, node)
 
     o.columns("column", inner, low, high, body)
     return o.finish()
@@ -90,12 +92,12 @@ def _end(chunk: Index, length: int, n: int) -> Bound:
     return clipped(end, n, length) if chunk.terms else bound(end)
 
 
-def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Kernel:
+def _scan(group: Group, context: Context, length: int, sums: list[Temp]) -> Kernel:
     o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     outer, n, inner = view(node, node.attrs["dim"])
     chunks = -(-n // length)
-    pointer = w.buffer(sums, "chunk_sums", sums.dtype, "const") if sums else None
+    pointers = [w.buffer(temp, temp.name, temp.dtype, "const") for temp in sums]
     if chunks > 1 or inner > 1 or outer <= parts(context) or context.target.kind == "gpu":
         row, rows = o.item("row", outer), None
     else:
@@ -105,10 +107,10 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
 
     def body(rows: list[Index], column: Index) -> None:
         running = [_begun(o) for _ in rows]
-        if sums and pointer:
+        if pointers:
             with o.loop("before", chunks, 0, chunk) as before:
                 at = (rows[0] * chunks + before) * inner + column
-                running[0].take(Load(Access(pointer, at, ev.width, ev.lane), running[0].total.dtype, ev.width))
+                running[0].take(*(Load(Access(pointer, at, ev.width, ev.lane), pointer.dtype, ev.width) for pointer in pointers))
         with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
             for row, total in zip(rows, running, strict=True):
                 at = (row * n + i) * inner + column

@@ -3,10 +3,13 @@
 A row is cut in chunks, of which a work-group adds up one; a second launch scans the sums of the chunks; in the third a group goes over its
 chunk in tiles, starting from what the chunks before it make. A tile is read by neighbours side by side, and scanned in local memory, a few
 elements an item. Where the dimension is not the last, an item takes a part of a column, and its neighbours the columns beside it.
+
+What elements make together has parts (`_Parts`): one number, or of products a pair where the device has no float64, as each product rounds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +20,7 @@ from tracegrad.codegen.kernel.statements import Array, Bound, Buffer
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
-from tracegrad.codegen.lower.sums import add_to_pair, adds, running_dtype
+from tracegrad.codegen.lower.sums import adds, in_pairs, into_pair, of_pairs, running_dtype
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
@@ -26,13 +29,14 @@ from tracegrad.support.plan import Target
 from tracegrad.support.tuning import tuning
 
 _EACH = 8            # elements of a tile that an item scans
+_Parts = Sequence[Expression]
 
 
 def scans(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of a scan; None where work-items cannot work together."""
     node = group.anchor
     outer, n, inner = view(node, node.attrs["dim"])
-    bytes_ = max(4, register_dtype(_carried_in(node, context.target)).itemsize)
+    bytes_ = max(4, register_dtype(_carried_in(node, context.target)).itemsize) * (1 + _products_in_pairs(node, context.target))
     size = room(context, 2 * bytes_ * (_EACH + 2) if inner == 1 else bytes_)
     if size < 2:
         return None
@@ -44,8 +48,9 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
     whole = _across if inner == 1 else _down
     if chunks == 1:
         return [whole(group, context, size, length, None)]
-    sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(_carried_in(node, context.target)))
-    before = Temp("chunks_before", node, outer * chunks * inner, scratch(_carried_in(node, context.target)))
+    sums, before = (
+        [Temp(f"{name}{end}", node, outer * chunks * inner, scratch(_carried_in(node, context.target)))
+         for end in ("", "_low")[:1 + _products_in_pairs(node, context.target)]] for name in ("chunk_sums", "chunks_before"))
     between = _before_together if inner == 1 and chunks <= size else _before
     return [_sums(group, context, size, length, sums), between(group, context, chunks, sums, before),
             whole(group, context, size, length, before)]
@@ -56,6 +61,25 @@ def _carried_in(node: Node, target: Target) -> DType:
     return node.dtype if adds(node) else running_dtype(node, target)
 
 
+def _products_in_pairs(node: Node, target: Target) -> bool:
+    """Whether what elements make is a pair everywhere. (Of sums it is one only where an item has many terms.)"""
+    return not adds(node) and in_pairs(node, target)
+
+
+class _Memory:
+    """Arrays of a work-group, or buffers, of parts of what elements make."""
+
+    def __init__(self, o: _Scan, parts: Sequence[Array | Buffer]) -> None:
+        self.o, self.parts = o, parts
+
+    def read(self, at: Operand) -> _Parts:
+        return [Load(place(part, at), self.o.dtype) for part in self.parts]
+
+    def store(self, at: Operand, values: _Parts) -> None:
+        for part, value in zip(self.parts, values, strict=True):
+            self.o.writer.store(place(part, at), value)
+
+
 class _Scan(WorkGroup):
     def __init__(self, group: Group, context: Context) -> None:
         super().__init__(group, context)
@@ -63,43 +87,56 @@ class _Scan(WorkGroup):
         self.fn = fn
         self.dtype = _carried_in(self.node, context.target)
         self.type = register_type(self.dtype)
-        self.start = Literal(fn.identity(self.dtype), self.dtype)
+        zero = Literal(0, self.dtype)
+        self.start: _Parts = [Literal(fn.identity(self.dtype), self.dtype), zero][:1 + _products_in_pairs(self.node, context.target)]
         self.outer, self.n, self.inner = view(self.node, self.node.attrs["dim"])
         self.x = self.node.operands[0]
 
-    def both(self, a: Expression, b: Expression) -> Expression:
+    def both(self, a: _Parts, b: _Parts) -> _Parts:
+        if len(self.start) > 1:
+            return of_pairs(self.ev, self.node, "product", a, b)
         if self.dtype == self.node.dtype:
-            return self.ev.joined(self.node, a, b)
-        return self.ev.op(self.fn.combine, [a, b], self.dtype, self.dtype, {})
+            return [self.ev.joined(self.node, a[0], b[0])]
+        return [self.ev.op(self.fn.combine, [a[0], b[0]], self.dtype, self.dtype, {})]
 
     def element(self, at: Index) -> Expression:
         """An element of the operand, in the dtype of the scan."""
         value = self.value(self.x, at)
         return value if self.dtype == self.node.dtype else self.ev.cast(value, self.dtype)
 
+    def parts(self, element: Expression) -> _Parts:
+        """What one element makes."""
+        return [element, *(Literal(0, self.dtype) for _ in self.start[1:])]
+
     def put(self, at: Operand, value: Expression) -> None:
         """An element of the result."""
         value = value if self.dtype == self.node.dtype else self.ev.cast(value, self.node.dtype)
         self.writer.store(place(self.output(), at), value, self.node)
 
-    def take(self, to: Local, value: Expression) -> None:
-        self.writer.assign(to, self.both(to, value), self.node)
+    def memory(self, name: str, size: int) -> _Memory:
+        """An array of the work-group, of what elements make."""
+        lows = [self.writer.array(f"{name}_low", self.type, size, True) for _ in self.start[1:]]
+        return _Memory(self, [self.shared(name, self.type, size), *lows])
 
-    def read(self, memory: Buffer | Array, at: Operand) -> Load:
-        return Load(place(memory, at), self.dtype)
+    def temps(self, temps: list[Temp], access: str) -> _Memory:
+        return _Memory(self, [self.temp(temp, temp.name, access) for temp in temps])
 
-    def together(self, name: str, values: list[Expression]) -> Local:
+    def let(self, name: str, values: _Parts, changes: bool = False) -> list[Local]:
+        """Variables with these values; changes: they are assigned to."""
+        names = [name, *(self.writer.unique(f"{name}_low") for _ in values[1:])]
+        return [self.writer.let(each, value, self.node, changes) for each, value in zip(names, values, strict=True)]
+
+    def choice(self, condition: Expression, a: _Parts, b: _Parts) -> _Parts:
+        return [Select(condition, x, y) for x, y in zip(a, b, strict=True)]
+
+    def together(self, name: str, values: list[_Parts]) -> _Parts:
         """What they make, pairwise: of equal ones without rounding."""
         while len(values) > 1:
             odd = values[-1:] if len(values) % 2 else []
             values = [self.both(a, b) for a, b in zip(values[::2], values[1::2], strict=False)] + odd
-        return self.writer.let(name, values[0], self.node)
+        return self.let(name, values[0])
 
-    def begun(self, name: str, value: Expression) -> Local:
-        """What the elements so far make, which begins so."""
-        return self.writer.let(name, value, self.node, changes=True)
-
-    def carried(self, start: Expression, name: str = "carry", low: Expression | None = None) -> _Carried:
+    def carried(self, start: _Parts, name: str = "carry", low: Expression | None = None) -> _Carried:
         """What all elements before make, which begins so."""
         return _Carried(self, start, name, low)
 
@@ -111,28 +148,29 @@ class _Scan(WorkGroup):
 
 
 class _Carried:
-    """What many elements make, or all before: of sums a pair."""
+    """What many elements make, or all before. Of sums what rounding loses stays here: `parts` has none of it."""
 
-    def __init__(self, o: _Scan, start: Expression, name: str, low: Expression | None) -> None:
-        self.o, self.total = o, o.begun(name, start)
-        self.low = o.begun(f"{name}_low", low or o.start) if adds(o.node) else None
+    def __init__(self, o: _Scan, start: _Parts, name: str, low: Expression | None) -> None:
+        self.o, self.parts = o, o.let(name, start, True)
+        self.total = self.parts[0]
+        self.low = o.writer.let(f"{name}_low", low or Literal(0, o.dtype), o.node, True) if adds(o.node) else None
 
-    def take(self, value: Expression) -> None:
+    def take(self, value: _Parts) -> None:
         """More elements, or what some make."""
-        if self.low is not None:
-            add_to_pair(self.o.ev, self.o.node, self.total, self.low, value)
+        o = self.o
+        if self.low is not None or len(self.parts) > 1:
+            into_pair(o.ev, o.node, self.total, self.low or self.parts[1], *value)
         else:
-            self.o.take(self.total, value)
+            o.writer.assign(self.total, o.both(self.parts, value)[0], o.node)
 
 
-def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) -> Kernel:
+def _sums(group: Group, context: Context, size: int, length: int, sums: list[Temp]) -> Kernel:
     """What the elements of each chunk make."""
     o = _Scan(group, context)
     w, chunks = o.writer, -(-o.n // length)
     across = 1 if o.inner == 1 else min(32, size, 1 << (o.inner - 1).bit_length())
     lines = size // across
-    array = o.shared("scratch", o.type, size)
-    pointer = o.temp(sums, "chunk_sums", "out")
+    array, pointer = o.memory("scratch", size), o.temps(sums, "out")
     item = o.number("item", lines, 0 if o.inner == 1 else 1, "local")
     lane = o.number("lane", across, 0, "local").index if o.inner > 1 else ZERO
     column = o.number("column", o.inner, 0, "global").index if o.inner > 1 else ZERO
@@ -142,62 +180,61 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
     there = [(column, o.inner)] if o.inner % across else []
     total, i = o.carried(o.start, "total"), Var("i", o.n)
     with o.where(*there), w.loop(i, start + item.index, stop, lines):
-        total.take(o.element((row * o.n + i.index) * o.inner + column))
+        total.take(o.parts(o.element((row * o.n + i.index) * o.inner + column)))
     mine = item.index * across + lane
-    w.store(place(array, mine), total.total)
+    array.store(mine, total.parts)
     o.barrier()
     with w.halving(item, lines) as half_size:
-        w.store(place(array, mine), o.both(o.read(array, mine), o.read(array, mine + half_size * across)))
+        array.store(mine, o.both(array.read(mine), array.read(mine + half_size * across)))
     with w.branch(Infix("==", item, 0), (("range", item.index, 0, 1),)), o.where(*there):
-        w.store(place(pointer, (row * chunks + chunk.index) * o.inner + column), o.read(array, lane))
+        pointer.store((row * chunks + chunk.index) * o.inner + column, array.read(lane))
     if o.inner > 1:
         return o.done((-(-o.inner // across) * across, chunks * lines, o.outer), (across, lines, 1))
     return o.done((chunks * size, o.outer), (size, 1))
 
 
-def _before(group: Group, context: Context, chunks: int, sums: Temp, before: Temp) -> Kernel:
+def _before(group: Group, context: Context, chunks: int, sums: list[Temp], before: list[Temp]) -> Kernel:
     """What all chunks before each make: a column of them is one item's."""
     o = _Scan(group, context)
-    w, source, pointer = o.writer, o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
+    source, pointer = o.temps(sums, "const"), o.temps(before, "out")
     column = o.item("column", o.inner)
     row = o.item("row", o.outer)
     carry = o.carried(o.start)
     with o.loop("i", chunks) as i:
         at = (row * chunks + i) * o.inner + column
-        value = w.let("value", o.read(source, at))
-        w.store(place(pointer, at), carry.total)
+        value = o.let("value", source.read(at))
+        pointer.store(at, carry.parts)
         carry.take(value)
-    return replace(o.finish(), flops=sums.size, bytes=2 * sums.size * sums.dtype.itemsize)
+    return replace(o.finish(), flops=sums[0].size, bytes=2 * sum(temp.size * temp.dtype.itemsize for temp in sums))
 
 
-def _before_together(group: Group, context: Context, chunks: int, sums: Temp, before: Temp) -> Kernel:
+def _before_together(group: Group, context: Context, chunks: int, sums: list[Temp], before: list[Temp]) -> Kernel:
     """The same for rows: a chunk an item (Hillis & Steele 1986)."""
     o = _Scan(group, context)
     w, size = o.writer, max(1 << (chunks - 1).bit_length(), min(32, context.target.max_work_group))
-    array = o.shared("scratch", o.type, size)
-    source, pointer = o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
+    array, source, pointer = o.memory("scratch", size), o.temps(sums, "const"), o.temps(before, "out")
     item = o.number("item", size, 0, "local")
     row = o.number("row", o.outer, 1, "group").index if o.outer > 1 else ZERO
     at = row * chunks + item.index
-    w.store(place(array, item), Select(Infix("<", item, chunks), o.read(source, at), o.start), o.node)
+    array.store(item, o.choice(Infix("<", item, chunks), source.read(at), o.start))
     o.barrier()
     step = Mutable("step", chunks)
     with w.counting(step, 1, Infix("<", step, chunks), "*", 2):
-        both = o.both(o.read(array, item.index - step.index), o.read(array, item))
-        value = w.let("value", Select(Infix("<", item, step), o.read(array, item), both))
+        both = o.both(array.read(item.index - step.index), array.read(item))
+        value = o.let("value", o.choice(Infix("<", item, step), array.read(item), both))
         o.barrier()
-        w.store(place(array, item), value)
+        array.store(item, value)
         o.barrier()
     with o.where((item.index, chunks)):
-        w.store(place(pointer, at), Select(Infix(">", item, 0), o.read(array, item.index - 1), o.start))
-    return o.done((size, o.outer), (size, 1), sums.size)
+        pointer.store(at, o.choice(Infix(">", item, 0), array.read(item.index - 1), o.start))
+    return o.done((size, o.outer), (size, 1), sums[0].size)
 
 
-def _carry(o: _Scan, before: Temp | None, where: Index) -> _Carried:
-    return o.carried(o.start if before is None else o.read(o.temp(before, "chunks_before", "const"), where))
+def _carry(o: _Scan, before: list[Temp] | None, where: Index) -> _Carried:
+    return o.carried(o.start if before is None else o.temps(before, "const").read(where))
 
 
-def _across(group: Group, context: Context, size: int, length: int, before: Temp | None) -> Kernel:
+def _across(group: Group, context: Context, size: int, length: int, before: list[Temp] | None) -> Kernel:
     """The scan of rows, or chunks of them, in tiles."""
     o = _Scan(group, context)
     w, chunks = o.writer, -(-o.n // length)
@@ -211,7 +248,7 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
     count = lanes * each
     pitch = count + count // 32 + 1
     tile = o.shared("tile", o.type, lines * pitch)
-    mine, part = o.shared("scratch", o.type, lines * (lanes + few)), o.shared("total", o.type, lines * few)
+    mine, part = o.memory("scratch", lines * (lanes + few)), o.memory("total", lines * few)
     item = o.number("item", lanes, 0, "local").index
     line = o.number("line", lines, 1, "local").index if lines > 1 else ZERO
     row = o.number("row", o.outer, 1, "global" if lines > 1 else "group").index if o.outer > 1 else ZERO
@@ -223,48 +260,50 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
     def at(i: Index) -> Index:
         return line * pitch + i + i // 32                    # a gap after every 32, as items lie apart
 
+    def read(i: Index) -> Expression:
+        return Load(place(tile, at(i)), o.dtype)
+
     with w.loop(first, start, stop, count):
         with o.times("e", each) as e:
             i = first.index + e * lanes + item
-            value = w.let("value", o.start, changes=True)
+            value = w.let("value", o.start[0], changes=True)
             with o.where((i, stop), *there):
                 w.assign(value, o.element(row * o.n + bounded(i, 0, o.n)), o.node)
             w.store(place(tile, at(e * lanes + item)), value)
         o.barrier()
-        share = o.together("share", [o.read(tile, at(item * each + e)) for e in range(each)])
-        w.store(place(mine, line * (lanes + few) + item + item // some), share)
+        share = o.together("share", [o.parts(read(item * each + e)) for e in range(each)])
+        mine.store(line * (lanes + few) + item + item // some, share)
         o.barrier()
         with o.where((item, few)):
             here = line * (lanes + few) + item * (some + 1)
-            all_ = o.together("all", [o.read(mine, here + e) for e in range(some)])
-            w.store(place(part, line * few + item), all_)
+            part.store(line * few + item, o.together("all", [mine.read(here + e) for e in range(some)]))
         o.barrier()
-        carried = o.carried(carry.total, "carried", carry.low)
+        carried = o.carried(carry.parts, "carried", carry.low)
         with o.times("e", few, item // some) as e:
-            carried.take(o.read(part, line * few + e))
+            carried.take(part.read(line * few + e))
         with o.times("e", lanes, item, item // some * some) as e:
-            carried.take(o.read(mine, line * (lanes + few) + e + item // some))
+            carried.take(mine.read(line * (lanes + few) + e + item // some))
         with o.times("e", each) as e:
-            carried.take(o.read(tile, at(item * each + e)))
+            carried.take(o.parts(read(item * each + e)))
             w.store(place(tile, at(item * each + e)), carried.total)
-        carry.take(o.together("of_tile", [o.read(part, line * few + e) for e in range(few)]))
+        carry.take(o.together("of_tile", [part.read(line * few + e) for e in range(few)]))
         o.barrier()
         with o.times("e", each) as e:
             i = first.index + e * lanes + item
             with o.where((i, stop), *there):
                 to = row * o.n + bounded(i, 0, o.n)
-                o.put(to if chunks == 1 else w.at(to), o.read(tile, at(e * lanes + item)))
+                o.put(to if chunks == 1 else w.at(to), read(e * lanes + item))
     return o.done((chunks * lanes, -(-o.outer // lines) * lines), (lanes, lines))
 
 
-def _down(group: Group, context: Context, size: int, length: int, before: Temp | None) -> Kernel:
+def _down(group: Group, context: Context, size: int, length: int, before: list[Temp] | None) -> Kernel:
     """The scan of columns, or chunks of them: an item adds up its part of one, then scans it from what those before it make."""
     o = _Scan(group, context)
     w, chunks = o.writer, -(-o.n // length)
     across = min(32, size, 1 << (o.inner - 1).bit_length())
     lines = max(1, min(size // across, 1 << (length - 1).bit_length()))
     part = -(-length // lines)
-    array = o.shared("scratch", o.type, across * lines)
+    array = o.memory("scratch", across * lines)
     lane, line = o.number("lane", across, 0, "local"), o.number("line", lines, 1, "local")
     column = o.number("column", o.inner, 0, "global").index
     row = o.number("row", o.outer, 2, "global").index if o.outer > 1 else ZERO
@@ -275,16 +314,16 @@ def _down(group: Group, context: Context, size: int, length: int, before: Temp |
     end = w.bounding("end", o.n, Bound(w.least(begin.index + part, stop), ZERO, at + part, o.n))
     share, i = o.carried(o.start, "share"), Var("i", o.n)
     with o.where(*there), w.loop(i, begin, end):
-        share.take(o.element((row * o.n + i.index) * o.inner + column))
-    w.store(place(array, line.index * across + lane.index), share.total)
+        share.take(o.parts(o.element((row * o.n + i.index) * o.inner + column)))
+    array.store(line.index * across + lane.index, share.parts)
     o.barrier()
     with o.where(*there):
         carry = _carry(o, before, (row * chunks + (chunk.index if chunk is not None else 0)) * o.inner + column)
         with o.times("e", lines, line) as e:
-            carry.take(o.read(array, e * across + lane.index))
+            carry.take(array.read(e * across + lane.index))
         i = Var("i", o.n)
         with w.loop(i, begin, end):
             to = (row * o.n + i.index) * o.inner + column
-            carry.take(o.element(to))
+            carry.take(o.parts(o.element(to)))
             o.put(to if chunks == 1 or lines * part == length else w.at(to), carry.total)
     return o.done((-(-o.inner // across) * across, chunks * lines, o.outer), (across, lines, 1))

@@ -11,7 +11,7 @@ import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked, random_target, random_tuning
 from tests.helpers.marks import one_of
 from tests.helpers.values import plain
-from tests.random_programs.half_programs import half_program
+from tests.random_programs.half_programs import AFTER, INEXACT, arrays, compiled, half_program
 from tests.runtime.test_matrix import on  # noqa: F401  (a fixture: the default device by its own schedule, and by that of GPUs)
 from tracegrad.nn import functional as F
 from tracegrad.support.dtypes import finfo
@@ -243,12 +243,12 @@ def test_gradients_of_operations_are_rounded_once(device, run, dtype):
 # --------------------------------------------------------------------------------------------------------------- random programs
 
 
-def check(seed, dtype, targets, tuning=None, lines=9):
-    text, program, arrays = half_program(Random(seed), dtype, lines=lines)
+def check(seed, dtype, targets, tuning=None, lines=9, control=False):
+    text, program, given = half_program(Random(seed), dtype, lines=lines, control=control)
     before = tg.set_device("numpy")
     try:
         with np.errstate(all="ignore"), Checked(targets, tuning=tuning, slack=0.0) as checked:
-            tg.trace(program)(*map(tg.tensor, arrays))
+            tg.trace(program)(*map(tg.tensor, given))
         assert checked.count
     except AssertionError as error:
         error.add_note(f"seed {seed}\n{text}")
@@ -260,7 +260,7 @@ def check(seed, dtype, targets, tuning=None, lines=9):
 @BOTH
 @pytest.mark.parametrize("seed", range(4))
 def test_kernels_of_random_programs_give_the_bits_of_numpy(seed, default_device, dtype):
-    check(seed, np.dtype(dtype), TARGETS)
+    check(seed, np.dtype(dtype), TARGETS, control=seed > 1)
 
 
 @pytest.mark.long
@@ -268,17 +268,17 @@ def test_kernels_of_random_programs_give_the_bits_of_numpy(seed, default_device,
 def test_kernels_of_many_random_programs_give_the_bits_of_numpy(default_device, dtype):
     for seed in range(1000, 1200):
         rng = Random(seed)
-        check(seed, np.dtype(dtype), {"any": random_target(rng)}, random_tuning(rng), rng.choice([4, 9, 20]))
+        check(seed, np.dtype(dtype), {"any": random_target(rng)}, random_tuning(rng), rng.choice([4, 9, 20]), control=True)
 
 
 def both(seed, device, dtype):
     """A program by the device's kernels, and by numpy untraced."""
-    text, program, arrays = half_program(Random(seed), dtype, quotients=False)
+    text, program, given = half_program(Random(seed), dtype, quotients=False)
     results = []
     for where, run in ((device, tg.trace), ("numpy", lambda fn: fn)):
         tg.set_device(where)
         with np.errstate(all="ignore"):
-            results.append([np.asarray(t.numpy()) for t in run(program)(*map(tg.tensor, arrays))])
+            results.append([np.asarray(t.numpy()) for t in run(program)(*map(tg.tensor, given))])
     for found, wanted in zip(*results, strict=True):
         np.testing.assert_array_equal(plain(found), plain(wanted), err_msg=text)
 
@@ -295,6 +295,40 @@ def test_random_programs_on_the_device(seed, default_device, dtype):
 @pytest.mark.parametrize("seed", range(40, 52))
 def test_random_programs_on_every_schedule(seed, on, default_device, dtype):  # noqa: F811
     both(seed, on, np.dtype(dtype))
+
+
+def returned_is_compared(device, dtype, some, rng):
+    """What looks at a result sees the bits that are returned of it: computed again from these by numpy, untraced, it is the same."""
+    before = tg.device()
+    looks = {expression: rng.sample(AFTER, 3) for expression in some}
+    lines = [f"        (lambda z: [{', '.join(['z', *after])}])({expression})," for expression, after in looks.items()]
+    text = "\n".join(["def program(x, y, c):", "    return [", *lines, "    ]"]) + "\n"
+    given = arrays(rng, dtype)
+    try:
+        tg.set_device(device)
+        with np.errstate(all="ignore"):
+            found = [[np.asarray(t.numpy()) for t in each] for each in tg.trace(compiled(text, dtype))(*map(tg.tensor, given))]
+            tg.set_device("numpy")
+            for (expression, after), (z, *rest) in zip(looks.items(), found, strict=True):
+                again = compiled(f"def program(z):\n    return [{', '.join(after)}]\n")(tg.tensor(z))
+                for look, seen, wanted in zip(after, rest, again, strict=True):
+                    np.testing.assert_array_equal(plain(seen), plain(np.asarray(wanted.numpy())), err_msg=f"{look} of {expression}")
+    finally:
+        tg.set_device(before)
+
+
+@BOTH
+def test_what_looks_at_a_result_sees_what_is_returned(default_device, dtype):
+    rng = Random(0)
+    returned_is_compared(default_device, np.dtype(dtype), rng.sample(INEXACT, 6), rng)
+
+
+@pytest.mark.long
+@pytest.mark.matrix
+@BOTH
+@pytest.mark.parametrize("first", range(0, len(INEXACT), 6))
+def test_what_looks_at_any_result_sees_what_is_returned(first, on, default_device, dtype):  # noqa: F811
+    returned_is_compared(on, np.dtype(dtype), INEXACT[first:first + 6], Random(first + 1))
 
 
 @pytest.fixture

@@ -296,6 +296,21 @@ def test_the_gradient_of_a_hermitian_pinv_is_of_the_whole_matrix():
     near(L.pinv(tg.tensor(np.tril(a)), hermitian=True), np.linalg.pinv(a), np.float64, 10000)
 
 
+def test_vander_of_a_scalar(device):
+    """One row, as in torch: values, dtypes, derivatives, in a trace as outside."""
+    for run in (lambda f: f, tg.trace):
+        found = run(lambda x: L.vander(x, N=3))(tg.tensor(2.0))
+        assert (found.shape, found.dtype, found.numpy().tolist()) == ((1, 3), tg.float32, [[1, 2, 4]])
+        assert run(lambda x: L.vander(x, N=2))(tg.tensor(3)).numpy().tolist() == [[1, 3]]
+        assert run(lambda x: L.vander(x, N=2))(tg.tensor(3)).dtype == tg.int64
+        assert run(tg.grad(lambda x: (L.vander(x, N=4) * tg.tensor([1.0, 2.0, 3.0, 4.0])).sum()))(tg.tensor(2.0)).item() == 2 + 12 + 48
+        assert run(tg.vmap(lambda x: L.vander(x, N=2)))(tg.tensor([2.0, 5.0])).numpy().tolist() == [[[1, 2]], [[1, 5]]]
+    with pytest.raises(ArgumentError, match=r"vander: .*N must be given"):
+        L.vander(tg.tensor(2.0))
+    with pytest.raises(ShapeError, match=r"vander: takes a vector, got \(\)"):
+        tg.vander(tg.tensor(2.0))
+
+
 def test_norms_and_condition_numbers():
     for shape in ((7, 13), (3, 5, 5)):
         a = draw(*shape)
@@ -328,9 +343,6 @@ def test_products():
     near(L.vecdot(tg.tensor(x), tg.tensor(y), dim=1), (x * y).sum(1), np.float64)
     near(L.vander(tg.tensor(x), N=4), x[..., None] ** np.arange(4), np.float64)
     assert L.vander(tg.tensor([2, 3])).numpy().tolist() == [[1, 2], [1, 3]]
-    assert L.vander(tg.tensor(2.0), N=3).numpy().tolist() == [[1, 2, 4]]
-    with pytest.raises(ArgumentError, match=r"vander: .*N must be given"):
-        L.vander(tg.tensor(2.0))
     a = draw(4, 6, 8, 3)
     near(L.tensorinv(tg.tensor(a)), np.linalg.tensorinv(a), np.float64, 10000)
     a, b = draw(6, 4, 2, 3, 4), draw(6, 4)

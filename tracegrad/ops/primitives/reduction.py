@@ -25,7 +25,7 @@ def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
     return expand(reshape(y, tuple(1 if i in dim else n for i, n in enumerate(x.shape))), x.shape)
 
 
-SHORT = 64                                                 # so many numbers numpy may add up in any order
+SHORT = 16                                                 # so many numbers numpy may add up one after the other
 _WIDE = frozenset({dtypes.float32, dtypes.float64})        # what numpy adds up in itself
 
 

@@ -16,13 +16,12 @@ from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import gather
 from tracegrad.ops.arrays.pointwise import ceil as ceil_
-from tracegrad.ops.arrays.pointwise import detach, eq, floor, gt, maximum, ne, round_
+from tracegrad.ops.arrays.pointwise import clamp, detach, eq, exp, floor, gt, log, maximum, ne, round_
 from tracegrad.ops.arrays.reductions import ValuesIndices, argmax, sum_
 from tracegrad.ops.arrays.shaping import full_like_shape, transpose
 from tracegrad.ops.arrays.sorting import argsort, shared, sort
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
-from tracegrad.ops.special.functions import logaddexp
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
@@ -75,11 +74,17 @@ def logcumsumexp(input: Array, dim: int) -> Array:
     if dtype_kind(input.dtype) != "f":
         raise DTypeError(f"logcumsumexp: takes a float tensor, got {input.dtype}; use x.float()")
     d = one_dim("logcumsumexp", dim, input.ndim)
-    x, step = input, 1
-    while input.ndim and step < x.shape[d]:
-        x = logaddexp(x, _shifted(x, d, step, -_INF))
+    if not input.ndim or not input.shape[d]:
+        return input
+    # The sums are kept beside the largest element so far, which nothing rounds. Their logarithms would lose digits at every step.
+    limit = float(dtypes.finfo(input.dtype).max)
+    top = bind(REGISTRY["running_max"], (detach(input),), {"dim": d})
+    largest = clamp(top, -limit, limit)
+    total, step = exp(clamp(input, -limit, limit) - largest), 1
+    while step < input.shape[d]:
+        total = total + _shifted(total, d, step, 0) * exp(_shifted(largest, d, step, -limit) - largest)
         step *= 2
-    return x
+    return where(eq(top, largest), largest + log(total), top)
 
 
 # ------------------------------------------------------------------------------------------------------------ sorted values
