@@ -84,6 +84,10 @@ class Tuning(NamedTuple):
     sort_local: int = 4096             # a row sorted in local memory, at most (on a GPU; longer ones by digits),
     sort_part: int = 4096              # and does of a merge, on a CPU,
     sort_part_gpu: int = 16            # on a GPU
+    digit_bits: int = 8                # that a GPU sorts by in one launch, at most,
+    sort_each: int = 8                 # elements of an item in local memory then,
+    sort_chunks: int = 256             # work-groups of one row, at most: each goes over what all have counted,
+    sort_counted: int = 1 << 20        # and elements up to which a digit is counted while they are sorted by the one before
 
     # factorisations of small matrices (graph/small_matrices.py)
     matrix_size: int = 16              # rows and columns up to which kernels do them: on one core 0.1 to 0.5 of LAPACK's time for 1000

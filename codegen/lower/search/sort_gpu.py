@@ -39,7 +39,7 @@ def sorts(group: Group, context: Context) -> list[Kernel] | None:
     if not most or n >= 1 << 31:
         return None
     found = by_digits(group, context, node.aval.size // n, n, in_order(x, node.attrs["descending"]), True)
-    return None if found is None else found[0]
+    return None if found is None else found.kernels
 
 
 def selections(group: Group, context: Context) -> list[Kernel] | None:
