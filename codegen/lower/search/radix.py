@@ -10,6 +10,7 @@ nothing depends on the order of work-groups. What is sorted by are unsigned numb
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from tracegrad.codegen.kernel.expressions import (
     place,
     whole,
 )
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access, Array, Block
 from tracegrad.codegen.kernel.types import register_dtype
@@ -42,6 +43,7 @@ from tracegrad.support.dtypes import dtype_kind, int32, uint32
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
+_ASKED = 8                              # chunks' counts that an item asks for together
 _RANKED = 4                             # bits that a tile is sorted by in one step: counts of 8 pairs of digits an item
 
 class Keys(Plain):
@@ -232,15 +234,21 @@ class _Pass(Plain):
         with w.loop(tile, first, stop, tile_size):
             count = w.known("count", tile_size + 1, w.least(Infix("-", stop, tile), tile_size))
             e = Var("e", tile_size)
-            with w.loop(e, item, tile_size, size), o.where((tile.index + e.index, stop)):
-                i = bounded(tile.index + e.index, 0, self.n)
-                number: Expression = Cast(w.at(i), int32) if w.index != "int" else w.at(i)
-                if self.source is not None:
-                    number = element(o.temp(self.source[1], "order_in", "const"), row * self.n + i)
-                w.store(place(keys, _spread(e.index)), self.key(o, row, i), node)
+            with w.loop(e, item, tile_size, size):
+                # Beyond the end: digits that none is above, so that these stay behind all others.
+                mine = w.let("mine", Literal((1 << 8 * self.keys.dtype.itemsize) - 1, self.keys.dtype), changes=True)
+                number = w.let("number", whole(0), changes=True)
+                with o.where((tile.index + e.index, stop)):
+                    i = bounded(tile.index + e.index, 0, self.n)
+                    w.assign(mine, self.key(o, row, i), node)
+                    at: Expression = Cast(w.at(i), int32) if w.index != "int" else w.at(i)
+                    if self.source is not None:
+                        at = element(o.temp(self.source[1], "order_in", "const"), row * self.n + i)
+                    w.assign(number, at, node)
+                w.store(place(keys, _spread(e.index)), mine, node)
                 w.store(place(order, _spread(e.index)), number, node)
             o.barrier()
-            self.sort_tile(o, item, count, keys, order, ranks, sums)
+            self.sort_tile(o, item, keys, order, ranks, sums)
             e = Var("e", tile_size)
             with w.loop(e, item, count, size):
                 with w.branch(self.changes(o, e.index, False, count, digit_of, keys)):
@@ -274,28 +282,39 @@ class _Pass(Plain):
         w = o.writer
         counts = o.temp(self.counts[self.number], "digit_counts", "const")
         share, earlier = w.let("share", Literal(0, uint32), changes=True), w.let("earlier", whole(0), changes=True)
-        with o.where((item.index, self.digits)):
-            e = Var("e", self.chunks)
-            with w.loop(e, 0, self.chunks, unrolled=16):
-                value = w.let("value", element(counts, (row * self.chunks + e.index) * self.digits + item.index))
+
+        def add(first: Index, many: int) -> None:
+            """The counts of some chunks, which are all asked for before the first of them is there."""
+            numbers = [first + k for k in range(many)]
+            values = [w.declare("value", element(counts, (row * self.chunks + at) * self.digits + item.index)) for at in numbers]
+            for at, value in zip(numbers, values, strict=True):
                 w.update(share, "+", Cast(value, uint32))
                 if chunk is not None:
-                    w.update(earlier, "+", Select(Infix("<", e, chunk), value, 0))
+                    w.update(earlier, "+", Select(Infix("<", at, chunk), value, 0))
+
+        with o.where((item.index, self.digits)):
+            blocks = self.chunks // _ASKED * _ASKED
+            e = Var("e", max(1, blocks))
+            with w.loop(e, 0, blocks, _ASKED) if blocks else nullcontext():
+                add(e.index, _ASKED if blocks else 0)
+            add(constant(blocks), self.chunks - blocks)
         with w.block(Block("{")):
             before, _ = _before(o, item, self.size, share, sums)
             with o.where((item.index, self.digits)):
                 w.store(place(base, item), Infix("+", Cast(before, int32), earlier))
 
-    def sort_tile(self, o: WorkGroup, item: Var, count: Var, keys: Array, order: Array, ranks: Array, sums: tuple[Array, Array]) -> None:
-        """Sort `count` elements in local memory by the digit, a few bits at a time: their counts are of (bits, item)."""
-        w, node, each, halves = o.writer, o.node, self.each, self.halves
-        key, held = (w.array(name, t, each, reserved=True) for name, t in (("key", self.keys.type), ("number", "int")))
+    def sort_tile(self, o: WorkGroup, item: Var, keys: Array, order: Array, ranks: Array, sums: tuple[Array, Array]) -> None:
+        """Sort the tile in local memory by the digit, a few bits at a time: their counts are of (bits, item)."""
+        w, node, each, halves, mask = o.writer, o.node, self.each, self.halves, (self.digits - 1) << self.bits * self.number
+        own = [[w.declare(name, Literal(0, dtype)) for _ in range(each)] for name, dtype in (("key", self.keys.dtype), ("number", int32))]
         bit = Var("bit", self.bits)
         with w.loop(bit, 0, self.bits, self.step):
 
-            def rank(e: Index) -> tuple[Access, Expression]:
-                """Where the element's bits are counted, and how far the count is to the left there."""
-                shifted = Infix(">>", element(key, e), Infix("+", bit, self.bits * self.number) if self.number else bit)
+            def rank(key: Expression) -> tuple[Access, Expression]:
+                """Where the key's bits are counted, and how far the count is to the left there."""
+                if self.bits % self.step:                    # bits of the next digit stand behind
+                    key = Infix("&", key, Literal(mask, self.keys.dtype))
+                shifted = Infix(">>", key, Infix("+", bit, self.bits * self.number) if self.number else bit)
                 some = w.let("some", Infix("&", shifted, Literal((1 << self.step) - 1, self.keys.dtype)), node)
                 digit = w.known("digit", halves, Cast(Infix("&", some, Literal(halves - 1, self.keys.dtype)), int32))
                 at = digit.index * self.size + item.index
@@ -305,12 +324,11 @@ class _Pass(Plain):
             with o.times("e", halves) as e_:
                 at = e_ * self.size + item.index
                 w.store(place(ranks, at + at // halves), Literal(0, uint32))
-            with o.times("e", each, unrolled=True) as e_:      # key and number stay in registers
-                at = item.index * each + e_
-                with o.where((at, count)):
-                    w.store(place(key, e_), element(keys, _spread(at)))
-                    w.store(place(held, e_), element(order, _spread(at)))
-                    where, high = rank(e_)
+            for e, (key, number) in enumerate(zip(*own, strict=True)):        # written out: key and number stay in registers
+                with w.block(Block("{")):
+                    w.assign(key, element(keys, _spread(item.index * each + e)))
+                    w.assign(number, element(order, _spread(item.index * each + e)))
+                    where, high = rank(key)
                     w.update(where, "+", Infix("<<", Literal(1, uint32), high))
             o.barrier()
             share = w.let("share", Literal(0, uint32), changes=True)
@@ -323,20 +341,21 @@ class _Pass(Plain):
                 w.store(place(ranks, item.index * (halves + 1) + e_), before)
                 w.update(before, "+", here)
             o.barrier()
-            with o.times("e", each, unrolled=True) as e_, o.where((item.index * each + e_, count)):
-                where, high = rank(e_)
-                pair = w.let("pair", Load(where, uint32))
-                to = w.known("to", self.size * each, Cast(Infix("&", Infix(">>", pair, high), Literal(0xffff, uint32)), int32))
-                w.store(where, Infix("+", pair, Infix("<<", Literal(1, uint32), high)))
-                w.store(place(keys, _spread(to.index)), element(key, e_))
-                w.store(place(order, _spread(to.index)), element(held, e_))
+            for key, number in zip(*own, strict=True):
+                with w.block(Block("{")):
+                    where, high = rank(key)
+                    pair = w.let("pair", Load(where, uint32))
+                    to = w.known("to", self.size * each, Cast(Infix("&", Infix(">>", pair, high), Literal(0xffff, uint32)), int32))
+                    w.store(where, Infix("+", pair, Infix("<<", Literal(1, uint32), high)))
+                    w.store(place(keys, _spread(to.index)), key)
+                    w.store(place(order, _spread(to.index)), number)
             o.barrier()
 
     def changes(self, o: WorkGroup, at: Index, behind: bool, count: Var, of: Callable[[str, Expression], Var | Expression],
                 keys: Array) -> Expression:
         """Whether element `at` of the sorted tile is the first (behind: the last) of those of which `of` tells the same of the key."""
         w = o.writer
-        beside = Call("min", w.at(at + 1), self.size * self.each - 1) if behind else Call("max", w.at(at - 1), 0)
+        beside = w.least(at + 1, Infix("-", count, 1)) if behind else Call("max", w.at(at - 1), w.at(0))
         other = w.known("behind" if behind else "before", self.size * self.each, beside)
         alone = Infix("==", at + 1, count) if behind else Infix("==", at, 0)
         mine, theirs = of("digit", element(keys, _spread(at))), of("other", element(keys, _spread(other.index)))

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Call, Cast, Expression, Infix, Literal, Load, Local, Select, element, place, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Array, Buffer
+from tracegrad.codegen.kernel.statements import Array
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.search.radix import Keys, by_digits
+from tracegrad.codegen.lower.search.radix import Keys, Sorted, by_digits
 from tracegrad.codegen.lower.serial import scratch
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import dtype_kind, int64
+from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
 
 
@@ -35,24 +35,24 @@ def scatters(group: Group, context: Context) -> list[Kernel] | None:
     base, index, _ = node.operands
     rows, count = base.shape[0], index.aval.size
     if count <= tuning().scatter_few:
-        return [_rows(group, context, None, None, None, 1)]
+        return [_rows(group, context, None, None, 1)]
     if count >= 1 << 31 or rows >= 1 << 31:
         return None
 
     def row(o: WorkGroup, at: Index) -> Expression:
         return o.writer.let("key", Cast(o.ev.clamped(o.value(index, at), rows - 1), np.dtype(np.uint32)), node)
 
-    found = by_digits(group, context, 1, count, Keys(False, max(1, (rows - 1).bit_length()), row), False)
+    found = by_digits(group, context, 1, count, Keys(False, max(1, (rows - 1).bit_length()), row), different=rows)
     if found is None:
         return None
-    kernels, keys, order = found
+    kernels = found.kernels
     # The parts of a row's n indices, and what is left of them at both ends, are least where a part has about the root of n.
     part = max(tuning().scatter_part, 1 << (count.bit_length() // 2))
     sums = None
     if _joins(node) and count >= 8 * part:
         sums = Temp("part_sums", node, count // part * (base.aval.size // rows), scratch(node.dtype))
-        kernels.append(_sums(group, context, keys, order, sums, part))
-    return [*kernels, _rows(group, context, keys, order, sums, part)]
+        kernels.append(_sums(group, context, found.order, sums, part))
+    return [*kernels, _rows(group, context, found, sums, part)]
 
 
 def _joined(o: WorkGroup, a: Expression, b: Expression) -> Expression:
@@ -74,7 +74,7 @@ def _joins(node: Node) -> bool:
     return node.fn.joins  # type: ignore[attr-defined, no-any-return]
 
 
-def _sums(group: Group, context: Context, keys: Temp, order: Temp, sums: Temp, part: int) -> Kernel:
+def _sums(group: Group, context: Context, order: Temp, sums: Temp, part: int) -> Kernel:
     """What the parts of the sorted indices that are all one row's add up: a part and some columns a work-group, with a tree at the end."""
     o = WorkGroup(group, context)
     w, node = o.writer, o.node
@@ -88,10 +88,10 @@ def _sums(group: Group, context: Context, keys: Temp, order: Temp, sums: Temp, p
     line = o.number("line", lines, 1, "local")
     column = o.number("column", rest, 0, "global").index if rest > 1 else ZERO
     number = o.number("part", count // part, 1, "group")
-    sorted_, places, out = (o.temp(t, name, how) for t, name, how in
-                            ((keys, "sorted_keys", "const"), (order, "sorted_order", "const"), (sums, "part_sums", "out")))
+    places, out = o.temp(order, "sorted_order", "const"), o.temp(sums, "part_sums", "out")
     first = number.index * part
-    same: Expression = Infix("==", element(sorted_, first), element(sorted_, first + part - 1))
+    ends = [w.known(name, count, element(places, at)) for name, at in (("begin", first), ("end", first + part - 1))]
+    same: Expression = Infix("==", *[o.ev.clamped(o.value(index, at.index), base.shape[0] - 1) for at in ends])
     known = (("range", column, 0, rest),) if rest % across else ()
     all_ = w.let("all", Infix("&&", Infix("<", column, rest), same) if known else same)
     total = w.let("total", _nothing(o), node, changes=True)
@@ -139,30 +139,18 @@ class _Element:
         self.add(self.o.value(source, number * rest + self.column))
 
 
-def _search(o: WorkGroup, name: str, sign: str, keys: Buffer, to: Var, count: int) -> Mutable:
-    """How many of the sorted keys are less than `to`, or (sign "<=") not more."""
-    w = o.writer
-    low, end = w.variable(name, count + 1, 0), w.variable(f"{name}_end", count + 1, count)
-    with w.repeat(Infix("<", low, end)):
-        middle = w.known("middle", count, Infix("+", low, Infix("/", Infix("-", end, low), 2)))
-        with w.branch(Infix(sign, Cast(element(keys, middle), int64), to)):
-            w.assign(low, middle.index + 1)
-        with w.otherwise():
-            w.assign(end, middle)
-    return low
-
-
-def _sorted_ones(x: _Element, keys: Temp, order: Temp, sums: Temp | None, part: int, line: Var | None, lines: int) -> None:
+def _sorted_ones(x: _Element, found: Sorted, sums: Temp | None, part: int, line: Var | None, lines: int) -> None:
     """All of the row's: they lie side by side among the sorted indices. What is set is the last of them."""
     o, w, count = x.o, x.o.writer, x.o.node.operands[1].aval.size
-    sorted_, places = o.temp(keys, "sorted_keys", "const"), o.temp(order, "sorted_order", "const")
+    assert found.begins is not None
+    assert found.ends is not None
+    places = o.temp(found.order, "sorted_order", "const")
+    high = w.known("high", count + 1, element(o.temp(found.ends, "key_ends", "const"), x.to))
     if not _joins(o.node):
-        high = _search(o, "high", "<=", sorted_, x.to, count)
-        last = Infix("==", Cast(element(sorted_, high.index - 1), int64), x.to)
-        with w.branch(Infix("&&", Infix(">", high, 0), last)):
+        with w.branch(Infix(">", high, 0)):
             x.take(w.known("number", count, element(places, high.index - 1)).index)
         return
-    low, high = (_search(o, name, sign, sorted_, x.to, count) for name, sign in (("low", "<"), ("high", "<=")))
+    low = w.known("low", count + 1, Call("min", element(o.temp(found.begins, "key_begins", "const"), x.to), high))
     mine, e = line.index if line is not None else ZERO, Var("e", count)
     if sums is None:
         with w.loop(e, low.index + mine, high, lines):
@@ -183,7 +171,7 @@ def _sorted_ones(x: _Element, keys: Temp, order: Temp, sums: Temp | None, part: 
         x.take(w.known("number", count, element(places, Select(behind, e.index + skipped.index, e))).index)
 
 
-def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None, sums: Temp | None, part: int) -> Kernel:
+def _rows(group: Group, context: Context, found: Sorted | None, sums: Temp | None, part: int) -> Kernel:
     """An element of the result an item, neighbours side by side in a row; of few elements several items, which add up in local memory.
 
     sums: of parts of the sorted indices.
@@ -194,7 +182,7 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None,
     rows, count, size = base.shape[0], index.aval.size, base.aval.size
     rest = size // rows
     most, lines = room(context, 8), 1
-    if _joins(node) and keys is not None:
+    if _joins(node) and found is not None:
         while lines < 32 and 8 * lines < most and 2 * lines * size <= context.target.items and lines * rows < count:
             lines *= 2
     across = most // lines if lines > 1 else min(tuning().owners, context.target.max_work_group)
@@ -213,21 +201,20 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None,
     if lane is None or line is None or array is None:
         with o.where(*there):
             to = w.known("to", rows, i // rest)
-            found = w.let("found", whole(0), changes=True) if in_place else None       # an element that no index names stays as it is
-            x = _Element(o, i % rest, to, w.let("total", start(), node, changes=True), found)
-            if keys is not None and order is not None:
-                _sorted_ones(x, keys, order, sums, part, None, 1)
+            any_ = w.let("found", whole(0), changes=True) if in_place else None       # an element that no index names stays as it is
+            x = _Element(o, i % rest, to, w.let("total", start(), node, changes=True), any_)
+            if found is not None:
+                _sorted_ones(x, found, sums, part, None, 1)
             else:
                 with o.times("e", count) as e, o.only(Infix("==", ev.clamped(o.value(index, e), rows - 1), to), e):
                     x.take(e)
-            with o.only(found, ZERO) if found is not None else nullcontext():
+            with o.only(any_, ZERO) if any_ is not None else nullcontext():
                 w.store(place(out, i), x.total, node)
         return o.done((items,), (across,))
-    assert keys is not None
-    assert order is not None
+    assert found is not None
     total = w.let("total", _nothing(o), node, changes=True)
     with o.where(*there):
-        _sorted_ones(_Element(o, i % rest, w.known("to", rows, i // rest), total, None), keys, order, sums, part, line, lines)
+        _sorted_ones(_Element(o, i % rest, w.known("to", rows, i // rest), total, None), found, sums, part, line, lines)
     _add_up(o, array, total, line, line.index * across + lane.index, lines, across)
     with o.only(Infix("==", line, 0), i, known=(("range", line.index, 0, 1),)), o.where(*there):
         w.store(place(out, i), _joined(o, start(), Load(place(array, lane), node.dtype)), node)
