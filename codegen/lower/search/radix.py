@@ -2,8 +2,8 @@
 
 A row is cut in chunks, each of which is a work-group's. The first launch counts each chunk's digits. Then a launch a digit: a work-group
 finds where its chunk's elements of each digit go, from the counts of all chunks; goes over its chunk in tiles; sorts a tile by the digit in
-local memory, a few bits at a time; and writes it, so that neighbours write side by side. It also counts the next digit in the chunk that an
-element comes to, with atomics. (Of very many elements a launch of its own counts, in local memory.) Integers are all that atomics change, so
+local memory, a few bits at a time; and writes it, so that neighbours write side by side. It also counts the next digit in the chunk that
+an element comes to, with atomics. (Of very many elements a launch of its own counts, in local memory.) Atomics change integers only, so
 nothing depends on the order of work-groups. What is sorted by are unsigned numbers (`Keys`).
 """
 
@@ -193,7 +193,8 @@ class _Pass(Plain):
         with o.where((item.index, digits)):
             w.store(place(counts, item), whole(0))
         starts = [(t, name, 0) for t, name in zip(zeros, [f"counts_{k}" for k in range(len(zeros))], strict=True)]
-        starts += [(t, name, first) for t, name, first in zip(bounds, ("key_begins", "key_ends"), (self.n, 0), strict=True)] if bounds else []
+        if bounds is not None:
+            starts += [(bounds[0], "key_begins", self.n), (bounds[1], "key_ends", 0)]
         groups = self.rows * self.chunks
         mine = (row * self.chunks + (chunk.index if chunk is not None else 0)) * size + item.index
         for temp, name, first in starts:
@@ -214,7 +215,7 @@ class _Pass(Plain):
         return (row * self.chunks + (chunk.index if chunk is not None else 0)) * self.digits + digit
 
     def move(self, into: tuple[Temp, Temp], result: bool, last: bool, counting: bool) -> Kernel:
-        """Each element goes to its place. result: only where it came from is written, as the result; counting: the next digit is counted."""
+        """Each element goes to its place. result: where it came from is written, as the result; counting: the next digit is counted."""
         o = WorkGroup(self.group, self.context)
         w, node, size, each, type_ = o.writer, o.node, self.size, self.each, self.keys.type
         tile_size = size * each
@@ -250,9 +251,8 @@ class _Pass(Plain):
             o.barrier()
             self.sort_tile(o, item, keys, order, ranks, sums)
             e = Var("e", tile_size)
-            with w.loop(e, item, count, size):
-                with w.branch(self.changes(o, e.index, False, count, digit_of, keys)):
-                    w.store(place(begins, self.digit(o, "digit", element(keys, _spread(e.index)))), w.at(e))
+            with w.loop(e, item, count, size), w.branch(self.changes(o, e.index, False, count, digit_of, keys)):
+                w.store(place(begins, self.digit(o, "digit", element(keys, _spread(e.index)))), w.at(e))
             o.barrier()
             e = Var("e", tile_size)
             with w.loop(e, item, count, size):
@@ -260,10 +260,9 @@ class _Pass(Plain):
             if self.length > tile_size:
                 o.barrier()
                 e = Var("e", tile_size)
-                with w.loop(e, item, count, size):
-                    with w.branch(self.changes(o, e.index, True, count, digit_of, keys)):
-                        digit = self.digit(o, "digit", element(keys, _spread(e.index)))
-                        w.update(place(base, digit), "+", Infix("-", e.index + 1, element(begins, digit)))
+                with w.loop(e, item, count, size), w.branch(self.changes(o, e.index, True, count, digit_of, keys)):
+                    digit = self.digit(o, "digit", element(keys, _spread(e.index)))
+                    w.update(place(base, digit), "+", Infix("-", e.index + 1, element(begins, digit)))
                 o.barrier()
         return o.done((self.chunks * size, self.rows), (size, 1), self.rows * self.n)
 

@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.expressions import Call, Cast, Expression, Infix, 
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Array
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.search.radix import Keys, Sorted, by_digits
 from tracegrad.codegen.lower.serial import scratch
@@ -38,6 +38,8 @@ def scatters(group: Group, context: Context) -> list[Kernel] | None:
         return [_rows(group, context, None, None, 1)]
     if count >= 1 << 31 or rows >= 1 << 31:
         return None
+    if (kernels := _few_rows(group, context)) is not None:
+        return kernels
 
     def row(o: WorkGroup, at: Index) -> Expression:
         return o.writer.let("key", Cast(o.ev.clamped(o.value(index, at), rows - 1), np.dtype(np.uint32)), node)
@@ -114,6 +116,96 @@ def _add_up(o: WorkGroup, array: Array, total: Local, line: Var, mine: Index, li
     with w.halving(line, lines) as half_size:
         a, b = (Load(place(array, at), dtype) for at in (mine, mine + half_size * across))
         w.store(place(array, mine), _joined(o, a, b))
+
+
+def _few_rows(group: Group, context: Context) -> list[Kernel] | None:
+    """The kernels of a scatter to so few rows that each item keeps a total of each in local memory; None where it is no such one.
+
+    A chunk of the indices, and some columns, is a work-group's: its items add up their own indices, in order, then these totals.
+    """
+    node = group.anchor
+    base, index, _ = node.operands
+    rows, count = base.shape[0], index.aval.size
+    rest = base.aval.size // rows
+    size = room(context, rows * max(4, register_dtype(node.dtype).itemsize))
+    across = min(32, size, 1 << (rest - 1).bit_length())
+    lines = size // across
+    if not _joins(node) or size < max(2, tuning().few_rows_items) or count < 8 * lines:
+        return None
+    blocks = -(-rest // across)
+    chunks = max(1, min(-(-context.target.groups(size) // blocks), count // (8 * lines)))
+    length = -(-count // chunks)
+    chunks = -(-count // length)
+    sums = Temp("chunk_sums", node, chunks * base.aval.size, scratch(node.dtype))
+    return [_totals(group, context, sums, size, across, length), _whole(group, context, sums, chunks)]
+
+
+def _totals(group: Group, context: Context, sums: Temp, size: int, across: int, length: int) -> Kernel:
+    """What each chunk of `length` indices adds to each row."""
+    o = WorkGroup(group, context)
+    w, node = o.writer, o.node
+    base, index, source = node.operands
+    rows, count = base.shape[0], index.aval.size
+    rest, lines, chunks = base.aval.size // rows, size // across, -(-count // length)
+    array = o.shared("tile", register_type(node.dtype), rows * size)
+    lane = o.number("lane", across, 0, "local").index if across > 1 else ZERO
+    line = o.number("line", lines, 1, "local") if lines > 1 else None
+    column = o.number("column", rest, 0, "global").index if rest > 1 else ZERO
+    chunk = o.number("chunk", chunks, 1, "group") if chunks > 1 else None
+    out = o.temp(sums, "chunk_sums", "out")
+    mine = (line.index * across if line is not None else 0) + lane
+    there = [(column, rest)] if rest % across else []
+    with o.times("e", rows) as at_row:
+        w.store(place(array, at_row * size + mine), _nothing(o))
+    first, stop = o.ends(chunk, length, count)
+    i = Var("i", count)
+    with o.where(*there), w.loop(i, first + (line.index if line is not None else 0), stop, lines):
+        to = w.known("to", rows, o.ev.clamped(o.value(index, i.index), rows - 1))
+        at = to.index * size + mine
+        w.store(place(array, at), _joined(o, Load(place(array, at), node.dtype), o.value(source, i.index * rest + column)), node)
+    o.barrier()
+    if line is not None:
+        with w.halving(line, lines) as half_size, o.times("e", rows) as at_row:
+            a, b = (Load(place(array, at_row * size + at), node.dtype) for at in (mine, mine + half_size * across))
+            w.store(place(array, at_row * size + mine), _joined(o, a, b))
+    e = Var("e", rows)
+    with o.where(*there), w.loop(e, line.index if line is not None else 0, rows, lines):
+        to_ = ((chunk.index if chunk is not None else 0) * rows + e.index) * rest + column
+        w.store(place(out, to_), Load(place(array, e.index * size + lane), node.dtype), node)
+    return o.done((-(-rest // across) * across, chunks * lines), (across, lines), source.aval.size)
+
+
+def _whole(group: Group, context: Context, sums: Temp, chunks: int) -> Kernel:
+    """What all chunks add to each element: some items an element, and a tree at the end."""
+    o = WorkGroup(group, context)
+    node, w = o.node, o.writer
+    base = node.operands[0]
+    size = base.aval.size
+    most = room(context, 8)
+    across = min(32, most, 1 << (size - 1).bit_length())
+    lines = max(1, min(most // across, 1 << (chunks - 1).bit_length()))
+    array = o.shared("tile", register_type(node.dtype), across * lines)
+    i = o.number("i", size, 0, "global").index
+    lane = o.number("lane", across, 0, "local").index
+    line = o.number("line", lines, 1, "local")
+    there = [(i, size)] if size % across else []
+    summed, out = o.temp(sums, "chunk_sums", "const"), o.output()
+    total = w.let("total", _nothing(o), node, changes=True)
+    e = Var("e", chunks)
+    with o.where(*there), w.loop(e, line, chunks, lines):
+        w.assign(total, _joined(o, total, Load(place(summed, e.index * size + i), node.dtype)), node)
+    _add_up(o, array, total, line, line.index * across + lane, lines, across)
+    with o.only(Infix("==", line, 0), i, known=(("range", line.index, 0, 1),)), o.where(*there):
+        w.store(place(out, i), _joined(o, _old(o, i), Load(place(array, lane), node.dtype)), node)
+    return o.done((-(-size // across) * across, lines), (across, lines), sums.size)
+
+
+def _old(o: WorkGroup, i: Index) -> Expression:
+    """What element i is before anything is added to it."""
+    context, base = o.context, o.node.operands[0]
+    if context.ref(o.node) is context.ref(strip(base)):      # its place is the result's
+        return o.ev.load(o.node, context.output(o.group, o.node), i, (), written=True)
+    return o.value(base, i)
 
 
 @dataclass
@@ -195,14 +287,11 @@ def _rows(group: Group, context: Context, found: Sorted | None, sums: Temp | Non
     there = [(i, size)] if items > size else []
     out = o.output()
 
-    def start() -> Expression:
-        return ev.load(node, context.output(group, node), i, (), written=True) if in_place else o.value(base, i)
-
     if lane is None or line is None or array is None:
         with o.where(*there):
             to = w.known("to", rows, i // rest)
             any_ = w.let("found", whole(0), changes=True) if in_place else None       # an element that no index names stays as it is
-            x = _Element(o, i % rest, to, w.let("total", start(), node, changes=True), any_)
+            x = _Element(o, i % rest, to, w.let("total", _old(o, i), node, changes=True), any_)
             if found is not None:
                 _sorted_ones(x, found, sums, part, None, 1)
             else:
@@ -217,6 +306,6 @@ def _rows(group: Group, context: Context, found: Sorted | None, sums: Temp | Non
         _sorted_ones(_Element(o, i % rest, w.known("to", rows, i // rest), total, None), found, sums, part, line, lines)
     _add_up(o, array, total, line, line.index * across + lane.index, lines, across)
     with o.only(Infix("==", line, 0), i, known=(("range", line.index, 0, 1),)), o.where(*there):
-        w.store(place(out, i), _joined(o, start(), Load(place(array, lane), node.dtype)), node)
+        w.store(place(out, i), _joined(o, _old(o, i), Load(place(array, lane), node.dtype)), node)
     share = min(source.aval.size, 2 * part * size) + (0 if sums is None else sums.size)
     return o.done((items, lines), (across, lines), share)
