@@ -72,6 +72,7 @@ class Tuning(NamedTuple):
     # what owners of parts do (lower/)
     arg_chunk: int = 2048              # elements of a chunk of a row, at least
     scan_chunk: int = 2048
+    scan_chunks: int = 1024            # chunks of a row, at most, on a GPU: each work-group goes over the sums of those before its own
     select_chunk: int = 2048           # and 16 k
     scatter_skip: int = 16             # rows shorter than this are added faster than a CPU can skip those of others: there is one owner
     scatter_alone: int = 1 << 12       # elements up to which one owner adds them faster than several find theirs, if the base has less than

@@ -198,7 +198,7 @@ class _Pass(Plain):
         groups = self.rows * self.chunks
         mine = (row * self.chunks + (chunk.index if chunk is not None else 0)) * size + item.index
         for temp, name, first in starts:
-            buffer, e = o.temp(temp, name, "out"), Var("e", temp.size)
+            buffer, e = o.temp(temp, name, "out"), Var("e", temp.size + 1)        # of one element, too, an item's: no constant
             with w.loop(e, mine, temp.size, groups * size):
                 w.store(place(buffer, e.index), whole(first))
         o.barrier()

@@ -1,17 +1,17 @@
-"""Running sums, products and extremes on GPUs: reduce, then scan, in three launches. Start at `scans`.
+"""Running sums, products and extremes on GPUs: reduce, then scan, in two launches. Start at `scans`.
 
-A row is cut in chunks, of which a work-group adds up one; a second launch scans the sums of the chunks; in the third a group goes over its
-chunk in tiles, starting from what the chunks before it make. A tile is read by neighbours side by side, and scanned in local memory, a few
+A row is cut in chunks, of which a work-group adds up one; in the second launch a group puts together what the chunks before its own make,
+and goes over its chunk in tiles from there. A tile is read by neighbours side by side, and scanned in local memory, a few
 elements an item. Where the dimension is not the last, an item takes a part of a column, and its neighbours the columns beside it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Operand, Select, place
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Operand, place
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Array, Bound, Buffer
 from tracegrad.codegen.kernel.types import register_dtype, register_type
@@ -33,22 +33,19 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
     node = group.anchor
     outer, n, inner = view(node, node.attrs["dim"])
     bytes_ = max(4, register_dtype(_carried_in(node, context.target)).itemsize)
-    size = room(context, 2 * bytes_ * (_EACH + 2) if inner == 1 else bytes_)
+    size = room(context, 2 * bytes_ * (_EACH + 2) if inner == 1 else 2 * bytes_)
     if size < 2:
         return None
     groups = outer if inner == 1 else outer * -(-inner // min(32, size))
     least = max(tuning().scan_chunk, size * _EACH) if inner == 1 else max(2, tuning().scan_chunk // 16)
-    chunks = max(1, min(-(-context.target.groups(size) // groups), n // least, 256))          # an item goes over all
+    chunks = max(1, min(-(-context.target.groups(size) // groups), n // least, tuning().scan_chunks))
     length = -(-n // chunks)
     chunks = -(-n // length)
     whole = _across if inner == 1 else _down
     if chunks == 1:
         return [whole(group, context, size, length, None)]
     sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(_carried_in(node, context.target)))
-    before = Temp("chunks_before", node, outer * chunks * inner, scratch(_carried_in(node, context.target)))
-    between = _before_together if inner == 1 and chunks <= size else _before
-    return [_sums(group, context, size, length, sums), between(group, context, chunks, sums, before),
-            whole(group, context, size, length, before)]
+    return [_sums(group, context, size, length, sums), whole(group, context, size, length, sums)]
 
 
 def _carried_in(node: Node, target: Target) -> DType:
@@ -155,49 +152,16 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
     return o.done((chunks * size, o.outer), (size, 1))
 
 
-def _before(group: Group, context: Context, chunks: int, sums: Temp, before: Temp) -> Kernel:
-    """What all chunks before each make: a column of them is one item's."""
-    o = _Scan(group, context)
-    w, source, pointer = o.writer, o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
-    column = o.item("column", o.inner)
-    row = o.item("row", o.outer)
-    carry = o.carried(o.start)
-    with o.loop("i", chunks) as i:
-        at = (row * chunks + i) * o.inner + column
-        value = w.let("value", o.read(source, at))
-        w.store(place(pointer, at), carry.total)
-        carry.take(value)
-    return replace(o.finish(), flops=sums.size, bytes=2 * sums.size * sums.dtype.itemsize)
+def _before(o: _Scan, sums: Temp, chunk: Var, at: Callable[[Index], Index], item: Var, items: int) -> Expression:
+    """What every `items`th of the chunks before this one makes, from the item's on. at: where the sum of a chunk is."""
+    source, prior = o.temp(sums, "chunk_sums", "const"), o.carried(o.start, "prior")
+    e = Var("e", sums.size)
+    with o.writer.loop(e, item, chunk, items):
+        prior.take(o.read(source, at(e.index)))
+    return prior.total
 
 
-def _before_together(group: Group, context: Context, chunks: int, sums: Temp, before: Temp) -> Kernel:
-    """The same for rows: a chunk an item (Hillis & Steele 1986)."""
-    o = _Scan(group, context)
-    w, size = o.writer, max(1 << (chunks - 1).bit_length(), min(32, context.target.max_work_group))
-    array = o.shared("scratch", o.type, size)
-    source, pointer = o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
-    item = o.number("item", size, 0, "local")
-    row = o.number("row", o.outer, 1, "group").index if o.outer > 1 else ZERO
-    at = row * chunks + item.index
-    w.store(place(array, item), Select(Infix("<", item, chunks), o.read(source, at), o.start), o.node)
-    o.barrier()
-    step = Mutable("step", chunks)
-    with w.counting(step, 1, Infix("<", step, chunks), "*", 2):
-        both = o.both(o.read(array, item.index - step.index), o.read(array, item))
-        value = w.let("value", Select(Infix("<", item, step), o.read(array, item), both))
-        o.barrier()
-        w.store(place(array, item), value)
-        o.barrier()
-    with o.where((item.index, chunks)):
-        w.store(place(pointer, at), Select(Infix(">", item, 0), o.read(array, item.index - 1), o.start))
-    return o.done((size, o.outer), (size, 1), sums.size)
-
-
-def _carry(o: _Scan, before: Temp | None, where: Index) -> _Carried:
-    return o.carried(o.start if before is None else o.read(o.temp(before, "chunks_before", "const"), where))
-
-
-def _across(group: Group, context: Context, size: int, length: int, before: Temp | None) -> Kernel:
+def _across(group: Group, context: Context, size: int, length: int, sums: Temp | None) -> Kernel:
     """The scan of rows, or chunks of them, in tiles."""
     o = _Scan(group, context)
     w, chunks = o.writer, -(-o.n // length)
@@ -212,12 +176,19 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
     pitch = count + count // 32 + 1
     tile = o.shared("tile", o.type, lines * pitch)
     mine, part = o.shared("scratch", o.type, lines * (lanes + few)), o.shared("total", o.type, lines * few)
-    item = o.number("item", lanes, 0, "local").index
+    lane = o.number("item", lanes, 0, "local")
+    item = lane.index
     line = o.number("line", lines, 1, "local").index if lines > 1 else ZERO
     row = o.number("row", o.outer, 1, "global" if lines > 1 else "group").index if o.outer > 1 else ZERO
     chunk, start, stop = o.chunk(length)
     there = [(row, o.outer)] if o.outer % lines else []
-    carry = _carry(o, before, row * chunks + (chunk.index if chunk is not None else 0))
+    carry = o.carried(o.start)
+    if sums is not None and chunk is not None:
+        w.store(place(mine, item), _before(o, sums, chunk, lambda e: row * chunks + e, lane, lanes))
+        o.barrier()
+        with w.halving(lane, lanes) as half_size:
+            w.store(place(mine, item), o.both(o.read(mine, item), o.read(mine, item + half_size)))
+        carry.take(o.read(mine, ZERO))
     first = Var("first", o.n)
 
     def at(i: Index) -> Index:
@@ -257,7 +228,7 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
     return o.done((chunks * lanes, -(-o.outer // lines) * lines), (lanes, lines))
 
 
-def _down(group: Group, context: Context, size: int, length: int, before: Temp | None) -> Kernel:
+def _down(group: Group, context: Context, size: int, length: int, sums: Temp | None) -> Kernel:
     """The scan of columns, or chunks of them: an item adds up its part of one, then scans it from what those before it make."""
     o = _Scan(group, context)
     w, chunks = o.writer, -(-o.n // length)
@@ -277,9 +248,18 @@ def _down(group: Group, context: Context, size: int, length: int, before: Temp |
     with o.where(*there), w.loop(i, begin, end):
         share.take(o.element((row * o.n + i.index) * o.inner + column))
     w.store(place(array, line.index * across + lane.index), share.total)
+    others = None
+    if sums is not None and chunk is not None:
+        others = o.shared("block", o.type, across * lines)
+        with o.where(*there):
+            prior = _before(o, sums, chunk, lambda e: (row * chunks + e) * o.inner + column, line, lines)
+            w.store(place(others, line.index * across + lane.index), prior)
     o.barrier()
     with o.where(*there):
-        carry = _carry(o, before, (row * chunks + (chunk.index if chunk is not None else 0)) * o.inner + column)
+        carry = o.carried(o.start)
+        if others is not None:
+            with o.times("e", lines) as e:
+                carry.take(o.read(others, e * across + lane.index))
         with o.times("e", lines, line) as e:
             carry.take(o.read(array, e * across + lane.index))
         i = Var("i", o.n)
