@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracegrad.codegen.kernel.expressions import Cast, Expression, Infix, Literal, Local, Select, element, place, value, whole
-from tracegrad.codegen.kernel.index import ZERO, Mutable, Var, bounded, constant
+from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Bound, bound
 from tracegrad.codegen.kernel.types import register_dtype
@@ -99,8 +99,8 @@ class _Memory:
         return [self.o.writer.declare("value", element(array, at), self.o.node) for array in self.arrays]
 
     def write(self, at: Index, values: Sequence[Expression]) -> None:
-        for array, value in zip(self.arrays, values, strict=True):
-            self.o.writer.store(place(array, at), value, self.o.node)
+        for array, x in zip(self.arrays, values, strict=True):
+            self.o.writer.store(place(array, at), x, self.o.node)
 
     def number(self, at: Index) -> Expression:
         """The number of the element there."""
