@@ -45,6 +45,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     scatter_skip=[1, 1, 16], scatter_columns=[4, 64], sort_run=[2, 32], sort_block=[32, 4096], sort_part=[4, 4096], scatter_few=[1, 32],
     digit_bits=[1, 3, 8], sort_each=[1, 2, 8], sort_chunks=[1, 3, 256], sort_counted=[0, 1 << 20],
     scatter_alone=[0, 0, 1 << 12], scatter_part=[2, 64], few_rows_items=[2, 64, 1 << 16],
+    exact_columns=[0, 4, 64], exact_spread=[1, 64],
     sort_local=[8, 64, 4096], sort_part_gpu=[2, 16], split_k=[2, 16, 128],
     split_flops=[1, 1 << 19], pack_items=[1, 4096], panel_bytes=[64, 1 << 10, 32 << 10], gemm_step=[2, 8], thin=[1, 4],
     conv_unrolled=[1, 7], written_out=[0, 48], pool_cores=[0, 1, 8], ranges=[1, 3, 8], max_values=[16, 128],
@@ -67,6 +68,7 @@ CPU_FIELDS: dict[str, list[Any]] = dict(
 GPU_FIELDS: dict[str, list[Any]] = dict(
     kind=["gpu"], simd_bytes=[16], cores=[1, 4], max_work_group=[1, 64, 256, 256], local_memory=[0, 4096, 32768], plain_math=[False],
     clang_builtins=[False], matrix=[(), ("MMA_F16", "MMA_F64")], lanes=[16, 32, 64], host_memory=[False, True], resident=[128, 1024, 2560],
+    atomics64=[False, True],
 )
 
 

@@ -78,6 +78,8 @@ class Tuning(NamedTuple):
     scatter_alone: int = 1 << 12       # elements up to which one owner adds them faster than several find theirs, if the base has less than
                                        # 8 times as many
     scatter_few: int = 32              # indices that each element of the result looks at on a GPU; more are sorted
+    exact_columns: int = 4             # of a row up to which float32 are added as integers, by atomics, on GPUs that have them of 64 bits,
+    exact_spread: int = 4              # and elements of the result for each one that is added: eight integers of each are set and read
     few_rows_items: int = 64           # work-items of a group on a GPU that have a total of each row in local memory, at least
     scatter_part: int = 64             # sorted indices that are added up together on a GPU, at least
     scatter_columns: int = 64          # a part of a row is at least so long (on a CPU: cache lines are not shared)

@@ -21,6 +21,7 @@ from tracegrad.codegen.kernel.statements import Array
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.search.radix import Keys, Sorted, by_digits
+from tracegrad.codegen.lower.search.scatter_exact import adds_exactly
 from tracegrad.codegen.lower.serial import scratch
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group, strip
@@ -38,8 +39,9 @@ def scatters(group: Group, context: Context) -> list[Kernel] | None:
         return [_rows(group, context, None, None, 1)]
     if count >= 1 << 31 or rows >= 1 << 31:
         return None
-    if (kernels := _few_rows(group, context)) is not None:
-        return kernels
+    for find in (_few_rows, adds_exactly):
+        if (kernels := find(group, context)) is not None:
+            return kernels
 
     def row(o: WorkGroup, at: Index) -> Expression:
         return o.writer.let("key", Cast(o.ev.clamped(o.value(index, at), rows - 1), np.dtype(np.uint32)), node)
