@@ -91,6 +91,7 @@ class Tuning(NamedTuple):
     digit_bits: int = 8                # that a GPU sorts by in one launch, at most,
     sort_each: int = 8                 # elements of an item in local memory then,
     sort_chunks: int = 256             # work-groups of one row, at most: each goes over what all have counted,
+    sort_few_chunks: int = 160         # up to which an item has fewer elements where that makes more items,
     sort_counted: int = 1 << 20        # and elements up to which a digit is counted while they are sorted by the one before
 
     # factorisations of small matrices (graph/small_matrices.py)

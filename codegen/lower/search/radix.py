@@ -112,6 +112,9 @@ def by_digits(group: Group, context: Context, rows: int, n: int, keys: Keys, res
     size = room(context, _bytes(keys, each))
     if size < 4:
         return None
+    # Few elements keep more of the device busy with fewer for each item, as long as there are few chunks.
+    while each > 2 and rows * n < each * context.target.items // 4 and ceil_div(n, size * (each - 1)) <= tuning().sort_few_chunks:
+        each -= 1
     most = min(tuning().digit_bits, size.bit_length() - 1)               # an item finds where a digit goes
     passes = max(1, ceil_div(keys.bits, most))
     bits = ceil_div(max(1, keys.bits), passes)

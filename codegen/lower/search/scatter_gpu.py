@@ -185,6 +185,8 @@ def _whole(group: Group, context: Context, sums: Temp, chunks: int) -> Kernel:
     size = base.aval.size
     most = room(context, 8)
     across = min(32, most, 1 << (size - 1).bit_length())
+    while across > 8 and -(-size // across) * most < context.target.items:         # 8 are a sector of memory
+        across //= 2
     lines = max(1, min(most // across, 1 << (chunks - 1).bit_length()))
     array = o.shared("tile", register_type(node.dtype), across * lines)
     i = o.number("i", size, 0, "global").index

@@ -28,7 +28,7 @@ def fitting(node: Node, context: Context) -> int:
     if room(context) < 2:
         return 0
     bytes_ = max(8, register_dtype(node.operands[0].dtype).itemsize + 4)
-    most = min(tuning().sort_local, context.target.local_memory // bytes_ * _OWN // (_OWN + 1))
+    most = min(tuning().sort_local, context.target.local_memory // bytes_ * 128 // 145)            # see _gap
     return 1 << (most.bit_length() - 1) if most >= _OWN else 0
 
 
@@ -208,8 +208,7 @@ class _Network:
             low = w.known("low", self.width, Infix("+", part, rest) if not isinstance(bit, int) else Infix("<<", w.at(e), whole(many)))
             up = w.let("up", Infix("==", Infix("&", Infix(">>", w.at(low), value(level)), 1), 0))
             first = self.at(w.at(low), apart)
-            places = [first.index + j if isinstance(bit, int) else
-                      w.known(f"place_{j}", self.width, Infix("+", first, Infix("<<", whole(j), shift))).index for j in range(1 << many)]
+            places = [w.known(f"place_{j}", self.width, Infix("+", first, Infix("<<", whole(j), shift))).index for j in range(1 << many)]
             own = [self.memory.read(self.place(at)) for at in places]
             for k in reversed(range(many)):
                 for j in range(1 << many):
@@ -221,8 +220,8 @@ class _Network:
 
 
 def _gap(at: Index) -> Index:
-    """A gap after every 8, as items lie apart."""
-    return at + at // _OWN
+    """Gaps after every 8 and every 128: items lie apart, and so do the first elements of runs that are any power of two apart."""
+    return at + at // 8 + at // 128
 
 
 def _bitonic(group: Group, context: Context, n: int, length: int, source: Temp | None, into: Temp | None) -> Kernel:
@@ -271,4 +270,4 @@ def _bitonic(group: Group, context: Context, n: int, length: int, source: Temp |
     to = base * per_row + (chunk.index * best if chunk is not None else 0) + e.index
     with w.loop(e, item, stop, items), o.where(*there):      # the last chunk may keep fewer
         w.store(place(out, to if left >= best else w.at(to)), memory.number(at_line + _gap(e.index)), node)
-    return o.done((chunks * items, -(-rows // lines) * lines), (items, lines), 0 if source is None else source.size)
+    return o.done((chunks * items, -(-rows // lines) * lines), (items, lines), 0 if source is None else source.size, 8)
