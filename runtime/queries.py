@@ -45,6 +45,7 @@ def target_of(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bo
         fp64="cl_khr_fp64" in extensions or bool(ask(device, "double_fp_config", 0)),
         plain_math=by_hand,
         clang_builtins=clang_builtins,
+        atomics64="cl_khr_int64_base_atomics" in extensions,
         lanes=lanes,
         resident=resident,
     )

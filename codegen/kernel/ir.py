@@ -16,7 +16,19 @@ import numpy as np
 from tracegrad.codegen.kernel import render
 from tracegrad.codegen.kernel.expressions import types_of
 from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, with_numbers, without_comment
-from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement, statements_in
+from tracegrad.codegen.kernel.statements import (
+    Allocate,
+    Atomic,
+    Barrier,
+    Block,
+    Buffer,
+    Item,
+    Number,
+    Parameter,
+    Raw,
+    Statement,
+    statements_in,
+)
 from tracegrad.codegen.kernel.types import size_of
 from tracegrad.support.plan import Function, Plain
 
@@ -239,6 +251,11 @@ class Kernel:
         of = self._by_class
         return (Barrier in of or any(s.of != "global" for s in of.get(Item, ())) or any(s.array.shared for s in of.get(Allocate, ()))
                 or any(s.cooperates for s in of.get(Raw, ())))
+
+    @property
+    def wide_atomics(self) -> bool:
+        """Whether it changes integers of 64 bits atomically, for which OpenCL has an extension."""
+        return any(s.access.memory.dtype.itemsize == 8 for s in self._by_class.get(Atomic, ()))
 
     @cached_property
     def arrays(self) -> int:

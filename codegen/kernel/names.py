@@ -92,7 +92,9 @@ SERIAL = frozenset("""
 WORK_GROUPS = frozenset("""
     item best line lane tile bits scratch share turn first stop carry carried total all place e other mine half_size better bit digit count
     counts rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to
-    shift found low_end high_end skipped before to of_tile carry_low carried_low
+    shift found low_end high_end skipped before to of_tile carry_low carried_low some pair earlier behind moved following
+    sums prior prior_low level from limb limbs at at_0 at_1 at_2 at_3
+    number_0 number_1 number_2 number_3 place_0 place_1 place_2 place_3 place_4 place_5 place_6 place_7
 """.split())  # noqa: SIM905 - as above
 
 # What rows and transposed reads on GPUs call their own (lower/rows/rows_gpu.py, lower/rows/tiles_gpu.py).

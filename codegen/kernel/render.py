@@ -52,6 +52,7 @@ from tracegrad.codegen.kernel.markup import beside, called, extent, marked, offs
 from tracegrad.codegen.kernel.statements import (
     Allocate,
     Assign,
+    Atomic,
     Barrier,
     Block,
     Break,
@@ -221,6 +222,10 @@ class Printer:
     def report(self, s: Report) -> str:
         given = "".join([f"{self.operand(x)}, " for x in s.given])
         return f"{used(s.function)}({given}{self.name(s.faults)} + {self.name(s.place)});"
+
+    def atomic(self, s: Atomic) -> str:
+        computed = "" if s.access.place is None else self.operand(s.access.place)
+        return f"{s.function}({self.address(s.access)}{computed}, {self.top(s.value)});"
 
     def head(self, block: Block) -> str:
         """The line that a block begins with."""
@@ -422,6 +427,7 @@ _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
     Declare: Printer.declare,
     Assign: lambda p, s: f"{p.name(s.symbol)} = {p.top(s.value)};",
     Update: Printer.update,
+    Atomic: Printer.atomic,
     Store: lambda p, s: p.store(s.access, p.top(s.value), s.stride),
     Raw: lambda p, s: s.code,
     Item: lambda p, s: f"const {s.type} {p.name(s.var)} = get_{s.of}_id({s.axis});",

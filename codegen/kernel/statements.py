@@ -35,8 +35,8 @@ from tracegrad.codegen.kernel.markup import marked_in
 from tracegrad.graph.ir import Node
 
 __all__ = [
-    "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If",
-    "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Prefetch", "Raw", "Repeat", "Report",
+    "Access", "Allocate", "Array", "Assign", "Atomic", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare",
+    "If", "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Prefetch", "Raw", "Repeat", "Report",
     "Statement", "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
 ]
 
@@ -152,6 +152,27 @@ class Store(Statement):
 
     def __init__(self, access: Access, value: Expression, node: Node | None = None, stride: int = 1) -> None:
         self.access, self.value, self.node, self.stride = access, value, node, stride
+
+    @property
+    def parts(self) -> Parts:
+        return (self.value,)
+
+
+class Atomic(Statement):
+    """An integer in memory becomes the sum, or the least or largest, of it and `value`: in one step, whichever work-items do so together.
+
+    The order of steps does not matter to the result. sign: "add", "min" or "max".
+    """
+
+    __slots__ = ("access", "sign", "value")
+
+    def __init__(self, access: Access, sign: str, value: Expression, node: Node | None = None) -> None:
+        self.access, self.sign, self.value, self.node = access, sign, value, node
+
+    @property
+    def function(self) -> str:
+        """What does it in C: of 64 bits an extension's."""
+        return f"{'atom' if self.access.memory.dtype.itemsize == 8 else 'atomic'}_{self.sign}"
 
     @property
     def parts(self) -> Parts:

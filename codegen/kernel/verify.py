@@ -24,6 +24,7 @@ from tracegrad.codegen.kernel.statements import (
     Allocate,
     Array,
     Assign,
+    Atomic,
     Barrier,
     Block,
     Bound,
@@ -44,6 +45,7 @@ from tracegrad.codegen.kernel.statements import (
 )
 from tracegrad.codegen.kernel.types import size_of
 from tracegrad.codegen.kernel.vectors import ctype
+from tracegrad.errors import CompilerBug
 
 
 def verify_kernel(kernel: Kernel) -> None:
@@ -57,6 +59,9 @@ class _Check(Operands):
 
     def run(self) -> None:
         self.block(self.kernel.body, False)
+        for buffer in self.atomics:
+            if buffer in self.touched:
+                raise CompilerBug(f"verify_kernel: in {self.kernel.entry}, {buffer} is changed by atomics, and read or written otherwise")
         if prod(self.kernel.global_size) > 1:
             for buffer, forms in self.touched.items():
                 if buffer.access != "const" and buffer.ref is not FAULTS:
@@ -217,6 +222,8 @@ class _Check(Operands):
         elif isinstance(s, Store):
             self.stored(s)
             self.access(s.access, True)
+        elif isinstance(s, Atomic):
+            self.atomic(s)
         elif isinstance(s, Allocate):
             self.scope.add(s.array)
         elif isinstance(s, Break):

@@ -23,6 +23,7 @@ from tracegrad.codegen.kernel.statements import (
     Allocate,
     Array,
     Assign,
+    Atomic,
     Barrier,
     Block,
     Bound,
@@ -316,6 +317,10 @@ class Writer:
     def update(self, of: Local | Var | Access, sign: str, value_: Operand, node: Node | None = None) -> None:
         """`of sign= value_`."""
         self.add(Update(of, sign, value(value_), node))
+
+    def atomic(self, access: Access, sign: str, value_: Operand, node: Node | None = None) -> None:
+        """An integer in memory that several work-items change: see Atomic."""
+        self.add(Atomic(access, sign, value(value_), node))
 
     def store(self, access: Access, value: Expression, node: Node | None = None, stride: int = 1) -> None:
         """Writes `value` to what `access` says; a vector's lanes `stride` elements apart."""

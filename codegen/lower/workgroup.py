@@ -100,10 +100,10 @@ class WorkGroup(KernelBuilder):
             block.vars.update(*(at.vars for at in of))
             yield
 
-    def done(self, sizes: Sequence[int], local: Sequence[int], work: int = 0) -> Kernel:
-        """The kernel; work: the elements that it goes over, where they are not the group's."""
+    def done(self, sizes: Sequence[int], local: Sequence[int], work: int = 0, bytes_: int = 12) -> Kernel:
+        """The kernel; work: the elements that it goes over, where they are not the group's, and bytes_ of each."""
         made = self.context.finish(self.group, self.writer, tuple(sizes), tuple(local), True)
-        return replace(made, flops=work, bytes=12 * work) if work else made
+        return replace(made, flops=work, bytes=bytes_ * work) if work else made
 
 
 def precedes(node: Node, a: Expression, b: Expression) -> Expression:

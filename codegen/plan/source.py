@@ -50,6 +50,8 @@ def above(kernels: Sequence[Kernel], context: Context) -> tuple[list[str], list[
         extensions.append('#pragma clang diagnostic ignored "-Wpsabi"')      # how vectors wider than a register would be passed to others
     if context.target.fp64 and any(scalar == "double" for scalar, _ in types):
         extensions.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+    if any(k.wide_atomics for k in kernels):
+        extensions.append("#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable")
     return extensions, vector_access(frozenset().union(*(k.uses for k in kernels)), context), functions
 
 

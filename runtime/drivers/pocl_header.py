@@ -21,7 +21,7 @@ _ITEMS = ("get_global_id", "get_local_id", "get_group_id", "get_global_size", "g
 _FLOAT_CALLS = ("sqrt(x)", "floor(x)", "ceil(x)", "rint(x)", "trunc(x)", "fabs(x)", "fmod(x, x)", "copysign(x, x)", "fma(x, x, x)",
                 "lgamma(x)", "nextafter(x, x)")
 _OF_FLOATS = {name: given.count("x") for name, _, given in (call.partition("(") for call in _FLOAT_CALLS)}   # and how many operands
-_CALL = r"\b(get_\w+|convert_\w+|min|max|atomic_max|" + "|".join(_OF_FLOATS) + r")\("
+_CALL = r"\b(get_\w+|convert_\w+|min|max|atom(?:ic)?_(?:add|min|max)|" + "|".join(_OF_FLOATS) + r")\("
 _HALF = r"\bhalf(?:2|3|4|8|16)?\b"            # the type, and no name with that word in it
 _CONVERSION = rf"convert_({'|'.join(_NUMBERS)})(2|3|4|8|16)?"
 _ATTRIBUTES = "__attribute__((overloadable, const))"
@@ -55,8 +55,8 @@ def declarations(name: str) -> Iterator[str]:
         for type_ in _FLOATS:
             for width in _WIDTHS:
                 yield f"{type_}{width} {_ATTRIBUTES} {name}({', '.join([type_ + width] * _OF_FLOATS[name])});"
-    elif name == "atomic_max":
-        for type_ in ("int", "uint"):
+    elif name.startswith("atom"):
+        for type_ in ("int", "uint") if name.startswith("atomic") else ("long", "ulong"):
             for space in ("__global", "__local"):
                 yield f"{type_} __attribute__((overloadable)) {name}(volatile {space} {type_} *, {type_});"
     elif found := re.fullmatch(_CONVERSION, name):

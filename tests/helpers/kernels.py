@@ -40,9 +40,13 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     long_row=[16, 100, 8192], row_chunk=[8, 4096], small_columns=[1, 64, 1 << 14],
     item=[1, 16, 100, 4096], most_items=[8, 64, 1 << 16], costly=[1, 12, 1000], private_bytes=[64, 64 << 10], fetch_bytes=[1, 1 << 20],
     line_bytes=[16, 64], group=[1, 8, 256], short_row=[2, 4, 32], owners=[1, 4, 64], column_chunk=[2, 64], tiled=[1, 1, 1 << 14],
-    wide_items=[0, 2], row_registers=[0, 4, 32], arg_chunk=[2, 16, 2048], scan_chunk=[2, 16, 2048], select_chunk=[4, 2048],
+    wide_items=[0, 2], row_registers=[0, 4, 32], arg_chunk=[2, 16, 2048], scan_chunk=[2, 16, 2048], scan_chunks=[2, 7, 1024],
+    select_chunk=[4, 2048],
     scatter_skip=[1, 1, 16], scatter_columns=[4, 64], sort_run=[2, 32], sort_block=[32, 4096], sort_part=[4, 4096], scatter_few=[1, 32],
-    scatter_alone=[0, 0, 1 << 12], scatter_part=[2, 64], sort_local=[8, 64, 4096], sort_part_gpu=[2, 16], split_k=[2, 16, 128],
+    digit_bits=[1, 3, 8], sort_each=[1, 2, 8], sort_chunks=[1, 3, 256], sort_few_chunks=[1, 160], sort_counted=[0, 1 << 20],
+    scatter_alone=[0, 0, 1 << 12], scatter_part=[2, 64], few_rows_items=[2, 64, 1 << 16],
+    exact_columns=[0, 4, 64], exact_spread=[1, 64],
+    sort_local=[8, 64, 4096], sort_part_gpu=[2, 16], split_k=[2, 16, 128],
     split_flops=[1, 1 << 19], pack_items=[1, 4096], panel_bytes=[64, 1 << 10, 32 << 10], gemm_step=[2, 8], thin=[1, 4],
     conv_unrolled=[1, 7], written_out=[0, 48], pool_cores=[0, 1, 8], ranges=[1, 3, 8], max_values=[16, 128],
     attention_scores=[0, 0, 1 << 12], attention_width=[16, 256], attention_keys=[1, 4, 8],
@@ -64,6 +68,7 @@ CPU_FIELDS: dict[str, list[Any]] = dict(
 GPU_FIELDS: dict[str, list[Any]] = dict(
     kind=["gpu"], simd_bytes=[16], cores=[1, 4], max_work_group=[1, 64, 256, 256], local_memory=[0, 4096, 32768], plain_math=[False],
     clang_builtins=[False], matrix=[(), ("MMA_F16", "MMA_F64")], lanes=[16, 32, 64], host_memory=[False, True], resident=[128, 1024, 2560],
+    atomics64=[False, True],
 )
 
 

@@ -269,6 +269,9 @@ class _Sample:
             sample.note(self.memory, self.at + index, 1, True)
             self.memory.array[(self.at + index) % self.memory.array.size] = value
 
+        def atomic(self: Any, sign: str, value: Any) -> None:
+            sample.note(self.memory, self.at, 1, True)
+
         def vector(self: Any, lanes: int) -> Any:
             sample.note(self.memory, self.at, lanes, False)
             return self.memory.array[self.at : self.at + lanes].copy()
@@ -277,7 +280,7 @@ class _Sample:
             sample.note(self.memory, self.at, len(value), True)
             self.memory.array[self.at : self.at + len(value)] = value
 
-        for name, fn in (("load", load), ("store", store), ("vector", vector), ("put_vector", put_vector)):
+        for name, fn in (("load", load), ("store", store), ("atomic", atomic), ("vector", vector), ("put_vector", put_vector)):
             setattr(Pointer, name, fn)
         try:
             yield

@@ -56,6 +56,7 @@ class Target(Plain):
     clang_builtins: bool = True           # __builtin_fma & co and vectors at any element's address compile
     lanes: int = 32                       # work-items of a GPU that run in step
     resident: int = 1024                  # work-items that a core of a GPU holds
+    atomics64: bool = False               # work-items may add to an integer of 64 bits together
     matrix: tuple[str, ...] = ()          # its matrix instructions, by their names in codegen's table (tile/instructions.py)
     float32_precision: str = "highest"    # what float32 products may be computed with: see set_float32_matmul_precision
 

@@ -72,11 +72,15 @@ class Tuning(NamedTuple):
     # what owners of parts do (lower/)
     arg_chunk: int = 2048              # elements of a chunk of a row, at least
     scan_chunk: int = 2048
+    scan_chunks: int = 1024            # chunks of a row, at most, on a GPU: each work-group goes over the sums of those before its own
     select_chunk: int = 2048           # and 16 k
     scatter_skip: int = 16             # rows shorter than this are added faster than a CPU can skip those of others: there is one owner
     scatter_alone: int = 1 << 12       # elements up to which one owner adds them faster than several find theirs, if the base has less than
                                        # 8 times as many
     scatter_few: int = 32              # indices that each element of the result looks at on a GPU; more are sorted
+    exact_columns: int = 4             # of a row up to which float32 are added as integers, by atomics, on GPUs that have them of 64 bits,
+    exact_spread: int = 4              # and elements of the result for each one that is added: eight integers of each are set and read
+    few_rows_items: int = 64           # work-items of a group on a GPU that have a total of each row in local memory, at least
     scatter_part: int = 64             # sorted indices that are added up together on a GPU, at least
     scatter_columns: int = 64          # a part of a row is at least so long (on a CPU: cache lines are not shared)
     sort_run: int = 32                 # elements that one work-item sorts by insertion,
@@ -84,6 +88,11 @@ class Tuning(NamedTuple):
     sort_local: int = 4096             # a row sorted in local memory, at most (on a GPU; longer ones by digits),
     sort_part: int = 4096              # and does of a merge, on a CPU,
     sort_part_gpu: int = 16            # on a GPU
+    digit_bits: int = 8                # that a GPU sorts by in one launch, at most,
+    sort_each: int = 8                 # elements of an item in local memory then,
+    sort_chunks: int = 256             # work-groups of one row, at most: each goes over what all have counted,
+    sort_few_chunks: int = 160         # up to which an item has fewer elements where that makes more items,
+    sort_counted: int = 1 << 20        # and elements up to which a digit is counted while they are sorted by the one before
 
     # factorisations of small matrices (graph/small_matrices.py)
     matrix_size: int = 16              # rows and columns up to which kernels do them: on one core 0.1 to 0.5 of LAPACK's time for 1000

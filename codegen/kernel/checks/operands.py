@@ -26,7 +26,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zip,
 )
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.statements import Access, Array, Buffer, Local, Part, Store
+from tracegrad.codegen.kernel.statements import Access, Array, Atomic, Buffer, Local, Part, Store
 from tracegrad.codegen.kernel.vectors import computed_in, ctype
 
 
@@ -139,7 +139,16 @@ class Operands(Races):
             if value.type != wanted:
                 raise self.fail(f"a {value.type} is stored as {wanted}")
 
-    def access(self, access: Access, writes: bool) -> None:
+    def atomic(self, s: Atomic) -> None:
+        """That an integer is changed by one of its dtype."""
+        memory = s.access.memory
+        if not isinstance(memory, (Buffer, Array)) or memory.dtype.kind not in "iu" or memory.dtype.itemsize < 4:
+            raise self.fail(f"{memory} does not have integers of 32 or 64 bits")
+        if s.value.lanes > 1 or s.value.dtype != memory.dtype:
+            raise self.fail(f"{s.value} is {s.value.type}, not {ctype(memory.dtype)}")
+        self.access(s.access, True, atomic=True)
+
+    def access(self, access: Access, writes: bool, atomic: bool = False) -> None:
         memory, at = access.memory, access.at
         self.use(memory)
         if writes and access.place is not None:
@@ -153,13 +162,15 @@ class Operands(Races):
         if isinstance(memory, Buffer):
             if writes and memory.access == "const":
                 raise self.fail(f"{memory} is const")
+            if atomic:
+                self.atomics.add(memory)
         if at is None:
-            if isinstance(memory, Buffer):
+            if isinstance(memory, Buffer) and not atomic:
                 self.touched.setdefault(memory, []).append(None)
             return
         for var in at.vars:
             self.use(var)
-        if isinstance(memory, Buffer):
+        if isinstance(memory, Buffer) and not atomic:
             self.remember(access, writes)
         held = None
         if access.lane is not None and access.lanes > 1 and access.lane in self.ranges:

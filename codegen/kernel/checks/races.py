@@ -63,6 +63,7 @@ class Races(Proof):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
         self.touched: dict[Buffer, list[Form | None]] = {}
+        self.atomics: set[Buffer] = set()                    # what work-items may change together
 
     def remember(self, access: Access, writes: bool) -> None:
         """Note which elements of a buffer each work-item touches, where that is linear."""

@@ -10,6 +10,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 _MANY = -1
+_TOGETHER = -2                       # who changes it does so atomically
 
 
 class KernelFault(Exception):
@@ -94,6 +95,19 @@ class Pointer:
             raise KernelFault(f"writes {m.name}[{i}], which {who} access in the same launch")
         m.writers[i], m.known[i] = item, 1
         m.array[i] = value
+
+    def atomic(self, sign: str, value: Any) -> None:
+        """What work-items do together in any order: add, or take the least or the largest."""
+        m, i = self.memory, self.at
+        if not 0 <= i < len(m.array):
+            raise KernelFault(f"changes {m.name}[{i}] of {len(m.array)}")
+        if not m.known[i]:
+            raise KernelFault(f"changes {m.name}[{i}], which nothing has written")
+        if m.writers[i] not in (0, _TOGETHER) or m.readers[i]:
+            raise KernelFault(f"changes {m.name}[{i}] atomically, which others access otherwise in the same launch")
+        m.writers[i] = _TOGETHER
+        here, value = int(m.array[i]), int(value)
+        m.array[i] = _whole(here + value, m.array.dtype) if sign == "add" else min(here, value) if sign == "min" else max(here, value)
 
     def aligned(self, lanes: int) -> Pointer:
         """It, where a vector of so many begins at a multiple of its size. (Buffers and arrays do.)"""

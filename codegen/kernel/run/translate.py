@@ -291,6 +291,12 @@ class Translator:
                 return "pass"
             if text in INSTRUCTIONS:
                 return self.instructed(INSTRUCTIONS[text])
+            if match := re.fullmatch(r"atom(?:ic)?_(add|min|max)", text):
+                pointer, value = self.arguments()
+                self.write(pointer)
+                if pointer.type.space not in ("global", "local") or (pointer.type.dtype.itemsize == 8) != text.startswith("atom_"):
+                    raise self.error(f"{text} at a {pointer.type}")
+                return f"{pointer.code}.atomic({match[1]!r}, {self.converted(value, pointer.type.element)})"
         place = self.unary()
         operator = self.here
         if operator == "=":

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Prefix, Zeros, element, place, whole
-from tracegrad.codegen.kernel.index import ZERO, Var
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.statements import Bound, BoundLike
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import view
@@ -18,6 +19,8 @@ from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.support.dtypes import dtype_kind, int64
 from tracegrad.support.tuning import tuning
+
+_ASKED = 4           # elements that an item asks for together
 
 
 def searches(group: Group, context: Context) -> list[Kernel] | None:
@@ -63,7 +66,7 @@ def _search(group: Group, context: Context, size: int, length: int, source: Temp
         lanes = 1
         most = min(length, count)
         steps = min(size, 1 << (most - 1).bit_length(), 32)
-        while 2 * steps <= min(size, most) and (most > 8 * steps or outer * steps < context.target.items):
+        while 2 * steps <= min(size, most) and (most > 32 * steps or outer * steps < context.target.items):
             steps *= 2
         lines = max(1, min(size // steps, 1 << (outer - 1).bit_length())) if chunks == 1 else 1
     values, places = o.shared("values", type_, lanes * steps * lines), o.shared("numbers", index, lanes * steps * lines)
@@ -78,16 +81,32 @@ def _search(group: Group, context: Context, size: int, length: int, source: Temp
     guards = ([(column_at, inner)] if inner % lanes else []) + ([(row_at, outer)] if outer % lines else [])
     first, stop = o.ends(chunk, length, count)
     best, at = w.let("best", Zeros(x.dtype), changes=True), w.let("at", whole(-1, w.index_dtype), changes=True)
-    i = Var("i", count)
-    with o.where(*guards), w.loop(i, first + item.index, stop, steps):
-        where = i.index
+
+    def compare(candidates: list[Index]) -> None:
+        """These candidates, in order; all are asked for before the first is compared."""
+        wheres = candidates
         if source is not None:
-            found = element(o.temp(source, "winners", "const"), (row_at * count + i.index) * inner + column_at)
-            where = w.known("number", n, found).index
-        value = o.value(x, (row_at * n + where) * inner + column_at)
-        with w.branch(Infix("||", Infix("<", at, 0), better(node, value, best))):
-            w.assign(best, value, node)
-            w.assign(at, where, node)
+            found = o.temp(source, "winners", "const")
+            wheres = [w.known(f"number_{k}", n, element(found, (row_at * count + i) * inner + column_at)).index
+                      for k, i in enumerate(candidates)]
+        values = [o.value(x, (row_at * n + where) * inner + column_at) for where in wheres]
+        for where, value in zip(wheres, values, strict=True):
+            with w.branch(Infix("||", Infix("<", at, 0), better(node, value, best))):
+                w.assign(best, value, node)
+                w.assign(at, where, node)
+
+    with o.where(*guards):
+        begin: BoundLike = first + item.index
+        if min(length, count) >= _ASKED * steps:
+            blocks = Infix("/", Infix("-", w.at(stop), w.at(first)), _ASKED * steps)
+            block = Var("block", -(-min(length, count) // (_ASKED * steps)))
+            with w.loop(block, 0, Bound(blocks, None, None)):
+                before = first + block.index * (_ASKED * steps) + item.index
+                compare([w.known(f"at_{k}", count, w.at(before + k * steps)).index for k in range(_ASKED)])
+            begin = Bound(Infix("+", w.at(first + item.index), Infix("*", blocks, _ASKED * steps)), None, None)
+        i = Var("i", count)
+        with w.loop(i, begin, stop, steps):
+            compare([i.index])
     to = item.index * lanes + (lane.index if lane is not None else 0) + (line.index * steps if line is not None else 0)
     w.store(place(values, to), best)
     w.store(place(places, to), at)

@@ -1,7 +1,7 @@
-"""Running sums, products and extremes on GPUs: reduce, then scan, in three launches. Start at `scans`.
+"""Running sums, products and extremes on GPUs: reduce, then scan, in two launches. Start at `scans`.
 
-A row is cut in chunks, of which a work-group adds up one; a second launch scans the sums of the chunks; in the third a group goes over its
-chunk in tiles, starting from what the chunks before it make. A tile is read by neighbours side by side, and scanned in local memory, a few
+A row is cut in chunks, of which a work-group adds up one; in the second launch a group puts together what the chunks before its own make,
+and goes over its chunk in tiles from there. A tile is read by neighbours side by side, and scanned in local memory, a few
 elements an item. Where the dimension is not the last, an item takes a part of a column, and its neighbours the columns beside it.
 
 What elements make together has parts (`_Parts`): one number, or of products a pair where the device has no float64, as each product rounds.
@@ -9,12 +9,11 @@ What elements make together has parts (`_Parts`): one number, or of products a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Operand, Select, place
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Array, Bound, Buffer
 from tracegrad.codegen.kernel.types import register_dtype, register_type
@@ -37,23 +36,20 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
     node = group.anchor
     outer, n, inner = view(node, node.attrs["dim"])
     bytes_ = max(4, register_dtype(_carried_in(node, context.target)).itemsize) * (1 + _products_in_pairs(node, context.target))
-    size = room(context, 2 * bytes_ * (_EACH + 2) if inner == 1 else bytes_)
+    size = room(context, 2 * bytes_ * (_EACH + 2) if inner == 1 else 2 * bytes_)
     if size < 2:
         return None
     groups = outer if inner == 1 else outer * -(-inner // min(32, size))
     least = max(tuning().scan_chunk, size * _EACH) if inner == 1 else max(2, tuning().scan_chunk // 16)
-    chunks = max(1, min(-(-context.target.groups(size) // groups), n // least, 256))          # an item goes over all
+    chunks = max(1, min(-(-context.target.groups(size) // groups), n // least, tuning().scan_chunks))
     length = -(-n // chunks)
     chunks = -(-n // length)
     whole = _across if inner == 1 else _down
     if chunks == 1:
         return [whole(group, context, size, length, None)]
-    sums, before = (
-        [Temp(f"{name}{end}", node, outer * chunks * inner, scratch(_carried_in(node, context.target)))
-         for end in ("", "_low")[:1 + _products_in_pairs(node, context.target)]] for name in ("chunk_sums", "chunks_before"))
-    between = _before_together if inner == 1 and chunks <= size else _before
-    return [_sums(group, context, size, length, sums), between(group, context, chunks, sums, before),
-            whole(group, context, size, length, before)]
+    sums = [Temp(f"chunk_sums{end}", node, outer * chunks * inner, scratch(_carried_in(node, context.target)))
+            for end in ("", "_low")[:1 + _products_in_pairs(node, context.target)]]
+    return [_sums(group, context, size, length, sums), whole(group, context, size, length, sums)]
 
 
 def _carried_in(node: Node, target: Target) -> DType:
@@ -193,48 +189,16 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: list[Tem
     return o.done((chunks * size, o.outer), (size, 1))
 
 
-def _before(group: Group, context: Context, chunks: int, sums: list[Temp], before: list[Temp]) -> Kernel:
-    """What all chunks before each make: a column of them is one item's."""
-    o = _Scan(group, context)
-    source, pointer = o.temps(sums, "const"), o.temps(before, "out")
-    column = o.item("column", o.inner)
-    row = o.item("row", o.outer)
-    carry = o.carried(o.start)
-    with o.loop("i", chunks) as i:
-        at = (row * chunks + i) * o.inner + column
-        value = o.let("value", source.read(at))
-        pointer.store(at, carry.parts)
-        carry.take(value)
-    return replace(o.finish(), flops=sums[0].size, bytes=2 * sum(temp.size * temp.dtype.itemsize for temp in sums))
+def _before(o: _Scan, sums: list[Temp], chunk: Var, at: Callable[[Index], Index], item: Var, items: int) -> _Parts:
+    """What every `items`th of the chunks before this one makes, from the item's on. at: where the sum of a chunk is."""
+    source, prior = o.temps(sums, "const"), o.carried(o.start, "prior")
+    e = Var("e", sums[0].size)
+    with o.writer.loop(e, item, chunk, items):
+        prior.take(source.read(at(e.index)))
+    return prior.parts
 
 
-def _before_together(group: Group, context: Context, chunks: int, sums: list[Temp], before: list[Temp]) -> Kernel:
-    """The same for rows: a chunk an item (Hillis & Steele 1986)."""
-    o = _Scan(group, context)
-    w, size = o.writer, max(1 << (chunks - 1).bit_length(), min(32, context.target.max_work_group))
-    array, source, pointer = o.memory("scratch", size), o.temps(sums, "const"), o.temps(before, "out")
-    item = o.number("item", size, 0, "local")
-    row = o.number("row", o.outer, 1, "group").index if o.outer > 1 else ZERO
-    at = row * chunks + item.index
-    array.store(item, o.choice(Infix("<", item, chunks), source.read(at), o.start))
-    o.barrier()
-    step = Mutable("step", chunks)
-    with w.counting(step, 1, Infix("<", step, chunks), "*", 2):
-        both = o.both(array.read(item.index - step.index), array.read(item))
-        value = o.let("value", o.choice(Infix("<", item, step), array.read(item), both))
-        o.barrier()
-        array.store(item, value)
-        o.barrier()
-    with o.where((item.index, chunks)):
-        pointer.store(at, o.choice(Infix(">", item, 0), array.read(item.index - 1), o.start))
-    return o.done((size, o.outer), (size, 1), sums[0].size)
-
-
-def _carry(o: _Scan, before: list[Temp] | None, where: Index) -> _Carried:
-    return o.carried(o.start if before is None else o.temps(before, "const").read(where))
-
-
-def _across(group: Group, context: Context, size: int, length: int, before: list[Temp] | None) -> Kernel:
+def _across(group: Group, context: Context, size: int, length: int, sums: list[Temp] | None) -> Kernel:
     """The scan of rows, or chunks of them, in tiles."""
     o = _Scan(group, context)
     w, chunks = o.writer, -(-o.n // length)
@@ -249,12 +213,19 @@ def _across(group: Group, context: Context, size: int, length: int, before: list
     pitch = count + count // 32 + 1
     tile = o.shared("tile", o.type, lines * pitch)
     mine, part = o.memory("scratch", lines * (lanes + few)), o.memory("total", lines * few)
-    item = o.number("item", lanes, 0, "local").index
+    lane = o.number("item", lanes, 0, "local")
+    item = lane.index
     line = o.number("line", lines, 1, "local").index if lines > 1 else ZERO
     row = o.number("row", o.outer, 1, "global" if lines > 1 else "group").index if o.outer > 1 else ZERO
     chunk, start, stop = o.chunk(length)
     there = [(row, o.outer)] if o.outer % lines else []
-    carry = _carry(o, before, row * chunks + (chunk.index if chunk is not None else 0))
+    carry = o.carried(o.start)
+    if sums is not None and chunk is not None:
+        mine.store(item, _before(o, sums, chunk, lambda e: row * chunks + e, lane, lanes))
+        o.barrier()
+        with w.halving(lane, lanes) as half_size:
+            mine.store(item, o.both(mine.read(item), mine.read(item + half_size)))
+        carry.take(mine.read(ZERO))
     first = Var("first", o.n)
 
     def at(i: Index) -> Index:
@@ -296,7 +267,7 @@ def _across(group: Group, context: Context, size: int, length: int, before: list
     return o.done((chunks * lanes, -(-o.outer // lines) * lines), (lanes, lines))
 
 
-def _down(group: Group, context: Context, size: int, length: int, before: list[Temp] | None) -> Kernel:
+def _down(group: Group, context: Context, size: int, length: int, sums: list[Temp] | None) -> Kernel:
     """The scan of columns, or chunks of them: an item adds up its part of one, then scans it from what those before it make."""
     o = _Scan(group, context)
     w, chunks = o.writer, -(-o.n // length)
@@ -316,9 +287,18 @@ def _down(group: Group, context: Context, size: int, length: int, before: list[T
     with o.where(*there), w.loop(i, begin, end):
         share.take(o.parts(o.element((row * o.n + i.index) * o.inner + column)))
     array.store(line.index * across + lane.index, share.parts)
+    others = None
+    if sums is not None and chunk is not None:
+        others = o.memory("block", across * lines)
+        with o.where(*there):
+            prior = _before(o, sums, chunk, lambda e: (row * chunks + e) * o.inner + column, line, lines)
+            others.store(line.index * across + lane.index, prior)
     o.barrier()
     with o.where(*there):
-        carry = _carry(o, before, (row * chunks + (chunk.index if chunk is not None else 0)) * o.inner + column)
+        carry = o.carried(o.start)
+        if others is not None:
+            with o.times("e", lines) as e:
+                carry.take(others.read(e * across + lane.index))
         with o.times("e", lines, line) as e:
             carry.take(array.read(e * across + lane.index))
         i = Var("i", o.n)

@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Call, Cast, Expression, Infix, Literal, Load, Local, Select, element, place, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Array, Buffer
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.statements import Array
+from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.search.radix import Keys, by_digits
+from tracegrad.codegen.lower.search.radix import Keys, Sorted, by_digits
+from tracegrad.codegen.lower.search.scatter_exact import adds_exactly
 from tracegrad.codegen.lower.serial import scratch
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import dtype_kind, int64
+from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
 
 
@@ -35,24 +36,27 @@ def scatters(group: Group, context: Context) -> list[Kernel] | None:
     base, index, _ = node.operands
     rows, count = base.shape[0], index.aval.size
     if count <= tuning().scatter_few:
-        return [_rows(group, context, None, None, None, 1)]
+        return [_rows(group, context, None, None, 1)]
     if count >= 1 << 31 or rows >= 1 << 31:
         return None
+    for find in (_few_rows, adds_exactly):
+        if (kernels := find(group, context)) is not None:
+            return kernels
 
     def row(o: WorkGroup, at: Index) -> Expression:
         return o.writer.let("key", Cast(o.ev.clamped(o.value(index, at), rows - 1), np.dtype(np.uint32)), node)
 
-    found = by_digits(group, context, 1, count, Keys(False, max(1, (rows - 1).bit_length()), row), False)
+    found = by_digits(group, context, 1, count, Keys(False, max(1, (rows - 1).bit_length()), row), different=rows)
     if found is None:
         return None
-    kernels, keys, order = found
+    kernels = found.kernels
     # The parts of a row's n indices, and what is left of them at both ends, are least where a part has about the root of n.
     part = max(tuning().scatter_part, 1 << (count.bit_length() // 2))
     sums = None
     if _joins(node) and count >= 8 * part:
         sums = Temp("part_sums", node, count // part * (base.aval.size // rows), scratch(node.dtype))
-        kernels.append(_sums(group, context, keys, order, sums, part))
-    return [*kernels, _rows(group, context, keys, order, sums, part)]
+        kernels.append(_sums(group, context, found.order, sums, part))
+    return [*kernels, _rows(group, context, found, sums, part)]
 
 
 def _joined(o: WorkGroup, a: Expression, b: Expression) -> Expression:
@@ -74,7 +78,7 @@ def _joins(node: Node) -> bool:
     return node.fn.joins  # type: ignore[attr-defined, no-any-return]
 
 
-def _sums(group: Group, context: Context, keys: Temp, order: Temp, sums: Temp, part: int) -> Kernel:
+def _sums(group: Group, context: Context, order: Temp, sums: Temp, part: int) -> Kernel:
     """What the parts of the sorted indices that are all one row's add up: a part and some columns a work-group, with a tree at the end."""
     o = WorkGroup(group, context)
     w, node = o.writer, o.node
@@ -88,10 +92,10 @@ def _sums(group: Group, context: Context, keys: Temp, order: Temp, sums: Temp, p
     line = o.number("line", lines, 1, "local")
     column = o.number("column", rest, 0, "global").index if rest > 1 else ZERO
     number = o.number("part", count // part, 1, "group")
-    sorted_, places, out = (o.temp(t, name, how) for t, name, how in
-                            ((keys, "sorted_keys", "const"), (order, "sorted_order", "const"), (sums, "part_sums", "out")))
+    places, out = o.temp(order, "sorted_order", "const"), o.temp(sums, "part_sums", "out")
     first = number.index * part
-    same: Expression = Infix("==", element(sorted_, first), element(sorted_, first + part - 1))
+    ends = [w.known(name, count, element(places, at)) for name, at in (("begin", first), ("end", first + part - 1))]
+    same: Expression = Infix("==", *[o.ev.clamped(o.value(index, at.index), base.shape[0] - 1) for at in ends])
     known = (("range", column, 0, rest),) if rest % across else ()
     all_ = w.let("all", Infix("&&", Infix("<", column, rest), same) if known else same)
     total = w.let("total", _nothing(o), node, changes=True)
@@ -114,6 +118,98 @@ def _add_up(o: WorkGroup, array: Array, total: Local, line: Var, mine: Index, li
     with w.halving(line, lines) as half_size:
         a, b = (Load(place(array, at), dtype) for at in (mine, mine + half_size * across))
         w.store(place(array, mine), _joined(o, a, b))
+
+
+def _few_rows(group: Group, context: Context) -> list[Kernel] | None:
+    """The kernels of a scatter to so few rows that each item keeps a total of each in local memory; None where it is no such one.
+
+    A chunk of the indices, and some columns, is a work-group's: its items add up their own indices, in order, then these totals.
+    """
+    node = group.anchor
+    base, index, _ = node.operands
+    rows, count = base.shape[0], index.aval.size
+    rest = base.aval.size // rows
+    size = room(context, rows * max(4, register_dtype(node.dtype).itemsize))
+    across = min(32, size, 1 << (rest - 1).bit_length())
+    lines = size // across
+    if not _joins(node) or size < max(2, tuning().few_rows_items) or count < 8 * lines:
+        return None
+    blocks = -(-rest // across)
+    chunks = max(1, min(-(-context.target.groups(size) // blocks), count // (8 * lines)))
+    length = -(-count // chunks)
+    chunks = -(-count // length)
+    sums = Temp("chunk_sums", node, chunks * base.aval.size, scratch(node.dtype))
+    return [_totals(group, context, sums, size, across, length), _whole(group, context, sums, chunks)]
+
+
+def _totals(group: Group, context: Context, sums: Temp, size: int, across: int, length: int) -> Kernel:
+    """What each chunk of `length` indices adds to each row."""
+    o = WorkGroup(group, context)
+    w, node = o.writer, o.node
+    base, index, source = node.operands
+    rows, count = base.shape[0], index.aval.size
+    rest, lines, chunks = base.aval.size // rows, size // across, -(-count // length)
+    array = o.shared("tile", register_type(node.dtype), rows * size)
+    lane = o.number("lane", across, 0, "local").index if across > 1 else ZERO
+    line = o.number("line", lines, 1, "local") if lines > 1 else None
+    column = o.number("column", rest, 0, "global").index if rest > 1 else ZERO
+    chunk = o.number("chunk", chunks, 1, "group") if chunks > 1 else None
+    out = o.temp(sums, "chunk_sums", "out")
+    mine = (line.index * across if line is not None else 0) + lane
+    there = [(column, rest)] if rest % across else []
+    with o.times("e", rows) as at_row:
+        w.store(place(array, at_row * size + mine), _nothing(o))
+    first, stop = o.ends(chunk, length, count)
+    i = Var("i", count)
+    with o.where(*there), w.loop(i, first + (line.index if line is not None else 0), stop, lines):
+        to = w.known("to", rows, o.ev.clamped(o.value(index, i.index), rows - 1))
+        at = to.index * size + mine
+        w.store(place(array, at), _joined(o, Load(place(array, at), node.dtype), o.value(source, i.index * rest + column)), node)
+    o.barrier()
+    if line is not None:
+        with w.halving(line, lines) as half_size, o.times("e", rows) as at_row:
+            a, b = (Load(place(array, at_row * size + at), node.dtype) for at in (mine, mine + half_size * across))
+            w.store(place(array, at_row * size + mine), _joined(o, a, b))
+    e = Var("e", rows)
+    with o.where(*there), w.loop(e, line.index if line is not None else 0, rows, lines):
+        to_ = ((chunk.index if chunk is not None else 0) * rows + e.index) * rest + column
+        w.store(place(out, to_), Load(place(array, e.index * size + lane), node.dtype), node)
+    return o.done((-(-rest // across) * across, chunks * lines), (across, lines), source.aval.size)
+
+
+def _whole(group: Group, context: Context, sums: Temp, chunks: int) -> Kernel:
+    """What all chunks add to each element: some items an element, and a tree at the end."""
+    o = WorkGroup(group, context)
+    node, w = o.node, o.writer
+    base = node.operands[0]
+    size = base.aval.size
+    most = room(context, 8)
+    across = min(32, most, 1 << (size - 1).bit_length())
+    while across > 8 and -(-size // across) * most < context.target.items:         # 8 are a sector of memory
+        across //= 2
+    lines = max(1, min(most // across, 1 << (chunks - 1).bit_length()))
+    array = o.shared("tile", register_type(node.dtype), across * lines)
+    i = o.number("i", size, 0, "global").index
+    lane = o.number("lane", across, 0, "local").index
+    line = o.number("line", lines, 1, "local")
+    there = [(i, size)] if size % across else []
+    summed, out = o.temp(sums, "chunk_sums", "const"), o.output()
+    total = w.let("total", _nothing(o), node, changes=True)
+    e = Var("e", chunks)
+    with o.where(*there), w.loop(e, line, chunks, lines):
+        w.assign(total, _joined(o, total, Load(place(summed, e.index * size + i), node.dtype)), node)
+    _add_up(o, array, total, line, line.index * across + lane, lines, across)
+    with o.only(Infix("==", line, 0), i, known=(("range", line.index, 0, 1),)), o.where(*there):
+        w.store(place(out, i), _joined(o, _old(o, i), Load(place(array, lane), node.dtype)), node)
+    return o.done((-(-size // across) * across, lines), (across, lines), sums.size)
+
+
+def _old(o: WorkGroup, i: Index) -> Expression:
+    """What element i is before anything is added to it."""
+    context, base = o.context, o.node.operands[0]
+    if context.ref(o.node) is context.ref(strip(base)):      # its place is the result's
+        return o.ev.load(o.node, context.output(o.group, o.node), i, (), written=True)
+    return o.value(base, i)
 
 
 @dataclass
@@ -139,30 +235,18 @@ class _Element:
         self.add(self.o.value(source, number * rest + self.column))
 
 
-def _search(o: WorkGroup, name: str, sign: str, keys: Buffer, to: Var, count: int) -> Mutable:
-    """How many of the sorted keys are less than `to`, or (sign "<=") not more."""
-    w = o.writer
-    low, end = w.variable(name, count + 1, 0), w.variable(f"{name}_end", count + 1, count)
-    with w.repeat(Infix("<", low, end)):
-        middle = w.known("middle", count, Infix("+", low, Infix("/", Infix("-", end, low), 2)))
-        with w.branch(Infix(sign, Cast(element(keys, middle), int64), to)):
-            w.assign(low, middle.index + 1)
-        with w.otherwise():
-            w.assign(end, middle)
-    return low
-
-
-def _sorted_ones(x: _Element, keys: Temp, order: Temp, sums: Temp | None, part: int, line: Var | None, lines: int) -> None:
+def _sorted_ones(x: _Element, found: Sorted, sums: Temp | None, part: int, line: Var | None, lines: int) -> None:
     """All of the row's: they lie side by side among the sorted indices. What is set is the last of them."""
     o, w, count = x.o, x.o.writer, x.o.node.operands[1].aval.size
-    sorted_, places = o.temp(keys, "sorted_keys", "const"), o.temp(order, "sorted_order", "const")
+    assert found.begins is not None
+    assert found.ends is not None
+    places = o.temp(found.order, "sorted_order", "const")
+    high = w.known("high", count + 1, element(o.temp(found.ends, "key_ends", "const"), x.to))
     if not _joins(o.node):
-        high = _search(o, "high", "<=", sorted_, x.to, count)
-        last = Infix("==", Cast(element(sorted_, high.index - 1), int64), x.to)
-        with w.branch(Infix("&&", Infix(">", high, 0), last)):
+        with w.branch(Infix(">", high, 0)):
             x.take(w.known("number", count, element(places, high.index - 1)).index)
         return
-    low, high = (_search(o, name, sign, sorted_, x.to, count) for name, sign in (("low", "<"), ("high", "<=")))
+    low = w.known("low", count + 1, Call("min", element(o.temp(found.begins, "key_begins", "const"), x.to), high))
     mine, e = line.index if line is not None else ZERO, Var("e", count)
     if sums is None:
         with w.loop(e, low.index + mine, high, lines):
@@ -183,7 +267,7 @@ def _sorted_ones(x: _Element, keys: Temp, order: Temp, sums: Temp | None, part: 
         x.take(w.known("number", count, element(places, Select(behind, e.index + skipped.index, e))).index)
 
 
-def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None, sums: Temp | None, part: int) -> Kernel:
+def _rows(group: Group, context: Context, found: Sorted | None, sums: Temp | None, part: int) -> Kernel:
     """An element of the result an item, neighbours side by side in a row; of few elements several items, which add up in local memory.
 
     sums: of parts of the sorted indices.
@@ -194,7 +278,7 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None,
     rows, count, size = base.shape[0], index.aval.size, base.aval.size
     rest = size // rows
     most, lines = room(context, 8), 1
-    if _joins(node) and keys is not None:
+    if _joins(node) and found is not None:
         while lines < 32 and 8 * lines < most and 2 * lines * size <= context.target.items and lines * rows < count:
             lines *= 2
     across = most // lines if lines > 1 else min(tuning().owners, context.target.max_work_group)
@@ -207,29 +291,25 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None,
     there = [(i, size)] if items > size else []
     out = o.output()
 
-    def start() -> Expression:
-        return ev.load(node, context.output(group, node), i, (), written=True) if in_place else o.value(base, i)
-
     if lane is None or line is None or array is None:
         with o.where(*there):
             to = w.known("to", rows, i // rest)
-            found = w.let("found", whole(0), changes=True) if in_place else None       # an element that no index names stays as it is
-            x = _Element(o, i % rest, to, w.let("total", start(), node, changes=True), found)
-            if keys is not None and order is not None:
-                _sorted_ones(x, keys, order, sums, part, None, 1)
+            any_ = w.let("found", whole(0), changes=True) if in_place else None       # an element that no index names stays as it is
+            x = _Element(o, i % rest, to, w.let("total", _old(o, i), node, changes=True), any_)
+            if found is not None:
+                _sorted_ones(x, found, sums, part, None, 1)
             else:
                 with o.times("e", count) as e, o.only(Infix("==", ev.clamped(o.value(index, e), rows - 1), to), e):
                     x.take(e)
-            with o.only(found, ZERO) if found is not None else nullcontext():
+            with o.only(any_, ZERO) if any_ is not None else nullcontext():
                 w.store(place(out, i), x.total, node)
         return o.done((items,), (across,))
-    assert keys is not None
-    assert order is not None
+    assert found is not None
     total = w.let("total", _nothing(o), node, changes=True)
     with o.where(*there):
-        _sorted_ones(_Element(o, i % rest, w.known("to", rows, i // rest), total, None), keys, order, sums, part, line, lines)
+        _sorted_ones(_Element(o, i % rest, w.known("to", rows, i // rest), total, None), found, sums, part, line, lines)
     _add_up(o, array, total, line, line.index * across + lane.index, lines, across)
     with o.only(Infix("==", line, 0), i, known=(("range", line.index, 0, 1),)), o.where(*there):
-        w.store(place(out, i), _joined(o, start(), Load(place(array, lane), node.dtype)), node)
+        w.store(place(out, i), _joined(o, _old(o, i), Load(place(array, lane), node.dtype)), node)
     share = min(source.aval.size, 2 * part * size) + (0 if sums is None else sums.size)
     return o.done((items, lines), (across, lines), share)

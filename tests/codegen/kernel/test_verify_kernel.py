@@ -15,7 +15,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad.codegen.kernel.expressions import At, Expression, Infix, Literal, Load, Op, Prefix, Select, Spelling, element, nodes, place
 from tracegrad.codegen.kernel.expressions import whole as number
-from tracegrad.codegen.kernel.index import Index, Mutable, Var, bounded, constant
+from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import (
     Access,
@@ -654,3 +654,29 @@ def test_the_text_of_loops() -> None:
     assert b.kernel().lines == [
         "  int n = 0;", "  for (int size = 2; size <= 64; size *= 2) {", "    if (size == 8)", "      break;", "    else", "      n++;",
         "    y[n] += x[n];", "  }", "  while (n > 0)", "    n = n - 2;"]
+
+
+# ------------------------------------------------------------------------------------------------------------------------- atomics
+
+
+def counted(dtype: str = "int32", read: bool = False, at: int = 7) -> Kernel:
+    """Work-items that count together in one element of a buffer."""
+    b, dtype_ = Bench(), np.dtype(dtype)
+    counts = b.w.buffer(Temp("counts", 0, 8, dtype_), "counts", dtype_, "inout")
+    b.w.item("i", 100, 0)
+    b.w.atomic(place(counts, constant(at)), "add", Literal(1, dtype_))
+    if read:
+        b.w.declare("v", element(counts, constant(0)))
+    return b.kernel((100,), (10,))
+
+
+def test_items_may_meet_at_what_atomics_change():
+    verify_kernel(counted())
+    verify_kernel(counted("uint64"))
+    wrong(counted(read=True), "counts is changed by atomics, and read or written otherwise")
+    wrong(counted(at=8), "elements 8..8 of counts are written, of 8 that it has")
+    wrong(counted("float32"), "counts does not have integers of 32 or 64 bits")
+    b = Bench()
+    b.w.item("i", 100, 0)
+    b.w.atomic(place(b.w.buffer(Temp("counts", 0, 8, np.dtype(np.int64)), "counts", np.dtype(np.int64), "inout"), ZERO), "add", number(1))
+    wrong(b.kernel((100,), (10,)), "1 is int, not long")
