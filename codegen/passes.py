@@ -12,7 +12,7 @@ from functools import cache
 from tracegrad.codegen.graph import small_matrices
 from tracegrad.codegen.graph.attention import attention, written
 from tracegrad.codegen.graph.complex_pairs import in_pairs
-from tracegrad.codegen.graph.fourier import in_kernels
+from tracegrad.codegen.graph.fourier.transforms import in_kernels
 from tracegrad.codegen.graph.halves import halves
 from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical, stacked_terms

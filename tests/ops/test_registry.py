@@ -144,7 +144,7 @@ TABLES = {
     "codegen/mathlib": "names of C functions, some of which are ops' names",
     "codegen/kernel/run/functions.py": "names of C functions",
     "tracegrad/jiterator.py": "names of C functions",
-    "codegen/conv": "the three convolutions are one lowering's", "codegen/graph/fourier.py": "the three transforms that it composes",
+    "codegen/conv": "the three convolutions are one lowering's", "codegen/graph/fourier/transforms.py": "the three transforms that it composes",
     "codegen/lower/matrices/small_matrices.py": "the factorisations that it writes",
     "tracegrad/inspection/python_": "how Python writes what is no plain call",
     "tracegrad/tensors/methods.py": "names of methods and in-place methods",

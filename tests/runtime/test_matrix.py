@@ -293,6 +293,18 @@ def test_eigenvalues_of_many_small_matrices(on: Any, dtype: Any) -> None:
     check(on, fn, *draw(dtype, (37, 3, 3), (37, 3, 3)), tolerance=2e-4)
 
 
+@pytest.mark.parametrize("n", [30, 48, 13, 37, 256])
+def test_fourier_transforms(on: Any, dtype: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and columns, backwards, of and to real numbers; a prime; as kernels, in local memory where there is some."""
+    monkeypatch.setattr(tg.config, "fourier", "kernels")
+
+    def fn(x: Any, y: Any) -> Any:
+        z = tg.complex(x, y)
+        found = (tg.fft.fft2(z), tg.fft.ifft(z, dim=0, norm="ortho"), tg.fft.rfft(x * y))
+        return *(tg.view_as_real(f) for f in found), tg.fft.irfft(z, n=n), tg.fft.hfft(z, dim=0)
+    check(on, fn, *draw(dtype, (n, n), (n, n)), tolerance=2e-5)
+
+
 def test_grouped_queries_and_many_keys(on: Any, dtype: Any) -> None:
     def fn(q: Any, k: Any, v: Any) -> Any:
         def loss(q: Any, k: Any, v: Any) -> Any:
