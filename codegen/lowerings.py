@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracegrad.codegen.blocked import lower as blocked
 from tracegrad.codegen.conv import lower as conv
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.lower import attention, attention_gpu, host_call, opencl_call, pooling
@@ -14,7 +15,7 @@ from tracegrad.codegen.matmul import lower as matmul
 from tracegrad.codegen.plan import loop_steps, while_steps
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Rows
 
-__all__ = ["LOWERINGS", "argreduce", "conv", "fourier", "host_call", "loop_steps", "matmul", "opencl_call", "pooling", "scan", "scatter",
+__all__ = ["LOWERINGS", "argreduce", "blocked", "conv", "fourier", "host_call", "loop_steps", "matmul", "opencl_call", "pooling", "scan", "scatter",
            "small_matrices", "sort", "topk",
            "while_steps"]
 

@@ -89,6 +89,11 @@ class Tuning(NamedTuple):
     matrix_size: int = 16              # rows and columns up to which kernels do them: on one core 0.1 to 0.5 of LAPACK's time for 1000
                                        # matrices, and for one, a host step's, 0.4 to 0.8 (larger ones are LAPACK's strength)
 
+    # factorizations of large matrices (codegen/blocked)
+    factor_block: int = 32             # columns of a step, whose block on the diagonal a work-group holds in local memory,
+    factor_rows: int = 128             # rows below it that a group solves, at most,
+    factor_shared: int = 512           # rows up to which a GPU that shares the host's memory leaves them to LAPACK
+
     # Fourier transforms (lower/fourier.py)
     fourier_radix: int = 16            # points of a butterfly, which a work-item holds in registers,
     fourier_points: int = 8192         # of a line that a work-group transforms, at most,
