@@ -15,8 +15,8 @@ from tracegrad.codegen.matmul import lower as matmul
 from tracegrad.codegen.plan import loop_steps, while_steps
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Rows
 
-__all__ = ["LOWERINGS", "argreduce", "blocked", "conv", "fourier", "host_call", "loop_steps", "matmul", "opencl_call", "pooling", "scan", "scatter",
-           "small_matrices", "sort", "topk",
+__all__ = ["LOWERINGS", "argreduce", "blocked", "conv", "fourier", "host_call", "loop_steps", "matmul", "opencl_call", "pooling", "scan",
+           "scatter", "small_matrices", "sort", "topk",
            "while_steps"]
 
 

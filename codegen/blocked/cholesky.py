@@ -9,13 +9,13 @@ linear algebra subprograms", 1990.)
 from __future__ import annotations
 
 from tracegrad.codegen.blocked.parts import Blocked, Held, Part, elements, update
+from tracegrad.codegen.graph.large_matrices import block_of
 from tracegrad.codegen.kernel.expressions import Array, Call, Expression, Infix, Literal, Prefix, Select, element, place
 from tracegrad.codegen.kernel.index import Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.schedule.grouping import Group, strip
-from tracegrad.graph.ir import Node
+from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.support.tuning import tuning
 
 
@@ -24,7 +24,7 @@ def cholesky(group: Group, context: Context, out: Held) -> list[Kernel]:
     node = group.anchor
     n = node.shape[-1]
     batch = node.aval.size // (n * n)
-    width = tuning().factor_block
+    width = block_of(node.dtype, context.target)
     diagonal = Temp("diagonal", node, batch * n * width, node.dtype)
     entry, product = context.entry(group), context.fresh("trailing")
     kernels = [_lower_triangle(group, context, context.another(entry), batch, n, out)]
@@ -60,7 +60,7 @@ def rows_of_group(width: int, itemsize: int, context: Context) -> int:
 def _panel(group: Group, context: Context, entry: str, batch: int, n: int, start: int, out: Held, diagonal: Temp) -> Kernel:
     """The block on the diagonal, to `diagonal`; the rows below, in place."""
     o = Blocked(group, context, batch)
-    w, width, dtype = o.writer, tuning().factor_block, o.node.dtype
+    w, width, dtype = o.writer, block_of(o.node.dtype, context.target), o.node.dtype
     items, pitch, type_ = rows_of_group(width, dtype.itemsize, context), width + 1, register_type(dtype)
     groups = max(1, -(-(n - start - width) // items))
     item, block = o.number("item", items, 0, "local"), o.number("block", max(2, -(-n // items)), 0, "group")
@@ -70,7 +70,8 @@ def _panel(group: Group, context: Context, entry: str, batch: int, n: int, start
                            (("tile", width * pitch), ("values", items * pitch), ("scratch", width)))
     with o.each("e", width * width, item, items) as e:       # the block; beyond the matrix ones on the diagonal
         i, j = o.row("row", first + e // width), o.row("column", first + e % width)
-        value = w.let("value", Select(Infix("==", w.at(e // width), w.at(e % width)), Literal(1.0, dtype), Literal(0.0, dtype)), changes=True)
+        same = Infix("==", w.at(e // width), w.at(e % width))
+        value = w.let("value", Select(same, Literal(1.0, dtype), Literal(0.0, dtype)), changes=True)
         with o.where((i, n), (j, n)), o.only(Infix("<=", j, i)):
             w.assign(value, element(memory, (matrix * n + bounded(i, 0, n)) * n + bounded(j, 0, n)))
         w.store(place(tile, e // width * pitch + e % width), value)
@@ -85,14 +86,14 @@ def _panel(group: Group, context: Context, entry: str, batch: int, n: int, start
     with o.each("e", width * width, item, items) as e:       # as it will stand, zeros above included
         i = o.row("row", first + e // width)
         with o.only(Infix("==", block, 0)), o.where((i, n)):
-            value = element(tile, e // width * pitch + e % width)
-            o.put(kept, (matrix * n + bounded(i, 0, n)) * width + e % width, value)
-    j, k = Var("j", width), Var("k", width)
-    with w.loop(j, 0, width):
-        total = w.let("total", element(rows, item.index * pitch + j.index), changes=True)
-        with w.loop(k, 0, j, unrolled=4):
-            w.update(total, "-", Infix("*", element(rows, item.index * pitch + k.index), element(tile, j.index * pitch + k.index)))
-        w.store(place(rows, item.index * pitch + j.index), Infix("*", total, element(inverse, j)))
+            here = element(tile, e // width * pitch + e % width)
+            o.put(kept, (matrix * n + bounded(i, 0, n)) * width + e % width, here)
+    c, k = Var("c", width), Var("k", width)
+    with w.loop(c, 0, width):
+        total = w.let("total", element(rows, item.index * pitch + c.index), changes=True)
+        with w.loop(k, 0, c, unrolled=4):
+            w.update(total, "-", Infix("*", element(rows, item.index * pitch + k.index), element(tile, c.index * pitch + k.index)))
+        w.store(place(rows, item.index * pitch + c.index), Infix("*", total, element(inverse, c)))
     o.barrier()
     with o.each("e", items * width, item, items) as e:
         i, j = o.row("row", first + width + block.index * items + e // width), o.row("column", first + e % width)
@@ -131,11 +132,11 @@ def _factorize(o: Blocked, tile: Array, inverse: Array, item: Var, items: int, w
 
 def _trailing(group: Group, context: Context, entry: str, batch: int, n: int, start: int, rest: int, out: Held) -> Kernel:
     """A22 - L21 L21^T, of its lower triangle."""
-    width = tuning().factor_block
+    width = block_of(group.anchor.dtype, context.target)
 
     def left(first: Index, i: Index, k: Index) -> tuple[Index, Index, list[Expression]]:
         row = first + width + i
-        return row, first + k, [Infix("<", row, n)]
+        return row, first + k, [Infix("<", row, n), Infix("<", first + k, n)]
 
     def right(first: Index, k: Index, j: Index) -> tuple[Index, Index, list[Expression]]:
         return left(first, j, k)
@@ -149,7 +150,7 @@ def _trailing(group: Group, context: Context, entry: str, batch: int, n: int, st
 
 
 def _place_diagonal(group: Group, context: Context, entry: str, batch: int, n: int, out: Held, diagonal: Temp) -> Kernel:
-    o, width = Blocked(group, context, batch), tuning().factor_block
+    o, width = Blocked(group, context, batch), block_of(group.anchor.dtype, context.target)
     w, count = o.writer, batch * n * width
     at, launched, local = elements(o, count)
     memory, kept = o.held(out, "out"), o.held(diagonal, "diagonal", "const")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tracegrad.codegen.kernel.expressions import Access, Expression, Infix, Load, Operand, place
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Temp
 from tracegrad.codegen.kernel.markup import used
 from tracegrad.codegen.kernel.statements import Buffer
+from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.lower.workgroup import WorkGroup
@@ -26,7 +28,7 @@ from tracegrad.support.dtypes import DType, int32
 from tracegrad.support.plan import LargeMatrixCheck
 
 Held = Node | Temp                          # what a buffer is bound to
-COVER = 128                                 # rows and columns that a block of a product has at most
+FEWEST = 16                                 # rows and columns of a product: fewer would be another kernel
 
 
 class Blocked(WorkGroup):
@@ -68,7 +70,8 @@ class Blocked(WorkGroup):
         faults, fault = w.buffer(FAULTS, "faults", FAULTS.dtype, "inout"), w.scalar(self.context.fault(self.node), "fault", int32)
         info = w.let("info", Infix("-", most, pivot), self.node)
         first = f"({self.batch} - {matrix.c()}) * {most}" if matrix.vars else str(self.batch * most)
-        w.raw(f"{used('IMPOSSIBLE')}({info}, {first}, {most}, {faults} + {fault});", self.node, (info, *matrix.vars, fault), writes=(faults,))
+        text = f"{used('IMPOSSIBLE')}({info}, {first}, {most}, {faults} + {fault});"
+        w.raw(text, self.node, (info, *matrix.vars, fault), writes=(faults,))
 
     def copied(self, out: Held) -> tuple[int, int]:
         """An element of the last operand, to the same place of the result: the items that are launched, and of a group."""
@@ -83,10 +86,10 @@ class Blocked(WorkGroup):
         self.writer.store(place(memory, self.writer.at(at)), value, self.node)
 
 
-def begin(w: object, context: Context, start: int, n: int) -> Index:
+def begin(w: Writer, context: Context, start: int, n: int) -> Index:
     """Where a step begins: an argument, so that the steps share a kernel."""
-    number = w.scalar(context.constant(start, int32), "start", int32)  # type: ignore[attr-defined]
-    return w.known("begin", max(n, 2), number).index  # type: ignore[attr-defined, no-any-return]
+    number = w.scalar(context.constant(start, int32), "start", int32)
+    return w.known("begin", max(n, 2), number).index
 
 
 class Part:
@@ -104,16 +107,17 @@ def update(group: Group, context: Context, entry: str, batch: int, start: int, n
 
     Blocks may go beyond the last row: their parts say what is there. Neighbours in memory are of one row of a, b and c.
     """
-    m, columns, k = _covered(sizes[0]), _covered(sizes[1]), sizes[2]
+    m, columns, k = -(-sizes[0] // FEWEST) * FEWEST, -(-sizes[1] // FEWEST) * FEWEST, sizes[2]
     node = group.anchor
 
     def where(f: Fused, at: Sequence[Index]) -> tuple[Index, Sequence[Expression]]:
         raise AssertionError("the parts say where elements are")
 
     operand = node.operands[0]
-    p = gpu.Product(group, context, entry, batch, m, columns, k, dtype, gpu.Operand(operand, where, False), gpu.Operand(operand, where, True),
-                    node, where, dtype.itemsize * batch * (sizes[0] * sizes[1] * 2 + (sizes[0] + sizes[1]) * k))
-    layout = gpu.layout_of(p, True)
+    moved = dtype.itemsize * batch * (sizes[0] * sizes[1] * 2 + (sizes[0] + sizes[1]) * k)
+    p = gpu.Product(group, context, entry, batch, m, columns, k, dtype, gpu.Operand(operand, where, False),
+                    gpu.Operand(operand, where, True), node, where, moved)
+    layout = _covering(gpu.layout_of(p, True))
     f = Fused(group, context)
     first = begin(f.writer, context, start, n)
     ta = Tile("a", (layout.batch, layout.rows, layout.k), dtype, layout.staged)
@@ -144,9 +148,10 @@ def update(group: Group, context: Context, entry: str, batch: int, start: int, n
     return f.kernel(program, entry, layout.about, work, p.bytes, layout.note)
 
 
-def _covered(size: int) -> int:
-    """Rows or columns that blocks of any size cover exactly."""
-    return max(1, -(-size // COVER)) * COVER
+def _covering(layout: gpu.Layout) -> gpu.Layout:
+    """The layout of as many rows and columns as its blocks have: then no kernel tests how many there are, which every step has fewer of."""
+    rows, columns = (replace(axis, size=axis.covered) for axis in (layout.rows, layout.columns))
+    return replace(layout, rows=rows, columns=columns)
 
 
 def elements(o: Blocked, count: int) -> tuple[Index, int, int]:

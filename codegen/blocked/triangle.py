@@ -6,7 +6,12 @@ is below. An upper triangle is a lower one whose rows and columns are counted fr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
 from tracegrad.codegen.blocked.parts import Blocked, Held, Part, update
+from tracegrad.codegen.graph.large_matrices import block_of
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Select, element, place
 from tracegrad.codegen.kernel.index import Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
@@ -34,11 +39,16 @@ class _System:
         self.group, self.context, self.out = group, context, out
         node = group.anchor
         self.a, self.dtype, self.attrs = strip(node.operands[0]), node.dtype, node.attrs
+        fn: Any = node.fn
+        self.reporting = bool(fn.reporting)
         self.n, self.columns = node.shape[-2:]
         self.batch = node.aval.size // (self.n * self.columns)
-        self.width = tuning().factor_block
-        entry = context.entry(group)
-        self.entry, self.product = lambda: context.another(entry), context.fresh("remaining")
+        self.width = block_of(self.dtype, context.target)
+        self.name, self.product = context.entry(group), context.fresh("remaining")
+
+    def entry(self) -> str:
+        """A fresh name of a kernel."""
+        return self.context.another(self.name)
 
     def copied(self) -> Kernel:
         """The right sides, which become X."""
@@ -79,32 +89,35 @@ class _System:
                 w.assign(value, element(a, (matrix * n + self.turned(i)) * n + self.turned(j)))
             w.store(place(tile, e // width * pitch + e % width), value)
         column = o.row("x", block * items + item.index)
-        i, k = Var("i", width), Var("k", width)
-        with w.loop(i, 0, width):
-            row = o.row("row", first + i.index)
+        with self.rows(o, first, column) as (own, row, inside):
             value = w.let("value", Literal(0.0, dtype), changes=True)
-            with o.where((row, n), (column, self.columns)):
-                value_at = self.at(matrix, row, column)
-                w.assign(value, element(memory, w.at(value_at)))
-            w.store(place(rows, i.index * items + item.index), value)
+            with inside:
+                w.assign(value, element(memory, w.at(self.at(matrix, row, column))))
+            w.store(place(rows, own * items + item.index), value)
         o.barrier()
-        if not self.attrs["unit"]:
-            with o.each("e", width, item, items) as e:
-                with o.only(Infix("==", element(tile, e * (pitch + 1)), Literal(0.0, dtype))):
-                    o.report(matrix, w.at(self.turned(first + e) + 1))
-        with w.loop(i, 0, width):
-            total = w.let("total", element(rows, i.index * items + item.index), changes=True)
-            with w.loop(k, 0, i, unrolled=4):
-                w.update(total, "-", Infix("*", element(tile, i.index * pitch + k.index), element(rows, k.index * items + item.index)))
-            w.store(place(rows, i.index * items + item.index), Infix("/", total, element(tile, i.index * (pitch + 1))))
-        with w.loop(i, 0, width):
-            row = o.row("row", first + i.index)
-            with o.where((row, n), (column, self.columns)):
-                o.put(memory, self.at(matrix, row, column), element(rows, i.index * items + item.index))
+        if not self.attrs["unit"] and self.reporting:
+            with o.each("e", width, item, items) as e, o.only(Infix("==", element(tile, e * (pitch + 1)), Literal(0.0, dtype))):
+                o.report(matrix, w.at(self.turned(first + e) + 1))
+        c, k = Var("c", width), Var("k", width)
+        with w.loop(c, 0, width):
+            total = w.let("total", element(rows, c.index * items + item.index), changes=True)
+            with w.loop(k, 0, c, unrolled=4):
+                w.update(total, "-", Infix("*", element(tile, c.index * pitch + k.index), element(rows, k.index * items + item.index)))
+            w.store(place(rows, c.index * items + item.index), Infix("/", total, element(tile, c.index * (pitch + 1))))
+        with self.rows(o, first, column) as (own, row, inside), inside:
+            o.put(memory, self.at(matrix, row, column), element(rows, own * items + item.index))
         made = self.context.finish(self.group, w, (groups * items, self.batch), (items, 1), True, self.entry())
         made.flops, made.bytes = self.batch * self.columns * width * width, 2 * self.batch * self.columns * width * dtype.itemsize
         made.note = f"{width} rows, {items} columns a work-group"
         return made
+
+    @contextmanager
+    def rows(self, o: Blocked, first: Index, column: Index) -> Iterator[tuple[Index, Index, AbstractContextManager[None]]]:
+        """The block's rows, one after the other: the number of each in it, in the matrix, and where it, and the column, are there."""
+        c = Var(o.writer.own("c"), self.width)
+        with o.writer.loop(c, 0, self.width):
+            row = o.row("row", first + c.index)
+            yield c.index, row, o.where((row, self.n), (column, self.columns))
 
     def at(self, matrix: Index, i: Index, column: Index) -> Index:
         """Where X has a column of row number i."""
@@ -124,5 +137,6 @@ class _System:
             return self.turned(first + width + i), j, [Infix("<", first + width + i, n), Infix("<", j, columns)]
 
         rest = n - start - width
-        return update(self.group, self.context, self.context.another(self.product), self.batch, start, n, (rest, columns, width), self.dtype,
+        entry = self.context.another(self.product)
+        return update(self.group, self.context, entry, self.batch, start, n, (rest, columns, width), self.dtype,
                       Part(self.a, n, n, a), Part(self.out, n, columns, x), Part(self.out, n, columns, c))

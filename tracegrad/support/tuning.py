@@ -92,6 +92,7 @@ class Tuning(NamedTuple):
     # factorizations of large matrices (codegen/blocked)
     factor_block: int = 32             # columns of a step, whose block on the diagonal a work-group holds in local memory,
     factor_rows: int = 128             # rows below it that a group solves, at most,
+    factor_items: int = 1024           # items of the one work-group that eliminates a block's columns,
     factor_shared: int = 512           # rows up to which a GPU that shares the host's memory leaves them to LAPACK
 
     # Fourier transforms (lower/fourier.py)
