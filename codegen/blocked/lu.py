@@ -120,6 +120,19 @@ class _Elimination:
             compare(element(kept, w.at(at(first * 0, row))), row)
 
         each_row(begin)
+        self.steps(o, item, items, (matrix, first), (best, rows, u, swaps), (kept, found), (done, largest, where), at, each_row, compare)
+        made = context.finish(self.group, w, (items, self.batch), (items, 1), True, self.entry())
+        made.flops = self.batch * (m - start) * width * width
+        made.bytes = 2 * self.batch * (m - start) * width * dtype.itemsize
+        made.note = f"{width} columns by {items} items of one work-group"
+        return made
+
+    def steps(self, o: Blocked, item: Var, items: int, begins: tuple[Index, Index], shared: tuple[Array, Array, Array, Array],
+              memory: tuple[Buffer, Buffer], own: tuple[Local, Local, Local], at: Callable[[Index, Index], Index],
+              each_row: Callable[[Callable[[Var, Index], None]], None], compare: Callable[[Expression, Index], None]) -> None:
+        """The columns, one after the other: the pivot, and its row to all; what is right of it in each row, less its multiple."""
+        w, m, width, dtype = o.writer, self.m, self.width, self.dtype
+        (matrix, first), (best, rows, u, swaps), (kept, found), (done, largest, where) = begins, shared, memory, own
         j = Var("j", width)
         with w.loop(j, 0, width):
             step = first + j.index
@@ -157,11 +170,6 @@ class _Elimination:
 
             with o.only(Infix("<", w.at(step), self.k)):
                 each_row(eliminate)
-        made = context.finish(self.group, w, (items, self.batch), (items, 1), True, self.entry())
-        made.flops = self.batch * (m - start) * width * width
-        made.bytes = 2 * self.batch * (m - start) * width * dtype.itemsize
-        made.note = f"{width} columns by {items} items of one work-group"
-        return made
 
     @property
     def reports(self) -> bool:

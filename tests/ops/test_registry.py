@@ -146,7 +146,7 @@ TABLES = {
     "tracegrad/jiterator.py": "names of C functions",
     "codegen/conv": "the three convolutions are one lowering's",
     "codegen/graph/fourier/transforms.py": "the three transforms that it composes",
-    "codegen/lower/matrices/small_matrices.py": "the factorisations that it writes",
+    "codegen/lower/matrices/small_matrices.py": "the factorisations that it writes", "codegen/blocked/lower.py": "the ones that it writes",
     "tracegrad/inspection/python_": "how Python writes what is no plain call",
     "tracegrad/tensors/methods.py": "names of methods and in-place methods",
     "tracegrad/tensors/parts/view_steps.py": "how views are undone",
