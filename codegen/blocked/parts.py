@@ -12,7 +12,6 @@ from dataclasses import replace
 from tracegrad.codegen.kernel.expressions import Access, Expression, Infix, Load, Operand, place
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Temp
-from tracegrad.codegen.kernel.markup import used
 from tracegrad.codegen.kernel.statements import Buffer
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
@@ -69,9 +68,7 @@ class Blocked(WorkGroup):
         w, most = self.writer, LargeMatrixCheck.PIVOTS
         faults, fault = w.buffer(FAULTS, "faults", FAULTS.dtype, "inout"), w.scalar(self.context.fault(self.node), "fault", int32)
         info = w.let("info", Infix("-", most, pivot), self.node)
-        first = f"({self.batch} - {matrix.c()}) * {most}" if matrix.vars else str(self.batch * most)
-        text = f"{used('IMPOSSIBLE')}({info}, {first}, {most}, {faults} + {fault});"
-        w.raw(text, self.node, (info, *matrix.vars, fault), writes=(faults,))
+        w.report("IMPOSSIBLE", (info, w.at((self.batch - matrix) * most), w.at(most)), faults, fault, self.node)
 
     def copied(self, out: Held) -> tuple[int, int]:
         """An element of the last operand, to the same place of the result: the items that are launched, and of a group."""
