@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from tracegrad.codegen.blocked import lower as blocked
 from tracegrad.codegen.conv import lower as conv
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.lower import attention, attention_gpu, host_call, opencl_call, pooling
 from tracegrad.codegen.lower.context import LOWERINGS, Context, lowering
+from tracegrad.codegen.lower.fourier import lines as fourier
 from tracegrad.codegen.lower.matrices import small_matrices
 from tracegrad.codegen.lower.rows import columns_cpu, rows_cpu, rows_gpu
 from tracegrad.codegen.lower.search import argreduce, scan, scatter, sort, topk
@@ -13,8 +15,8 @@ from tracegrad.codegen.matmul import lower as matmul
 from tracegrad.codegen.plan import loop_steps, while_steps
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Rows
 
-__all__ = ["LOWERINGS", "argreduce", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "pooling", "scan", "scatter",
-           "small_matrices", "sort", "topk",
+__all__ = ["LOWERINGS", "argreduce", "blocked", "conv", "fourier", "host_call", "loop_steps", "matmul", "opencl_call", "pooling", "scan",
+           "scatter", "small_matrices", "sort", "topk",
            "while_steps"]
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from tracegrad.codegen.graph import small_matrices
+from tracegrad.codegen.graph import large_matrices, small_matrices
 from tracegrad.codegen.graph.attention import attention, written
 from tracegrad.codegen.graph.complex_pairs import in_pairs
-from tracegrad.codegen.graph.fourier import in_kernels
+from tracegrad.codegen.graph.fourier.transforms import in_kernels
 from tracegrad.codegen.graph.halves import halves
 from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical, stacked_terms
@@ -47,6 +47,7 @@ def passes() -> list[tuple[str, Pass]]:
         ("loops", lambda graph, target: hoisted(graph)),             # what is slow and the same in all iterations, before them
         ("dynamic_slice", lambda graph, target: in_slices(graph)),   # slices that start where an operand says
         ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
+        ("large_matrices", large_matrices.in_blocks),                # factorisations of large ones, where there is local memory
         ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
         ("pooling", pooling),                                        # of windows; the gradient plane by plane, or of windows
         ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones

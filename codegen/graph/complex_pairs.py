@@ -86,11 +86,26 @@ _INTERLEAVE = Interleave()
 
 def interleaved(z: Pair) -> Node:
     """The array (*, 2) of a pair: the one that it is the `parts` of, if there is one."""
-    shape = z.re.shape
-    sources = [part.operands[0].operands[0] for part in z if part.fn.name == "reshape" and part.operands[0].fn.name == "slice"]
-    if len(sources) == 2 and sources[0] is sources[1] and sources[0].shape == (*shape, 2) and parts(sources[0]) == z:
-        return sources[0]  # type: ignore[no-any-return]
+    source = both_parts(*z)
+    shape = (*z.re.shape, 2)
+    if source is not None:
+        return source if source.shape == shape else reshape(source, shape)
     return bind(_INTERLEAVE, tuple(z), {})
+
+
+def both_parts(re: Node, im: Node) -> Node | None:
+    """The array (*, 2) of which these are the parts, number by number, whatever their shape; None: there is none."""
+    found = []
+    for k, part in enumerate((re, im)):
+        while part.fn.name == "reshape":
+            part = part.operands[0]
+        if part.fn.name != "slice":
+            return None
+        x, start = part.operands[0], part.attrs["start"]
+        if x.shape[-1] != 2 or part.shape != (*x.shape[:-1], 1) or start[-1] != k:
+            return None
+        found.append(x)
+    return found[0] if found[0] is found[1] else None
 
 
 def _rewritten(node: Node, operands: list[Any]) -> Any:

@@ -108,7 +108,7 @@ def kernels(p: Product) -> list[Kernel]:
         return []
     if p.k == 0:
         return [_total(p, 0, None)]
-    layout = _layout(p)
+    layout = layout_of(p)
     parts = max(_parts(p, layout), ceil_div(p.k, _most(layout)))
     if parts == 1:
         return [_product(p, layout, 1, None)]
@@ -241,12 +241,14 @@ def _lines(size: int, items: int, dim: int, grouped: bool = True) -> tuple[Digit
     return (Digit(Held.GROUP, groups, dim), Digit(Held.ITEM, items, dim)) if grouped else (Digit(Held.GLOBAL, groups * items, dim),)
 
 
-def _layout(p: Product) -> Layout:
+def layout_of(p: Product, exact: bool = False) -> Layout:
+    """How a product is shared. exact: by no instruction that rounds its operands first."""
     if _is_thin(p):
         return _thin(p)
     if min(p.m, p.n) <= tuning().thin and p.k < tuning().group // 8:
         return _short(p)
     by = instruction_for(p.target, p.a.node.dtype, p.b.node.dtype, p.dtype)
+    by = None if exact and by is not None and by.precision else by
     blocks = None if by is None else _shares(p, by)
     return _blocks(p) if by is None or blocks is None else _matrix(p, by, blocks)
 

@@ -103,7 +103,7 @@ def rebound(form: Form, kernels: list[Kernel], group: Group, own: Form, context:
         if isinstance(ref, Node):
             return new[ref]
         if isinstance(ref, RuntimeScalar):
-            return replace(ref, index=numbers[ref.index])
+            return replace(ref, index=numbers.get(ref.index, ref.index))         # (of a value that is known now, it is the same)
         if isinstance(ref, Fault):
             return context.fault(faults[ref.index])
         assert isinstance(ref, Temp)

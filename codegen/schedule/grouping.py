@@ -243,7 +243,7 @@ class Anchored(Plain):
     @property
     def is_call(self) -> bool:
         """Whether one step computes all results of a call, of which the anchor is one."""
-        return self.node.fn.family in (*ON_HOST, "opencl_call", "loop", "branch", "small_matrices")
+        return self.node.fn.family in (*ON_HOST, "opencl_call", "loop", "branch", "small_matrices", "blocked")
 
     def __str__(self) -> str:
         return f"the elements of {self.node.fn.name}"

@@ -89,6 +89,10 @@ class Reading:
             if node.fn.family == "contraction":
                 for o in node.operands:
                     self.force_base(o)
+            elif node.fn.family == "fourier":                # reads each element once: what takes little is computed there
+                for o in node.operands:
+                    if not self.is_leaf(strip(o)) and self.takes(o) > self.tuning.max_again:
+                        self.forced.add(strip(o))
             elif not is_inline(node) and node.fn.family not in ("reduction", "partial", "arg_reduction"):
                 for o in node.operands:
                     if node.fn.family == "opencl_call" and o in self.scalars:
@@ -131,6 +135,19 @@ class Reading:
                 self.forced.add(node)
                 return
             node = node.operands[0]
+
+    def takes(self, node: Node) -> int:
+        """What an element costs, down to what is stored for certain, if not much more than what may be done again."""
+        total, seen, todo = 0, {node}, [node]
+        while todo and total <= self.tuning.max_again:
+            node = todo.pop()
+            if self.is_leaf(node) or not is_inline(node) or node in self.forced:
+                continue
+            total += cost(node) + (node.fn.family == "movement")
+            fresh = [o for o in node.operands if o not in seen]
+            seen.update(fresh)
+            todo += fresh
+        return total
 
     def external(self, node: Node) -> tuple[Reads, int]:
         """What a user of `node` reads, and the arithmetic it repeats."""

@@ -16,9 +16,10 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad import nn, optim
-from tracegrad.errors import UnsupportedError
+from tracegrad.errors import LinAlgError, UnsupportedError
 from tracegrad.execute.devices import NUMPY
 from tracegrad.runtime.device import Device
+from tracegrad.support.tuning import Tuning, tuned
 
 pytestmark = [pytest.mark.matrix, pytest.mark.long]        # .ci/run runs them on every driver
 F4, F8 = np.dtype("float32"), np.dtype("float64")
@@ -291,6 +292,50 @@ def test_eigenvalues_of_many_small_matrices(on: Any, dtype: Any) -> None:
                       1 + abs(a.to(v.dtype) @ v - v * w[:, None])]
         return tuple(found)
     check(on, fn, *draw(dtype, (37, 3, 3), (37, 3, 3)), tolerance=2e-4)
+
+
+def test_large_matrices(on: Any, dtype: Any) -> None:
+    """Block by block where there is local memory; columns of L and rows of U are those of the interpreter."""
+    n = 70
+
+    def fn(a: Any, b: Any) -> Any:
+        p = a @ a.mT + tg.eye(n, dtype=a.dtype)
+        packed, pivots = tg.linalg.lu_factor(a)
+        sign, size = tg.linalg.slogdet(a / 8)
+        return (tg.linalg.cholesky(p), packed, pivots, tg.linalg.solve(p, b), tg.linalg.inv(p), sign, size,
+                tg.linalg.solve_triangular(p, b, upper=True), tg.linalg.solve_triangular(p / n, b, upper=False, unitriangular=True))
+    tuning = Tuning(factor_shared=16, factor_block=8, factor_rows=16, factor_items=16)
+    with tuned(tuning):
+        check(on, fn, *draw(dtype, (2, n, n), (2, n, 3)), tolerance=1e-3)
+
+
+def test_impossible_large_matrices(on: Any) -> None:
+    """The first matrix, and its first pivot, as LAPACK's: whatever computes them."""
+    rng, n = np.random.default_rng(0), 40
+    x = rng.standard_normal((2, n, n)).astype(F4)
+    bad = x @ x.swapaxes(-1, -2) / n + np.eye(n, dtype=F4)
+    bad[1, 20, 20] = bad[1, 33, 33] = -50
+    zero = (x / n + 2 * np.eye(n)).astype(F4)
+    zero[1, 3, 3] = zero[1, 37, 37] = 0
+    with tuned(Tuning(factor_shared=16, factor_block=8, factor_rows=16, factor_items=16)):
+        for fn, a, words in ((tg.linalg.cholesky, bad, r"^cholesky: matrix 1 of .*not positive definite \(pivot 21\)"),
+                             (lambda a: tg.linalg.solve_triangular(a, a, upper=True), zero, r"matrix 1 of .*element \(3, 3\) is 0"),
+                             (tg.linalg.inv, x * 0, r"^inv: matrix 0 of .*singular \(pivot 1\)")):
+            tg.set_device(on)
+            with pytest.raises(LinAlgError, match=words):
+                tg.trace(fn)(tg.tensor(a)).numpy()
+
+
+@pytest.mark.parametrize("n", [30, 48, 13, 37, 256])
+def test_fourier_transforms(on: Any, dtype: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and columns, backwards, of and to real numbers; a prime; as kernels, in local memory where there is some."""
+    monkeypatch.setattr(tg.config, "fourier", "kernels")
+
+    def fn(x: Any, y: Any) -> Any:
+        z = tg.complex(x, y)
+        found = (tg.fft.fft2(z), tg.fft.ifft(z, dim=0, norm="ortho"), tg.fft.rfft(x * y))
+        return *(tg.view_as_real(f) for f in found), tg.fft.irfft(z, n=n), tg.fft.hfft(z, dim=0)
+    check(on, fn, *draw(dtype, (n, n), (n, n)), tolerance=2e-5)
 
 
 def test_grouped_queries_and_many_keys(on: Any, dtype: Any) -> None:

@@ -151,7 +151,8 @@ def _contents(value: Any) -> Any:
 
 _CLASSES = {c.__name__: c for c in (
     plans.Plan, plans.Slot, plans.Scalar, plans.Fault, plans.Iteration, plans.Offset, plans.Launch, plans.HostStep, plans.HostOperation,
-    plans.HostInto, plans.HostArithmetic, plans.Known, plans.Loop, plans.Check, plans.MatrixCheck, plans.Function, plans.Parameter)}
+    plans.HostInto, plans.HostArithmetic, plans.Known, plans.Loop, plans.Check, plans.MatrixCheck, plans.LargeMatrixCheck,
+    plans.Function, plans.Parameter)}
 
 
 def load(found: Key | None) -> Plan | None:

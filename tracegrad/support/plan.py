@@ -369,6 +369,19 @@ class MatrixCheck(Plain):
         return error
 
 
+class LargeMatrixCheck(MatrixCheck):
+    """The same of matrices with more rows. Kernels note PIVOTS less the pivot, so the first one is the largest of a matrix, too."""
+
+    PIVOTS: ClassVar[int] = 1 << 16
+    MOST: ClassVar[int] = (1 << 31) // (1 << 16) - 1
+
+    def error(self, note: int, _: int, line: Line) -> TracegradError:
+        """The error for what kernels wrote."""
+        error = LinAlgError(self.message(prod(self.shape[:-2]) - note // self.PIVOTS, self.PIVOTS - note % self.PIVOTS))
+        error.of(str(line), self.who if isinstance(line, str) else line.who)
+        return error
+
+
 class Plan(Plain):
     """A compiled program: launch `steps` in order (each sees the writes of those before it)."""
 

@@ -98,6 +98,18 @@ class Tuning(NamedTuple):
     matrix_size: int = 16              # rows and columns up to which kernels do them: on one core 0.1 to 0.5 of LAPACK's time for 1000
                                        # matrices, and for one, a host step's, 0.4 to 0.8 (larger ones are LAPACK's strength)
 
+    # factorizations of large matrices (codegen/blocked)
+    factor_block: int = 32             # columns of a step, whose block on the diagonal a work-group holds in local memory,
+    factor_rows: int = 128             # rows below it that a group solves, at most,
+    factor_items: int = 1024           # items of the one work-group that eliminates a block's columns,
+    factor_shared: int = 512           # rows up to which a GPU that shares the host's memory leaves them to LAPACK
+
+    # Fourier transforms (lower/fourier.py)
+    fourier_radix: int = 16            # points of a butterfly, which a work-item holds in registers,
+    fourier_points: int = 8192         # of a line that a work-group transforms, at most,
+    fourier_group: int = 256           # its work-items, where lines are short,
+    fourier_across: int = 64           # bytes side by side that it reads of lines that are columns
+
     # products and convolutions (matmul/, conv/)
     product_steps: int = 512           # terms that a float accumulator of a product takes before it is added to another: equal ones make it
                                        # off by 4e-6 at most (3e-6 with 256, as MKL, but then 1024 cubed takes up to 1.02 of the time),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Operand, Select, place
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Operand, place
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Array, Bound, Buffer
@@ -121,9 +121,6 @@ class _Scan(WorkGroup):
         """Variables with these values; changes: they are assigned to."""
         names = [name, *(self.writer.unique(f"{name}_low") for _ in values[1:])]
         return [self.writer.let(each, value, self.node, changes) for each, value in zip(names, values, strict=True)]
-
-    def choice(self, condition: Expression, a: _Parts, b: _Parts) -> _Parts:
-        return [Select(condition, x, y) for x, y in zip(a, b, strict=True)]
 
     def together(self, name: str, values: list[_Parts]) -> _Parts:
         """What they make, pairwise: of equal ones without rounding."""

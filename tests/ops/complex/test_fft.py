@@ -14,7 +14,7 @@ import pytest
 import tracegrad as tg
 from tests.helpers.nodes import check_gradient
 from tests.ops.complex.test_complex import SIZES, close, draw
-from tracegrad.codegen.graph.fourier import in_kernels
+from tracegrad.codegen.graph.fourier.transforms import in_kernels
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.operators import FOURIER

@@ -1,0 +1,345 @@
+"""LU with partial pivoting of large matrices: columns by columns. Start at `lu`.
+
+Each step takes the next columns, as many as a block has. One work-group eliminates them in a copy: an item has every so many-th row to
+itself, the pivots' rows go round in local memory, and rows stay where they are (implicit pivoting). Then the rows of all other columns are
+exchanged, and those right of the block solved for U, a column an item; the block is put in place, in the order of its pivots; and what
+is right of it and below becomes A22 - L21 U12 by a product. (J. Dongarra, P. Luszczek, A. Petitet, "The LINPACK benchmark", 2003.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tracegrad.codegen.blocked.parts import Blocked, Held, Part, elements, update
+from tracegrad.codegen.graph.large_matrices import block_of, items_of
+from tracegrad.codegen.kernel.expressions import (
+    Array,
+    Buffer,
+    Call,
+    Expression,
+    Infix,
+    Literal,
+    Local,
+    Prefix,
+    Select,
+    element,
+    place,
+    whole,
+)
+from tracegrad.codegen.kernel.index import Index, Var, bounded
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.support.tuning import tuning
+
+
+def lu(group: Group, context: Context, out: Held, pivots: Held, order: Held) -> list[Kernel]:
+    """The kernels, in launch order: four for each block of columns."""
+    of = _Elimination(group, context, out, pivots, order)
+    kernels = [of.copied()]
+    for start in range(0, of.k, of.width):
+        kernels += [of.panel(start), of.exchanged(start), of.placed(start)]
+        if start + of.width < min(of.m, of.n):
+            kernels.append(of.updated(start))
+    return [*kernels, of.ordered()]
+
+
+class _Elimination:
+    """Of (batch, m, n). panel: the columns of a step, one behind the other."""
+
+    def __init__(self, group: Group, context: Context, out: Held, pivots: Held, order: Held) -> None:
+        self.group, self.context, self.out, self.pivots, self.order = group, context, out, pivots, order
+        x = group.anchor.operands[0]
+        self.m, self.n = x.shape[-2:]
+        self.k, self.dtype, self.batch = min(self.m, self.n), x.dtype, x.aval.size // (self.m * self.n)
+        self.width = block_of(self.dtype, context.target)
+        self.columns = Temp("panel", group.anchor, self.batch * self.width * self.m, self.dtype)
+        self.name, self.product = context.entry(group), context.fresh("trailing")
+
+    def entry(self) -> str:
+        """A fresh name of a kernel."""
+        return self.context.another(self.name)
+
+    def builder(self) -> Blocked:
+        return Blocked(self.group, self.context, self.batch)
+
+    def copied(self) -> Kernel:
+        """The matrix, which becomes L and U."""
+        o = self.builder()
+        launched, local = o.copied(self.out)
+        return self.context.finish(self.group, o.writer, (launched,), (local,), False, self.entry())
+
+    # -- the columns of a step
+
+    def panel(self, start: int) -> Kernel:
+        """Its columns in `columns`, each row where it was; pivots, as LAPACK counts them."""
+        o = self.builder()
+        w, m, width, dtype, context = o.writer, self.m, self.width, self.dtype, self.context
+        items = 1
+        while 2 * items <= items_of(context.target) and items < m:
+            items *= 2
+        own = -(-m // items)
+        item = o.number("item", items, 0, "local")
+        matrix, first = o.matrix(), o.begin(start, self.k)
+        memory, kept, found = o.held(self.out, "out"), o.held(self.columns, "panel"), o.held(self.pivots, "pivots")
+        best, rows, u = o.shared("best", register_type(dtype), items), o.shared("place", "int", items), o.shared(
+            "values", register_type(dtype), width)
+        swaps = o.shared("scratch", "int", width)
+        done = w.let("done", whole(0), changes=True)                     # which of the item's rows have been pivots, a bit each
+
+        def at(column: Index, row: Index) -> Index:
+            return (matrix * width + column) * m + bounded(row, 0, m)
+
+        def each_row(body: Callable[[Var, Index], None]) -> None:
+            q = Var(w.own("q"), own)
+            with w.loop(q, 0, own):
+                row = o.row("row", q.index * items + item.index)
+                free = Infix("==", Infix("&", Infix(">>", done, w.at(q)), 1), 0)
+                with o.where((row, m)), o.only(Infix("&&", Infix(">=", row, first), free)):
+                    body(q, row)
+
+        largest = w.let("larger", Literal(-1.0, dtype), changes=True)
+        where = w.let("here", whole(0), changes=True)
+
+        def compare(value: Expression, row: Index) -> None:
+            size = w.let("size", Call("fabs", value))
+            with o.only(Infix(">", size, largest)):
+                w.assign(largest, size)
+                w.assign(where, w.at(row))
+
+        def begin(q: Var, row: Index) -> None:
+            c = Var(w.own("c"), width)
+            with w.loop(c, 0, width):
+                column = o.row("column", first + c.index)
+                value = w.let("value", Literal(0.0, dtype), changes=True)
+                with o.where((column, self.n)):
+                    w.assign(value, element(memory, (matrix * m + bounded(row, 0, m)) * self.n + bounded(column, 0, self.n)))
+                w.store(place(kept, w.at(at(c.index, row))), value)
+            compare(element(kept, w.at(at(first * 0, row))), row)
+
+        each_row(begin)
+        self.steps(o, item, items, (matrix, first), (best, rows, u, swaps), (kept, found), (done, largest, where), at, each_row, compare)
+        made = context.finish(self.group, w, (items, self.batch), (items, 1), True, self.entry())
+        made.flops = self.batch * (m - start) * width * width
+        made.bytes = 2 * self.batch * (m - start) * width * dtype.itemsize
+        made.note = f"{width} columns by {items} items of one work-group"
+        return made
+
+    def steps(self, o: Blocked, item: Var, items: int, begins: tuple[Index, Index], shared: tuple[Array, Array, Array, Array],
+              memory: tuple[Buffer, Buffer], own: tuple[Local, Local, Local], at: Callable[[Index, Index], Index],
+              each_row: Callable[[Callable[[Var, Index], None]], None], compare: Callable[[Expression, Index], None]) -> None:
+        """The columns, one after the other: the pivot, and its row to all; what is right of it in each row, less its multiple."""
+        w, m, width, dtype = o.writer, self.m, self.width, self.dtype
+        (matrix, first), (best, rows, u, swaps), (kept, found), (done, largest, where) = begins, shared, memory, own
+        j = Var("j", width)
+        with w.loop(j, 0, width):
+            step = first + j.index
+            self.search(o, item, items, best, rows, largest, where)
+            chosen = w.let("pivot", element(rows, 0))
+            there = Infix("&&", Infix("<", w.at(step), self.k), Infix("==", Infix("%", chosen, items), item))
+            with o.only(there):                                          # its row is this item's
+                c = Var(w.own("c"), width)
+                pivot_row = w.computed("from", m, chosen, self.group.anchor).index
+                with w.loop(c, 0, width):
+                    w.store(place(u, c), element(kept, w.at(at(c.index, pivot_row))))
+                w.update(done, "|", Infix("<<", whole(1), Infix("/", chosen, items)))
+            with o.only(Infix("&&", Infix("==", item, 0), Infix("<", w.at(step), self.k))):
+                self.note(o, swaps, chosen, first, j, found, matrix)
+            o.barrier()
+            head = w.let("head", element(u, j))
+            if self.reports:
+                bad = Prefix("!", Infix(">", Call("fabs", head), Literal(0.0, dtype)))
+                with o.only(Infix("&&", Infix("&&", Infix("==", item, 0), Infix("<", w.at(step), self.k)), bad)):
+                    o.report(matrix, w.at(step + 1))
+            by = w.let("by", Select(Infix("==", head, Literal(0.0, dtype)), Literal(1.0, dtype), head))
+            w.assign(largest, Literal(-1.0, dtype))
+            w.assign(where, whole(0))
+
+            def eliminate(q: Var, row: Index) -> None:
+                factor = w.let("factor", Infix("/", element(kept, w.at(at(j.index, row))), by))
+                w.store(place(kept, w.at(at(j.index, row))), factor)
+                c = Var(w.own("c"), width)
+                with w.loop(c, j.index + 1, width, unrolled=4):
+                    less = Infix("-", element(kept, w.at(at(c.index, row))), Infix("*", factor, element(u, c)))
+                    value = w.let("value", less)
+                    w.store(place(kept, w.at(at(c.index, row))), value)
+                    with o.only(Infix("==", c, j.index + 1)):
+                        compare(value, row)
+
+            with o.only(Infix("<", w.at(step), self.k)):
+                each_row(eliminate)
+
+    @property
+    def reports(self) -> bool:
+        """Whether a pivot that is 0 is an error."""
+        fn: Any = self.group.anchor.fn
+        return bool(fn.reporting)
+
+    def search(self, o: Blocked, item: Var, items: int, best: Array, rows: Array, largest: Local, where: Local) -> None:
+        """The item's largest number, and its row, become the group's, which are the first of `best` and `rows`; of equal ones the first."""
+        w = o.writer
+        w.store(place(best, item), largest)
+        w.store(place(rows, item), where)
+        o.barrier()
+        with w.halving(item, items) as half:
+            mine, other = (w.let(name, element(best, i)) for name, i in (("mine", item), ("other", item.index + half)))
+            row, below = (w.let(name, element(rows, i)) for name, i in (("up", item), ("to", item.index + half)))
+            with o.only(Infix("||", Infix(">", other, mine), Infix("&&", Infix("==", other, mine), Infix("<", below, row)))):
+                w.store(place(best, item), other)
+                w.store(place(rows, item), below)
+
+    def note(self, o: Blocked, swaps: Array, chosen: Expression, first: Index, j: Var, pivots: Buffer, matrix: Index) -> None:
+        """The pivot's row as LAPACK has it: where the exchanges of this block before have put it."""
+        w = o.writer
+        now, t = w.let("low", chosen, changes=True), Var(w.own("t"), self.width)
+        with w.loop(t, 0, j.index):
+            _exchange(o, now, first + t.index, element(swaps, t))
+        w.store(place(swaps, j), now)
+        w.store(place(pivots, w.at(matrix * self.k + bounded(first + j.index, 0, self.k))), Infix("+", now, 1))
+
+    def source(self, o: Blocked, name: str, row: Expression, first: Index, swaps: Array | Buffer, base: Index, count: int, shift: int
+               ) -> Local:
+        """Which row stands in `row` after the block's exchanges."""
+        w = o.writer
+        now, t = w.let(name, row, changes=True), Var(w.own("t"), count)
+        with w.loop(t, 0, count):
+            back = first + (count - 1) - t.index
+            with o.only(Infix("<", w.at(back), self.k)):
+                other = element(swaps, w.at(base + (count - 1) - t.index))
+                _exchange(o, now, back, Infix("-", other, shift) if shift else other)
+        return now
+
+    # -- the other columns
+
+    def exchanged(self, start: int) -> Kernel:
+        """The rows of all other columns as the block's pivots have it; of those right of it, the block's rows of U."""
+        o = self.builder()
+        w, m, n, width, dtype, context = o.writer, self.m, self.n, self.width, self.dtype, self.context
+        items, pitch, many = self.columns_of_group(), width + 1, 2 * width
+        groups = -(-n // items)
+        item, block = o.number("item", items, 0, "local"), o.number("block", groups, 0, "group").index
+        matrix, first = o.matrix(), o.begin(start, self.k)
+        memory, kept, pivots = o.held(self.out, "out"), o.held(self.columns, "panel", "const"), o.held(self.pivots, "pivots", "const")
+        tile, values = o.shared("tile", register_type(dtype), width * pitch), o.shared("values", register_type(dtype), many * items)
+        swaps, to, of = (o.shared(name, "int", size) for name, size in (("scratch", width), ("to", many), ("of_tile", many)))
+        with o.each("e", width, item, items) as e:
+            step = o.row("row", first + e)
+            value = w.let("value", whole(0), changes=True)
+            with o.where((step, self.k)):
+                w.assign(value, Infix("-", element(pivots, matrix * self.k + bounded(step, 0, self.k)), 1))
+            w.store(place(swaps, e), value)
+        o.barrier()
+        with o.each("e", many, item, items) as e:                        # the rows of the block, then those of its pivots, each once
+            own = w.let("low", w.at(first + e), changes=True)
+            with o.only(Infix(">=", w.at(e), width)):
+                w.assign(own, element(swaps, w.at(e - width)))
+                again, t = w.let("again", Infix("<", own, w.at(first + width)), changes=True), Var(w.own("t"), width)
+                with w.loop(t, 0, width):
+                    later = Infix("&&", Infix(">", w.at(t.index + width), w.at(e)), Infix("==", element(swaps, t), own))
+                    w.assign(again, Infix("||", again, later))
+                w.assign(own, Select(Infix("||", again, Infix(">=", w.at(first + e - width), self.k)), whole(-1), own))
+            with o.only(Infix(">=", own, m)):
+                w.assign(own, whole(-1))
+            w.store(place(to, e), own)
+            w.store(place(of, e), self.source(o, "from", own, first, swaps, first * 0, width, 0))
+        o.barrier()
+        with o.each("e", width * width, item, items) as e:               # L of the block, ones on its diagonal
+            i, j = w.at(e // width), w.at(e % width)
+            value = w.let("value", Literal(0.0, dtype), changes=True)
+            row = w.let("row", element(of, e // width))
+            with o.only(Infix("&&", Infix("<", j, i), Infix(">=", element(to, e // width), 0))):
+                at = Infix("+", w.at((matrix * width + e % width) * m), row)
+                w.assign(value, element(kept, at))
+            w.store(place(tile, e // width * pitch + e % width), value)
+        o.barrier()
+        column = o.row("x", block * items + item.index)
+        inside = Infix("||", Infix("<", column, first), Infix(">=", column, first + width))
+        with o.where((column, n)), o.only(inside):
+            q, c, t = Var(w.own("q"), many), Var(w.own("c"), width), Var(w.own("t"), width)
+            with w.loop(q, 0, many):
+                row = w.let("row", element(of, q))
+                value = w.let("value", Literal(0.0, dtype), changes=True)
+                with o.only(Infix(">=", row, 0)):
+                    w.assign(value, element(memory, self.at(o, matrix, row, column)))
+                w.store(place(values, q.index * items + item.index), value)
+            with o.only(Infix(">=", column, first + width)), w.loop(c, 0, width):
+                total = w.let("total", element(values, c.index * items + item.index), changes=True)
+                with w.loop(t, 0, c, unrolled=4):
+                    above = element(values, t.index * items + item.index)
+                    w.update(total, "-", Infix("*", element(tile, c.index * pitch + t.index), above))
+                w.store(place(values, c.index * items + item.index), total)
+            with w.loop(q, 0, many):
+                row = w.let("row", element(to, q))
+                with o.only(Infix(">=", row, 0)):
+                    w.store(place(memory, self.at(o, matrix, row, column)), element(values, q.index * items + item.index), o.node)
+        made = context.finish(self.group, w, (groups * items, self.batch), (items, 1), True, self.entry())
+        made.flops, made.bytes = self.batch * n * width * width, 4 * self.batch * n * width * dtype.itemsize
+        made.note = f"{width} rows, {items} columns a work-group"
+        return made
+
+    def at(self, o: Blocked, matrix: Index, row: Expression, column: Index) -> Expression:
+        """Where an element of a row is that was read."""
+        return Infix("+", Infix("*", row, self.n), o.writer.at(matrix * (self.m * self.n) + column))
+
+    def columns_of_group(self) -> int:
+        target, width = self.context.target, self.width
+        room = target.local_memory - width * (width + 1) * self.dtype.itemsize - 5 * width * 4
+        items = 1
+        while 2 * items <= min(tuning().factor_rows, target.max_work_group) and 4 * items * width * self.dtype.itemsize <= room:
+            items *= 2
+        return items
+
+    def placed(self, start: int) -> Kernel:
+        """The block's columns, in the order of its pivots."""
+        o, width = self.builder(), self.width
+        w, m, n = o.writer, self.m, self.n
+        count = self.batch * m * width
+        at, launched, local = elements(o, count)
+        memory, kept, pivots = o.held(self.out, "out"), o.held(self.columns, "panel", "const"), o.held(self.pivots, "pivots", "const")
+        first = o.begin(start, self.k)
+        with o.where(*[(at, count)] * (launched > count)):
+            matrix, c, row = at // (m * width), at // m % width, at % m
+            column = o.row("column", first + c)
+            with o.where((column, n)), o.only(Infix(">=", w.at(row), w.at(first))):
+                source = self.source(o, "from", w.at(row), first, pivots, matrix * self.k + first, width, 1)
+                value = element(kept, Infix("+", w.at((matrix * width + c) * m), source))
+                o.put(memory, (matrix * m + row) * n + bounded(column, 0, n), value)
+        return self.context.finish(self.group, w, (launched,), (local,), False, self.entry())
+
+    def ordered(self) -> Kernel:
+        """Which row stands where after all exchanges."""
+        o = self.builder()
+        w, count = o.writer, self.batch * self.m
+        at, launched, local = elements(o, count)
+        order, pivots = o.held(self.order, "order", "out"), o.held(self.pivots, "pivots", "const")
+        with o.where(*[(at, count)] * (launched > count)):
+            base = at // self.m * self.k
+            now = self.source(o, "from", w.at(at % self.m), at * 0, pivots, base, self.k, 1)
+            o.put(order, at, now)
+        return self.context.finish(self.group, w, (launched,), (local,), False, self.entry())
+
+    def updated(self, start: int) -> Kernel:
+        """A22 - L21 U12."""
+        m, n, width = self.m, self.n, self.width
+
+        def a(first: Index, i: Index, k: Index) -> tuple[Index, Index, list[Expression]]:
+            return first + width + i, first + k, [Infix("<", first + width + i, m), Infix("<", first + k, n)]
+
+        def b(first: Index, k: Index, j: Index) -> tuple[Index, Index, list[Expression]]:
+            return first + k, first + width + j, [Infix("<", first + k, m), Infix("<", first + width + j, n)]
+
+        def c(first: Index, i: Index, j: Index) -> tuple[Index, Index, list[Expression]]:
+            return first + width + i, first + width + j, [Infix("<", first + width + i, m), Infix("<", first + width + j, n)]
+
+        sizes = m - start - width, n - start - width, width
+        return update(self.group, self.context, self.context.another(self.product), self.batch, start, self.k, sizes, self.dtype,
+                      *(Part(self.out, m, n, part) for part in (a, b, c)))
+
+
+def _exchange(o: Blocked, now: Local, one: Index, other: Expression) -> None:
+    """Row `now` is the other one, if it is one of these two."""
+    w = o.writer
+    one_ = w.at(one)
+    w.assign(now, Select(Infix("==", now, one_), other, Select(Infix("==", now, other), one_, now)))

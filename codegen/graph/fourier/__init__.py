@@ -1,0 +1,1 @@
+"""Fourier transforms as kernels: how they are composed (transforms.py), and the operation of one kernel (lines.py)."""
