@@ -24,6 +24,7 @@ import numpy as np
 from tracegrad.codegen.graph.components import Components
 from tracegrad.codegen.graph.rewrite import at
 from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.operation import Operation
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
 from tracegrad.support.dtypes import float32, float64
 from tracegrad.support.plan import Target
@@ -122,7 +123,7 @@ def view(x: Node, shape: tuple[int, ...]) -> Node:
     return x if x.shape == shape else bind(REGISTRY["reshape"], (x,), {"shape": shape})
 
 
-def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
+def reduce(fn: Operation, x: Node, dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
     runs: list[list[int]] = []             # [size, reduced?] of maximal runs of dims of one kind
     for i, n in enumerate(x.shape):
         if n == 1:
@@ -155,14 +156,14 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
     return view(x, result)
 
 
-def _by_components(fn: Primitive, parts: tuple[Node, ...], dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
+def _by_components(fn: Operation, parts: tuple[Node, ...], dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
     """A reduction of elements of several components, given these: each by itself, then side by side."""
     kept = prod(result) // len(parts)
     found = [view(reduce(fn, part, dims, (kept,), target), (kept, 1)) for part in parts]
     return view(bind(REGISTRY["concat"], tuple(found), {"dim": 1}), result)
 
 
-def _rows(fn: Primitive, x: Node, target: Target) -> Node:
+def _rows(fn: Operation, x: Node, target: Target) -> Node:
     rows, cols = x.shape
     if target.kind == "gpu" and tuning().short_row <= cols <= tuning().unrolled and rows > 1 and _lies(x):
         return view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": cols}), (rows,))
@@ -189,7 +190,7 @@ def _lies(x: Node) -> bool:
     return False
 
 
-def _columns(fn: Primitive, x: Node, target: Target) -> Node:
+def _columns(fn: Operation, x: Node, target: Target) -> Node:
     outer, middle, inner = x.shape
     if middle <= tuning().unrolled or not x.aval.size:
         return bind(fn, (x,), {"dim": (1,)})

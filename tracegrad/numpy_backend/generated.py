@@ -13,17 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from math import prod
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.numpy_backend.steps import Step, with_last_uses
+from tracegrad.numpy_backend.steps import Step, StepList, with_last_uses
 from tracegrad.ops.primitives.reduction import SHORT
 from tracegrad.support.cache import memoize
-
-if TYPE_CHECKING:
-    from tracegrad.numpy_backend.numpy_program import Routine
 
 LINES = 3000            # the code of longer functions is not kept for others
 SPREAD = 1 << 12        # bytes from which on an array is written over, or dropped at once: the next one then finds its memory
@@ -53,7 +50,7 @@ class Writer:
 
     parameters = "inputs, constants, nodes, notes"
 
-    def __init__(self, routine: Routine, inputs: Sequence[Any], strides: dict[int, Any]) -> None:
+    def __init__(self, routine: StepList, inputs: Sequence[Any], strides: dict[int, Any]) -> None:
         self.routine, self.inputs, self.strides = routine, len(inputs), strides
         self.given = [(x.shape, x.dtype) if type(x) is np.ndarray else None for x in inputs]
         self.names: dict[str, Any] = {"asarray": np.asarray}        # what the text names: its last arguments, which nobody gives

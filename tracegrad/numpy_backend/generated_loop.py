@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.generated import SPREAD, Writer
-from tracegrad.numpy_backend.steps import SideBySide, Step
-
-if TYPE_CHECKING:
-    from tracegrad.numpy_backend.numpy_program import Routine
+from tracegrad.numpy_backend.steps import SideBySide, Step, StepList
 
 _SLICE, _RESHAPE, _PERMUTE = REGISTRY["slice"], REGISTRY["reshape"], REGISTRY["permute"]
 SOME = 3                        # iterations, of an array that stands for one of all iterations
@@ -35,7 +32,7 @@ class GeneratedLoop(Writer):
 
     parameters = "state, wholes, still, stacks, constants, count"
 
-    def __init__(self, routine: Routine, inputs: Sequence[Any], strides: dict[int, Any], carries: int, rows: int) -> None:
+    def __init__(self, routine: StepList, inputs: Sequence[Any], strides: dict[int, Any], carries: int, rows: int) -> None:
         """carries, rows: how many of the inputs, and of the results, are carries; how many inputs after them are rows."""
         self.carries, self.rows = carries, rows
         self.head: list[str] = []

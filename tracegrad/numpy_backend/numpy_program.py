@@ -18,13 +18,13 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError, OutOfMemoryError
 from tracegrad.graph.canonical import canonical, is_number
-from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.generated import LINES, Writer
 from tracegrad.numpy_backend.generated_loop import GeneratedLoop
 from tracegrad.numpy_backend.loop_layout import ROW, Room, early, laid_out
 from tracegrad.numpy_backend.ordered import ordered
-from tracegrad.numpy_backend.steps import SideBySide, Step, with_last_uses
+from tracegrad.numpy_backend.steps import SideBySide, Step, StepList, with_last_uses
 from tracegrad.passes.constants import exactly
 from tracegrad.passes.loops import Split
 
@@ -39,7 +39,7 @@ def out_of_memory(node: Node | None) -> OutOfMemoryError:
                             "longer needed, or use smaller batches")
 
 
-class Routine:
+class Routine(StepList):
     """The numpy rules of a structure: what its second use makes and the later ones take.
 
     Values have places (see graph/canonical.py): those of `size` operations, then those of leaves, the last one first. The results of a loop
@@ -47,7 +47,7 @@ class Routine:
     order that was given; targets: in that of the steps (see ordered.py). origin: of each operation, its position in the given order.
     """
 
-    __slots__ = ("avals", "constants", "ends", "first", "fixed", "origin", "size", "steps", "targets", "uses", "written")
+    __slots__ = ("ends", "first", "uses", "written")
 
     def __init__(self, order: Sequence[Node], places: Sequence[tuple[int, ...]], ends: Sequence[int]) -> None:
         found = ordered(order, places, ends)
@@ -55,8 +55,8 @@ class Routine:
         self.size, self.ends, self.targets, self.uses = len(order), tuple(ends), found.ends, 0
         self.constants, self.origin = found.constants, found.origin
         self.written: Callable[..., list[Any]] | None = None
-        self.avals: list[Aval] = [node.aval for node in order]
-        self.fixed: list[tuple[int, Any]] = []          # what does not depend on anything
+        self.avals = [node.aval for node in order]
+        self.fixed = []
         loops: dict[Any, list[int]] = {}
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):
             if node.fn.family == "loop":

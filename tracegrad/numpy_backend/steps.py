@@ -1,4 +1,4 @@
-"""What a list of operations is made of when NumPy goes through it: `Step`, a rule and the places that it reads and writes."""
+"""What a list of operations is made of when NumPy goes through it: `Step`, a rule and the places that it reads and writes; `StepList`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,24 @@ class Step(NamedTuple):
     fn: Any = None
     attrs: Any = None
     dead: tuple[int, ...] = ()
+
+
+class StepList:
+    """Steps and the places of what they read and write (see numpy_program.Routine, which runs them).
+
+    constants: the places of numbers that a call brings. fixed: places and values of what depends on nothing. targets: the places of the
+    results. avals: of the operations, of which there are `size`. origin: of each, its position in the order that the caller knows.
+    """
+
+    __slots__ = ("avals", "constants", "fixed", "origin", "size", "steps", "targets")
+
+    avals: list[Aval]
+    constants: list[int]
+    fixed: list[tuple[int, Any]]
+    origin: Sequence[int]
+    size: int
+    steps: list[Step]
+    targets: tuple[int, ...]
 
 
 def with_last_uses(steps: Sequence[Step], kept: Iterable[int]) -> list[Step]:
