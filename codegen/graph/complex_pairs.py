@@ -17,7 +17,8 @@ from tracegrad.errors import GraphError
 from tracegrad.graph.families import not_taken
 from tracegrad.graph.ir import ON_HOST, Aval, Graph, Node
 from tracegrad.graph.leaves import Shared
-from tracegrad.graph.primitive import Pair, Primitive, bind, const, data, placeholder
+from tracegrad.graph.operation import Pair
+from tracegrad.graph.primitive import Primitive, bind, const, data, placeholder
 from tracegrad.ops.primitives.movement import narrow, reshape
 from tracegrad.support import dtypes
 from tracegrad.support.cache import memoize

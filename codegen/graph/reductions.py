@@ -26,6 +26,7 @@ from tracegrad.codegen.graph.components import Components
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.operation import Operation
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, filled
 from tracegrad.ops.primitives.movement import narrow, pad
 from tracegrad.support.dtypes import float32, float64
@@ -125,7 +126,7 @@ def view(x: Node, shape: tuple[int, ...]) -> Node:
     return x if x.shape == shape else bind(REGISTRY["reshape"], (x,), {"shape": shape})
 
 
-def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
+def reduce(fn: Operation, x: Node, dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
     runs: list[list[int]] = []             # [size, reduced?] of maximal runs of dims of one kind
     for i, n in enumerate(x.shape):
         if n == 1:
@@ -160,14 +161,14 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
     return view(x, result)
 
 
-def _by_components(fn: Primitive, parts: tuple[Node, ...], dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
+def _by_components(fn: Operation, parts: tuple[Node, ...], dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
     """A reduction of elements of several components, given these: each by itself, then side by side."""
     kept = prod(result) // len(parts)
     found = [view(reduce(fn, part, dims, (kept,), target), (kept, 1)) for part in parts]
     return view(bind(REGISTRY["concat"], tuple(found), {"dim": 1}), result)
 
 
-def _rows(fn: Primitive, x: Node, target: Target) -> Node:
+def _rows(fn: Operation, x: Node, target: Target) -> Node:
     rows, cols = x.shape
     if target.kind == "gpu" and tuning().short_row <= cols <= tuning().unrolled and rows > 1 and _lies(x):
         return view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": cols}), (rows,))
@@ -194,7 +195,7 @@ def _lies(x: Node) -> bool:
     return False
 
 
-def _columns(fn: Primitive, x: Node, target: Target) -> Node:
+def _columns(fn: Operation, x: Node, target: Target) -> Node:
     outer, middle, inner = x.shape
     if middle <= tuning().unrolled or not x.aval.size:
         return bind(fn, (x,), {"dim": (1,)})
@@ -318,7 +319,7 @@ _NUMBER = _Times("times", lambda number, exact: number)
 _LOW = _Times("times_low", lambda number, exact: np.where(np.isfinite(number), exact - number, 0).astype(np.float32))
 
 
-def _needs_pairs(fn: Primitive, x: Node, factors: int, target: Target) -> bool:
+def _needs_pairs(fn: Operation, x: Node, factors: int, target: Target) -> bool:
     """Whether a reduction is a product that loses digits in the numbers that the device has."""
     return fn.name == "prod" and x.dtype == float32 and not target.fp64 and factors > tuning().unrolled
 

@@ -193,7 +193,7 @@ def test_written_turns_have_the_bits_of_turns_one_by_one(program, length, n, m, 
 
 
 def test_turns_of_an_lstm_need_few_operations():
-    """What is stacked is computed into its place, gates lie apart, views are taken once: no line of a turn copies."""
+    """What is stacked is computed into its place, views are taken once: no line of an iteration copies."""
     loop = next(node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if not node.fn.reverse)
     operands = [np.ones((9, *p.shape) if 3 <= i < 4 else p.shape, p.dtype) for i, p in enumerate(loop.graph.inputs)]
     texts = []
@@ -220,6 +220,6 @@ def test_most_of_an_lstms_derivative_is_before_its_turns(monkeypatch):
     loop, = {node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if node.fn.reverse}
     LoopRoutine(loop, [i for i, o in enumerate(loop.graph.outputs) if o not in loop.graph.inputs])
     before, after, turn = sizes
-    assert turn <= 33                                   # of 53; what the gates are, the first loop has kept
+    assert turn <= 34                                   # of 53; what the gates are, the first loop has kept
     assert before >= 20
     assert after == 2                                   # the sum of the gradients of the weights: no addition in a turn

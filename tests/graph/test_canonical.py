@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -124,3 +126,12 @@ def test_pending_work_has_the_canonical_key() -> None:
     assert a.program is b.program
     assert [work.constants[0].attrs["value"] for work in (a, b)] == [2.0, 3.0]
     assert a.key == canonical(a.targets).key(a.targets, a.device, tg.config.eager)
+
+
+def test_nodes_may_outlive_their_module():
+    """When Python ends, a module's names are gone before the last nodes are: interned ones still leave their table in silence."""
+    program = ("import numpy as np\nfrom tracegrad.graph import ir\nfrom tracegrad.graph.primitive import REGISTRY, bind, const\n"
+               "node = bind(REGISTRY['exp'], (const(1.5, np.dtype('float32')),), {})\n"
+               "table = ir.INTERN\nbefore = len(table)\nvars(ir)['INTERN'] = None\ndel node\nassert len(table) < before")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -11,6 +11,7 @@ import types
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,17 @@ def found(name: str) -> Any:
 
 @cache
 def classes() -> dict[str, set[str]]:
-    """The classes of the library and of Python, with the names in their bodies and their attributes. (Two of one name are one.)"""
+    """The classes of the library and of Python, with the names in their bodies and their bases'. (Two of one name are one.)"""
     known: dict[str, set[str]] = defaultdict(set, {name: set(dir(builtin)) for name, builtin in vars(builtins).items()})
+    bases: dict[str, set[str]] = defaultdict(set)
     for folder in ("tracegrad", "codegen", "runtime"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ClassDef):
                     known[node.name] |= {*_names(node)}
+                    bases[node.name].update(base.id for base in node.bases if isinstance(base, ast.Name) and base.id != node.name)
+    for name in TopologicalSorter(bases).static_order():
+        known[name].update(*(known[base] for base in bases[name]))
     return known
 
 

@@ -127,11 +127,11 @@ def folders(graph: nx.DiGraph) -> nx.DiGraph:
     return out
 
 
-@pytest.mark.parametrize(("type_checking", "most"), [(False, 1), (True, 7)])
+@pytest.mark.parametrize(("type_checking", "most"), [(False, 1), (True, 2)])
 def test_imports_make_no_circle(type_checking, most):
-    """With what is for annotations only: a tensor and its bases; nodes and primitives; the kernels of small matrices."""
-    largest = max(nx.strongly_connected_components(imports(type_checking)), key=len)
-    assert len(largest) <= most, sorted(largest)
+    """With what is for annotations only, two files may name each other (a node and its operation). Not yet: the kernels of matrices."""
+    circles = [c for c in nx.strongly_connected_components(imports(type_checking)) if len(c) > most]
+    assert [sorted(c) for c in circles if not all(m.startswith("tracegrad.codegen.lower.matrices.") for m in c)] == []
 
 
 @pytest.mark.parametrize("type_checking", [False, True])

@@ -20,7 +20,7 @@ from tracegrad.graph.families import Elementwise, by_parts
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.leaves import Bundle, CustomCall
 from tracegrad.graph.locations import located, on_behalf_of
-from tracegrad.graph.primitive import REGISTRY, bind, cast, const, in_registry, placeholder, unique
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, placeholder, unique
 from tracegrad.ops.attention.fused import too_little
 from tracegrad.ops.attention.pattern import Written, written_out
 from tracegrad.ops.primitives.movement import expand
@@ -156,7 +156,7 @@ def pull_back(node: Node, ct: Any, wanted: Sequence[bool]) -> tuple[Any, ...]:
 def by_rule(node: Node, ct: Any) -> tuple[Any, ...]:
     """What a node's rule makes of a cotangent. Of 16 bits it is computed in float32 and rounded once, as torch's kernels do it."""
     fn = node.fn
-    if not is_half(node.dtype) or not isinstance(fn, Elementwise) or not in_registry(fn) or fn.exact or not fn.saves or fn is _MUL:
+    if not is_half(node.dtype) or not isinstance(fn, Elementwise) or not fn.registered or fn.exact or not fn.saves or fn is _MUL:
         return fn.vjp(ct, node, *node.operands, **node.attrs)
     ct, y, *operands = (cast(x, float32) if is_half(x.dtype) else x for x in (ct, node, *node.operands))
     found = fn.vjp(ct, y, *operands, **node.attrs)

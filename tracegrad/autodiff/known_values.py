@@ -10,7 +10,6 @@ import numpy as np
 
 from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Node, topological
-from tracegrad.graph.primitive import in_registry
 
 KNOWN = 1 << 24              # elements of what is read or computed by value, at most
 UNBOUNDED = 1 << 60          # beyond any index, and two of it are no more than 64 bits hold
@@ -61,7 +60,7 @@ class Values:
         if is_leaf(node):
             return None if node.dtype.kind in "fc" else self._read(node)
         operands = [self._known[o] for o in node.operands]
-        if not (fn.constant or fn.number) or not in_registry(fn) or any(o is None for o in operands):
+        if not (fn.constant or fn.number) or not fn.registered or any(o is None for o in operands):
             return None
         return np.asarray(fn.computed(operands, node.attrs, node.dtype))
 

@@ -21,7 +21,7 @@ from tracegrad.autodiff.known_values import KNOWN, Values, moved
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.leaves import CustomCall
-from tracegrad.graph.primitive import REGISTRY, in_registry, placeholder
+from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.support.dtypes import differentiable
 
 ENTRIES = 1 << 26            # of a pattern, at most
@@ -367,7 +367,7 @@ def _host(walk: Walk, node: Node, operands: list[Any]) -> Ids:
     """Transforms along some dimensions, and functions of matrices in a batch."""
     attrs = node.attrs
     first = node.operands[0]
-    if in_registry(node.fn) and ("dims" in attrs or "dim" in attrs):
+    if node.fn.registered and ("dims" in attrs or "dim" in attrs):
         dims = tuple(d % len(first.shape) for d in (attrs["dims"] if "dims" in attrs else (attrs["dim"],)))
         mixed = walk.sets.over(operands[0], dims)
         return np.broadcast_to(np.expand_dims(mixed, dims), node.shape)

@@ -16,7 +16,7 @@ from tracegrad.autodiff.derivatives import substituted, variable
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import Shared
-from tracegrad.graph.primitive import REGISTRY, bind, in_registry, placeholder
+from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.numpy_backend.interpreter import run_loop
 from tracegrad.ops.primitives.movement import narrow, permute, reshape
 from tracegrad.passes.loops import reached, reaching
@@ -113,7 +113,7 @@ class Loop(Shared):
     @cached_property
     def ordinary(self) -> bool:
         """Whether an iteration is made of the library's own operations alone."""
-        return all(getattr(n.fn, "ordinary", None) or in_registry(n.fn) for n in self.body.graph)
+        return all(getattr(n.fn, "ordinary", None) or n.fn.registered for n in self.body.graph)
 
     @cached_property
     def reports(self) -> bool:  # type: ignore[override]

@@ -20,7 +20,7 @@ from tracegrad.execute.deferred import flushes, waiting
 from tracegrad.graph.canonical import Key, canonical, contribution
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.leaves import CustomCall
-from tracegrad.graph.primitive import REGISTRY, in_registry, placeholder
+from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.ops.primitives.movement import concat, narrow, reshape
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor, held_elsewhere
@@ -143,5 +143,5 @@ def _form(turn: tuple[list[Node], list[Node], list[Node], list[Node]], known: se
 def _check(fn: Any) -> None:
     """_Other for an operation that a loop cannot have without losing something."""
     own = fn.structural if isinstance(fn, CustomCall) else isinstance(fn, Loop) and fn.ordinary
-    if not (own or in_registry(fn)) or fn.reports or fn.family == "transfer":
+    if not (own or fn.registered) or fn.reports or fn.family == "transfer":
         raise _Other

@@ -23,8 +23,8 @@ from tracegrad.graph.canonical import resolve
 from tracegrad.graph.families import Movement
 from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
-from tracegrad.graph.primitive import AT_ONCE as FAMILIES
-from tracegrad.graph.primitive import NOWHERE, REGISTRY, data, in_registry
+from tracegrad.graph.operation import AT_ONCE as FAMILIES
+from tracegrad.graph.primitive import NOWHERE, REGISTRY, data
 from tracegrad.numpy_backend.numpy_program import Routine
 from tracegrad.runtime.buffer import Held, hold
 from tracegrad.support.blas import quiet, quietly, shared_among_threads
@@ -237,7 +237,7 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
     for k, (fn, attrs, _, aval, needs_grad, places, _) in enumerate(template.steps, template.made):
         if fn is _OFFSET:
             continue
-        if (needs_grad and not template.looked) or not in_registry(fn) or fn.family not in FAMILIES or aval.weak:
+        if (needs_grad and not template.looked) or not fn.registered or fn.family not in FAMILIES or aval.weak:
             return False
         total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
         order.append((k, Call(fn, attrs, aval, tuple([avals[p].dtype for p in places])), places))

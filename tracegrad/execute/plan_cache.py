@@ -27,7 +27,8 @@ from tracegrad.config import config
 from tracegrad.graph.canonical import canonical
 from tracegrad.graph.ir import ON_HOST, Aval, Graph, Size
 from tracegrad.graph.locations import Location
-from tracegrad.graph.primitive import REGISTRY, Primitive, in_registry
+from tracegrad.graph.operation import Operation
+from tracegrad.graph.primitive import REGISTRY
 from tracegrad.runtime.disk import Folder
 from tracegrad.support import plan as plans
 from tracegrad.support.dtypes import spelled
@@ -66,7 +67,7 @@ class Key:
 
     __slots__ = ("given", "name")
 
-    def __init__(self, name: str, given: Sequence[Primitive]) -> None:
+    def __init__(self, name: str, given: Sequence[Operation]) -> None:
         self.name, self.given = name, list(given)
 
 
@@ -90,9 +91,9 @@ class _Described:
     """A graph in plain data, such that equal ones have equal plans."""
 
     def __init__(self) -> None:
-        self.given: dict[Primitive, int] = {}
+        self.given: dict[Operation, int] = {}
         self.lines: dict[Location, int] = {}
-        self.operations: dict[Primitive, Any] = {}
+        self.operations: dict[Operation, Any] = {}
 
     def graph(self, graph: Graph) -> Any:
         found = canonical(graph.outputs, graph.inputs, lambda node: (node.aval, _contents(node.value)) if node.fn.name == "data" else None)
@@ -102,15 +103,15 @@ class _Described:
                  for n in found.order if n.fn.family in ON_HOST]         # results that nobody uses are made, too; errors name the line
         return given, self.value(found.key(graph.outputs).parts), self.value(tuple(calls)), lines
 
-    def operation(self, fn: Primitive) -> Any:
+    def operation(self, fn: Operation) -> Any:
         """What the plan depends on of an operation."""
         known = self.operations.get(fn)
         if known is None:
             known = self.operations[fn] = self._operation(fn)
         return known
 
-    def _operation(self, fn: Primitive) -> Any:
-        if in_registry(fn):
+    def _operation(self, fn: Operation) -> Any:
+        if fn.registered:
             if not type(fn).__module__.startswith("tracegrad."):
                 raise Unkept(f"{fn.name} is an operation of the user's")
             return fn.name
@@ -132,7 +133,7 @@ class _Described:
             return spelled(value.dtype), value.tobytes()
         if isinstance(value, Graph):
             return self.graph(value)
-        if isinstance(value, Primitive):
+        if isinstance(value, Operation):
             return self.operation(value)
         raise Unkept(f"{value!r} is an attribute that is no plain data")
 
@@ -183,7 +184,7 @@ def store(found: Key | None, plan: Plan) -> None:
     FOLDER.put(found.name, b"".join([len(text).to_bytes(8, "little"), text, *arrays]))
 
 
-def _encoded(value: Any, arrays: list[bytes], given: Mapping[Primitive, int]) -> Any:
+def _encoded(value: Any, arrays: list[bytes], given: Mapping[Operation, int]) -> Any:
     """A value as JSON: tuples are lists, whatever else JSON does not know is a dict of one entry that says what it is."""
     kind = type(value)
     if value is None or kind is str or kind is bool:
@@ -207,17 +208,17 @@ def _encoded(value: Any, arrays: list[bytes], given: Mapping[Primitive, int]) ->
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
         arrays.append(np.ascontiguousarray(value).tobytes())
         return {"array": [isinstance(value, np.generic), spelled(value.dtype), list(value.shape), sum(map(len, arrays[:-1]))]}
-    if isinstance(value, Primitive):
+    if isinstance(value, Operation):
         if value in given:
             return {"given": given[value]}
-        if REGISTRY.get(value.name) is value:
+        if value.registered and value.executed is None:
             return {"op": value.name}
         if kind.__name__ == "OnHost":                       # what complex_pairs makes of a host step
             return {"on_host": [_encoded(value.fn, arrays, given), [_encoded(a, arrays, given) for a in value.operands]]}  # type: ignore[attr-defined]
     raise Unkept(f"{value!r} is no plain data")
 
 
-def _decoded(value: Any, arrays: memoryview, given: Sequence[Primitive]) -> Any:
+def _decoded(value: Any, arrays: memoryview, given: Sequence[Operation]) -> Any:
     kind = type(value)
     if kind is list:
         return tuple([_decoded(v, arrays, given) for v in value])

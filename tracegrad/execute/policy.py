@@ -21,7 +21,7 @@ from tracegrad.execute import plan_cache
 from tracegrad.graph.canonical import Numbers
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import public
-from tracegrad.graph.primitive import in_registry, numpy_time
+from tracegrad.graph.primitive import numpy_time
 from tracegrad.runtime.programs.program import counts as kernels
 from tracegrad.support import cache
 from tracegrad.support.dtypes import is_half
@@ -118,7 +118,7 @@ def _estimate(order: Iterable[Node], device: Any) -> _Estimate:
                 calls += fn.length * inner.calls
                 iterations = max(iterations, fn.length * (inner.iterations or 1))
             continue
-        if not in_registry(fn):
+        if not fn.registered:
             raise _CompileNow(f"{fn.name} is a kernel or function of the user's" if fn.family != "loop" else "a loop has errors to report")
         work = numpy_time(node)
         estimate += NODE + (work * HALF if is_half(node.dtype) else work)

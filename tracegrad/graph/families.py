@@ -13,7 +13,8 @@ import numpy as np
 from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.graph.intervals import Interval
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import PYTHON_SCALARS, REAL_SCALARS, REGISTRY, Pair, Primitive, Shape, as_node, bind, cast, filled, scalar
+from tracegrad.graph.operation import Pair
+from tracegrad.graph.primitive import PYTHON_SCALARS, REAL_SCALARS, REGISTRY, Primitive, Shape, as_node, bind, cast, filled, scalar
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import DType, dtype_kind
 

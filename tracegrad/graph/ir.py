@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from networkx import MultiDiGraph
 
-    from tracegrad.graph.primitive import Primitive
+    from tracegrad.graph.operation import Operation
 from tracegrad.graph.locations import Location, user_location
 
 ON_HOST = ("host_call", "while_loop")          # families of operations that are, or (loops) may be, steps of the host
@@ -131,7 +131,7 @@ class Node(Operators):
 
     __slots__ = ("__weakref__", "attrs", "aval", "behind", "constant", "fn", "hooks", "loc", "needs_grad", "operands", "value")
 
-    fn: Primitive
+    fn: Operation
     operands: tuple[Node, ...]
     attrs: dict[str, Any]
     aval: Aval
@@ -142,7 +142,7 @@ class Node(Operators):
     behind: Any           # of a Folded one only
     hooks: dict[int, Callable[[Node], Node]]                    # of derivatives.HOOKS only
 
-    def __init__(self, fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
+    def __init__(self, fn: Operation, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
         self.fn, self.operands, self.attrs, self.aval = fn, operands, attrs, aval
         self.loc = user_location()
         self.needs_grad = needs_grad and dtype_kind(aval.dtype) in "fc"
@@ -238,9 +238,9 @@ def enter(key: Hashable, node: Node) -> None:
     entry.key = key
 
 
-def _leave(entry: Entry) -> None:
-    if INTERN.get(entry.key) is entry:
-        del INTERN[entry.key]
+def _leave(entry: Entry, table: dict[Hashable, Entry] = INTERN) -> None:        # bound: when Python ends, modules lose their names
+    if table.get(entry.key) is entry:
+        del table[entry.key]
 
 
 @contextmanager

@@ -9,18 +9,18 @@ of the scalars, and gives back what it was given (Tensors if any operand is one)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import AutogradError, DeviceError, DTypeError
+from tracegrad.errors import DeviceError, DTypeError
 from tracegrad.graph.cached_subgraphs import calls, describe, learn
 from tracegrad.graph.canonical import number_of, without_number
-from tracegrad.graph.intervals import Interval
 from tracegrad.graph.ir import INTERN, Aval, Entry, Node, enter
 from tracegrad.graph.locations import Location
+from tracegrad.graph.operation import Operation
 from tracegrad.graph.operators import Operators
 from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache
@@ -28,11 +28,6 @@ from tracegrad.support.dtypes import DType, dtype_kind
 from tracegrad.support.modes import state
 
 REGISTRY: dict[str, Primitive] = {}
-# Families of operations that numpy may do when they are called; and of others whose calls may be recalled.
-AT_ONCE = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice", "scan"))
-RECALLABLE = AT_ONCE | {"conv", "pool", "index", "sort", "selection", "attention", "recurrence"}
-
-
 def own_name(name: str) -> str:
     """What an operation that a user gave this name is called: never as one of ours, which passes know by their names."""
     return f"{name}_" if name in REGISTRY else name
@@ -54,17 +49,10 @@ REAL_SCALARS = (bool, int, float)            # numpy.float64 is a float: to torc
 PYTHON_SCALARS = (*REAL_SCALARS, complex)
 
 
-class Pair(NamedTuple):
-    """A complex value as the code generator sees it: the nodes of its real and of its imaginary part."""
-
-    re: Any
-    im: Any
-
-
 _new_node = Node.__new__
 
 
-class Primitive:
+class Primitive(Operation):
     """Base of all ops.
 
     A subclass that sets `name` is an op and must define the rules of its family: `aval` (shape and dtype), `numpy`
@@ -72,52 +60,10 @@ class Primitive:
     of the code generator that is named by `family`).
     """
 
-    name: ClassVar[str] = ""
-    family: ClassVar[str] = ""              # how the code generator treats it
-    differentiable: ClassVar[bool] = True
-    required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
-    constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
-    expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
-    picks: ClassVar[bool] = False           # its elements are elements of its operands, and compared with them: see `to_keep`
-    read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
-    exact: ClassVar[bool] = False           # of numbers of a dtype it makes such: of 16 bits, computed as floats, they need not be rounded
-    in_steps: ClassVar[bool] = False        # kernels make it of several operations, which of 16 bits are computed in float32
-    saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
-    number: ClassVar[bool] = False          # a number, with its bits as an attribute: an operand of structures (canonical.py)
-    boundary: ClassVar[bool] = False        # a program sees through it, which only differentiation cares about, or ends there (a transfer)
-    any_number: ClassVar[bool] = False      # its derivative, written for one number as an operand, is right for every other
-    executed: Any = None                    # the op that programs have in its place: see `saving_nothing`
-    of_value: ClassVar[bool] = False        # its derivative reads its value and none of its operands
-    cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see policy.py)
-    linear: ClassVar[bool] = False          # in all its operands together: the tangent of the result is it, of the operands' tangents
-    operator: ClassVar[tuple[str, int]] = ("", 0)     # how Python writes it, before or between operands, and how tightly that binds
-    foldable: bool = True                   # its numpy rule may be used on constants; not if a user's expression has none
-    part: ClassVar[bool] = False            # a part of what its operand's elements hold: a view, though not of whole elements
-    stored: ClassVar[bool] = False          # a program writes its value to memory, whoever reads it
-    reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/arrays/index_checks.py)
-    # Of elementwise ops:
-    flops: ClassVar[int] = 1                # what one element costs, for the schedule: an addition is 1
-    wraps: ClassVar[bool] = False           # a signed result may overflow, undefined in C: it is computed as unsigned (of reductions, too)
-    moves: ClassVar[bool] = False           # its elements are elements of its operands, bit for bit: numpy need not know their dtype
-    single: ClassVar[bool] = False          # of 16 bits and a number, or what has no dimensions: computed in float32, as in torch
-    mixes: ClassVar[bool] = False           # `opencl` is right for a vector beside a scalar, too (operators are, builtins are not)
-    monotone: ClassVar[bool] = False        # no operand makes the result smaller by becoming larger
-    logic: Any = None                       # logic(self, *operands): what it is for bools, in bitwise operations; None: itself
-    # Of complex operands: whether `vjp` multiplies by the complex derivative. autodiff conjugates it then, as torch's convention wants;
-    # a rule that says False is right as it stands, because its factors are real or it conjugates them itself.
-    holomorphic: ClassVar[bool] = False
-    # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
-    cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
-
     @cached_property
     def memo(self) -> Cache:
         """What calls with the tensors and numbers of users made: see cached_subgraphs.py."""
         return calls()
-
-    @property
-    def recallable(self) -> bool:
-        """Whether what a node of it is, and its derivative, are functions of operands and attributes alone, and it reports nothing."""
-        return in_registry(self) and not self.reports and self.family in RECALLABLE
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -131,66 +77,7 @@ class Primitive:
         if cls.name in REGISTRY:
             raise TypeError(f"op class {cls.__name__}: the name {cls.name!r} is taken by {type(REGISTRY[cls.name]).__name__}")
         REGISTRY[cls.name] = cls()
-
-    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
-        """Shape and dtype of the result; raises ShapeError or DTypeError."""
-        raise NotImplementedError
-
-    def numpy(self, *operands: Any, **attrs: Any) -> Any:
-        """The meaning, on numpy arrays."""
-        raise NotImplementedError
-
-    def numpy_with(self, **attrs: Any) -> Any:
-        """`numpy` for these attributes, to be called many times: what it does with them can be done once."""
-        return partial(self.numpy, **attrs) if attrs else self.numpy
-
-    def rule(self, attrs: dict[str, Any], dtype: DType, given: Iterable[DType]) -> Callable[..., Any]:
-        """`numpy_with`, for operands of the dtypes `given` and a result of `dtype`.
-
-        bfloat16 is computed in float32 and rounded once, as kernels do it. (ml_dtypes rounds after each addition of a sum, and numpy does
-        not know where its NaN is sorted to.)
-        """
-        if self.moves or not (dtype == dtypes.bfloat16 or dtypes.bfloat16 in given) or not in_registry(self):
-            plain: Callable[..., Any] = self.numpy_with(**attrs)
-            return plain
-        wide = self.numpy_with(**{k: dtypes.float32 if isinstance(v, np.dtype) and v == dtypes.bfloat16 else v for k, v in attrs.items()})
-
-        def rule(*operands: Any) -> Any:
-            made = wide(*[o.astype(np.float32) if o.dtype == dtypes.bfloat16 else o for o in map(np.asarray, operands)])
-            return np.asarray(made, dtype) if dtype == dtypes.bfloat16 else made
-
-        return rule
-
-    def computed(self, operands: Sequence[Any], attrs: dict[str, Any], dtype: DType) -> Any:
-        """The result, of `dtype`, by numpy: from arrays."""
-        return self.rule(attrs, dtype, [o.dtype for o in operands if isinstance(o, (np.ndarray, np.generic))])(*operands)
-
-    def vjp(self, ct: Node, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        """Cotangents of the operands (None: no dependence), from the cotangent `ct` of the result `y`; symbolic."""
-        raise AutogradError(f"{self.name} has no derivative")
-
-    # How it is computed of real numbers: pair(*operands, **attrs), an operand being a Pair, or a Node if it is real -> a Pair (or a
-    # Node, of a real result). None: it takes no complex numbers. See codegen/graph/complex_pairs.py.
-    pair: Any = None
-
-    def interval(self, node: Node, *operands: Interval) -> Interval | None:
-        """Between which integers the elements of an integer result lie, from those of the operands; None: nothing is known."""
-        return None
-
-    def work(self, y: Aval, *operands: Aval, **attrs: Any) -> float:
-        """How many elements the numpy rule goes through: those of the result or of the largest operand, unless an op knows better."""
-        return max([y.size, *[o.size for o in operands]])
-
-    # For operations that are not in the registry: what plans depend on of it, as a tuple of plain data (see execute/plan_cache.py); None:
-    # unknown.
-    described: Any = None
-
-    # How f.source() writes a call, for operations that are not in the registry: python(define, operands as text, **attrs) -> text.
-    # define(name, expression or graph) puts what the call needs in front of the function, and gives the name to use.
-    python: Any = None
-
-    def __repr__(self) -> str:
-        return self.name
+        cls.registered = True
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         return call(self, args, attrs)
@@ -200,7 +87,7 @@ class Primitive:
         return tuple(as_node(a, self.name) for a in args)
 
 
-def bind(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
+def bind(fn: Operation, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
     """The node that applies `fn`: the one that exists, or a new one. Operands are nodes of the right dtypes already, attrs hashable.
 
     One that a derivative may go through is shared within one call of the user's only: see `ir.own_nodes`.
@@ -220,7 +107,7 @@ def bind(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any]) -> No
     return node
 
 
-def needs_grad(fn: Primitive, operands: Sequence[Node]) -> bool:
+def needs_grad(fn: Operation, operands: Sequence[Node]) -> bool:
     """Whether a derivative may go through `fn` to one of its operands."""
     if fn.differentiable:
         for o in operands:
@@ -264,11 +151,6 @@ def saving_nothing(op: Primitive) -> Any:
     torch has functions of their own for these, through which a second backward may go. Not for `x * 2`: there torch saves the 2.
     """
     return type(type(op).__name__, (type(op),), {"__doc__": type(op).__doc__, "saves": False, "executed": op})()
-
-
-def in_registry(fn: Primitive) -> bool:
-    """Whether `fn` is an operation of the registry, which is a function of its operands and attributes: no loop, no user's."""
-    return REGISTRY.get(fn.name) is (fn.executed or fn)
 
 
 def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:

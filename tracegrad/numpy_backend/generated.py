@@ -2,31 +2,27 @@
 
 What a step costs beside NumPy's own time (half a microsecond of looking up, checking, dropping) is as much as NumPy takes for few elements.
 So a program that comes often is written straight on, with variables that take each other's places, without the broadcasts that NumPy makes
-anyway, and with arrays that nobody needs any more written over. All of that is about NumPy's calls, so it stands here and in no pass: the
+anyway. All of that is about NumPy's calls, so it stands here and in no pass: the
 bits are those of the steps.
 """
 
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Callable, Sequence
 from math import prod
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.numpy_backend.steps import Step, with_last_uses
+from tracegrad.numpy_backend.steps import Step, StepList, with_last_uses
 from tracegrad.ops.primitives.reduction import SHORT
 from tracegrad.support.cache import memoize
 
-if TYPE_CHECKING:
-    from tracegrad.numpy_backend.numpy_program import Routine
-
 LINES = 3000            # the code of longer functions is not kept for others
-SPREAD = 1 << 12        # bytes from which on an array is written over, or dropped at once: the next one then finds its memory
+SPREAD = 1 << 12        # bytes from which on an array is dropped after its last use: the next one then finds its memory
 
 _WHERE = REGISTRY["where"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
@@ -53,13 +49,13 @@ class Writer:
 
     parameters = "inputs, constants, nodes, notes"
 
-    def __init__(self, routine: Routine, inputs: Sequence[Any], strides: dict[int, Any]) -> None:
+    def __init__(self, routine: StepList, inputs: Sequence[Any], strides: dict[int, Any]) -> None:
         self.routine, self.inputs, self.strides = routine, len(inputs), strides
         self.given = [(x.shape, x.dtype) if type(x) is np.ndarray else None for x in inputs]
         self.names: dict[str, Any] = {"asarray": np.asarray}        # what the text names: its last arguments, which nobody gives
         self.known: dict[int, str] = {}                 # what is in `names`, by id
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
-        self.steps = self._keeping(self._needed([self._direct(step) for step in routine.steps]))
+        self.steps = self._needed([self._direct(step) for step in routine.steps])
         lines = self._lines()
         read = _read if len(lines) <= LINES else _read.__wrapped__           # long code is not kept for others
         code = read("\n ".join([f"def function({self.parameters}, {', '.join(self.names)}):", *lines]))
@@ -110,39 +106,12 @@ class Writer:
                 found.append(step)
         return with_last_uses(found[::-1], self.routine.targets)
 
-    def _keeping(self, steps: list[Step]) -> list[Step]:
-        """The steps, with reductions that keep their dims where a reshape put them back: of what lies row by row that is the same array."""
-        uses = Counter(o for step in steps for o in step.operands)
-        uses.update(self.routine.targets)
-        at = {step.place: k for k, step in enumerate(steps)}
-        gone = set[int]()
-        for k, step in enumerate(steps):
-            made = steps[at[step.operands[0]]] if step.fn is _RESHAPE and step.operands[0] in at else None
-            if made is None or made.fn not in _REDUCTIONS or uses[made.place] != 1 or self._by_itself(made) is None:
-                continue
-            aval, strides = self.routine.avals[step.place], self.strides[made.place]
-            kept = tuple(1 if d in made.attrs["dim"] else n for d, n in enumerate(self._array(made.operands[0])[0]))
-            if aval.shape == kept and strides == np.empty(self.routine.avals[made.place].shape, aval.dtype).strides:
-                gone.add(made.place)
-                dead = (*made.dead, *[o for o in step.dead if o != made.place])
-                steps[k] = made._replace(place=step.place, dead=dead, attrs={"dim": made.attrs["dim"], "keepdim": True})
-        return [step for step in steps if step.place not in gone]
-
     def _name(self, what: Any, hint: str) -> str:
         name = self.known.get(id(what))
         if name is None:
             name = self.known[id(what)] = f"{hint}{len(self.names)}"
             self.names[name] = what
         return name
-
-    def _fresh(self) -> set[int]:
-        """The places of arrays that nothing else shares memory with: made by ufuncs and products, read by what makes no views."""
-        made = {s.place for s in self.steps if s.fn is not None and self.strides[s.place] is not None
-                and (isinstance(s.rule, np.ufunc) or s.fn.family == "contraction")}
-        for step in self.steps:
-            if step.fn is None or not (self._broadcasts(step) or step.fn.family in ("contraction", "reduction", "gather")):
-                made.difference_update(step.operands)
-        return made.difference(self.routine.targets)
 
     def _lines(self) -> list[str]:
         routine = self.routine
@@ -154,32 +123,23 @@ class Writer:
             lines.append(f"{', '.join(f'c{i}' for i in routine.constants)}, = constants")
         at.update({i: f"c{i}" for i in routine.constants})
         at.update({i: self._name(value, "f") for i, value in routine.fixed})
-        fresh, free, count = self._fresh(), list[str](), 0
+        free, count = list[str](), 0
         for step in self.steps:
             shape = routine.avals[step.place].shape if step.place < routine.size else ()
             arguments = [at[o] for o in step.operands]
-            large = step.dtype is not None and routine.avals[step.place].nbytes >= SPREAD
-            over = None
-            if large and isinstance(step.rule, np.ufunc):
-                over = next((o for o in step.dead if o in fresh and routine.avals[o] is routine.avals[step.place]
-                             and self.strides[o] == self.strides[step.place]), None)       # sums depend on how what they read lies
-            if over is not None:
-                name = at[over]
-                lines.append(self._rule(step, arguments, name))
+            name = free.pop() if free else f"v{count}"
+            count += name == f"v{count}"
+            call = self._call(step, arguments)
+            if self._is_right(step, shape):
+                lines.append(f"{name} = {call}")
             else:
-                name = free.pop() if free else f"v{count}"
-                count += name == f"v{count}"
-                call = self._call(step, arguments)
-                if self._is_right(step, shape):
-                    lines.append(f"{name} = {call}")
-                else:
-                    lines.append(f"{name} = asarray({call}, {self._name(step.dtype, 'd')})")
+                lines.append(f"{name} = asarray({call}, {self._name(step.dtype, 'd')})")
             if step.reports:
                 node = f"nodes[{routine.origin[step.place]}]"
                 lines.append(f"notes += {node}.fn.excess({arguments[0]}, {node})")
             at[step.place] = name
             for o in step.dead:
-                if o != over and at[o].startswith("v") and o != step.place:
+                if at[o].startswith("v") and o != step.place:
                     free.append(at[o])
                     if o >= routine.size or routine.avals[o].nbytes >= SPREAD:
                         lines.append(f"{at[o]} = None")
@@ -201,8 +161,7 @@ class Writer:
         if rule is _DOT:
             return f"{arguments[0]}.dot({', '.join([arguments[1], *out])})"
         if rule is not None:
-            keeps = ["True"] if "keepdim" in step.attrs else []
-            more = ["None", *(out or ["None"]), *keeps] if out or keeps else []
+            more = ["None", *out] if out else []
             return f"{self._name(rule, 'r')}({', '.join([arguments[0], self._name(step.attrs['dim'], 'd'), *more])})"
         return self._rule(step, arguments, *out)
 

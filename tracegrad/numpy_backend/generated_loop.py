@@ -7,18 +7,14 @@ has the same memory in all of them, of which views (the gates of an LSTM) are ta
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.generated import SPREAD, Writer
-from tracegrad.numpy_backend.steps import SideBySide, Step
-
-if TYPE_CHECKING:
-    from tracegrad.numpy_backend.numpy_program import Routine
+from tracegrad.numpy_backend.steps import Step, StepList
 
 _SLICE, _RESHAPE, _PERMUTE = REGISTRY["slice"], REGISTRY["reshape"], REGISTRY["permute"]
 SOME = 3                        # iterations, of an array that stands for one of all iterations
@@ -29,13 +25,13 @@ class GeneratedLoop(Writer):
 
     those that results are stacked in, the last carries. (Rows in the order of the iterations, in C order, as the first carries are.)
 
-    Names: i... are inputs, o... rows of results, b... arrays that every iteration uses anew, j... those of which parts are put side by
-    side, v... other values. head: the lines before the iterations, body: of an iteration.
+    Names: i... are inputs, o... rows of results, b... arrays that every iteration uses anew, v... other
+    values. head: the lines before the iterations, body: of an iteration.
     """
 
     parameters = "state, wholes, still, stacks, constants, count"
 
-    def __init__(self, routine: Routine, inputs: Sequence[Any], strides: dict[int, Any], carries: int, rows: int) -> None:
+    def __init__(self, routine: StepList, inputs: Sequence[Any], strides: dict[int, Any], carries: int, rows: int) -> None:
         """carries, rows: how many of the inputs, and of the results, are carries; how many inputs after them are rows."""
         self.carries, self.rows = carries, rows
         self.head: list[str] = []
@@ -45,7 +41,6 @@ class GeneratedLoop(Writer):
         self.alive: dict[str, set[int]] = {}            # of each b..., the places that may
         self.free: dict[Any, list[str]] = {}            # by shape and dtype, the b... of which none does
         self.taken: dict[str, Any] = {}                 # o..., and views of it, of which w... has all iterations': some iterations like it
-        self.joins: dict[int, str] = {}                 # of parts side by side, the j...
         super().__init__(routine, inputs, strides)
 
     def _lines(self) -> list[str]:
@@ -70,7 +65,7 @@ class GeneratedLoop(Writer):
         at |= {i: self._name(value, "f") for i, value in routine.fixed}
         carried, stacked = routine.targets[:self.carries], routine.targets[self.carries:]
         lasting = self._lasting(carried)
-        wanted = {place: f"o{k}" for k, place in reversed([*enumerate(stacked)])} | self._joined(lasting)
+        wanted = {place: f"o{k}" for k, place in reversed([*enumerate(stacked)])}
         read: dict[str, None] = {}
         for count, step in enumerate(self.steps):
             place, arguments = step.place, [at[o] for o in step.operands]
@@ -109,21 +104,6 @@ class GeneratedLoop(Writer):
                 found.update(step.operands)
         return found
 
-    def _joined(self, lasting: Collection[int]) -> dict[int, str]:
-        """For parts that are put side by side and read by nobody else: the row of an array that they are computed into."""
-        made, found = {s.place: s for s in self.steps}, dict[int, str]()
-        uses = Counter(o for s in self.steps for o in s.operands)
-        uses.update(self.routine.targets)
-        for count, step in enumerate(self.steps):
-            rule, parts = step.rule, step.operands
-            alone = [uses[o] == 1 and o in made and o not in lasting and self._can(made[o]) for o in parts]
-            if isinstance(rule, SideBySide) and rule.rows is not None and all(alone) and self._can(step):
-                name = self.joins[step.place] = f"j{count}"
-                self.head.append(f"{name} = empty({self._name(rule.rows, 's')}, {self._name(step.dtype, 'd')})")
-                self.head += [f"{name}_{k} = {name}[{k}]" for k in range(len(parts))]
-                found.update((o, f"{name}_{k}") for o, k in zip(parts, range(len(parts)), strict=True))
-        return found
-
     def _can(self, step: Step) -> bool:
         return self._into(step, [""] * len(step.operands)) is not None
 
@@ -132,12 +112,9 @@ class GeneratedLoop(Writer):
         if step.fn is None or not self._is_right(step, self.routine.avals[step.place].shape):
             return None
         aval = self.routine.avals[step.place]
-        if step.place in self.joins:
-            beside: Any = step.rule
-            return f"{self._name(beside.joined, 'r')}({self.joins[step.place]}, {{}})"
         if self.strides[step.place] != np.empty(aval.shape, aval.dtype).strides:
             return None
-        takes = self._by_itself(step) is not None or isinstance(step.rule, np.ufunc) or getattr(step.rule, "into", False)
+        takes = self._by_itself(step) is not None or isinstance(step.rule, np.ufunc)
         return self._call(step, arguments, "{}") if takes else None
 
     def _memory_of(self, step: Step, at: dict[int, str], new: str) -> str:

@@ -1,8 +1,7 @@
-"""How the arrays of a loop's iterations lie in memory when NumPy computes them: rewrites of NumPy's own. Start at `laid_out` and `Room`.
+"""How the arrays of a loop's iterations lie in memory when NumPy computes them: rewrites of NumPy's own. Start at `joined` and `Room`.
 
-NumPy takes three times as long for an array whose rows lie apart, and as long to begin an operation as it computes for a thousand elements.
-So functions of parts of one array (the gates of an LSTM) become parts of one function, of an array that has the parts one after the other.
-A kernel computes an index for each element, so it needs none of this.
+NumPy takes as long to begin an operation as it computes for a thousand elements. So functions of parts of one array (the gates of an LSTM)
+become parts of one function. A kernel computes an index for each element, so it needs none of this.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import numpy as np
 from tracegrad.autodiff.derivatives import substituted
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind
-from tracegrad.ops.primitives.movement import narrow, permute, reshape
-from tracegrad.passes.loops import TURN, Split, dependence
+from tracegrad.passes.loops import TURN, Split
 
 _SLICE, _RESHAPE = REGISTRY["slice"], REGISTRY["reshape"]
 ROW, WHOLE = 1 << 14, 1 << 20       # bytes, of an iteration and of all: larger arrays take no less time together than one after the other
@@ -26,12 +24,6 @@ ROW, WHOLE = 1 << 14, 1 << 20       # bytes, of an iteration and of all: larger 
 def early(node: Node, length: int) -> bool:
     """Whether an operation on rows is better done for all `length` iterations together."""
     return node.aval.nbytes <= ROW and length * node.aval.nbytes <= WHOLE and node.fn.family in ("elementwise", "movement")
-
-
-def laid_out(graph: Graph, carries: int, rows: int, length: int) -> Graph:
-    """The body of a loop with gates as they are best computed."""
-    graph = _joined(graph)
-    return _in_rows(graph, dependence(graph, carries, rows, lambda node: early(node, length)))
 
 
 class Room:
@@ -75,7 +67,7 @@ class Room:
         return [*narrow, *(wide[k][self._old] for k, _, _ in self._firsts), *(narrow[k][part] for k, part in self._parts)]
 
 
-def _joined(graph: Graph) -> Graph:
+def joined(graph: Graph) -> Graph:
     """The graph with functions of parts of one array, such as the gates of an LSTM, as parts of a function of the array."""
     found: dict[Any, list[Node]] = {}
     for node in graph:
@@ -89,47 +81,6 @@ def _joined(graph: Graph) -> Graph:
             whole = bind(fn, (base,), nodes[0].attrs)
             new.update((n, bind(_SLICE, (whole,), n.operands[0].attrs)) for n in nodes)
     return Graph.capture(graph.inputs, substituted(graph.outputs, new)) if new else graph
-
-
-def _in_rows(graph: Graph, depends: dict[Node, int]) -> Graph:
-    """The graph with arrays of which only equal parts of rows are read, such as the gates of an LSTM, as arrays of the parts.
-
-    numpy takes three times as long for what lies apart.
-    """
-    users: dict[Node, list[Node]] = {}
-    for node in graph:
-        for o in node.operands:
-            users.setdefault(o, []).append(node)
-    ends, done, new = set(graph.outputs), set[Node](), dict[Node, Node]()
-    for base in graph:
-        if base in done or depends[base] != TURN or base.fn.family != "elementwise" or base.aval.nbytes > ROW:
-            continue
-        functions = [base, *(u for u in users.get(base, ()) if u.fn.family == "elementwise" and len(u.operands) == 1)]
-        parts = [(f, u) for f in functions for u in users.get(f, ()) if u not in functions]
-        width, shape = _width(base, [u for _, u in parts]), base.shape
-        if not width or not ends.isdisjoint(functions) or any(o.shape != shape for o in base.operands):
-            continue
-        done.update(functions)
-        cut, turned = (*shape[:-1], shape[-1] // width, width), (len(shape) - 1, *range(len(shape) - 1), len(shape))
-        rows = {base: bind(base.fn, tuple(permute(reshape(o, cut), turned) for o in base.operands), base.attrs)}
-        rows.update((f, bind(f.fn, (rows[base],), f.attrs)) for f in functions[1:])
-        new.update((u, reshape(narrow(rows[f], 0, u.attrs["start"][-1] // width, 1), u.shape)) for f, u in parts)
-    return Graph.capture(graph.inputs, substituted(graph.outputs, new)) if new else graph
-
-
-def _width(whole: Node, parts: Sequence[Node]) -> int:
-    """How long these parts of an array of several rows are, if each is one of the equal parts of all rows; else 0."""
-    shape = whole.shape
-    width = parts[0].shape[-1] if parts and parts[0].fn is _SLICE and shape else 0
-    if not 0 < width < shape[-1] < whole.aval.size or shape[-1] % width:
-        return 0
-    for part in parts:
-        if part.fn is not _SLICE:
-            return 0
-        *others, (start, stop, step) = zip(*(part.attrs[end] for end in ("start", "stop", "step")), strict=True)
-        if others != [(0, n, 1) for n in shape[:-1]] or start % width or (stop, step) != (start + width, 1):
-            return 0
-    return width
 
 
 def _part(n: Node) -> tuple[Node, Any]:

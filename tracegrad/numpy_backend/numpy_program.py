@@ -8,7 +8,6 @@ iterations are a routine of their own (`LoopRoutine`). What comes before, in and
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
@@ -18,14 +17,13 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError, OutOfMemoryError
 from tracegrad.graph.canonical import canonical, is_number
-from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.generated import LINES, Writer
 from tracegrad.numpy_backend.generated_loop import GeneratedLoop
-from tracegrad.numpy_backend.loop_layout import ROW, Room, early, laid_out
+from tracegrad.numpy_backend.loop_layout import ROW, Room, early, joined
 from tracegrad.numpy_backend.ordered import ordered
-from tracegrad.numpy_backend.steps import SideBySide, Step, with_last_uses
-from tracegrad.passes.constants import exactly
+from tracegrad.numpy_backend.steps import Step, StepList, with_last_uses
 from tracegrad.passes.loops import Split
 
 WRITTEN = 12            # Python takes 20 us to read a line, which is saved in 40 uses; of longer routines than LINES this that many times
@@ -39,7 +37,7 @@ def out_of_memory(node: Node | None) -> OutOfMemoryError:
                             "longer needed, or use smaller batches")
 
 
-class Routine:
+class Routine(StepList):
     """The numpy rules of a structure: what its second use makes and the later ones take.
 
     Values have places (see graph/canonical.py): those of `size` operations, then those of leaves, the last one first. The results of a loop
@@ -47,16 +45,16 @@ class Routine:
     order that was given; targets: in that of the steps (see ordered.py). origin: of each operation, its position in the given order.
     """
 
-    __slots__ = ("avals", "constants", "ends", "first", "fixed", "origin", "size", "steps", "targets", "uses", "written")
+    __slots__ = ("ends", "first", "uses", "written")
 
     def __init__(self, order: Sequence[Node], places: Sequence[tuple[int, ...]], ends: Sequence[int]) -> None:
         found = ordered(order, places, ends)
-        given, order, places = order, found.nodes, found.places
+        order, places = found.nodes, found.places
         self.size, self.ends, self.targets, self.uses = len(order), tuple(ends), found.ends, 0
         self.constants, self.origin = found.constants, found.origin
         self.written: Callable[..., list[Any]] | None = None
-        self.avals: list[Aval] = [node.aval for node in order]
-        self.fixed: list[tuple[int, Any]] = []          # what does not depend on anything
+        self.avals = [node.aval for node in order]
+        self.fixed = []
         loops: dict[Any, list[int]] = {}
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):
             if node.fn.family == "loop":
@@ -82,22 +80,8 @@ class Routine:
             else:
                 rule = fn.rule(node.attrs, node.aval.dtype, node.given)
                 steps[i] = Step(rule, operands, len(operands), i, node.aval.dtype, fn.reports, fn, node.attrs)
-        if order is not given:
-            self._beside(steps, order)
         kept = {*self.targets, *self.constants, *(i for i, _ in self.fixed)}
         self.steps = with_last_uses([*steps.values()], kept)
-
-    def _beside(self, steps: dict[int, Step], order: Sequence[Node]) -> None:
-        """Makes one step of a concatenation and the 0.0 that is added to it, as sums of paddings have become."""
-        uses = Counter([*self.targets, *(o for step in steps.values() for o in step.operands)])
-        zeros = {i for i, value in self.fixed if not value.shape and exactly(value, 0)}
-        for step in [s for s in steps.values() if s.fn is _ADD and s.operands[1] in zeros]:
-            whole = steps.get(step.operands[0])
-            if whole is not None and whole.fn is _CONCAT and uses[whole.place] == 1:
-                dim = whole.attrs["dim"]
-                rule = SideBySide(order[step.place].aval, dim, [part.shape[dim] for part in order[whole.place].operands])
-                steps[step.place] = step._replace(rule=rule, operands=whole.operands, arity=whole.arity)
-                del steps[whole.place]
 
     def __call__(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int]) -> list[Any]:
         """The values at `ends`. nodes: the operations, for what they report (to `notes`)."""
@@ -177,7 +161,7 @@ class LoopRoutine:
     def __init__(self, loop: Any, used: Sequence[int]) -> None:
         carries, rows, length = loop.body.carries, loop.body.rows, loop.length
         self._carries, self._rows, self._length = carries, rows, length
-        graph = laid_out(loop.graph, carries, rows, length)
+        graph = joined(loop.graph)
         split = Split(graph, carries, rows, length, [i for i in used if i >= carries], lambda node: early(node, length),
                       lambda node: node.aval.nbytes <= ROW)
         self._room = Room(split, loop.reverse)

@@ -20,7 +20,7 @@ from tracegrad.autodiff.batching import batch
 from tracegrad.autodiff.derivatives import substituted, that_matter
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.locations import located
-from tracegrad.graph.primitive import REGISTRY, bind, in_registry, placeholder
+from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 
 _ADD, _SUM = REGISTRY["add"], REGISTRY["sum"]
 CONSTANT, ROW, TURN = range(3)      # what a node of a body depends on: nothing that changes, what is scanned, a carry
@@ -90,7 +90,7 @@ def _without_slow(loop: Any) -> tuple[Any, list[Node]]:
     """The loop with further constants, and the nodes of its body that these are."""
     graph, body = hoisted(loop.graph), loop.body
     depends = dependence(graph, body.carries, body.rows)
-    slow = {n for n in graph if n.operands and depends[n] == CONSTANT and n.fn.expensive and in_registry(n.fn) and not n.fn.reports}
+    slow = {n for n in graph if n.operands and depends[n] == CONSTANT and n.fn.expensive and n.fn.registered and not n.fn.reports}
     if not slow and graph.outputs == loop.graph.outputs:
         return loop, []
     found = border(graph.outputs, lambda n: n not in slow, set(graph.inputs))

@@ -16,7 +16,7 @@ from tracegrad.graph.ir import Node, topological
 from tracegrad.support.modes import GradMode, state
 
 if TYPE_CHECKING:
-    from tracegrad.tensors.tensor import Tensor
+    from tracegrad.tensors.parts.handle import Handle
 
 
 class Scope:
@@ -25,7 +25,7 @@ class Scope:
     randomness: str | None = None  # what random functions do in a vmap; None: nothing particular
     before: tuple[Any, ...]
 
-    def refuse(self, tensor: Tensor, node: Node | None, call: str) -> None:
+    def refuse(self, tensor: Handle, node: Node | None, call: str) -> None:
         """Raise an error if `call` must not give a tensor from outside the value `node`."""
 
     def __enter__(self) -> None:
@@ -42,7 +42,7 @@ class Examples(Scope):
     def __init__(self, mapped: Collection[Node], randomness: str | None = None, number: Node | None = None, size: int = 0) -> None:
         self.mapped, self.randomness, self.number, self.size = mapped, randomness, number, size
 
-    def refuse(self, tensor: Tensor, node: Node | None, call: str) -> None:
+    def refuse(self, tensor: Handle, node: Node | None, call: str) -> None:
         """Raise an error for a value that is each example's own."""
         if node is not None and any(n in self.mapped for n in topological([node])):
             raise TraceError(
@@ -57,7 +57,7 @@ class Recorded(Scope):
     def __init__(self, call: str, error: type[BaseException] | None = None) -> None:
         self.call, self.error = call, error
 
-    def refuse(self, tensor: Tensor, node: Node | None, call: str) -> None:
+    def refuse(self, tensor: Handle, node: Node | None, call: str) -> None:
         """Raise the error."""
         if self.error is not None:
             raise self.error
@@ -97,14 +97,14 @@ def is_inference_mode_enabled() -> bool:
     return _INFERENCE in state.scopes
 
 
-def is_inference(tensor: Tensor) -> bool:
+def is_inference(tensor: Handle) -> bool:
     """Whether the tensor, or that of which it is a view, was made in `inference_mode`."""
     while tensor._base is not None:
         tensor = tensor._base
     return _INFERENCE in getattr(tensor, "_within", ())
 
 
-def _named(tensor: Tensor) -> str:
+def _named(tensor: Handle) -> str:
     """A tensor as the user calls it in the function that is running, if there is a name for it, with its dtype and shape."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(INTERNAL):

@@ -16,8 +16,9 @@ import numpy as np
 from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import Aval
+from tracegrad.graph.operation import Pair
 from tracegrad.graph.operators import Operators, public
-from tracegrad.graph.primitive import REGISTRY, Pair, bind, call, cast, const
+from tracegrad.graph.primitive import REGISTRY, bind, call, cast, const
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.arrays.pointwise import abs_, atan2, cos, detach, eq, lt, ne, sign, sin
 from tracegrad.ops.primitives import movement as mv

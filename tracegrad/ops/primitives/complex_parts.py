@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.graph.ir import Node
-from tracegrad.graph.primitive import REGISTRY, Pair, filled
+from tracegrad.graph.operation import Pair
+from tracegrad.graph.primitive import REGISTRY, filled
 from tracegrad.support.dtypes import finfo
 
 

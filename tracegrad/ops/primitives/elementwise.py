@@ -12,7 +12,8 @@ import numpy as np
 from tracegrad.errors import DTypeError
 from tracegrad.graph.families import Elementwise, by_parts, common_dtype
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import REGISTRY, Pair, call, cast, saving_nothing
+from tracegrad.graph.operation import Pair
+from tracegrad.graph.primitive import REGISTRY, call, cast, saving_nothing
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes

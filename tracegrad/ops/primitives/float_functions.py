@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.graph.families import Elementwise
-from tracegrad.graph.primitive import REGISTRY, Pair
+from tracegrad.graph.operation import Pair
+from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.elementwise import bitwise_and, bitwise_not, eq, ge, gt, real, where
 from tracegrad.support import dtypes

@@ -11,7 +11,8 @@ from tracegrad.errors import ArgumentError
 from tracegrad.graph.families import Reduction, by_parts, refuse_complex
 from tracegrad.graph.intervals import Interval
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import REGISTRY, Pair, Primitive, bind, cast, filled
+from tracegrad.graph.operation import Pair
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, filled
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.elementwise import eq
 from tracegrad.ops.primitives.movement import concat, expand, flip, narrow, permute, reshape

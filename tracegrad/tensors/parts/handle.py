@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tracegrad.errors import TraceError
 from tracegrad.execute.devices import Device
@@ -21,9 +21,6 @@ from tracegrad.ops.arguments import one_dim
 from tracegrad.support import dtypes
 from tracegrad.support.modes import Recorder, state
 from tracegrad.tensors.parts.view_steps import Steps, stepped
-
-if TYPE_CHECKING:
-    from tracegrad.tensors.tensor import Tensor
 
 _VARIABLE = REGISTRY["variable"]
 
@@ -51,7 +48,7 @@ class Handle(Operators):
                  "_steps", "_trace", "_versions", "_within")  # fmt: skip
 
     _n: Node
-    _base: Tensor | None
+    _base: Self | None
     _steps: Steps  # of a view: how it is reached from its base, as that was laid out when its first _layout moves had been made
     _source: tuple[weakref.ref[Node], int] | None  # of a view: its base's node and version that _n was made from
     _layout: int
@@ -59,15 +56,15 @@ class Handle(Operators):
     _moved: Steps  # what undoes each step of t_(), squeeze_(), ... so far, the latest last; see inplace_views.py
     _detached: bool
     _device: Device
-    _grad: Tensor | None
-    _aliases: list[weakref.ref[Tensor]]  # what `data` and detach gave; not set before that
+    _grad: Any  # a tensor or None
+    _aliases: list[weakref.ref[Any]]  # what `data` and detach gave; not set before that
     _hooks: dict[int, Any] | None
     _trace: Recorder | None
     _within: tuple[Any, ...]  # the scopes that it was made in (scopes.py); not set where there was none
 
     if TYPE_CHECKING:
-        def _wrap(self, node: Node) -> Tensor: ...
-        def _handle(self, node: Node, device: Any, trace: Any = None) -> Tensor: ...
+        def _wrap(self, node: Node) -> Any: ...
+        def _handle(self, node: Node, device: Any, trace: Any = None) -> Any: ...
 
     def _node(self) -> Node:
         """The node that stands for this tensor's present value."""

@@ -58,7 +58,8 @@ class History(Handle):
         trace = state.trace
         if trace is not None and self._trace is not trace:
             return trace.grad_of(self)  # type: ignore[no-any-return]
-        return self._grad
+        found: Tensor | None = self._grad
+        return found
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -188,7 +189,7 @@ class History(Handle):
         """The same values without history; shares memory with this tensor, as in torch."""
         node = self._node()
         result = self._handle(without_history(node, self._device), self._device, state.trace)
-        result._base, result._chain, result._detached = self, (), True  # type: ignore[assignment]      # a Tensor
+        result._base, result._chain, result._detached = self, (), True
         if result._trace is None:
             result._source = weakref.ref(node), self._version
         return self._alias(result) if node.fn is _VARIABLE else result
@@ -215,7 +216,8 @@ class History(Handle):
     def clone(self, *, memory_format: Any = None) -> Tensor:
         """A copy of its own, with history. memory_format: see support/layouts.py."""
         accept_format("clone", memory_format)
-        return self._wrap(own_copy(self._node()))
+        copied: Tensor = self._wrap(own_copy(self._node()))
+        return copied
 
 
 def become_leaf(tensor: Tensor, node: Node) -> None:
