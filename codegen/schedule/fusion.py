@@ -19,7 +19,7 @@ from operator import or_
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY, ONLY_UNKNOWN, UNKNOWN, Reads, add, compose
 from tracegrad.codegen.schedule.grouping import (
     Accepted,
-    Anchored,
+    TemplateGroup,
     Break,
     Flat,
     Fusion,
@@ -135,7 +135,7 @@ class Scheduler(Reading):
         """The group that takes a sink in: one that it reads from, the latest first, else one of the last of the same size."""
         if not self.fuse or self.is_leaf(sink.node):
             self.breaks.update({(g, sink.node): Break.OFF for g in near})
-        elif not isinstance(sink.kind, Anchored):
+        elif not isinstance(sink.kind, TemplateGroup):
             siblings = islice((g for g in reversed(self.by_size.get(sink.kind.size, ())) if g not in sink.of), 8)
             for group in (*near, *siblings):
                 found = self.accept(group, sink)
@@ -183,7 +183,8 @@ class Scheduler(Reading):
 
         (Elsewhere pieces of rows would be written far from each other: a kernel of its own does that block by block, in half of the time.)
         """
-        if not isinstance(group.kind, Anchored) or group.lowered_by != "contraction" or sink.of.get(group, {}).keys() != {group.anchor}:
+        if not isinstance(group.kind, TemplateGroup) or group.lowered_by != "contraction" or sink.of.get(group, {}).keys() !=
+        {group.anchor}:
             return None
         found: Node | None = None
         todo, seen = [sink.node], {sink.node}
