@@ -43,11 +43,11 @@ _serials = itertools.count()
 class Buffer:
     """`nbytes` bytes on `device`. `mem` is the OpenCL object; `serial` is unique, so that a launch knows what it has bound.
 
-    borrowed: the memory is a host array's, and no plan may write it. may_change: others may. suspicions: the runs that may have
+    borrowed: the memory is a host array's, and no plan may write it. may_change: others may. deferred_checks: the runs that may have
     computed the contents with an index out of range; `faults.verify` before the host sees them.
     """
 
-    __slots__ = ("__weakref__", "device", "mem", "nbytes", "serial", "suspicions")
+    __slots__ = ("__weakref__", "deferred_checks", "device", "mem", "nbytes", "serial")
     borrowed = may_change = False
 
     def __init__(self, device: Device, mem: Any, nbytes: int) -> None:
@@ -55,7 +55,7 @@ class Buffer:
         self.mem = mem
         self.nbytes = nbytes
         self.serial = next(_serials)
-        self.suspicions: Suspicions = ()
+        self.deferred_checks: Suspicions = ()
 
     def __repr__(self) -> str:
         return f"<Buffer of {self.nbytes} bytes on {self.device.name}>"
@@ -73,7 +73,8 @@ class Buffer:
     def handle(self) -> Buffer | None:
         """Another Buffer of the same memory, for who wants to write it; None where only a copy can be written."""
         made = _new(Buffer)
-        made.device, made.mem, made.nbytes, made.serial, made.suspicions = self.device, self.mem, self.nbytes, self.serial, self.suspicions
+        made.device, made.mem, made.nbytes, made.serial = self.device, self.mem, self.nbytes, self.serial
+        made.deferred_checks = self.deferred_checks
         return made
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
@@ -107,7 +108,7 @@ class Buffer:
             with device.lock:
                 mem = self.mem
                 device.last = cl.enqueue_copy(device.use(device.host_queue), made.mem, mem, byte_count=self.nbytes)
-        made.suspicions = self.suspicions
+        made.deferred_checks = self.deferred_checks
         return made
 
     def write(self, array: np.ndarray[Any, Any]) -> None:
@@ -166,14 +167,14 @@ class _Wrapped(Buffer):
 _new = Buffer.__new__
 
 
-class Held(Buffer):
+class HostBuffer(Buffer):
     """A Buffer whose contents are still the numpy array `array`. The first command that needs `mem` has them uploaded, and lets it go."""
 
     __slots__ = ("_made", "array")
     array: np.ndarray[Any, Any] | None
 
     def __init__(self, device: Device, array: np.ndarray[Any, Any]) -> None:
-        self.device, self.array, self.suspicions = device, array, ()
+        self.device, self.array, self.deferred_checks = device, array, ()
 
     def __getattr__(self, name: str) -> Any:
         """What most never need, when it is first asked for: one is made for every small operation."""
@@ -221,8 +222,8 @@ class Held(Buffer):
         array = self.array
         if array is None:
             return super().copy()
-        made = Held(self.device, array)               # neither writes it
-        made.suspicions = self.suspicions
+        made = HostBuffer(self.device, array)               # neither writes it
+        made.deferred_checks = self.deferred_checks
         return made
 
 
@@ -233,7 +234,7 @@ class _Uploaded(Buffer):
 
     def __init__(self, device: Device, block: Block, lease: _Lease | None = None) -> None:
         self.device, self.nbytes, self.serial, self.block = device, block.nbytes, next(_serials), block
-        self.suspicions = ()
+        self.deferred_checks = ()
         self.lease = lease or _Lease(device, block)
 
     @property
@@ -248,7 +249,7 @@ class _Uploaded(Buffer):
 
     def handle(self) -> Buffer | None:
         made = _Uploaded(self.device, self.block, self.lease)
-        made.serial, made.suspicions = self.serial, self.suspicions
+        made.serial, made.deferred_checks = self.serial, self.deferred_checks
         return made
 
 
@@ -323,7 +324,7 @@ def empty(device: Device, nbytes: int) -> Buffer:
     buffer = _new(Buffer)                      # every result of every launch is made here: without a call of __init__
     try:
         buffer.mem = device.pool.allocate(nbytes or MINIMUM)
-        buffer.device, buffer.nbytes, buffer.serial, buffer.suspicions = device, nbytes, next(_serials), ()
+        buffer.device, buffer.nbytes, buffer.serial, buffer.deferred_checks = device, nbytes, next(_serials), ()
         return buffer
     except (cl.Error, MemoryError):
         make_room(device)
@@ -372,12 +373,12 @@ def _apart(device: Device, ring: Ring, uploads: Uploads, array: np.ndarray[Any, 
 
 def hold(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     """A Buffer with the contents of `array`, which nobody writes from now on. Nothing is asked of the driver before a kernel needs it."""
-    return Held(device, array)
+    return HostBuffer(device, array)
 
 
 def held(value: Any) -> np.ndarray[Any, Any] | None:
     """The array that a Buffer of `hold` still is; None for others, and once a kernel has needed it."""
-    return value.array if type(value) is Held else None
+    return value.array if type(value) is HostBuffer else None
 
 
 def wrap(device: Device, array: np.ndarray[Any, Any]) -> Buffer:

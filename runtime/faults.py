@@ -34,7 +34,7 @@ class Run:
         self.checks, self.lines, self.notes, self.found, self.running = checks, lines, notes, found, running
         self.reported = False
 
-    def guilty(self, mask: int) -> bool:
+    def failed(self, mask: int) -> bool:
         """Whether one of the checks in `mask` failed. Waits for the run."""
         if self.notes is not None:
             self.notes.settle()
@@ -54,38 +54,38 @@ Suspicions = tuple[tuple[Run, int], ...]         # runs, and which of their chec
 class Value(Protocol):
     """What is marked: a Buffer, or the interpreter's value."""
 
-    suspicions: Suspicions
+    deferred_checks: Suspicions
 
 
 def verify(value: Value) -> None:
     """Raise IndexOutOfRange if `value` was computed with such an index, LinAlgError with such a matrix. Waits for its runs."""
-    if value.suspicions:
-        value.suspicions = tuple((run, mask) for run, mask in value.suspicions if run.guilty(mask) or run.running)
-        for run, mask in value.suspicions:
+    if value.deferred_checks:
+        value.deferred_checks = tuple((run, mask) for run, mask in value.deferred_checks if run.failed(mask) or run.running)
+        for run, mask in value.deferred_checks:
             if run.found is not None:
-                for other, _ in value.suspicions:      # one error tells that the value is wrong, for whatever other reason it is so, too
+                for other, _ in value.deferred_checks:      # one error tells that the value is wrong, whatever else is
                     other.reported = other.reported or other.found is not None
                 raise run.error(mask)
 
 
 def mark(outputs: Sequence[Value], inputs: Sequence[Value], reads: Sequence[int], run: Run | None, checked: Sequence[int]) -> None:
-    """Hand the suspicions of the inputs, and this run's, on to the outputs that depend on them. (An output may be an input's buffer.)
+    """Hand the deferred_checks of the inputs, and this run's, on to the outputs that depend on them. (An output may be an input's buffer.)
 
     inputs: none where none is suspect.
     """
     own: list[Suspicions] = [((run, mask),) if run is not None and mask else () for mask in checked]
     if inputs:
         own = [inherited(inputs, of) + new for of, new in zip(reads, own, strict=True)]
-    for value, suspicions in zip(outputs, own, strict=True):
-        value.suspicions = suspicions
+    for value, deferred_checks in zip(outputs, own, strict=True):
+        value.deferred_checks = deferred_checks
 
 
 def inherited(inputs: Sequence[Value], reads: int) -> Suspicions:
-    """The suspicions of those `inputs` that the bit mask `reads` names. Runs that were cleared are left out."""
+    """The deferred_checks of those `inputs` that the bit mask `reads` names. Runs that were cleared are left out."""
     masks: dict[Run, int] = {}
     for j, value in enumerate(inputs):
-        if value.suspicions and reads >> j & 1:
-            for run, mask in value.suspicions:
+        if value.deferred_checks and reads >> j & 1:
+            for run, mask in value.deferred_checks:
                 if run.notes is not None or run.found is not None:
                     masks[run] = masks.get(run, 0) | mask
     return tuple(masks.items())

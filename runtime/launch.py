@@ -175,7 +175,7 @@ class Executable:
             for i, buffer in enumerate(inputs):
                 if buffer.serial != bound[i]:
                     self._bind_input(i, buffer)
-                if buffer.suspicions:
+                if buffer.deferred_checks:
                     inherits = True
             for i in self.written:                         # another handle each time, of memory that may be bound
                 self._given[i] = weakref.ref(inputs[i])

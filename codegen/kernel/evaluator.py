@@ -30,7 +30,7 @@ from tracegrad.codegen.kernel.expressions import (
     Prefix,
     Select,
     Splat,
-    Turned,
+    Transposed,
     Vector,
     Zeros,
     is_zero,
@@ -304,7 +304,7 @@ class Evaluator(Elements):
                 missing = [r for r, part in zip(requests, parts, strict=True) if part is None]
                 if not missing:
                     a, b = (x if is_name(x) else self.let(self.writer.base(node), x) for x in map(self.vector, filter(None, parts)))
-                    self.put(node, flat, self.let(self.writer.base(node), Turned(a, b, first), node))
+                    self.put(node, flat, self.let(self.writer.base(node), Transposed(a, b, first), node))
                 return missing
             one = self.around(node, flat, guards)
             found = found if one is None else [(one, ())]

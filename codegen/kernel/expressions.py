@@ -509,7 +509,7 @@ class Every(_Of):
         return self.first, self.parts
 
 
-class Turned(_Of):
+class Transposed(_Of):
     """Of two vectors laid end to end, as many lanes as one has, from lane `first` on."""
 
     __slots__ = ("first",)

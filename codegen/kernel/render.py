@@ -42,7 +42,7 @@ from tracegrad.codegen.kernel.expressions import (
     Splat,
     Spread,
     Steps,
-    Turned,
+    Transposed,
     Vector,
     Verbatim,
     Zeros,
@@ -369,11 +369,11 @@ def _every(p: Printer, x: Every) -> tuple[str, int]:
     return _of_lanes(p, x, [[i for i in range(x.lanes) if (k * x.lanes + i) % step == x.first] for k in range(step)])
 
 
-def _turned(p: Printer, x: Turned) -> tuple[str, int]:
+def _turned(p: Printer, x: Transposed) -> tuple[str, int]:
     return _of_lanes(p, x, [range(x.first, x.lanes), range(x.first)])
 
 
-def _of_lanes(p: Printer, x: Every | Turned, chosen: Iterable[Iterable[int]]) -> tuple[str, int]:
+def _of_lanes(p: Printer, x: Every | Transposed, chosen: Iterable[Iterable[int]]) -> tuple[str, int]:
     """These lanes of each of the parts."""
     pieces = []
     for part, lanes in zip(x.parts, chosen, strict=True):
@@ -409,7 +409,7 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
     Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim, Zip: _zip, Joined: _joined,
-    Every: _every, Turned: _turned,
+    Every: _every, Transposed: _turned,
 }
 _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
     Declare: Printer.declare,

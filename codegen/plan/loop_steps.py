@@ -169,7 +169,7 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
             return [*before, _in_one(one, places, turn, length)]
         if not branches and (found := _in_parts(fn, operands, results, key, context, kernels)):
             return found
-        few = by_one(context.target.cores, tuning().turn_work)
+        few = by_one(context.target.cores, tuning().iteration_work)
         if all(can_be_serial(k) and k.work < few for k in kernels) and sum(k.text.count("\n") for k in kernels) <= tuning().looped_lines:
             # One core does an iteration in less time than its launches take all of them.
             merged = one if len(kernels) == 1 and prod(one.global_size) == 1 else together(kernels)

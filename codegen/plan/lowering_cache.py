@@ -23,7 +23,7 @@ from tracegrad.codegen.kernel.markup import offsets_in, renamed, with_offsets
 from tracegrad.codegen.kernel.vectors import WIDTHS
 from tracegrad.codegen.lower.context import Context, lower, operations
 from tracegrad.codegen.plan.batch_launches import is_serial
-from tracegrad.codegen.schedule.grouping import Anchored, Group, Rows, is_reduction, small_reduction
+from tracegrad.codegen.schedule.grouping import Group, Rows, TemplateGroup, is_reduction, small_reduction
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.canonical import contribution
@@ -181,7 +181,7 @@ def _unnamed(ref: Any) -> Any:
 def form_of(group: Group, context: Context) -> Form | None:
     """The form of a group; None where its kernels may depend on more."""
     kind = group.kind
-    if isinstance(kind, Anchored) and kind.is_call:
+    if isinstance(kind, TemplateGroup) and kind.is_call:
         return None
     schedule, find = context.schedule, context.storage(group)
     given: dict[Node, Storage | None] = {}
@@ -228,7 +228,7 @@ def form_of(group: Group, context: Context) -> Form | None:
         parts.append((own_part, tuple([number[o] for o in node.operands]), place, *[fact(node) for fact in facts]))
     into = [(at(s), at(context.alias[s])) if s in context.alias else at(s) for s in group.stored]
     reads = sorted((at(d), tuple(sorted(relations)), d.aval) for d, relations in group.reads.items())
-    key = (number[kind.node] if isinstance(kind, Anchored) else kind, tuple([number[s] for s in group.sinks]), tuple(into),
+    key = (number[kind.node] if isinstance(kind, TemplateGroup) else kind, tuple([number[s] for s in group.sinks]), tuple(into),
            tuple([r[:2] for r in reads]), tuple([r[2] for r in reads]), group.work, group.positional, tuple(parts))
     if rows is None:
         return Form(key, nodes, computed, carried)
@@ -241,7 +241,7 @@ def rows_of(group: Group, nodes: list[Node], given: Mapping[Node, Storage | None
 
     (What is lowered depends on where an index begins by whether vectors do, too.)
     """
-    if not isinstance(group.kind, Anchored) or group.lowered_by != "contraction":
+    if not isinstance(group.kind, TemplateGroup) or group.lowered_by != "contraction":
         return None
     found = [n for n in nodes if n.fn.name == "slice" and given.get(n) is None and given.get(n.operands[0]) is not None
              and n.attrs["start"][0] and n.shape[1:] == n.operands[0].shape[1:] and n.attrs["step"][0] == 1]

@@ -69,7 +69,7 @@ def lower_while(group: Group, context: Context) -> list[Any]:
 
 def _most_work(target: Target) -> int:
     """Of an iteration in one work-item."""
-    return {"cpu": by_one(target.cores, tuning().turn_work), "gpu": tuning().item_turn_work}[target.kind]
+    return {"cpu": by_one(target.cores, tuning().iteration_work), "gpu": tuning().item_iteration_work}[target.kind]
 
 
 def alone(target: Target) -> Target:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY
-from tracegrad.codegen.schedule.grouping import Anchored, Break, Flat, Group, Place, Schedule, strip
+from tracegrad.codegen.schedule.grouping import Break, Flat, Group, Place, Schedule, TemplateGroup, strip
 from tracegrad.codegen.schedule.order import in_order, reaches, reading
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import unique
@@ -111,7 +111,7 @@ def is_scatter(node: Node) -> bool:
 
 
 def _aligned(group: Group, result: Node, into: Node, shared: bool) -> bool:
-    if isinstance(group.kind, Anchored) and group.kind.is_call:     # it writes results of other groups, too
+    if isinstance(group.kind, TemplateGroup) and group.kind.is_call:     # it writes results of other groups, too
         return False
     if into not in group.reads:
         return True

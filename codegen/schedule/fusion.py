@@ -19,7 +19,6 @@ from operator import or_
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY, UNKNOWN, Reads, add, compose
 from tracegrad.codegen.schedule.grouping import (
     Accepted,
-    Anchored,
     Break,
     Flat,
     Fusion,
@@ -28,6 +27,7 @@ from tracegrad.codegen.schedule.grouping import (
     Place,
     Rows,
     Schedule,
+    TemplateGroup,
     is_inline,
     kind_of,
 )
@@ -134,7 +134,7 @@ class Scheduler(Reading):
         """The group that takes a sink in: one that it reads from, the latest first, else one of the last of the same size."""
         if not self.fuse or self.is_leaf(sink.node):
             self.breaks.update({(g, sink.node): Break.OFF for g in near})
-        elif not isinstance(sink.kind, Anchored):
+        elif not isinstance(sink.kind, TemplateGroup):
             siblings = islice((g for g in reversed(self.by_size.get(sink.kind.size, ())) if g not in sink.of), 8)
             for group in (*near, *siblings):
                 found = self.accept(group, sink)

@@ -1,9 +1,9 @@
 """What a kernel can be: the kinds of groups, what each accepts, and why not. Start at `Kind` and `Break`.
 
-A group is one kernel to be. Its kind is one of five: `Flat`, `Rows`, `Chunks`, `Columns`, `Anchored`. What stands alone has a kind, too
-(`kind_of`), and kinds are joined: a flat group that takes in a sum over rows is one over rows from then on. `accept` gives the kind of the
-joined group and where in it the newcomer stands, or the `Break` that keeps it out. Which groups are asked, and what else has to hold, is
-`fusion`'s business. What `explain()` prints of a kernel are these objects.
+A group is one kernel to be. Its kind is one of five: `Flat`, `Rows`, `Chunks`, `Columns`, `TemplateGroup`. What stands alone has a kind,
+too (`kind_of`), and kinds are joined: a flat group that takes in a sum over rows is one over rows from then on. `accept` gives the kind of
+the joined group and where in it the newcomer stands, or the `Break` that keeps it out. Which groups are asked, and what else has to hold,
+is `fusion`'s business. What `explain()` prints of a kernel are these objects.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Flat(Plain):
 
     def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
         """Elements of the same number; reductions over rows (or chunks of them) that have so many, if all elements are computed alike."""
-        if isinstance(other, Anchored):
+        if isinstance(other, TemplateGroup):
             return Break.OPERAND
         if other.size != self.size or isinstance(other, Columns):
             return Break.SHAPE
@@ -128,7 +128,7 @@ class Rows(Plain):
 
     def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
         """Reductions of these rows or their columns; elements; as many as there are rows if they read a row's value (`reads_row`)."""
-        if isinstance(other, Anchored):
+        if isinstance(other, TemplateGroup):
             return Break.OPERAND
         if isinstance(other, Columns):
             same = other.over(self) and self.length in (0, other.length)
@@ -157,7 +157,7 @@ class _InChunks:
 
     def accept(self: Any, other: Kind, reads_row: bool = False) -> Accepted | Break:
         """The elements, and other reductions in the same chunks."""
-        if isinstance(other, Anchored):
+        if isinstance(other, TemplateGroup):
             return Break.OPERAND
         return Accepted(self, other.place) if other == self or other == Flat(self.size) else Break.SHAPE
 
@@ -218,7 +218,7 @@ class Columns(_InChunks, Plain):
         return f"{times}{self.inner} column{'s' * (self.inner != 1)} of {self.middle} in chunks of {self.length}"
 
 
-class Anchored(Plain):
+class TemplateGroup(Plain):
     """A node whose kernels have loops of their own: a product, a scan, a call. refuses: why nothing is fused behind it."""
 
     node: Node
@@ -226,7 +226,7 @@ class Anchored(Plain):
 
     def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
         """Elements of its result, where they are stored (an epilogue): products and convolutions do so."""
-        if isinstance(other, Anchored):
+        if isinstance(other, TemplateGroup):
             return Break.OPERAND
         if self.refuses:
             return self.refuses
@@ -249,7 +249,7 @@ class Anchored(Plain):
         return f"the elements of {self.node.fn.name}"
 
 
-Kind = Flat | Rows | Chunks | Columns | Anchored
+Kind = Flat | Rows | Chunks | Columns | TemplateGroup
 
 
 def kind_of(node: Node, target: Target) -> Kind:
@@ -268,8 +268,8 @@ def kind_of(node: Node, target: Target) -> Kind:
         x = node.operands[0]
         return Rows(x.aval.size // x.shape[-1], x.shape[-1])
     if family not in ("contraction", "conv"):
-        return Anchored(node, Break.CLOSED)
-    return Anchored(node, Break.LANES if _lane_by_lane(node, target) else None)
+        return TemplateGroup(node, Break.CLOSED)
+    return TemplateGroup(node, Break.LANES if _lane_by_lane(node, target) else None)
 
 
 def _lane_by_lane(anchor: Node, target: Target) -> bool:
@@ -379,19 +379,19 @@ class Group:
         if isinstance(self.kind, Flat):
             return UNKNOWN in maps
         inner = self.kind.inner if isinstance(self.kind, Columns) else self.cols
-        return any(m == UNKNOWN or (m != IDENTITY and (isinstance(self.kind, Anchored) or m % inner)) for m in maps)
+        return any(m == UNKNOWN or (m != IDENTITY and (isinstance(self.kind, TemplateGroup) or m % inner)) for m in maps)
 
     @property
     def anchor(self) -> Node:
         """The node of an anchored group."""
-        if not isinstance(self.kind, Anchored):
+        if not isinstance(self.kind, TemplateGroup):
             raise CompilerBug(f"codegen: the kernel of {self.sinks[0]!r}, computed at {self.sinks[0].loc}, has no anchor")
         return self.kind.node
 
     @property
     def lowered_by(self) -> Any:
         """What `LOWERINGS` knows it by: the class of its kind, or the family of its anchor."""
-        return self.kind.node.fn.family if isinstance(self.kind, Anchored) else type(self.kind)
+        return self.kind.node.fn.family if isinstance(self.kind, TemplateGroup) else type(self.kind)
 
     def results(self, place: Place) -> list[Node]:
         """What it stores that stands there."""

@@ -1,4 +1,4 @@
-"""Calls of composed functions whose nodes nobody asks for (ir.Folded): whoever asks sees what he saw when the call was made at length.
+"""Calls of composed functions whose nodes nobody asks for (ir.LazyNode): whoever asks sees what he saw when the call was made at length.
 
 The first calls of a function make nodes, later ones of the same signature do not. So every test makes some turns of a loop that are the
 same to the user, and compares what the later ones tell with what the first one told.
@@ -21,7 +21,7 @@ from tests.helpers import corpus
 from tests.helpers.values import given
 from tracegrad import nn
 from tracegrad.autograd import backward_cache
-from tracegrad.graph.ir import Folded
+from tracegrad.graph.ir import LazyNode
 from tracegrad.nn import functional as F
 
 TURNS = 6
@@ -399,9 +399,9 @@ def test_a_folded_node_is_an_ordinary_one_from_the_first_look_on(device):
     for _ in range(3):
         y = F.linear(x, w, b)
     node = y._n
-    assert type(node) is Folded
+    assert type(node) is LazyNode
     assert len(node.operands) == 2
-    assert type(node) is not Folded
+    assert type(node) is not LazyNode
     assert node.operands[1] is b._n
     with pytest.raises(AttributeError, match="no attribute"):
         F.linear(x, w, b)._n.anything

@@ -13,7 +13,20 @@ from tests.helpers.marks import one_of
 from tracegrad import ops  # noqa: F401
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.schedule.grouping import Accepted, Anchored, Break, Chunks, Columns, Flat, Fusion, Group, Kind, Place, Rows, kind_of
+from tracegrad.codegen.schedule.grouping import (
+    Accepted,
+    Break,
+    Chunks,
+    Columns,
+    Flat,
+    Fusion,
+    Group,
+    Kind,
+    Place,
+    Rows,
+    TemplateGroup,
+    kind_of,
+)
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
 from tracegrad.execute.compile import executable_graph
@@ -78,14 +91,14 @@ def test_kinds_of_nodes_alone() -> None:
     for node, kind in cases:
         assert kind_of(node, Target()) == kind
     thin = op("matmul", leaf(64, 40), leaf(40, 3))                                      # three columns do not fill a vector
-    assert kind_of(thin, Target()) == Anchored(thin, Break.LANES)
-    assert kind_of(thin, replace(Target(), kind="gpu")) == Anchored(thin, None)
-    assert isinstance(SCAN, Anchored)
+    assert kind_of(thin, Target()) == TemplateGroup(thin, Break.LANES)
+    assert kind_of(thin, replace(Target(), kind="gpu")) == TemplateGroup(thin, None)
+    assert isinstance(SCAN, TemplateGroup)
     assert SCAN.refuses is Break.CLOSED
 
 
 def test_every_kind_has_a_lowering() -> None:
-    assert set(get_args(Kind)) - {Anchored} == {key for key in LOWERINGS if isinstance(key, type)}
+    assert set(get_args(Kind)) - {TemplateGroup} == {key for key in LOWERINGS if isinstance(key, type)}
 
 
 # --------------------------------------------------------------------------------------------------------- reasons, in programs

@@ -23,8 +23,8 @@ from tracegrad.support.plan import Loop
 from tracegrad.support.tuning import Tuning, tuned
 
 F = tg.float64
-PLAIN = Tuning(launch_work=0, turn_work=0, parted_work=0)     # no kernel is small: a loop is launches in turn,
-PARTED = Tuning(launch_work=0, turn_work=0, parted_turns=0)   # or a launch of the parts of its batch
+PLAIN = Tuning(launch_work=0, iteration_work=0, parted_work=0)     # no kernel is small: a loop is launches in turn,
+PARTED = Tuning(launch_work=0, iteration_work=0, parted_turns=0)   # or a launch of the parts of its batch
 
 
 def unrolled(f, init, xs=None, length=None, reverse=False, checkpoint=None):
@@ -313,7 +313,7 @@ def test_a_turn_is_one_core_s_or_all_of_them_launched(n):
         turns, = (step for step in compile_graph(graph, CPU).steps if isinstance(step, Loop))
     work = max(launch.work for launch in turns.steps)
     for more, launched in ((1, False), (0, True)):                         # of two cores, each saves half
-        with tuned(Tuning(launch_work=0, turn_work=work // 2 + more)):
+        with tuned(Tuning(launch_work=0, iteration_work=work // 2 + more)):
             assert any(isinstance(step, Loop) for step in compile_graph(graph, CPU).steps) == launched
 
 
@@ -413,7 +413,7 @@ def test_elements_that_do_not_depend_on_each_other(interpreter, name):
         return tg.trace(tg.value_and_grad(f, (0, 1)))
 
     args = numbers(5, 300), numbers(300)
-    tuning = Tuning(item=16, launch_work=0, turn_work=0, parted_turns=0)
+    tuning = Tuning(item=16, launch_work=0, iteration_work=0, parted_turns=0)
     for coupled in (False, True):
         with Checked({name: TARGETS[name]}, tuning=tuning):
             f = loss(tg.scan, coupled)
@@ -449,7 +449,7 @@ def test_equal_launches_of_a_loop_that_read_other_turns_have_other_names(interpr
         return w.sum() + losses.sum()
 
     x, y = numbers(11, 33).float(), numbers(11).float()
-    with Checked({"avx2": TARGETS["avx2"]}, tuning=Tuning(max_statements=4, launch_work=1024, turn_work=1024), slack=50.0) as checked:
+    with Checked({"avx2": TARGETS["avx2"]}, tuning=Tuning(max_statements=4, launch_work=1024, iteration_work=1024), slack=50.0) as checked:
         tg.trace(lambda x, y: tg.jvp(tg.grad(descent, (0, 1)), (x, y), (x, y)))(x, y)
     assert checked.count
 

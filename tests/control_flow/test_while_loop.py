@@ -95,7 +95,7 @@ def test_a_large_one_is_a_step_of_the_host():
     steps = tg.trace(lambda x: tg.while_loop(lambda v: v.sum() < 1e9, lambda v: v @ v * 0.1, x))
     steps(big)
     assert [type(s) for s in steps.plan.steps] == [HostStep]
-    with tuned(Tuning(turn_work=0)):
+    with tuned(Tuning(iteration_work=0)):
         steps = tg.trace(lambda x: tg.while_loop(lambda v: v.sum() < 9, lambda v: v * 2, x))
         steps(tg.ones(3))
     assert [type(s) for s in steps.plan.steps] == [HostStep]

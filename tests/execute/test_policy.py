@@ -40,7 +40,7 @@ def fresh(monkeypatch):
     tg.flush()
     monkeypatch.setattr(tg.config, "eager", True)
     forget()
-    policy.AT_ONCE[0] = 0
+    policy.eager_calls[0] = 0
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def impatient(monkeypatch):
 
     All work is deferred, small operations, too.
     """
-    monkeypatch.setattr(eager_executor.Prepared, "__call__", lambda *given: None)
+    monkeypatch.setattr(eager_executor.EagerCall, "__call__", lambda *given: None)
 
     def set_patience(uses):
-        monkeypatch.setattr(policy, "_patience", lambda order, device: (uses, ""))
+        monkeypatch.setattr(policy, "_tier_up", lambda order, device: (uses, ""))
     return set_patience
 
 
@@ -228,24 +228,24 @@ def test_an_error_of_the_thread_is_raised_where_the_kernels_are_first_needed(imp
 
 def test_what_is_compiled_once_it_came_often_is_worth_it():
     """Not where calling numpy takes longer than what it computes; but long loops, each of which is one kernel."""
-    def patience(x):
-        return policy._patience(Work([x._n], x.device).order, x.device)[0]
+    def tier_up(x):
+        return policy._tier_up(Work([x._n], x.device).order, x.device)[0]
 
     small, medium = tg.ones(33, 7) * 1.0, tg.ones(300, 257) * 1.0
     tg.flush()
-    assert patience((small.exp() * 2.0 + small).sum()) == policy.NEVER
-    assert 1 < patience((medium.exp() * 2.0 + medium).sum()) < 10_000
+    assert tier_up((small.exp() * 2.0 + small).sum()) == policy.NEVER
+    assert 1 < tier_up((medium.exp() * 2.0 + medium).sum()) < 10_000
     for length in (5, 500):
         state = tg.nn.RNN(7, 7)(tg.ones(length, 7))[1]                # one loop
         assert any(n.fn.family == "loop" for n in Work([state._n], state.device).order)
-        assert (patience(state) == policy.NEVER) == (length == 5)
+        assert (tier_up(state) == policy.NEVER) == (length == 5)
 
 
 def test_large_work_and_the_users_kernels_are_compiled_at_once():
-    assert policy._patience([(tg.zeros(3) + 1)._n], tg.device())[0] > 100
+    assert policy._tier_up([(tg.zeros(3) + 1)._n], tg.device())[0] > 100
     n = 5000
     a = tg.zeros(n, n)._n
-    assert policy._patience([(a @ a)], tg.device())[0] == 0
+    assert policy._tier_up([(a @ a)], tg.device())[0] == 0
     twice = tg.elementwise("2 * x", args=["x"])
     np.testing.assert_array_equal((twice(tg.tensor([1.0, 1.0])) + 1).numpy(), 3)
     report = tg.report()
@@ -266,10 +266,10 @@ def test_report_reads_well():
     for _ in range(5):
         (x - 123.0).numpy()
     report = tg.report()
-    assert (report["interpreted"], report["at_once"]) == (2, 3)         # the third call of a kind is known
+    assert (report["interpreted"], report["eager"]) == (2, 3)         # the third call of a kind is known
     assert "2 times pending work was done with numpy" in str(report)
     assert "3 small operations" in str(report)
-    assert set(report) == {"at_once", "interpreted", "compiled", "programs", "background", "reasons", "lowered", "read", "built", "loaded",
+    assert set(report) == {"eager", "interpreted", "compiled", "programs", "background", "reasons", "lowered", "read", "built", "loaded",
                            "shared", "caches"}
 
 
@@ -448,7 +448,7 @@ def test_small_work_asks_nothing_of_the_compiler():
 
 def test_a_process_ends_while_a_program_is_compiled():
     program = "\n".join([
-        "import tracegrad as tg", "from tracegrad.execute import policy as eager", "eager._patience = lambda order, device: (2, '')",
+        "import tracegrad as tg", "from tracegrad.execute import policy as eager", "eager._tier_up = lambda order, device: (2, '')",
         "for k in range(2): (tg.randn(33, 5) @ tg.randn(5, 7)).softmax(1).numpy()", "print('fine')"])
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

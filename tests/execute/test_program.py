@@ -91,7 +91,7 @@ def test_numbers_are_operands(fresh, eager, monkeypatch):
 @pytest.mark.skipif(not tg.device().in_host_memory, reason="small work is NumPy's where the host shares the device's memory")
 def test_one_program_runs_by_numpy_first_and_by_kernels_later(fresh, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
-    monkeypatch.setattr(policy, "_patience", lambda order, device: (2, ""))
+    monkeypatch.setattr(policy, "_tier_up", lambda order, device: (2, ""))
     x = given(3, 5, 7).requires_grad_()
     by_numpy, used = [], []
     real = Program._by_numpy

@@ -220,10 +220,10 @@ def test_nothing_is_asked_or_kept(known, monkeypatch):
         return {name: [found[name].get(what) for what in ("entries", "hits", "misses")] for name in RECALLED & found.keys()}
 
     monkeypatch.setattr(tg.config, "recall", False)
-    before, at_once = state(), tg.report()["at_once"]
+    before, at_once = state(), tg.report()["eager"]
     for program in cases:
         program()
     gc.collect()
     assert state() == before
-    assert tg.report()["at_once"] == at_once
+    assert tg.report()["eager"] == at_once
     assert all(program.routine is None for _, program in programs.entries())

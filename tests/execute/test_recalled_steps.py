@@ -443,7 +443,7 @@ def test_numpy_first_and_kernels_later(monkeypatch):
         from tests.execute.test_recalled_steps import dropout_and_adamw
         from tracegrad.execute import policy as eager
         tg.config.eager = True
-        eager._patience = lambda order, device: (3, "")
+        eager._tier_up = lambda order, device: (3, "")
         found = [t.detach().numpy() for t in dropout_and_adamw()]
         np.savez(sys.argv[1], *found, counts=[tg.report()["compiled"], tg.report()["interpreted"]])
     """
@@ -512,7 +512,7 @@ def looking(monkeypatch):
     """What is looked at twice is computed when it is called. Tells how many templates are."""
     tg.flush()
     monkeypatch.setattr(tg.config, "eager", tg.device().in_host_memory)
-    monkeypatch.setattr(tg_realize, "LOOKS", 2)
+    monkeypatch.setattr(tg_realize, "READS", 2)
     programs.clear()
     gc.collect()
     for template in cached_subgraphs._owners.values():

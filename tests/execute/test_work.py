@@ -51,7 +51,7 @@ def test_a_loop_in_one_launch_takes_what_its_turns_take():
         return tg.scan(lambda c, _: (c.sort(1).values.roll(1, 0) * 0.5, None), x, None, length=7)[0]
 
     one = works(f, (6, 40))
-    launched = works(f, (6, 40), tuning=Tuning(launch_work=0, turn_work=0, parted_work=0, looped_work=0))
+    launched = works(f, (6, 40), tuning=Tuning(launch_work=0, iteration_work=0, parted_work=0, looped_work=0))
     assert sum(times for _, times in one) < 7 <= sum(times for _, times in launched)
     assert total(one) == pytest.approx(total(launched), rel=0.3)
 

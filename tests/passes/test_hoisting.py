@@ -13,7 +13,7 @@ from tests.helpers.kernels import TARGETS, Checked
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Graph
 from tracegrad.passes.liveness import last_uses
-from tracegrad.passes.loops import CONSTANT, ROW, TURN, dependence, hoisted
+from tracegrad.passes.loops import CARRIED, CONSTANT, ROW, dependence, hoisted
 
 SIZE, TURNS = 12, 9
 SOME = {name: TARGETS[name] for name in ("avx2", "gpu")}
@@ -77,9 +77,9 @@ def test_what_a_node_of_a_body_depends_on(on_numpy):
                                       np.ones(3), np.ones((5, 3)), np.ones(4)))
     loop = next(node.fn for node in graph if node.fn.family == "loop")
     found = {node.fn.name: kind for node, kind in dependence(loop.graph, loop.body.carries, loop.body.rows).items() if node.operands}
-    assert (found["exp"], found["cos"], found["add"]) == (ROW, ROW, TURN)
+    assert (found["exp"], found["cos"], found["add"]) == (ROW, ROW, CARRIED)
     late = dependence(loop.graph, loop.body.carries, loop.body.rows, lambda node: node.fn.name != "exp")
-    assert {node.fn.name: kind for node, kind in late.items()}["exp"] == TURN
+    assert {node.fn.name: kind for node, kind in late.items()}["exp"] == CARRIED
     assert all(late[p] == CONSTANT for p in loop.graph.inputs[loop.body.carries + loop.body.rows:])
 
 

@@ -98,14 +98,14 @@ def test_each_guard_turns_recall_off(field, monkeypatch):
     real = Replay.fast_replay
     monkeypatch.setattr(Replay, "fast_replay", lambda self, args: again.append(0) or real(self, args))
     found = {}
-    before = policy.AT_ONCE[0]
+    before = policy.eager_calls[0]
     if field is not None:
         setattr(state, field, SET[field]())
     try:
         x * 2.0
         tg.arange(4)
         x.T
-        found["at once"] = policy.AT_ONCE[0] - before > 0
+        found["at once"] = policy.eager_calls[0] - before > 0
         found["backward"] = backward_cache.Backward(loss).walk is not None
         with tg.no_grad():
             found["optimizer"] = update(optimizer, optimizer.param_groups[0], params)

@@ -7,7 +7,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad.graph.intervals import interval
-from tracegrad.runtime.buffer import Held
+from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.tensors import cached_views
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
@@ -48,7 +48,7 @@ def taken(monkeypatch):
 
 def given(seed=0, dtype=np.float32):
     x = tg.tensor(np.random.default_rng(seed).standard_normal((7, 4, 16)).astype(dtype))
-    assert type(x._n.value) is Held or not tg.config.eager
+    assert type(x._n.value) is HostBuffer or not tg.config.eager
     return x
 
 
@@ -192,7 +192,7 @@ def test_batches_of_a_view_that_has_no_value_yet_are_views_at_once(taken):
     rows = tg.tensor(np.arange(360))[:352].reshape(8, 44)
     for start in (0, 12, 5, 0, 12, 5, 0, 12, 5):
         batch = rows[:, start:start + 12]
-        assert type(batch._n.value) is Held
+        assert type(batch._n.value) is HostBuffer
         np.testing.assert_array_equal(batch.numpy(), np.arange(352).reshape(8, 44)[:, start:start + 12])
     assert taken[-1]
     rows[0, 5] = -1

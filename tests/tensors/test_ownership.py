@@ -21,7 +21,7 @@ from tests.helpers.marks import one_of
 from tests.tensors import ownership_programs
 from tracegrad.errors import AutogradError, IndexOutOfRange
 from tracegrad.graph.canonical import resolve
-from tracegrad.runtime.buffer import Buffer, Held
+from tracegrad.runtime.buffer import Buffer, HostBuffer
 from tracegrad.tensors import ownership as owning
 from tracegrad.tensors.tensor import held_elsewhere
 
@@ -279,7 +279,7 @@ def test_a_handle_is_of_the_same_memory(copies):
     assert other is not value
     assert (other.mem, other.nbytes, other.serial) == (value.mem, value.nbytes, value.serial)
     array = ownership_programs.START.copy()
-    held = Held(device, array)
+    held = HostBuffer(device, array)
     other = held.handle()
     assert other.mem.int_ptr != held.mem.int_ptr                # memory of its own: nobody writes the array
     assert held.handle().mem is held.mem                        # a kernel has needed it: as any other

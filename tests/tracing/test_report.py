@@ -157,7 +157,7 @@ def test_source_of_what_the_user_wrote(device):
         return value, slope, seven, last, order
 
     x = tg.tensor(RNG.standard_normal(7).astype("float32"))
-    with tuned(Tuning(turn_work=0)):                               # else the loop is in one kernel
+    with tuned(Tuning(iteration_work=0)):                               # else the loop is in one kernel
         expected = step(x, 1.5)
     text, space = step.source(), {}
     exec(compile(text.replace("sort = ...", "import numpy; sort = numpy.sort"), "<source>", "exec"), space)

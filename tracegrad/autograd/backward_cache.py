@@ -4,8 +4,8 @@ A training loop records the same operations in every iteration. The forward pass
 values that the user may ask for hang on it), but the derivative, twice as many nodes, is the same function of it each time. So from the
 third backward of one structure on, the Program that the second one made is run on this iteration's values, and no node of the derivative
 exists. `autograd.grad` of a loss by leaves is remembered likewise (`Backward.grads`). A Python float that changes, such as a weight that is
-annealed, does not make another structure where it is only added, subtracted, multiplied or divided (`any_number`): see `_Varied`.
-What is never recalled is said in history_key.py.
+annealed, does not make another structure where it is only added, subtracted, multiplied or divided (`scalar_polymorphic`): see
+`_ScalarGeneric`. What is never recalled is said in history_key.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tracegrad.execute.deferred import no_longer_pending, pending_nodes
 from tracegrad.execute.program import Program
 from tracegrad.execute.realize import cut, free_saved, lock
 from tracegrad.graph.canonical import Key, fixed
-from tracegrad.graph.ir import ON_HOST, Folded, Node, forget_operands
+from tracegrad.graph.ir import ON_HOST, LazyNode, Node, forget_operands
 from tracegrad.graph.locations import Location, derivative_of
 from tracegrad.graph.primitive import REGISTRY, data, saves
 from tracegrad.support.cache import Cache
@@ -86,7 +86,7 @@ def _bits(numbers: Sequence[Node]) -> list[bytes]:
     return [n.attrs["bits"] for n in numbers]
 
 
-class _Varied:
+class _ScalarGeneric:
     """What is known of a structure whatever its floats are. Its key has None where theirs have bits.
 
     bits, values: those of the floats and of the work's numbers when it was made last. free: which floats were seen to change. places: of
@@ -119,7 +119,7 @@ class _Varied:
         places = {k: number[n] for k, n in enumerate(work.constants) if number.get(n) in at}
         fits = work.program is self.program and places.keys() == {
             k for k, (n, a, b) in enumerate(zip(work.constants, values, self.values, strict=True)) if a != b and n.fn is not _OFFSET}
-        if fits and all(n.fn.any_number for n in walk.nodes if n.operands and any(number.get(o) in at for o in n.operands)):
+        if fits and all(n.fn.scalar_polymorphic for n in walk.nodes if n.operands and any(number.get(o) in at for o in n.operands)):
             self.places, self.free, self.recipe = self.places | places, self.free | fresh, recipe
             recipe.offsets += self.places.items()
         else:
@@ -219,17 +219,17 @@ class Backward:
         key, work = walk.key, works[0] if len(works) == 1 and works[0].device is walk.device else None
         with lock:
             recipe = None
-            loose = walk.whatever_floats()
-            varied, seen = None if loose is None else _recipes[loose], _recipes[key] is not None or key in _recipes
+            generic_key = walk.without_floats()
+            varied, seen = None if generic_key is None else _recipes[generic_key], _recipes[key] is not None or key in _recipes
             # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
             if work is not None and (seen or varied is not None or walk.calls) and walk.inside.isdisjoint(beside):
                 with contextlib.suppress(KeyError):
                     recipe = _Recipe(work, walk, order, grads)
-            if work is not None and loose is not None and varied is None:
-                _recipes[loose] = _Varied(work, walk)
-            elif loose is not None and isinstance(varied, _Varied) and recipe is not None:
+            if work is not None and generic_key is not None and varied is None:
+                _recipes[generic_key] = _ScalarGeneric(work, walk)
+            elif generic_key is not None and isinstance(varied, _ScalarGeneric) and recipe is not None:
                 varied.learn(work, walk, recipe)
-                _recipes[loose] = varied
+                _recipes[generic_key] = varied
             _recipes[key] = recipe or _recipes[key]
 
 
@@ -237,22 +237,22 @@ def _known(walk: History, key: Key) -> _Recipe | None:
     """The recipe of what was walked over, whatever its floats are, if need be."""
     recipe: _Recipe | None = _recipes[key]
     if recipe is None:
-        loose = walk.whatever_floats()
-        varied = None if loose is None else _recipes[loose]
-        if not isinstance(varied, _Varied) or not varied.fits(walk):
+        generic_key = walk.without_floats()
+        varied = None if generic_key is None else _recipes[generic_key]
+        if not isinstance(varied, _ScalarGeneric) or not varied.fits(walk):
             return None
         recipe = varied.recipe
     _recipes.hits += 1
     return recipe
 
 
-def _parts(key: Key, recipe: _Recipe | _Varied | None) -> int:
+def _parts(key: Key, recipe: _Recipe | _ScalarGeneric | None) -> int:
     """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
-    own = recipe.free if isinstance(recipe, _Varied) else recipe         # (where none varied, its recipe is also that of a key with floats)
+    own = recipe.free if isinstance(recipe, _ScalarGeneric) else recipe     # (with no varied float, that of the key with floats)
     return len(key.parts) + (10 * len(recipe.program.order) if own and recipe is not None else 0)
 
 
-_recipes = Cache("backwards", REMEMBERED, _parts)                # by Key: a _Recipe, a _Varied or None, seen once
+_recipes = Cache("backwards", REMEMBERED, _parts)                # by Key: a _Recipe, a _ScalarGeneric or None, seen once
 
 
 def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:
@@ -264,7 +264,7 @@ def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:
 
 def _stay(node: Node | None, stand_ins: dict[Node, Node]) -> None:
     def left(o: Node) -> Node:
-        if type(o) is Folded or o.operands or not saves(o):
+        if type(o) is LazyNode or o.operands or not saves(o):
             return o
         if o not in stand_ins:
             stand_ins[o] = Node(o.fn, (), o.attrs, o.aval, True)

@@ -13,7 +13,7 @@ from tracegrad.autodiff.derivatives import HOOKS
 from tracegrad.config import config
 from tracegrad.execute.devices import Device
 from tracegrad.graph.canonical import Key, contribution
-from tracegrad.graph.ir import Folded, Node
+from tracegrad.graph.ir import LazyNode, Node
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.support.dtypes import dtype_kind
@@ -26,12 +26,12 @@ _ordinary: set[Any] = set()                         # the operations whose deriv
 class History:
     """The pending work and the history of a root: nodes and their numbers, which have values, what tells the structure.
 
-    Of a call whose nodes nobody has asked for (ir.Folded) that is the call's; the numbers after its result's are those of its offsets.
+    Of a call whose nodes nobody has asked for (ir.LazyNode) that is the call's; the numbers after its result's are those of its offsets.
     calls: the numbers of such results. inside: the nodes behind them, once they were made. floats: where in the key the bits of constants
-    stand, and the numbers of these. loose: the key without them, once it was asked for.
+    stand, and the numbers of these. generic_key: the key without them, once it was asked for.
     """
 
-    __slots__ = ("calls", "device", "floats", "inside", "key", "loose", "nodes", "number", "pending", "valued")
+    __slots__ = ("calls", "device", "floats", "generic_key", "inside", "key", "nodes", "number", "pending", "valued")
 
     def __init__(self, device: Device, pending: list[Node]) -> None:
         self.device, self.pending = device, pending
@@ -42,7 +42,7 @@ class History:
         self.floats: list[tuple[int, int]] = []
         self.inside: set[Node] = set()
         self.key: Key | None = None
-        self.loose: Key | None = None
+        self.generic_key: Key | None = None
 
     def follow(self, root: Node, inputs: Sequence[Node] | None = None) -> bool:
         """Walk over everything; False where the derivative is not a function of the structure alone. (Iterative, and a hot path.)
@@ -93,7 +93,7 @@ class History:
                 call = None
                 if not known or node.needs_grad:
                     depth = len(stack)
-                    behind = call_behind(node) if type(node) is Folded else None
+                    behind = call_behind(node) if type(node) is LazyNode else None
                     if behind is None or behind[2]:
                         operands = node.operands
                     else:
@@ -155,20 +155,20 @@ class History:
         """Those of the floats."""
         return [self.nodes[i].attrs["bits"] for _, i in self.floats]
 
-    def whatever_floats(self) -> Key | None:
+    def without_floats(self) -> Key | None:
         """The key without the floats; None if there are none."""
-        if self.loose is None and self.key is not None and self.floats:
+        if self.generic_key is None and self.key is not None and self.floats:
             parts = list(self.key.parts)
             for at, _ in self.floats:
                 parts[at] = None
-            self.loose = Key(tuple(parts))
-        return self.loose
+            self.generic_key = Key(tuple(parts))
+        return self.generic_key
 
     def unfold(self) -> None:
         """Make the nodes of all calls, to learn what becomes of them."""
         for i in self.calls:
             result = self.nodes[i]
-            behind, values = call_behind(result), result.unfold() if isinstance(result, Folded) else ()
+            behind, values = call_behind(result), result.unfold() if isinstance(result, LazyNode) else ()
             if behind is not None and values:                       # nobody else has asked for them in the meantime
                 call = behind[0]
                 self.inside.update(values[call.made:])

@@ -15,12 +15,12 @@ from tracegrad.runtime.faults import Record, Suspicions, verify
 class HostValue:
     """A value on the interpreter device: a numpy array with a Buffer's interface."""
 
-    __slots__ = ("array", "device", "may_change", "suspicions")
+    __slots__ = ("array", "deferred_checks", "device", "may_change")
     borrowed = False  # nothing is ever written in place
 
     def __init__(self, device: HostDevice, array: np.ndarray[Any, Any], may_change: bool = False) -> None:
         self.device, self.array, self.may_change = device, array, may_change
-        self.suspicions: Suspicions = ()
+        self.deferred_checks: Suspicions = ()
 
     def download(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         verify(self)
@@ -32,7 +32,7 @@ class HostValue:
 
     def copy(self) -> HostValue:
         out = HostValue(self.device, np.array(self.array))
-        out.suspicions = self.suspicions
+        out.deferred_checks = self.deferred_checks
         return out
 
 

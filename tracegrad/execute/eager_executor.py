@@ -1,11 +1,11 @@
-"""Small operations on values that numpy holds are done when they are called. Start at `Prepared`.
+"""Small operations on values that numpy holds are done when they are called. Start at `EagerCall`.
 
 To defer an operation costs: nodes for all that it is made of, a walk over them, a key, a look-up. It pays where kernels fuse what was
 deferred, and where whole steps are known (see autograd/backward_cache.py); few elements numpy has done before. So a call whose template is
-known (see graph/cached_subgraphs.py), and whose operands' values numpy holds, is done at once, by a Routine that the template keeps. What
-has no value yet, or lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
+known (see graph/cached_subgraphs.py), and whose operands' values numpy holds, is computed eagerly, by a Routine that the cached call
+keeps. What has no value yet, or lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
 
-Whether a call is done at once depends on its structure and on what made its operands, never on time.
+Whether a call is computed eagerly depends on its structure and on what made its operands, never on time.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.config import config
-from tracegrad.execute.policy import AT_ONCE
+from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.realize import PART
-from tracegrad.graph.cached_subgraphs import Template, came_before, describe
+from tracegrad.graph.cached_subgraphs import CachedCall, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.families import Movement
 from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
-from tracegrad.graph.operation import AT_ONCE as FAMILIES
+from tracegrad.graph.operation import EAGER_FAMILIES
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, data
 from tracegrad.numpy_backend.numpy_program import Routine
-from tracegrad.runtime.buffer import Held, hold
+from tracegrad.runtime.buffer import HostBuffer, hold
 from tracegrad.support.blas import quiet, quietly, shared_among_threads
 from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
@@ -48,7 +48,7 @@ class Call(NamedTuple):
     loc: str = ""
 
 
-class Prepared:
+class EagerCall:
     """The calls of a template, done by numpy.
 
     views: whether the results are views, which need nodes that tell their way from the base; those of other calls are leaves. history: they
@@ -58,10 +58,10 @@ class Prepared:
 
     __slots__ = ("constants", "device", "history", "leaf", "operands", "order", "products", "results", "routine", "views", "wide")
 
-    def __init__(self, template: Template, order: Sequence[tuple[int, Call, tuple[int, ...]]], made: Any) -> None:
+    def __init__(self, template: CachedCall, order: Sequence[tuple[int, Call, tuple[int, ...]]], made: Any) -> None:
         """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
         self.device: Any = None                         # one that it was seen to be fit for
-        self.history = template.looked
+        self.history = template.is_read
         self.constants = [_constant(n) for n in template.constants]
         leaves = list(range(template.made))
         for k, step in enumerate(template.steps, template.made):
@@ -89,11 +89,11 @@ class Prepared:
         arrays = []
         for node in nodes:
             value, aval = node.value, node.aval
-            if type(value) is not Held:
+            if type(value) is not HostBuffer:
                 array = _array(node, device)
                 if array is None:
                     return None
-            elif (array := value.array) is None or value.suspicions:
+            elif (array := value.array) is None or value.deferred_checks:
                 return None
             elif array.dtype is not aval.dtype or array.shape != aval.shape:
                 array = value.contents(aval.shape, aval.dtype)
@@ -112,18 +112,18 @@ class Prepared:
         return None if notes and any(notes) else found
 
 
-def arrays_of(call: Template, nodes: Sequence[Node], device: Any) -> Any:
+def arrays_of(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
     """The arrays of a known call's results, which NumPy computes now; None where it is deferred."""
     call.uses += 1
     prepared = call.prepared
     if prepared is None:
         prepared = call.prepared = prepare(call, nodes)
     found = prepared(nodes, device) if prepared and state.plain and config.eager else None
-    AT_ONCE[0] += found is not None
+    eager_calls[0] += found is not None
     return found
 
 
-def nodes_of(call: Template, nodes: Sequence[Node], device: Any, found: Any) -> Sequence[Node] | dict[int, Node]:
+def nodes_of(call: CachedCall, nodes: Sequence[Node], device: Any, found: Any) -> Sequence[Node] | dict[int, Node]:
     """The nodes of a known call by place, of the results at least, for these operands. found: what `arrays_of` gave."""
     if found is None:
         return call.make(nodes)
@@ -131,9 +131,9 @@ def nodes_of(call: Template, nodes: Sequence[Node], device: Any, found: Any) -> 
     if prepared.views or prepared.history:
         values: Any = call.make(nodes) if prepared.history else _fresh(call, nodes)
         for (k, _, _), array in zip(prepared.results, found, strict=True):
-            values[k].value = held_part(device, array)
+            values[k].value = host_part(device, array)
         return values  # type: ignore[no-any-return]
-    return {k: data(aval, held_part(device, array), attrs) for (k, aval, attrs), array in zip(prepared.results, found, strict=True)}
+    return {k: data(aval, host_part(device, array), attrs) for (k, aval, attrs), array in zip(prepared.results, found, strict=True)}
 
 
 def _array(node: Node, device: Any) -> Any:
@@ -145,13 +145,13 @@ def _array(node: Node, device: Any) -> Any:
         value = node.operands[0].value if node.fn is _VARIABLE else _value(node, device)
     if type(value) is int:                                      # seed or offset of a random stream
         return np.asarray(value, node.aval.dtype)
-    if type(value) is not Held or value.suspicions or value.array is None:
+    if type(value) is not HostBuffer or value.deferred_checks or value.array is None:
         return None
     array, aval = value.array, node.aval
     return array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype)
 
 
-class Remembered:
+class CachedConstants:
     """What a function makes of numbers alone, such as arange(12): from the second call of a signature on, the small array that it is."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Remembered:
                 self._made[key] = node.aval, known_of(node), np.array(array, order="C")
 
 
-def _fresh(template: Template, nodes: Sequence[Node]) -> list[Node]:
+def _fresh(template: CachedCall, nodes: Sequence[Node]) -> list[Node]:
     """The nodes of a call of what has no history, by place, shared with no other call's."""
     values = [*nodes, *template.constants]
     new, add = Node.__new__, values.append
@@ -199,7 +199,7 @@ def known_of(node: Node) -> dict[str, Any]:
     return {"aval": aval} if known is None or known == all_of(aval.dtype) else {"aval": aval, "range": known}
 
 
-def held_part(device: Any, array: np.ndarray[Any, Any]) -> Any:
+def host_part(device: Any, array: np.ndarray[Any, Any]) -> Any:
     """A Buffer for a result, which may be a view; a copy where that would keep much more memory than its own."""
     owner: Any = array.base
     if owner is None or (isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes <= SPARE * array.nbytes):
@@ -220,7 +220,7 @@ def _value(node: Node, device: Any) -> Any:
 
 def _constant(node: Node, depth: int = 0) -> Any:
     """The value of what is made of constants; None where that is not done here."""
-    if node.fn.family not in FAMILIES and node.fn.family not in ("leaf", "index"):
+    if node.fn.family not in EAGER_FAMILIES and node.fn.family not in ("leaf", "index"):
         return None
     operands = [_constant(o, depth + 1) for o in node.operands] if depth < DEPTH else [None]
     if any(o is None for o in operands) or (not operands and node.fn.family not in ("leaf", "index")):
@@ -229,17 +229,17 @@ def _constant(node: Node, depth: int = 0) -> Any:
         return np.asarray(node.fn.computed(operands, node.attrs, node.dtype), node.dtype)
 
 
-def prepare(template: Template, nodes: Sequence[Node]) -> Any:
-    """The Prepared of a template, for operands like `nodes`; False where its calls are always deferred."""
+def prepare(template: CachedCall, nodes: Sequence[Node]) -> Any:
+    """The EagerCall of a template, for operands like `nodes`; False where its calls are always deferred."""
     made = _fresh(template, nodes)
     avals = [n.aval for n in made]
     order, total = [], 0.0
     for k, (fn, attrs, _, aval, needs_grad, places, _) in enumerate(template.steps, template.made):
         if fn is _OFFSET:
             continue
-        if (needs_grad and not template.looked) or not fn.registered or fn.family not in FAMILIES or aval.weak:
+        if (needs_grad and not template.is_read) or not fn.registered or fn.family not in EAGER_FAMILIES or aval.weak:
             return False
         total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
         order.append((k, Call(fn, attrs, aval, tuple([avals[p].dtype for p in places])), places))
     known = all(_constant(n) is not None for n in template.constants) and all(k >= template.made for k in template.ends())
-    return Prepared(template, order, made) if order and total <= LIMIT and known else False
+    return EagerCall(template, order, made) if order and total <= LIMIT and known else False

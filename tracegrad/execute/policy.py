@@ -49,16 +49,16 @@ ITERATIONS = 64
 class Usage:
     """How often a Program was run, and which backend is next.
 
-    patience: how many of its uses are NumPy's; 0 where all are compiled. reason: why so, in words. uses: so far. numbers: which of its
+    tier_up: how many of its uses are NumPy's; 0 where all are compiled. reason: why so, in words. uses: so far. numbers: which of its
     numbers change. loops: whether there are loops.
     """
 
-    __slots__ = ("loops", "numbers", "patience", "reason", "uses")
+    __slots__ = ("loops", "numbers", "reason", "tier_up", "uses")
 
     def __init__(self, order: Sequence[Node], device: Any) -> None:
         self.uses = 0
         self.numbers = Numbers()
-        self.patience, self.reason = _patience(order, device)
+        self.tier_up, self.reason = _tier_up(order, device)
         self.loops = any(n.fn.family == "loop" for n in order)
 
     def note(self, bits: tuple[bytes, ...], nodes: Sequence[Node]) -> None:
@@ -69,10 +69,10 @@ class Usage:
     @property
     def compile_at(self) -> int:
         """The use after which the thread starts to compile."""
-        return (self.patience + 3) // 4
+        return (self.tier_up + 3) // 4
 
 
-def _patience(order: Sequence[Node], device: Any) -> tuple[int, str]:
+def _tier_up(order: Sequence[Node], device: Any) -> tuple[int, str]:
     if not config.eager or device.kind == "numpy":
         return 0, "config.eager is off" if not config.eager else "the device is the interpreter"
     if not device.in_host_memory:
@@ -139,7 +139,7 @@ class Report(dict[str, Any]):
     """What `tg.report()` gives: a dict that prints as a table."""
 
     def __str__(self) -> str:
-        lines = [f"{self['at_once']:7} small operations were done with numpy when they were called",
+        lines = [f"{self['eager']:7} small operations were done with numpy when they were called",
                  f"{self['interpreted']:7} times pending work was done with numpy",
                  f"{self['compiled']:7} times by kernels, of {self['programs']} programs built while the user waited, "
                  f"{self['background']} by a thread"]
@@ -153,7 +153,7 @@ class Report(dict[str, Any]):
     __repr__ = __str__
 
 
-AT_ONCE = [0]                                          # how many operations numpy did when they were called (see eager_executor.py)
+eager_calls = [0]                                          # how many operations numpy did when they were called (see eager_executor.py)
 counts: Counter[str] = Counter()
 _reasons: Counter[str] = Counter()
 
@@ -169,7 +169,7 @@ def count(what: str, reason: str = "") -> None:
 def report() -> Report:
     """How untraced work was done so far in this process: a dict that prints as a table.
 
-    at_once: how many small operations numpy did when they were called. interpreted: how many times pending work was done by numpy,
+    eager: how many small operations numpy did when they were called. interpreted: how many times pending work was done by numpy,
     operation by operation. compiled: how many times by kernels. programs: how many programs were compiled for that while the user waited,
     background: by a thread. reasons: why it was kernels, with counts. lowered: of all programs, traced ones included, those that this
     process made kernels for, read: those whose plan was on the disk. built: kernels that the driver built, loaded: that it had from the
@@ -179,6 +179,6 @@ def report() -> Report:
 
     >>> print(tg.report())
     """
-    made = {"at_once": AT_ONCE[0], **{what: counts[what] for what in ("interpreted", "compiled", "programs", "background")}}
+    made = {"eager": eager_calls[0], **{what: counts[what] for what in ("interpreted", "compiled", "programs", "background")}}
     return Report(made, reasons=dict(_reasons), lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"],
                   built=kernels["built"], loaded=kernels["read"], shared=kernels["known"], caches=cache.statistics())

@@ -29,7 +29,7 @@ from tracegrad.graph.locations import Location, located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.numpy_backend.numpy_program import Routine
-from tracegrad.runtime.buffer import Held, hold
+from tracegrad.runtime.buffer import HostBuffer, hold
 from tracegrad.runtime.faults import Run, mark
 from tracegrad.runtime.launch import Executable
 from tracegrad.support.blas import quiet
@@ -56,7 +56,7 @@ class Program:
 
     graph: what was captured. Its inputs are leaves, in call order; those with a weak aval are run-time scalars. donate: output index ->
     input index whose buffer the output may overwrite. results: what the user calls the outputs, "" where that is not known. executable:
-    what runs its kernels, and `plan` what that is made from; None on the interpreter. `compile` makes them, at once unless `later`.
+    what runs its kernels, and `plan` what that is made from; None on the interpreter. `compile` makes them, now unless `later`.
 
     Of untraced work (`recorded`) there are also: key, in `programs`. numbers: the constants that a call may have others for. order, places,
     ends: the operations, their operands and the results by place, see `canonical`. usage: what policy.py decides by. routine: NumPy's.
@@ -203,7 +203,7 @@ class Program:
         usage, bits = self.usage, tuple([n.attrs["bits"] for n in numbers])
         usage.note(bits, numbers)
         try:
-            if usage.uses > usage.patience:
+            if usage.uses > usage.tier_up:
                 policy.count("compiled", usage.reason or "used often")
                 version = self._version(bits, numbers)
                 scalars = [n.attrs["value"].item() for i, n in enumerate(numbers) if i in usage.numbers.varying]
@@ -224,11 +224,11 @@ class Program:
             if aval.weak:
                 arrays.append(np.asarray(value, aval.dtype))
                 continue
-            array = value.array if type(value) is Held else None        # in few steps
+            array = value.array if type(value) is HostBuffer else None        # in few steps
             if array is None or array.shape != aval.shape or array.dtype is not aval.dtype:
                 array = value.contents(aval.shape, aval.dtype)
             arrays.append(array)
-            suspect = suspect or bool(value.suspicions)
+            suspect = suspect or bool(value.deferred_checks)
         notes: list[int] = []
         with quiet():
             if self.usage.uses == 1 and not self.usage.loops:           # most are never seen again
@@ -238,7 +238,7 @@ class Program:
                 found = routine(arrays, [n.attrs["value"] for n in numbers], self.order, notes)
                 self.routine = routine if config.recall else None
         device = self.device
-        results = [Held(device, array) if array.base is None and array.flags.c_contiguous else _buffer(device, array, values, arrays)
+        results = [HostBuffer(device, array) if array.base is None and array.flags.c_contiguous else _buffer(device, array, values, arrays)
                    for array in found]
         if suspect or any(notes):
             self._mark(results, values, notes, _lines(self._reports.checks, line))

@@ -23,10 +23,10 @@ from tracegrad.execute import policy
 from tracegrad.execute.devices import Device, upload
 from tracegrad.execute.partition import Partition
 from tracegrad.execute.program import Program, programs
-from tracegrad.graph.cached_subgraphs import look
+from tracegrad.graph.cached_subgraphs import compute_when_called
 from tracegrad.graph.canonical import Canonical, canonical, is_number, resolve
 from tracegrad.graph.families import Movement
-from tracegrad.graph.ir import Folded, Node, forget_operands, topological
+from tracegrad.graph.ir import LazyNode, Node, forget_operands, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, bind, data
 from tracegrad.runtime import buffer as buffers
@@ -34,7 +34,7 @@ from tracegrad.support.modes import state
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _PLACEHOLDER, _SLICE_AT, _TRANSFER = REGISTRY["placeholder"], REGISTRY["slice_at"], REGISTRY["transfer"]
-LOOKS = 12   # so often somebody looks at values of one history until they are computed when they are called (see cached_subgraphs.look)
+READS = 12   # reads of one history's values until these are computed when they are called: cached_subgraphs.compute_when_called
 
 
 def free_saved(nodes: Iterable[Node]) -> None:
@@ -120,8 +120,8 @@ def _realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool]
     cut(nodes)
     if keep is not None:
         usage = work.program.usage
-        if usage.uses % LOOKS == 0 and usage.patience == policy.NEVER:
-            look(work.order, usage.uses)
+        if usage.uses % READS == 0 and usage.tier_up == policy.NEVER:
+            compute_when_called(work.order, usage.uses)
 
 
 class _Elsewhere(Exception):
@@ -149,7 +149,7 @@ def without_history(node: Node, device: Device) -> Node:
         new = bind(_DETACH, (node,), {})
         _detached.append((weakref.ref(new), device))
         return new
-    if views or type(found) is Folded or found.operands:
+    if views or type(found) is LazyNode or found.operands:
         node = data(found.aval, found.value)
         for view in reversed(views):
             node = bind(view.fn, (node, *view.operands[1:]), view.attrs)
@@ -196,7 +196,7 @@ def cut(nodes: Iterable[Node]) -> None:
 
 
 def _computed(node: Node) -> bool:
-    return (type(node) is Folded or bool(node.operands)) and resolve(node).value is not None
+    return (type(node) is LazyNode or bool(node.operands)) and resolve(node).value is not None
 
 
 def _work(targets: Sequence[Node], inputs: Sequence[Node]) -> Canonical:
@@ -261,7 +261,7 @@ def _values(work: Work) -> list[Any]:
     return program.run([n.value for n in work.leaves], work.constants, lambda i: work.order[i].loc)
 
 
-PART = 1 << 16  # bytes: a view of at most so many is taken at once from what numpy holds
+PART = 1 << 16  # bytes: a view of at most so many is made eagerly of what numpy holds
 
 
 def part(node: Node) -> np.ndarray[Any, Any] | None:
@@ -277,7 +277,7 @@ def part(node: Node) -> np.ndarray[Any, Any] | None:
         chain.append(found)
         found = resolve(found.operands[0])
     array = buffers.held(found.value)
-    if array is None or found.value.suspicions or found.aval.weak:
+    if array is None or found.value.deferred_checks or found.aval.weak:
         return None
     array = found.value.contents(found.shape, found.dtype)
     for n in reversed(chain):

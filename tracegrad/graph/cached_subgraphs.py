@@ -1,4 +1,4 @@
-"""What a call of the user's made before, made again without the rules: `Template`. Start at `describe`.
+"""What a call of the user's made before, made again without the rules: `CachedCall`. Start at `describe`.
 
 A composed function takes shapes, dtypes and Python values apart, and applies a handful of primitives; a loop calls it with the same ones
 at every iteration. What it makes is a function of its operands' avals, of whether derivatives go through them, and of the static
@@ -22,18 +22,18 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.graph.canonical import Key, canonical, contribution
 from tracegrad.graph.intervals import has_range, interval
-from tracegrad.graph.ir import INTERN, ON_HOST, Folded, Node, Size, enter
+from tracegrad.graph.ir import INTERN, ON_HOST, LazyNode, Node, Size, enter
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import Operators
 from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache, listed
 from tracegrad.support.modes import state
 
-SELDOM = 4                                   # a value is looked at in every so many iterations at least, if it is computed at once
+READ_EVERY = 4                                   # a value is read in every so many iterations at least, if it is computed eagerly
 KEPT = 1000                                  # signatures of one function
 ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
 KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,
-                           list: LIST, Size: LIST, slice: SLICE, Node: OTHER, Folded: OTHER}      # of arguments, by their class
+                           list: LIST, Size: LIST, slice: SLICE, Node: OTHER, LazyNode: OTHER}      # of arguments, by their class
 
 
 def _kind(cls: type) -> int:
@@ -46,25 +46,39 @@ class _Unknown(Exception):
     """An argument that a signature cannot describe."""
 
 
-class Template:
+class CachedCall:
     """The nodes that a call made. Places: of the nodes behind its tensors, of constants, then of the nodes, in order.
 
     steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands, what takes these from
     the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same
-    node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see
-    execute/eager_executor.py); None: not asked for yet, False: nothing does. looked: somebody looks at values that depend on these before
-    their derivative is taken, so they are computed at once, too. calls: how many made nodes. uses: how many there were. structure: of calls
-    whose result is made without the nodes behind it (ir.Folded), what two share that differ in offsets only; else None. offsets: what
+    node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what computes calls eagerly (see
+    execute/eager_executor.py); None: not asked for yet, False: nothing does. is_read: somebody reads values that depend on these before
+    their derivative is taken, so they are computed eagerly, too. calls: how many made nodes. uses: how many there were. structure: of calls
+    whose result is made without the nodes behind it (ir.LazyNode), what two share that differ in offsets only; else None. offsets: what
     stands for the latter then, and at which places.
     """
 
-    __slots__ = ("__weakref__", "call", "calls", "constants", "kept", "looked", "made", "offsets", "prepared", "result", "shared", "steps",
-                 "structure", "uses")  # fmt: skip
+    __slots__ = (
+        "__weakref__",
+        "call",
+        "calls",
+        "constants",
+        "is_read",
+        "kept",
+        "made",
+        "offsets",
+        "prepared",
+        "result",
+        "shared",
+        "steps",
+        "structure",
+        "uses",
+    )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], result: Any) -> None:
         """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
         self.prepared: Any = None
-        self.looked, self.calls, self.uses = False, 0, 0
+        self.is_read, self.calls, self.uses = False, 0, 0
         ends: list[Node] = []
         self.result = _flat(result, ends)
         inputs = list(dict.fromkeys(nodes))
@@ -115,7 +129,7 @@ class Template:
     def folded(self, nodes: Sequence[Node]) -> dict[int, Node]:
         """The result's node, by its place, which has its operands made when somebody asks for them."""
         self.calls += 1
-        node = Node.__new__(Folded)
+        node = Node.__new__(LazyNode)
         node.fn, node.attrs, _, node.aval, node.needs_grad, _, _ = self.steps[-1]
         node.loc, node.constant, node.value, node.behind = user_location(5, self.call), False, None, (self, nodes, False)
         return {self.result: node}
@@ -123,7 +137,7 @@ class Template:
     def fold(self, nodes: Sequence[Node], result: Any) -> None:
         """Of the call that this was learned from: what `folded` would have made. Nobody else has the nodes behind its result."""
         if self.structure is not None and type(result) is Node:
-            result.__class__ = Folded
+            result.__class__ = LazyNode
             result.behind = self, nodes, False
             del result.operands
 
@@ -225,19 +239,19 @@ def _places(result: Any, places: Sequence[int]) -> Any:
 
 
 # Of attributes, by id, that templates give to nodes: the template.
-_owners: weakref.WeakValueDictionary[int, Template] = listed("templates by attributes", weakref.WeakValueDictionary())
+_owners: weakref.WeakValueDictionary[int, CachedCall] = listed("templates by attributes", weakref.WeakValueDictionary())
 
 
-def look(order: Sequence[Node], looks: int) -> None:
+def compute_when_called(order: Sequence[Node], reads: int) -> None:
     """Somebody looked so often at what these nodes, parts of a history, made, and nearly as often as they were made: from now on it is
 
     computed when it is called.
     """
     owners = Counter([_owners.get(id(n.attrs)) for n in order if n.needs_grad])
     for template, count in owners.items():
-        often = template is not None and template.calls * len(template.steps) <= SELDOM * looks * count
-        if template is not None and often and not template.looked and template.history():
-            template.looked, template.prepared = True, None
+        often = template is not None and template.calls * len(template.steps) <= READ_EVERY * reads * count
+        if template is not None and often and not template.is_read and template.history():
+            template.is_read, template.prepared = True, None
 
 
 def describe(args: Sequence[Any], kwargs: dict[str, Any], tensors: bool = True) -> tuple[Any, list[Node], Any] | None:
@@ -314,7 +328,7 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
 
 
 def calls() -> Cache:
-    """A cache of the calls of one function: by signature the Template, or None of one that was seen once."""
+    """A cache of the calls of one function: by signature the CachedCall, or None of one that was seen once."""
     return Cache("calls", KEPT, uses=lambda template: template.uses)
 
 
@@ -330,5 +344,5 @@ def learn(memo: Cache, key: Any, nodes: Sequence[Node], result: Any) -> None:
     """Note in `memo`, where `key` was looked up, that a call made `result`; from the second time on, how."""
     if came_before(memo, key):
         with contextlib.suppress(_Unknown):
-            template = memo[key] = Template(nodes, result)
+            template = memo[key] = CachedCall(nodes, result)
             template.fold(nodes, result)

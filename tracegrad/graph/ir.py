@@ -139,7 +139,7 @@ class Node(Operators):
     constant: bool        # made of constants alone, so the same whoever asks for it, on whatever device
     needs_grad: bool      # a differentiable path leads from a Variable to this node
     value: Any            # the Buffer that holds the result, once known
-    behind: Any           # of a Folded one only
+    behind: Any           # of a LazyNode one only
     hooks: dict[int, Callable[[Node], Node]]                    # of derivatives.HOOKS only
 
     def __init__(self, fn: Operation, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
@@ -191,11 +191,11 @@ class Node(Operators):
         return f"<{self.fn.name}({', '.join(str(o.aval) for o in self.operands)}{attrs}) -> {self.aval}>"
 
 
-class Folded(Node):
+class LazyNode(Node):
     """The result of a call whose nodes are known (see cached_subgraphs.py): a part of a history whose operands are made when somebody asks.
 
-    From then on it is an ordinary Node. Nobody asks where the derivative is known, too. behind: (the Template, the nodes that the call was
-    given, whether a backward has freed it).
+    From then on it is an ordinary Node. Nobody asks where the derivative is known, too. behind: (the CachedCall, the nodes that the call
+    was given, whether a backward has freed it).
     """
 
     __slots__ = ()
@@ -209,7 +209,7 @@ class Folded(Node):
     def unfold(self) -> Sequence[Any]:
         """Make the operands. The call's nodes by place, where they were not made before."""
         with _unfolding:
-            if type(self) is not Folded:
+            if type(self) is not LazyNode:
                 return ()
             template, nodes, freed = self.behind
             values: Sequence[Any] = template.unfolded(self, nodes, freed)
@@ -261,7 +261,7 @@ def forget_operands(node: Node, instead: tuple[Node, ...] = ()) -> None:
 
     instead: what is left in their place, for the derivative's way through a node that is part of a history.
     """
-    if type(node) is Folded:
+    if type(node) is LazyNode:
         node.operands = instead
         node.__class__ = Node  # type: ignore[assignment]
         del node.behind

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from tracegrad.graph.ir import Aval, Node
 
 # Families of operations that numpy may do when they are called; and of others whose calls may be recalled.
-AT_ONCE = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice", "scan"))
-RECALLABLE = AT_ONCE | {"conv", "pool", "index", "sort", "selection", "attention", "recurrence"}
+EAGER_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
+                            "scan"))
+RECALLABLE = EAGER_FAMILIES | {"conv", "pool", "index", "sort", "selection", "attention", "recurrence"}
 
 
 class Pair(NamedTuple):
@@ -41,14 +42,14 @@ class Operation:
     required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
     constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
-    picks: ClassVar[bool] = False           # its elements are elements of its operands, and compared with them: see `to_keep`
+    selects_elements: ClassVar[bool] = False           # its elements are elements of its operands, and compared with them: see `to_keep`
     read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
     exact: ClassVar[bool] = False           # of numbers of a dtype it makes such: of 16 bits, computed as floats, they need not be rounded
     in_steps: ClassVar[bool] = False        # kernels make it of several operations, which of 16 bits are computed in float32
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     number: ClassVar[bool] = False          # a number, with its bits as an attribute: an operand of structures (canonical.py)
     boundary: ClassVar[bool] = False        # a program sees through it, which only differentiation cares about, or ends there (a transfer)
-    any_number: ClassVar[bool] = False      # its derivative, written for one number as an operand, is right for every other
+    scalar_polymorphic: ClassVar[bool] = False      # its derivative, written for one number as an operand, is right for every other
     registered: ClassVar[bool] = False      # in the registry: a function of its operands and attributes, which is no loop and no user's
     executed: Any = None                    # the op that programs have in its place: see `saving_nothing`
     of_value: ClassVar[bool] = False        # its derivative reads its value and none of its operands

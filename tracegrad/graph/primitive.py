@@ -140,7 +140,7 @@ def to_keep(found: Iterable[Node]) -> list[Node]:
         return x not in kept and bool(x.operands) and x.fn.name != "variable"
 
     for node in found:
-        if not (node.fn.picks and any(dtype_kind(o.dtype) == "f" and anew(o) for o in node.operands)):
+        if not (node.fn.selects_elements and any(dtype_kind(o.dtype) == "f" and anew(o) for o in node.operands)):
             kept[node] = None
     return list(kept)
 
@@ -157,14 +157,14 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Apply `fn` to Nodes, Tensors and scalars; the result is a Tensor if any argument is one."""
     outside = args and type(args[0]) is not Node
     known = describe(args, attrs) if outside else None
-    loose = None
+    generic_key = None
     if known is not None:
         memo = fn.memo
         template = memo[known[0]]
         if template is not None:
             return known[2]._recalled(template, known[1])
-        loose = None if attrs else without_number(known[0], args)
-        template = None if loose is None or known[0] in memo else memo[loose]
+        generic_key = None if attrs else without_number(known[0], args)
+        template = None if generic_key is None or known[0] in memo else memo[generic_key]
         if template is not None:                            # a number that was not met yet: it may never come again
             learn(memo, known[0], known[1], None)
             nodes = [known[1][0], a_number(number_of(args), known[1][0].aval.dtype)]
@@ -198,12 +198,12 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
         node = cast(node, half)
     if known is not None:
         learn(memo, known[0], known[1], node)
-        if loose is not None and node.fn is fn and memo[loose] is None:
+        if generic_key is not None and node.fn is fn and memo[generic_key] is None:
             x, = known[1]
             numbers = [o for o in operands if o.fn is REGISTRY["const"] and o.aval is Aval((), x.aval.dtype)]
             if numbers and x in operands and dtypes.is_float(x.dtype) and not dtypes.is_half(x.dtype):     # (which may round it: `_lost`)
                 twin = Node(fn, operands, dict(attrs), node.aval, node.needs_grad)         # what tells of which template a node is
-                learn(memo, loose, [x, *numbers], twin)
+                learn(memo, generic_key, [x, *numbers], twin)
     return wrapper._wrap(node)
 
 

@@ -1,4 +1,4 @@
-"""How the arrays of a loop's iterations lie in memory when NumPy computes them: rewrites of NumPy's own. Start at `joined` and `Room`.
+"""How the arrays of a loop's iterations lie in memory when NumPy computes them: rewrites of NumPy's own. Start at `joined` and `Stacks`.
 
 NumPy takes as long to begin an operation as it computes for a thousand elements. So functions of parts of one array (the gates of an LSTM)
 become parts of one function. A kernel computes an index for each element, so it needs none of this.
@@ -15,7 +15,7 @@ import numpy as np
 from tracegrad.autodiff.derivatives import substituted
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind
-from tracegrad.passes.loops import TURN, Split
+from tracegrad.passes.loops import CARRIED, Split
 
 _SLICE, _RESHAPE = REGISTRY["slice"], REGISTRY["reshape"]
 ROW, WHOLE = 1 << 14, 1 << 20       # bytes, of an iteration and of all: larger arrays take no less time together than one after the other
@@ -26,7 +26,7 @@ def early(node: Node, length: int) -> bool:
     return node.aval.nbytes <= ROW and length * node.aval.nbytes <= WHOLE and node.fn.family in ("elementwise", "movement")
 
 
-class Room:
+class Stacks:
     """Where iterations put what is wanted of all of them.
 
     made: the nodes that they put there. Of `found`, a part of an array is found in the array, and a carry in what becomes of it, which has
@@ -40,12 +40,12 @@ class Room:
         early, late = slice(length), slice(1, None)
         self._old: slice = late if reverse else early
         self.new: slice = early if reverse else late
-        becomes = {new: carry for carry, new in carried.items() if carry in wanted and depends[new] == TURN and new not in carried}
+        becomes = {new: carry for carry, new in carried.items() if carry in wanted and depends[new] == CARRIED and new not in carried}
         sizes: Counter[Node] = Counter()
         for n in wanted:
             sizes[_part(n)[0]] += n.aval.size
         parts = {n: whole for n in wanted for whole in [_part(n)[0]] if n is not whole and n not in becomes and whole not in carried
-                 and depends[whole] == TURN and 2 * sizes[whole] >= whole.aval.size}
+                 and depends[whole] == CARRIED and 2 * sizes[whole] >= whole.aval.size}
         self.made = list(dict.fromkeys([*becomes, *(parts.get(n, n) for n in wanted if n not in becomes.values())]))
         self._shapes = [((length + (n in becomes), *n.shape), n.dtype) for n in self.made]
         place = {n: k for k, n in enumerate(self.made)}

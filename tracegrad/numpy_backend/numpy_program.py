@@ -21,7 +21,7 @@ from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.generated import LINES, Writer
 from tracegrad.numpy_backend.generated_loop import GeneratedLoop
-from tracegrad.numpy_backend.loop_layout import ROW, Room, early, joined
+from tracegrad.numpy_backend.loop_layout import ROW, Stacks, early, joined
 from tracegrad.numpy_backend.ordered import ordered
 from tracegrad.numpy_backend.steps import Step, StepList, with_last_uses
 from tracegrad.passes.loops import Split
@@ -164,7 +164,7 @@ class LoopRoutine:
         graph = joined(loop.graph)
         split = Split(graph, carries, rows, length, [i for i in used if i >= carries], lambda node: early(node, length),
                       lambda node: node.aval.nbytes <= ROW)
-        self._room = Room(split, loop.reverse)
+        self._room = Stacks(split, loop.reverse)
         parts = self._parts = split.parts(self._room.made)
         self._kept, self._sums = split.kept, list(split.sums)
         self._before, self._after = _Part(parts.before), _Part(parts.after)

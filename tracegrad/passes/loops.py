@@ -23,7 +23,7 @@ from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 
 _ADD, _SUM = REGISTRY["add"], REGISTRY["sum"]
-CONSTANT, ROW, TURN = range(3)      # what a node of a body depends on: nothing that changes, what is scanned, a carry
+CONSTANT, ROW, CARRIED = range(3)      # what a node of a body depends on: nothing that changes, what is scanned, a carry
 
 
 def dependence(graph: Graph, carries: int, rows: int, early: Callable[[Node], bool] = lambda node: True) -> dict[Node, int]:
@@ -31,11 +31,11 @@ def dependence(graph: Graph, carries: int, rows: int, early: Callable[[Node], bo
 
     early: which nodes of rows may be computed before the loop; others count as an iteration's own.
     """
-    found = {n: TURN if i < carries else ROW if i < carries + rows else CONSTANT for i, n in enumerate(graph.inputs)}
+    found = {n: CARRIED if i < carries else ROW if i < carries + rows else CONSTANT for i, n in enumerate(graph.inputs)}
     for node in graph:
         if node not in found:
             of = max((found[o] for o in node.operands), default=CONSTANT)
-            found[node] = TURN if of == ROW and not early(node) else of
+            found[node] = CARRIED if of == ROW and not early(node) else of
     return found
 
 
@@ -132,7 +132,7 @@ class Split:
         self.sums = _sums(self.inputs[:carries], self.outputs, stacked, stacks)
         self.kept = [i for i in range(carries) if i not in self.sums]
         wanted = dict.fromkeys([*(self.outputs[i] for i in stacked), *self.sums.values()])
-        self.given, self.inner = ([n for n in wanted if (depends[n] == TURN) == own] for own in (False, True))
+        self.given, self.inner = ([n for n in wanted if (depends[n] == CARRIED) == own] for own in (False, True))
 
     def parts(self, made: Sequence[Node]) -> Parts:
         """The three parts. made: what turns are to give beside the carries, of which `inner` can be had."""
@@ -140,7 +140,7 @@ class Split:
         first = len(self.kept) + len(self.sums)
         scanned, level = inputs[first:first + self.rows], inputs[first + self.rows:]
         ends = [*(self.outputs[i] for i in self.kept), *made]
-        found = border(ends, lambda n: depends[n] == TURN, set(inputs))
+        found = border(ends, lambda n: depends[n] == CARRIED, set(inputs))
         ahead, once = ([n for n in found if depends[n] == kind] for kind in (ROW, CONSTANT))
         stand_ins = {n: placeholder(n.aval) for n in found}
         new = substituted(ends, stand_ins)

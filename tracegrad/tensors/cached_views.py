@@ -15,12 +15,12 @@ from functools import wraps
 from typing import Any
 
 from tracegrad.config import config
-from tracegrad.execute.eager_executor import held_part, known_of
-from tracegrad.execute.policy import AT_ONCE
-from tracegrad.graph.cached_subgraphs import Template, calls, came_before, describe
+from tracegrad.execute.eager_executor import host_part, known_of
+from tracegrad.execute.policy import eager_calls
+from tracegrad.graph.cached_subgraphs import CachedCall, calls, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
-from tracegrad.runtime.buffer import Held
+from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support.modes import state
 from tracegrad.tensors.attributes import moved
 from tracegrad.tensors.parts.view_steps import Steps
@@ -38,7 +38,7 @@ class _View:
 
     __slots__ = ("attrs", "aval", "call", "copied", "copies", "reshaped", "rules", "steps")
 
-    def __init__(self, steps: Steps, node: Node, call: Template | None) -> None:
+    def __init__(self, steps: Steps, node: Node, call: CachedCall | None) -> None:
         self.steps, self.aval, self.attrs, self.call = steps, node.aval, known_of(node), call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
@@ -51,7 +51,7 @@ class _View:
         if array is not None:
             for rule in self.rules:
                 array = rule(array)
-            array = held_part(device, array)
+            array = host_part(device, array)
         if call is None:
             view = holding(device, self.aval, self.attrs, array)
             view._source = weakref.ref(node), base._versions if base._base is None else base._version
@@ -91,9 +91,9 @@ class _Views:
         """What the call gives; None where that is done at length."""
         aval = node.aval
         value = node.value if node.needs_grad or node.value is not None else resolve(node).value        # of a detached one, behind it
-        array = value.array if type(value) is Held and not value.suspicions else None
+        array = value.array if type(value) is HostBuffer and not value.deferred_checks else None
         if array is not None:
-            AT_ONCE[0] += 1
+            eager_calls[0] += 1
             if array.shape != aval.shape or array.dtype is not aval.dtype:
                 array = value.contents(aval.shape, aval.dtype)
         elif not node.needs_grad:
@@ -114,7 +114,7 @@ def recalled(make: Callable[..., Any]) -> Any:
         known = None
         if isinstance(base, Tensor) and state.plain and config.eager:
             node = base._n
-            if node.needs_grad or node.fn.boundary or type(node.value) is Held:
+            if node.needs_grad or node.fn.boundary or type(node.value) is HostBuffer:
                 known = describe(args, kwargs)
         if known is not None:
             node, call = known[1][0], memo[known[0]]
@@ -138,9 +138,9 @@ def _learn(memo: Any, key: Any, base: Tensor, node: Node, found: Any) -> None:
     if node.needs_grad:
         fit = all(v._n.needs_grad for v in views)
     else:
-        fit = all(type(resolve(v._n).value) is Held for v in views)
+        fit = all(type(resolve(v._n).value) is HostBuffer for v in views)
     if fit and views and node is base._n and all(v._base is base and not v._detached for v in views):
-        known = [Template((node,), v._n) if node.needs_grad else None for v in views]
+        known = [CachedCall((node,), v._n) if node.needs_grad else None for v in views]
         memo[key] = _Views(None if isinstance(found, Tensor) else type(found),
                            [_View(v._chain, v._n, call) for v, call in zip(views, known, strict=True)])
         for v, call in zip(views, known, strict=True):

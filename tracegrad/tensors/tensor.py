@@ -19,9 +19,9 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.execute.deferred import flush, waiting
 from tracegrad.execute.devices import Device, find_device, upload
-from tracegrad.execute.eager_executor import arrays_of, held_part, nodes_of
+from tracegrad.execute.eager_executor import arrays_of, host_part, nodes_of
 from tracegrad.execute.realize import PART, is_view, realize
-from tracegrad.graph.cached_subgraphs import Template
+from tracegrad.graph.cached_subgraphs import CachedCall
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Node, Size, own_nodes
 from tracegrad.graph.locations import user_location
@@ -31,7 +31,7 @@ from tracegrad.ops.arguments import results_of
 from tracegrad.ops.arrays.pointwise import acceptable
 from tracegrad.ops.primitives.dynamic_slice import as_slice
 from tracegrad.ops.primitives.transfer import computes, transfer
-from tracegrad.runtime.buffer import Held, held, hold
+from tracegrad.runtime.buffer import HostBuffer, held, hold
 from tracegrad.support import dtypes
 from tracegrad.support.layouts import accept_format
 from tracegrad.support.modes import state
@@ -90,13 +90,13 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         """Another handle, for those of the bases that make one."""
         return Tensor(node, device, trace)
 
-    def _recalled(self, call: Template, nodes: Sequence[Node]) -> Any:
+    def _recalled(self, call: CachedCall, nodes: Sequence[Node]) -> Any:
         """What a known call with this tensor gives: the way to go on is the call's (execute/eager_executor.py)."""
         device = self._device
         found, result = arrays_of(call, nodes, device), call.result
         if found is not None and (leaf := call.prepared.leaf) is not None:
             array, = found
-            return holding(device, leaf[1], leaf[2], Held(device, array) if array.base is None else held_part(device, array))
+            return holding(device, leaf[1], leaf[2], HostBuffer(device, array) if array.base is None else host_part(device, array))
         values = nodes_of(call, nodes, device, found)
         if type(result) is int and result >= call.made:
             return self._wrap(values[result])
@@ -215,7 +215,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
             return self._wrap(cast(self._node(), dtype))
 
     def _sent(self, target: Device) -> Tensor:
-        """The tensor on another device. Without a history its value is sent at once: what is made of it then looks like any other work."""
+        """The tensor on another device. Without a history its value is sent eagerly: what is made of it then looks like any other work."""
         recorded = next((scope.call for scope in state.scopes if isinstance(scope, Recorded)), "")
         if state.trace is not None or recorded:
             what = "a trace" if state.trace is not None else f"what {recorded} records in a vmap"
@@ -263,7 +263,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
     # ----------------------------------------------------------------------------------------------------------- in place
 
 def _take_part(view: Tensor, as_it_lies: bool = False) -> None:
-    """Compute a small view of what numpy holds at once: where a batch starts would make another structure of each.
+    """Compute a small view of what numpy holds eagerly: where a batch starts would make another structure of each.
 
     as_it_lies: only what has its elements in order already, so that numpy adds them up as it would have.
     """
@@ -280,7 +280,7 @@ def _take_part(view: Tensor, as_it_lies: bool = False) -> None:
             array = fn.numpy(array, **attrs)
         if array.flags.c_contiguous or not as_it_lies:
             view._n.value = part = hold(view._device, np.array(array, order="C"))
-            part.suspicions = source.value.suspicions
+            part.deferred_checks = source.value.deferred_checks
 
 
 def _held_view(view: Tensor) -> tuple[Any, Any]:
@@ -293,14 +293,14 @@ def _held_view(view: Tensor) -> tuple[Any, Any]:
         return None, None
     source = base._node()
     if source.value is not None:
-        array, suspicions = held(source.value), source.value.suspicions
+        array, deferred_checks = held(source.value), source.value.deferred_checks
     else:
-        array, suspicions = _held_view(base) if base._source is not None and source.aval.nbytes <= PART else (None, None)
+        array, deferred_checks = _held_view(base) if base._source is not None and source.aval.nbytes <= PART else (None, None)
     if array is not None:
         array = array.reshape(base.shape)
         for fn, attrs in view._steps:
             array = fn.numpy(array, **attrs)
-    return array, suspicions
+    return array, deferred_checks
 
 
 _DTYPE_NAMES = {str(d) for d in dtypes.SUPPORTED} | {"float", "double", "half", "long", "int", "bool", "cfloat", "cdouble"}

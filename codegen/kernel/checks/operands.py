@@ -21,7 +21,7 @@ from tracegrad.codegen.kernel.expressions import (
     Select,
     Splat,
     Spread,
-    Turned,
+    Transposed,
     Vector,
     Verbatim,
     Zip,
@@ -101,7 +101,7 @@ class Operands(Races):
                 raise self.fail(f"the mask {condition} has lanes of {_size(condition)} bytes, what it is for of {_size(x)}")
             if a.type != b.type:
                 raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
-        elif isinstance(x, (Every, Turned)):
+        elif isinstance(x, (Every, Transposed)):
             if len({part.type for part in x.parts}) > 1:
                 raise self.fail(f"{x} is made of {', '.join(str(part.type) for part in x.parts)}")
         elif isinstance(x, (Infix, Zip, Joined)):

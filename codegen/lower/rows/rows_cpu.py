@@ -53,7 +53,7 @@ class Shape(Plain):
     """The loops of a kernel: rows, and columns as nested loops of sizes `cols` (outer ones plain, the last vectorised).
 
     parts: the elements of a row are (*cols[:-1], parts, cols[-1]), and those of all parts are computed side by side, in the last loop.
-    abreast: vectors are of as many rows, each with its few elements (all of them parts).
+    outer_vectorized: vectors are of as many rows, each with its few elements (all of them parts).
     pieces: where in a row loops of their own end, one behind the other; `length` elements of a row are a work-item's, more or less.
     """
 
@@ -65,7 +65,7 @@ class Shape(Plain):
     across: bool = False             # the loop over the rows is inside that over the columns
     parts: int = 1
     pieces: tuple[int, ...] = ()
-    abreast: bool = False
+    outer_vectorized: bool = False
 
     @property
     def row_size(self) -> int:
@@ -197,7 +197,7 @@ def _side_by_side_rows(group: Group, context: Context, n: int, inner: int) -> Sh
     plain = not any(s.fn.family == "pair" or is_half(s.dtype) for s in group.sinks)
     if plain and n * inner <= tuning().unrolled and rows >= width > 1:
         block = -(-max(1, share // (n * inner)) // width) * width
-        return Shape(rows, (1,), width, min(block, rows), None, parts=n * inner, abreast=True)
+        return Shape(rows, (1,), width, min(block, rows), None, parts=n * inner, outer_vectorized=True)
     while width > inner:
         width //= 2
     return Shape(rows, (inner,), width, max(1, min(rows, share // (n * inner))), None, parts=n)
@@ -338,7 +338,7 @@ class RowKernel:
                     self.part = w.item("part", -(-rows // s.block), item)
                     self.rows_chunk = self.part.index
                 self.begin_columns()
-                if not s.across and not s.abreast:
+                if not s.across and not s.outer_vectorized:
                     loop = self.each_row()
             sizes.append(-(-rows // s.block))
         if s.pieces and s.length is not None:
@@ -472,7 +472,7 @@ class RowKernel:
         if s.pieces:
             self.one_behind_the_other(sinks)
             return
-        if s.abreast:
+        if s.outer_vectorized:
             self.rows_abreast(sinks)
             return
         width, unroll = s.width, self.unroll(reductions, sinks)

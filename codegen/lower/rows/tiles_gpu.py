@@ -30,7 +30,7 @@ from tracegrad.support.tuning import tuning
 SIDE = 32                     # of a tile: a row of it is what comes from memory together
 
 
-class Turned(Plain):
+class Transposed(Plain):
     """A value that is read transposed, and at which element."""
 
     node: Node
@@ -62,23 +62,23 @@ def turned(group: Group, context: Context) -> Kernel | None:
         return None
     row = across[0][0]
     size = (SIDE + 1) * SIDE
-    tiles: list[Turned] = []
+    tiles: list[Transposed] = []
     for one in wanted:
         if along(one, axes) == row and size * sum(max(4, t.node.dtype.itemsize) for t in (*tiles, one)) <= target.local_memory:
             tiles.append(one)
     return written(group, context, axes, row, tiles) if tiles else None
 
 
-def along(turned: Turned, axes: Sequence[Var]) -> int:
+def along(turned: Transposed, axes: Sequence[Var]) -> int:
     """The number of the axis along which its elements are neighbours."""
     return next(n for n, axis in enumerate(axes) if turned.at.stride(axis) == 1)
 
 
-def candidates(group: Group, context: Context, axes: Sequence[Var]) -> list[Turned]:
+def candidates(group: Group, context: Context, axes: Sequence[Var]) -> list[Transposed]:
     """What is read transposed when the kernel is written with these loops, each once."""
     w = context.writer(group)
     ev = context.evaluator(group, w)
-    found: dict[tuple[Node, str], Turned] = {}
+    found: dict[tuple[Node, str], Transposed] = {}
 
     def look(node: Node, flat: Index) -> Expression | None:
         if ev.storage(node) is not None and node.dtype.kind != "b":
@@ -87,7 +87,7 @@ def candidates(group: Group, context: Context, axes: Sequence[Var]) -> list[Turn
             lies = [n for n, step in enumerate(strides) if step == 1 and (axes[n].hi + 1) >= SIDE // 2]
             linear = None not in strides and at.vars <= set(axes)
             if linear and lies and (strides[-1] or 0) > 1 and axes[-1].hi + 1 >= SIDE // 2:
-                found.setdefault((node, at.key), Turned(node, at))
+                found.setdefault((node, at.key), Transposed(node, at))
         return None
 
     ev.given = look
@@ -100,7 +100,7 @@ def candidates(group: Group, context: Context, axes: Sequence[Var]) -> list[Turn
     return list(found.values())
 
 
-def written(group: Group, context: Context, axes: Sequence[Var], row: int, tiles: Sequence[Turned]) -> Kernel:
+def written(group: Group, context: Context, axes: Sequence[Var], row: int, tiles: Sequence[Transposed]) -> Kernel:
     """The kernel: work-group (c, r, rest) does the tile at those of the last axis, of axis `row`, and of the others."""
     w = context.writer(group)
     w.used |= TILES_ON_GPU

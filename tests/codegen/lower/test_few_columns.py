@@ -1,8 +1,8 @@
 """Rows of few numbers (coordinates, classes, a small grid's rows): each length from 1 on, in context, on the device and on the interpreter.
 
 A CPU's kernel does rows that are shorter than two vectors in narrower ones, or, where they share reductions or are of two or three numbers,
-as many rows as a vector has lanes side by side (`Shape.abreast`). What is left of a row at its end is done in narrower vectors, too. So
-lengths are tried around 4, 8, 16 and 32, and numbers of rows around the lanes of a vector and what a work-item does.
+as many rows as a vector has lanes side by side (`Shape.outer_vectorized`). What is left of a row at its end is done in narrower vectors,
+too. So lengths are tried around 4, 8, 16 and 32, and numbers of rows around the lanes of a vector and what a work-item does.
 `tests/helpers/size_cases.py` has what is compared.
 """
 

@@ -58,7 +58,7 @@ class Add(Elementwise):
     """a + b."""
     name, nin, kinds, saves, pair = "add", 2, "biufc", False, by_parts
     operator = ("+", 6)
-    wraps, mixes, any_number = True, True, True
+    wraps, mixes, scalar_polymorphic = True, True, True
     numpy = staticmethod(np.add)
     def vjp(self, ct, y, a, b): return ct, ct
     def opencl(self, a, b): return f"({a} + {b})"
@@ -70,7 +70,7 @@ class Sub(Elementwise):
     """a - b."""
     name, nin, kinds, saves, pair = "sub", 2, "iufc", False, by_parts
     operator = ("-", 6)
-    wraps, mixes, any_number = True, True, True
+    wraps, mixes, scalar_polymorphic = True, True, True
     numpy = staticmethod(np.subtract)
     def vjp(self, ct, y, a, b): return ct, -ct
     def opencl(self, a, b): return f"({a} - {b})"
@@ -81,7 +81,7 @@ class Mul(Elementwise):
     """a * b."""
     name, nin, kinds, holomorphic = "mul", 2, "biufc", True
     operator = ("*", 7)
-    wraps, mixes, single, any_number = True, True, True, True
+    wraps, mixes, single, scalar_polymorphic = True, True, True, True
     numpy = staticmethod(np.multiply)
     def vjp(self, ct, y, a, b): return ct * b, ct * a
     def pair(self, a, b): return complex_parts.mul(a, b)
@@ -97,7 +97,7 @@ class Div(Elementwise):
     """a / b, always a float."""
     name, nin, result, kinds, domain, holomorphic = "div", 2, "float", "fc", (0.5, 2.0), True
     operator = ("/", 7)
-    flops, mixes, single, any_number = 4, True, True, True
+    flops, mixes, single, scalar_polymorphic = 4, True, True, True
     numpy = staticmethod(np.divide)
     def pair(self, a, b): return complex_parts.div(a, b)
 

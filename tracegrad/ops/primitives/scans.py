@@ -77,7 +77,7 @@ class Cumprod(Scan):
 
 
 class _Extreme(Primitive):
-    picks = True
+    selects_elements = True
 
     def aval(self, *operands: Any, **attrs: Any) -> Any:
         refuse_complex(self.name.removeprefix("first_"), operands[0])

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, of_memory
 from tracegrad.execute.devices import find_device
-from tracegrad.execute.eager_executor import Remembered
+from tracegrad.execute.eager_executor import CachedConstants
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.operators import F, public
 from tracegrad.graph.primitive import Shape
@@ -33,7 +33,7 @@ def create(*names: str, draws: bool = False, again: bool = False) -> Callable[[F
     """
 
     def attach(make: F) -> F:
-        known = Remembered()
+        known = CachedConstants()
 
         def made_by(args: Any, kwargs: Any) -> Any:
             try:

@@ -97,7 +97,7 @@ class Conversion(Handle):
             raise ShapeError(f"item: the tensor has shape {self.shape}; only a tensor of one element is one number")
         node = self._n if self._base is None or self._trace is not None or state.trace is not None else self._node()
         array = held(node.value) if self._trace is None and state.trace is None else None
-        if array is not None and array.dtype is node.aval.dtype and not node.value.suspicions:
+        if array is not None and array.dtype is node.aval.dtype and not node.value.deferred_checks:
             state.looked |= node.needs_grad
             return array.item()
         return self._value("item()").reshape(-1)[0].item()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tracegrad.errors import TraceError
 from tracegrad.execute.devices import Device
 from tracegrad.execute.realize import without_history
-from tracegrad.graph.ir import Folded, Node, Size, own_nodes
+from tracegrad.graph.ir import LazyNode, Node, Size, own_nodes
 from tracegrad.graph.operators import Operators
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.arguments import one_dim
@@ -122,7 +122,7 @@ class Handle(Operators):
                 self._n, self._source = node, (weakref.ref(source), viewed._version)
             return node
         base = self._n
-        behind = getattr(base, "behind", None) if type(base) is Folded else None
+        behind = getattr(base, "behind", None) if type(base) is LazyNode else None
         if behind is not None and not behind[2] and behind[1][0] is node and len(behind[1]) == 1:
             return base
         for _ in self._chain:
