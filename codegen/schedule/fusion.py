@@ -28,6 +28,7 @@ from tracegrad.codegen.schedule.grouping import (
     Place,
     Rows,
     Schedule,
+    TemplateGroup,
     is_inline,
     kind_of,
     strip,

@@ -1,4 +1,4 @@
-"""Work that was put off: the tensors without values, and `flush`, which computes what they need. See docs/design.md, "Deferral"."""
+"""Deferred work: the tensors without values, and `flush`, which computes what they need. See docs/design.md, "Deferral"."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 To defer an operation costs: nodes for all that it is made of, a walk over them, a key, a look-up. It pays where kernels fuse what was
 deferred, and where whole steps are known (see autograd/backward_cache.py); few elements numpy has done before. So a call whose template is
-known (see graph/cached_subgraphs.py), and whose operands' values numpy holds, is done at once, by a Routine that the template keeps. What
-has no value yet, or lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
+known (see graph/cached_subgraphs.py), and whose operands' values numpy holds, is computed eagerly, by a Routine that the cached call
+keeps. What has no value yet, or lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
 
-Whether a call is done at once depends on its structure and on what made its operands, never on time.
+Whether a call is computed eagerly depends on its structure and on what made its operands, never on time.
 """
 
 from __future__ import annotations

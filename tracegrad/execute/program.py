@@ -56,7 +56,7 @@ class Program:
 
     graph: what was captured. Its inputs are leaves, in call order; those with a weak aval are run-time scalars. donate: output index ->
     input index whose buffer the output may overwrite. results: what the user calls the outputs, "" where that is not known. executable:
-    what runs its kernels, and `plan` what that is made from; None on the interpreter. `compile` makes them, at once unless `later`.
+    what runs its kernels, and `plan` what that is made from; None on the interpreter. `compile` makes them, now unless `later`.
 
     Of untraced work (`recorded`) there are also: key, in `programs`. numbers: the constants that a call may have others for. order, places,
     ends: the operations, their operands and the results by place, see `canonical`. usage: what policy.py decides by. routine: NumPy's.

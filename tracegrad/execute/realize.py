@@ -263,7 +263,7 @@ def _values(work: Work) -> list[Any]:
     return program.run([n.value for n in work.leaves], work.constants, lambda i: work.order[i].loc)
 
 
-PART = 1 << 16  # bytes: a view of at most so many is taken at once from what numpy holds
+PART = 1 << 16  # bytes: a view of at most so many is made eagerly of what numpy holds
 
 
 def part(node: Node) -> np.ndarray[Any, Any] | None:

@@ -40,7 +40,7 @@ class GeneratedLoop(Writer):
         self.shares: dict[int, set[str]] = {}           # of each place, the b... whose memory it may lie in
         self.alive: dict[str, set[int]] = {}            # of each b..., the places that may
         self.free: dict[Any, list[str]] = {}            # by shape and dtype, the b... of which none does
-        self.taken: dict[str, Any] = {}                 # o..., and views of it, of which w... has all iterations': some iterations like it
+        self.row_views: dict[str, Any] = {}             # o..., and views of it, of which w... has all iterations': some iterations like it
         super().__init__(routine, inputs, strides)
 
     def _lines(self) -> list[str]:
@@ -74,19 +74,19 @@ class GeneratedLoop(Writer):
                 name = at[place] = wanted.pop(place, "") or self._memory_of(step, at, f"b{count}")
                 self.body.append(into.format(name))
                 if name[0] == "o":
-                    self.taken[name] = np.empty((SOME, *avals[place].shape), avals[place].dtype)
+                    self.row_views[name] = np.empty((SOME, *avals[place].shape), avals[place].dtype)
                     self.head.append(f"w{name} = stacks[{name[1:]}]")
             else:
                 name = at[place] = f"v{count}"
                 self.shares[place] = set().union(*(self.shares.get(o, ()) for o in step.operands))
                 for b in self.shares[place]:
                     self.alive[b].add(place)
-                if self._taken(step, name, arguments):
+                if self._is_row_view(step, name, arguments):
                     arguments = []
                 else:
                     call = self._call(step, arguments)
                     right = self._is_right(step, avals[place].shape if place < routine.size else ())
-                    lines = self.head if self._stays(step, name, arguments) else self.body
+                    lines = self.head if self._is_invariant_view(step, name, arguments) else self.body
                     lines.append(f"{name} = {call}" if right else f"{name} = asarray({call}, {self._name(step.dtype, 'd')})")
             read.update(dict.fromkeys(arguments))
             self._let_go(step.dead)
@@ -94,7 +94,7 @@ class GeneratedLoop(Writer):
                           and (o >= routine.size or avals[o].nbytes >= SPREAD)]
         self.body += [f"o{k}[...] = {at[place]}" for k, place in enumerate(stacked) if at[place] != f"o{k}"]
         ends = [at[place] for place in carried]
-        return ends, [v for v in self.taken if v[0] == "v" and (v in read or v in ends or v in [at[place] for place in stacked])]
+        return ends, [v for v in self.row_views if v[0] == "v" and (v in read or v in ends or v in [at[place] for place in stacked])]
 
     def _lasting(self, carried: Sequence[int]) -> set[int]:
         """The places whose memory carries may lie in."""
@@ -139,7 +139,7 @@ class GeneratedLoop(Writer):
                     array = self.memory[name]
                     self.free.setdefault((array.shape, array.dtype), []).append(name)
 
-    def _stays(self, step: Step, name: str, arguments: Sequence[str]) -> bool:
+    def _is_invariant_view(self, step: Step, name: str, arguments: Sequence[str]) -> bool:
         """Whether a step is a view of an array that stays the same: it stays the same, too."""
         base = self.memory.get(arguments[0])
         view = step.rule(base) if base is not None and step.fn in (_SLICE, _RESHAPE, _PERMUTE) else None
@@ -148,9 +148,9 @@ class GeneratedLoop(Writer):
         self.memory[name] = view
         return True
 
-    def _taken(self, step: Step, name: str, arguments: Sequence[str]) -> bool:
+    def _is_row_view(self, step: Step, name: str, arguments: Sequence[str]) -> bool:
         """Whether a step is a view of a row of results: one of a view of all of them."""
-        whole = self.taken.get(arguments[0])
+        whole = self.row_views.get(arguments[0])
         if whole is None or step.fn not in (_SLICE, _RESHAPE, _PERMUTE):
             return False
         if step.fn is _SLICE:
@@ -164,6 +164,6 @@ class GeneratedLoop(Writer):
             view, call = whole.transpose(dims), f".transpose({self._name(dims, 's')})"
         if not np.may_share_memory(view, whole) or view.ndim == 1:       # going through numbers gives copies of what was there before
             return False
-        self.taken[name] = view
+        self.row_views[name] = view
         self.head.append(f"w{name} = w{arguments[0]}{call}")
         return True

@@ -91,7 +91,7 @@ class Update:
         return found
 
     def run(self) -> bool:
-        """Make the step; False, and nothing is done, where that cannot be done at once."""
+        """Make the step; False, and nothing is done, where that cannot be done by a Program."""
         values = self.values() if self.usable else None
         if values is None:
             return False
@@ -116,7 +116,7 @@ def _options(group: ParamGroup) -> dict[str, Any]:
 
 
 def update(optimizer: Optimizer, group: ParamGroup, params: list[Tensor]) -> bool:
-    """Update the parameters as `optimizer._update` would, at once, if it can be done so. Under no_grad."""
+    """Update the parameters as `optimizer._update` would, by a Program, if that can be done. Under no_grad."""
     if not (state.plain and params):
         return False
     known = _updates.setdefault(optimizer, {}) if config.recall else {}

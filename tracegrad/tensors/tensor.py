@@ -268,7 +268,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
     # ----------------------------------------------------------------------------------------------------------- in place
 
 def _take_part(view: Tensor, as_it_lies: bool = False) -> None:
-    """Compute a small view of what numpy holds at once: where a batch starts would make another structure of each.
+    """Compute a small view of what numpy holds eagerly: where a batch starts would make another structure of each.
 
     as_it_lies: only what has its elements in order already, so that numpy adds them up as it would have.
     """
