@@ -73,7 +73,8 @@ class Buffer:
     def handle(self) -> Buffer | None:
         """Another Buffer of the same memory, for who wants to write it; None where only a copy can be written."""
         made = _new(Buffer)
-        made.device, made.mem, made.nbytes, made.serial, made.deferred_checks = self.device, self.mem, self.nbytes, self.serial, self.deferred_checks
+        made.device, made.mem, made.nbytes, made.serial = self.device, self.mem, self.nbytes, self.serial
+        made.deferred_checks = self.deferred_checks
         return made
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:

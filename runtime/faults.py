@@ -63,7 +63,7 @@ def verify(value: Value) -> None:
         value.deferred_checks = tuple((run, mask) for run, mask in value.deferred_checks if run.failed(mask) or run.running)
         for run, mask in value.deferred_checks:
             if run.found is not None:
-                for other, _ in value.deferred_checks:      # one error tells that the value is wrong, for whatever other reason it is so, too
+                for other, _ in value.deferred_checks:      # one error tells that the value is wrong, whatever else is
                     other.reported = other.reported or other.found is not None
                 raise run.error(mask)
 

@@ -294,4 +294,4 @@ def in_pairs(node: Node, target: Target) -> bool:
 
 
 def _loses(node: Node) -> bool:
-    return node.dtype == float32 and not node.fn.picks
+    return node.dtype == float32 and not node.fn.selects_elements

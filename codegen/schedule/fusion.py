@@ -19,7 +19,6 @@ from operator import or_
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY, ONLY_UNKNOWN, UNKNOWN, Reads, add, compose
 from tracegrad.codegen.schedule.grouping import (
     Accepted,
-    TemplateGroup,
     Break,
     Flat,
     Fusion,
@@ -184,8 +183,8 @@ class Scheduler(Reading):
 
         (Elsewhere pieces of rows would be written far from each other: a kernel of its own does that block by block, in half of the time.)
         """
-        if not isinstance(group.kind, TemplateGroup) or group.lowered_by != "contraction" or sink.of.get(group, {}).keys() !=
-        {group.anchor}:
+        of = sink.of.get(group, {}).keys()
+        if not isinstance(group.kind, TemplateGroup) or group.lowered_by != "contraction" or of != {group.anchor}:
             return None
         found: Node | None = None
         todo, seen = [sink.node], {sink.node}

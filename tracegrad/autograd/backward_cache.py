@@ -248,7 +248,7 @@ def _known(walk: History, key: Key) -> _Recipe | None:
 
 def _parts(key: Key, recipe: _Recipe | _ScalarGeneric | None) -> int:
     """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
-    own = recipe.free if isinstance(recipe, _ScalarGeneric) else recipe         # (where none varied, its recipe is also that of a key with floats)
+    own = recipe.free if isinstance(recipe, _ScalarGeneric) else recipe      # (with no varied float, that of the key with floats)
     return len(key.parts) + (10 * len(recipe.program.order) if own and recipe is not None else 0)
 
 

@@ -34,7 +34,7 @@ from tracegrad.support.modes import state
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _PLACEHOLDER, _SLICE_AT, _TRANSFER = REGISTRY["placeholder"], REGISTRY["slice_at"], REGISTRY["transfer"]
-READS = 12   # so often somebody looks at values of one history until they are computed when they are called (see cached_subgraphs.compute_when_called)
+READS = 12   # reads of one history's values until these are computed when they are called: cached_subgraphs.compute_when_called
 
 
 def free_saved(nodes: Iterable[Node]) -> None:

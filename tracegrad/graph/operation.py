@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tracegrad.graph.ir import Aval, Node
 
 # Families of operations that numpy may do when they are called; and of others whose calls may be recalled.
-EAGER_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice", "scan"))
+EAGER_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
+                            "scan"))
 RECALLABLE = EAGER_FAMILIES | {"conv", "pool", "index", "sort", "selection", "attention", "recurrence"}
 
 

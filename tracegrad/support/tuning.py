@@ -149,9 +149,9 @@ class Tuning(NamedTuple):
     merged_elements: int = 1 << 16     # of equal kernels of a GPU in one launch: those of more take longer than a launch (5 us),
     merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
     looped_lines: int = 2400           # of a kernel with a loop over iterations in it, which saves the launches of every iteration,
-    iteration_work: int = 3 << 17           # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
+    iteration_work: int = 3 << 17      # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
     branch_work: int = 40              # flops from which on a branch of one work-item's loop is an `if`
-    item_iteration_work: int = 1 << 13      # and that a work-item of a GPU does in the time of a launch whose result the host waits for (20 us)
+    item_iteration_work: int = 1 << 13 # and that a work-item of a GPU does in the time of a launch whose result the host waits for (20 us)
     looped_work: int = 3 << 19         # flops + bytes of an iteration with large rows where each work-item loops for itself: with more they
                                        # are far apart;
     looped_bytes: int = 1 << 14        # that a work-item reads and writes in each iteration where it does a block of elements

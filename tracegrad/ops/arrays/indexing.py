@@ -49,7 +49,7 @@ def _check_source(name: str, base: Aval, index: Aval, src: Aval) -> None:
 
 class Take(Primitive):
     """x (N, *rest) at index (*I, integers): (*I, *rest). Indices are clamped to [0, N)."""
-    name, family, expensive, picks, moves, pair = "take", "gather", True, True, True, by_parts
+    name, family, expensive, selects_elements, moves, pair = "take", "gather", True, True, True, by_parts
     cases = [(((5,), np.array([4, 0, 0])), {}), (((3, 2), np.array([[2, 1], [1, 1]])), {}), (((3, 2), np.array(1)), {}),
              (((0, 2), np.zeros((0,), np.int64)), {})]
 
@@ -109,7 +109,7 @@ class ScatterAdd(Scatter):
 
 class ScatterSet(Scatter):
     """base with the rows that index names replaced by src; of equal indices the last wins."""
-    name, picks, moves = "scatter_set", True, True
+    name, selects_elements, moves = "scatter_set", True, True
 
     def put(self, out, rows, values): out[rows] = values        # numpy assigns in order, too
 

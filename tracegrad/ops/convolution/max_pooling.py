@@ -51,7 +51,7 @@ class _Windows(Primitive):
 
 class MaxPool(_Windows):
     """The largest element of each window; NaN if any is. The gradient goes to the first of equals."""
-    name, picks = "max_pool", True
+    name, selects_elements = "max_pool", True
 
     def numpy(self, x, **attrs):
         return _cut(x, **attrs).max(tuple(range(x.ndim, 2 * x.ndim - 1)))
