@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from tracegrad.codegen.blocked.parts import Blocked, Held, Part, elements, update
 from tracegrad.codegen.graph.large_matrices import block_of
-from tracegrad.codegen.kernel.expressions import Array, Call, Expression, Infix, Literal, Prefix, Select, element, place
-from tracegrad.codegen.kernel.index import Index, Var, bounded
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded
+from tracegrad.codegen.kernel.ir.expressions import Array, Call, Expression, Infix, Literal, Prefix, Select, element, place
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.support.tuning import tuning

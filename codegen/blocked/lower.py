@@ -8,7 +8,7 @@ from typing import Any
 from tracegrad.codegen.blocked.cholesky import cholesky
 from tracegrad.codegen.blocked.lu import lu
 from tracegrad.codegen.blocked.triangle import triangle
-from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.schedule.grouping import Group

@@ -13,7 +13,8 @@ from typing import Any
 
 from tracegrad.codegen.blocked.parts import Blocked, Held, Part, elements, update
 from tracegrad.codegen.graph.large_matrices import block_of, items_of
-from tracegrad.codegen.kernel.expressions import (
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded
+from tracegrad.codegen.kernel.ir.expressions import (
     Array,
     Buffer,
     Call,
@@ -27,9 +28,8 @@ from tracegrad.codegen.kernel.expressions import (
     place,
     whole,
 )
-from tracegrad.codegen.kernel.index import Index, Var, bounded
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.support.tuning import tuning

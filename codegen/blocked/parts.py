@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tracegrad.codegen.kernel.expressions import Access, Expression, Infix, Load, Operand, place
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Temp
-from tracegrad.codegen.kernel.statements import Buffer
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded
+from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix, Load, Operand, place
+from tracegrad.codegen.kernel.ir.kernel import FAULTS, Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Buffer
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused

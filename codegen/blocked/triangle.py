@@ -12,10 +12,10 @@ from typing import Any
 
 from tracegrad.codegen.blocked.parts import Blocked, Held, Part, update
 from tracegrad.codegen.graph.large_matrices import block_of
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Select, element, place
-from tracegrad.codegen.kernel.index import Index, Var, bounded
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Select, element, place
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.support.tuning import tuning

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tracegrad.codegen.kernel.expressions import Buffer, Expression, Lanes, Load, Local
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Declare, bound, clipped, clipped_at, product
-from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, index_type, lanes, register_tile
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Buffer, Expression, Lanes, Load, Local
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Access, Declare, bound, clipped, clipped_at, product
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, lanes, register_tile
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.gpu import Product

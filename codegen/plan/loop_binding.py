@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import Iteration, Kernel, LoweredLoop, Temp, bound_to
-from tracegrad.codegen.kernel.statements import Block, Buffer, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.index.index import Var
+from tracegrad.codegen.kernel.ir.kernel import Iteration, Kernel, LoweredLoop, Temp, bound_to
+from tracegrad.codegen.kernel.ir.statements import Block, Buffer, Number, Parameter, Raw, Statement
 from tracegrad.errors import CompilerBug
 from tracegrad.support.dtypes import int32
 from tracegrad.support.plan import Plain

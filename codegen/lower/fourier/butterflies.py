@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import reduce
 from math import cos, pi, sin
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Prefix, is_zero
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Prefix, is_zero
 from tracegrad.codegen.kernel.writer import Writer
 
 Complex = tuple[Expression, Expression]

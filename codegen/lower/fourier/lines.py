@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from tracegrad.codegen.graph.complex_pairs import both_parts
 from tracegrad.codegen.graph.fourier.lines import FourierLines, shape_of
-from tracegrad.codegen.kernel.expressions import Access, Array, Expression, Infix, Lanes, Load, Vector, element, place
-from tracegrad.codegen.kernel.index import Index, Var
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Store
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.ir.expressions import Access, Array, Expression, Infix, Lanes, Load, Vector, element, place
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import Store
+from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fourier.butterflies import Arithmetic, Complex, butterfly
 from tracegrad.codegen.lower.workgroup import WorkGroup

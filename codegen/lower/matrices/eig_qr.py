@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.lower.matrices.jacobi import scaled
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, pair, squares, sum_of
 from tracegrad.ops.linalg.eigen import NEARLY_LARGEST

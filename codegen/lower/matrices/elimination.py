@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import (
+from tracegrad.codegen.kernel.index.index import Index, Mutable, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import (
     At,
     Bits,
     Call,
@@ -28,10 +29,9 @@ from tracegrad.codegen.kernel.expressions import (
     Splat,
     Spread,
 )
-from tracegrad.codegen.kernel.index import Index, Mutable, Var, constant
+from tracegrad.codegen.kernel.ir.types import mask_type
+from tracegrad.codegen.kernel.ir.vectors import ctype
 from tracegrad.codegen.kernel.spelling import spelling
-from tracegrad.codegen.kernel.types import mask_type
-from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.matrices.values import Divisor, Like, Numbers, Place, Value, Variable, index_of, parts_beside, reads, sum_of
 from tracegrad.graph.ir import Node

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, pair
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from math import prod
 from typing import Any
 
 from tracegrad.codegen.graph.small_matrices import InParts
-from tracegrad.codegen.kernel.expressions import Access, Cast, Convert, Expression, Infix, Lanes, Load, Select
-from tracegrad.codegen.kernel.index import Index, Var, constant
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel
-from tracegrad.codegen.kernel.statements import BoundLike
-from tracegrad.codegen.kernel.vectors import ctype
+from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Access, Cast, Convert, Expression, Infix, Lanes, Load, Select
+from tracegrad.codegen.kernel.ir.kernel import FAULTS, Kernel
+from tracegrad.codegen.kernel.ir.statements import BoundLike
+from tracegrad.codegen.kernel.ir.vectors import ctype
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.lower.matrices import eig_qr, elimination, expm, jacobi, reflections

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from functools import reduce
 from typing import TYPE_CHECKING, Union
 
-from tracegrad.codegen.kernel.expressions import Access, Array, At, Expression, Infix, Literal, Load, Local, Prefix, nodes, whole
-from tracegrad.codegen.kernel.index import Index, constant
+from tracegrad.codegen.kernel.index.index import Index, constant
+from tracegrad.codegen.kernel.ir.expressions import Access, Array, At, Expression, Infix, Literal, Load, Local, Prefix, nodes, whole
 from tracegrad.support.dtypes import DType, int32
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Bits, Cast, Expression, Infix, Literal, Load, Prefix, Select, place, whole
-from tracegrad.codegen.kernel.index import Index, constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.index.index import Index, constant
+from tracegrad.codegen.kernel.ir.expressions import Bits, Cast, Expression, Infix, Literal, Load, Prefix, Select, place, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.workgroup import WorkGroup
 from tracegrad.codegen.schedule.grouping import Group, strip

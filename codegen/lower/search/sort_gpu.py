@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracegrad.codegen.kernel.expressions import Cast, Expression, Infix, Literal, Local, Select, element, place, value, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded, constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Bound, bound
-from tracegrad.codegen.kernel.types import register_dtype
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, bounded, constant
+from tracegrad.codegen.kernel.ir.expressions import Cast, Expression, Infix, Literal, Local, Select, element, place, value, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Bound, bound
+from tracegrad.codegen.kernel.ir.types import register_dtype
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.search.radix import Keys, by_digits, in_order
 from tracegrad.codegen.lower.workgroup import WorkGroup, room

@@ -12,7 +12,7 @@ import tracegrad as tg
 from tests.codegen.gpu.test_tile_programs import lowered
 from tests.helpers.kernels import TARGETS
 from tracegrad import linalg as L
-from tracegrad.codegen.kernel.statements import Raw, Report
+from tracegrad.codegen.kernel.ir.statements import Raw, Report
 from tracegrad.codegen.lower.matrices import small_matrices
 from tracegrad.errors import CompilerBug
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel import render
-from tracegrad.codegen.kernel.expressions import types_of
-from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, with_numbers, without_comment
-from tracegrad.codegen.kernel.statements import (
+from tracegrad.codegen.kernel.ir import render
+from tracegrad.codegen.kernel.ir.expressions import types_of
+from tracegrad.codegen.kernel.ir.statements import (
     Allocate,
     Atomic,
     Barrier,
@@ -29,7 +28,18 @@ from tracegrad.codegen.kernel.statements import (
     Statement,
     statements_in,
 )
-from tracegrad.codegen.kernel.types import size_of
+from tracegrad.codegen.kernel.ir.types import size_of
+from tracegrad.codegen.kernel.text.markup import (
+    COLUMN,
+    called,
+    called_each,
+    names_in,
+    plain,
+    plain_each,
+    uses_in,
+    with_numbers,
+    without_comment,
+)
 from tracegrad.support.plan import Function, Plain
 
 
