@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracegrad.codegen.conv import lower as conv
-from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.lower import attention, attention_gpu, host_call, opencl_call, pooling
 from tracegrad.codegen.lower.context import LOWERINGS, Context, lowering
 from tracegrad.codegen.lower.matrices import small_matrices

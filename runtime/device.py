@@ -213,7 +213,7 @@ class Device(Placed):
     def host_alignment(self) -> int:
         """The alignment in bytes, beside that of its elements, at which a host array can be a buffer; 0 if none can.
 
-        Kernels rely on the elements' alignment only (kernel/vectors.py). A driver, though, may work on a copy of what USE_HOST_PTR
+        Kernels rely on the elements' alignment only (kernel/ir/vectors.py). A driver, though, may work on a copy of what USE_HOST_PTR
         names, and OpenCL has no query for that: so see whether it reads the memory itself, at an odd address, and at a multiple of
         CL_DEVICE_MEM_BASE_ADDR_ALIGN (which Intel's wants from some KB on; the others take any).
         """

@@ -19,10 +19,10 @@ from math import prod
 from tracegrad.codegen.conv import problem, weight_grad
 from tracegrad.codegen.conv.layout import ALONE, Read, Source, Units, copied, fill, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Pair, Window
-from tracegrad.codegen.kernel.expressions import Access, Expression, Infix, Local
-from tracegrad.codegen.kernel.index import Index, Var, bounded, ravel
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, index_type, register_tile
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel
+from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix, Local
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, register_tile
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused, Map
 from tracegrad.codegen.schedule.grouping import Group

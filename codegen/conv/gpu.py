@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tracegrad.codegen.conv.problem import Axis, Pair, Window
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Select
-from tracegrad.codegen.kernel.index import Index, Var, bounded, ravel, unravel
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import ceil_div, computed_in
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel, unravel
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Select
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul import gpu

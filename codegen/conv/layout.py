@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from tracegrad.codegen.conv.problem import Pair
-from tracegrad.codegen.kernel.index import Index, bounded
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, index_type, lanes
+from tracegrad.codegen.kernel.index.index import Index, bounded
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, lanes
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused, as_it_lies
 from tracegrad.codegen.schedule.grouping import Group

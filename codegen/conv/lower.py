@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tracegrad.codegen.conv import cpu, gpu
 from tracegrad.codegen.conv.problem import Window
-from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.lower.context import Context, flops, lowering
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import gcd
 
-from tracegrad.codegen.kernel.expressions import Infix, Select
-from tracegrad.codegen.kernel.index import ZERO, Index, constant
+from tracegrad.codegen.kernel.index.index import ZERO, Index, constant
+from tracegrad.codegen.kernel.ir.expressions import Infix, Select
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.support.plan import Plain
 

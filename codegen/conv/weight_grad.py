@@ -12,10 +12,10 @@ from math import prod
 
 from tracegrad.codegen.conv.layout import ALONE, Read, Source, Units, copied, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Window
-from tracegrad.codegen.kernel.expressions import Local
-from tracegrad.codegen.kernel.index import Index, Var, ravel
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, index_type
+from tracegrad.codegen.kernel.index.index import Index, Var, ravel
+from tracegrad.codegen.kernel.ir.expressions import Local
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.schedule.grouping import Group

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import (
+from tracegrad.codegen.kernel.index.guards import Guard, Guards
+from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.ir.expressions import (
     Access,
     At,
     Buffer,
@@ -27,8 +29,6 @@ from tracegrad.codegen.kernel.expressions import (
     Zip,
     whole,
 )
-from tracegrad.codegen.kernel.guards import Guard, Guards
-from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.lanes import Vectors, is_name
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.errors import CompilerBug

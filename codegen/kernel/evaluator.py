@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.elements import Condition, Elements, Storage
-from tracegrad.codegen.kernel.expressions import (
+from tracegrad.codegen.kernel.index.facts import DIVIDES, MAY_WRAP, NARROW_ANGLE, NEVER_POSITIVE, operand_index
+from tracegrad.codegen.kernel.index.guards import Guards, branches, needed, reduced_indices
+from tracegrad.codegen.kernel.index.index import Index, Var, ravel, strides, unravel
+from tracegrad.codegen.kernel.ir.expressions import (
     At,
     Bits,
     Cast,
@@ -36,16 +39,13 @@ from tracegrad.codegen.kernel.expressions import (
     is_zero,
     whole,
 )
-from tracegrad.codegen.kernel.facts import DIVIDES, MAY_WRAP, NARROW_ANGLE, NEVER_POSITIVE, operand_index
-from tracegrad.codegen.kernel.guards import Guards, branches, needed, reduced_indices
-from tracegrad.codegen.kernel.index import Index, Var, ravel, strides, unravel
-from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
+from tracegrad.codegen.kernel.ir.kernel import FAULTS, RuntimeScalar
+from tracegrad.codegen.kernel.ir.spelling import spelling
+from tracegrad.codegen.kernel.ir.statements import Parts
+from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
+from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.kernel.lanes import is_name
-from tracegrad.codegen.kernel.markup import used
-from tracegrad.codegen.kernel.spelling import spelling
-from tracegrad.codegen.kernel.statements import Parts
-from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.codegen.kernel.vectors import computed_in
+from tracegrad.codegen.kernel.text.markup import used
 from tracegrad.codegen.kernel.writer import ROUNDING, Writer
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node

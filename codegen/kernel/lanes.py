@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.expressions import At, Convert, Expression, Infix, Local, Number, Splat, Spread, Steps, Zeros, whole
-from tracegrad.codegen.kernel.index import Index, Var
+from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.ir.expressions import At, Convert, Expression, Infix, Local, Number, Splat, Spread, Steps, Zeros, whole
 from tracegrad.codegen.kernel.numbering import Numbering
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.support.dtypes import int16

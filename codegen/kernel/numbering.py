@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Set
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Local
+from tracegrad.codegen.kernel.ir.expressions import Expression, Local
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.graph.ir import Node
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from tracegrad.codegen.kernel.checks.operands import Operands
 from tracegrad.codegen.kernel.checks.proof import divides, facts
-from tracegrad.codegen.kernel.expressions import Expression, Pointer
-from tracegrad.codegen.kernel.index import Index, Var
-from tracegrad.codegen.kernel.ir import FAULTS, Foreign, Kernel
-from tracegrad.codegen.kernel.statements import (
+from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.ir.expressions import Expression, Pointer
+from tracegrad.codegen.kernel.ir.kernel import FAULTS, Foreign, Kernel
+from tracegrad.codegen.kernel.ir.statements import (
     Access,
     Allocate,
     Array,
@@ -42,8 +42,8 @@ from tracegrad.codegen.kernel.statements import (
     Update,
     statements_in,
 )
-from tracegrad.codegen.kernel.types import size_of
-from tracegrad.codegen.kernel.vectors import ctype
+from tracegrad.codegen.kernel.ir.types import size_of
+from tracegrad.codegen.kernel.ir.vectors import ctype
 
 
 def verify_kernel(kernel: Kernel) -> None:

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Held, Infix, Op, Operand, Select, names_of, value
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, constant
-from tracegrad.codegen.kernel.ir import Temp
-from tracegrad.codegen.kernel.markup import names_in, plain
-from tracegrad.codegen.kernel.names import means_something, possible
-from tracegrad.codegen.kernel.render import Printer, lines
-from tracegrad.codegen.kernel.statements import (
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Address, At, Call, Cast, Expression, Held, Infix, Op, Operand, Select, names_of, value
+from tracegrad.codegen.kernel.ir.kernel import Temp
+from tracegrad.codegen.kernel.ir.render import Printer, lines
+from tracegrad.codegen.kernel.ir.statements import (
     Access,
     Allocate,
     Array,
@@ -46,6 +44,8 @@ from tracegrad.codegen.kernel.statements import (
     bound,
     statements_in,
 )
+from tracegrad.codegen.kernel.text.markup import names_in, plain
+from tracegrad.codegen.kernel.text.names import means_something, possible
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, bfloat16, float16, int32, int64
 from tracegrad.support.plan import Target

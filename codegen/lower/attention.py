@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from tracegrad.codegen.kernel.expressions import At, Expression, Infix, Load, Pointer, Select, Splat, Steps
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Buffer, Local, clipped_at
-from tracegrad.codegen.kernel.vectors import ceil_div, pieces
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
+from tracegrad.codegen.kernel.ir.expressions import At, Expression, Infix, Load, Pointer, Select, Splat, Steps
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, Bound, Buffer, Local, clipped_at
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, pieces
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tile.blocks import Blocks, Columns, Limit

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tracegrad.codegen.graph.attention import blocks, full, ranges
-from tracegrad.codegen.kernel.expressions import Access, Array, Buffer, Expression, Infix, Load, Local, Prefix, Select, Splat, combined
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Bound
-from tracegrad.codegen.kernel.vectors import ceil_div
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
+from tracegrad.codegen.kernel.ir.expressions import Access, Array, Buffer, Expression, Infix, Load, Local, Prefix, Select, Splat, combined
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Bound
+from tracegrad.codegen.kernel.ir.vectors import ceil_div
 from tracegrad.codegen.lower.attention import Attention
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group

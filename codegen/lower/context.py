@@ -14,10 +14,10 @@ from typing import Any
 
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.ir import Kernel, LoweredLoop, RuntimeScalar
-from tracegrad.codegen.kernel.names import entry_of
-from tracegrad.codegen.kernel.vectors import index_type
+from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.ir.kernel import Kernel, LoweredLoop, RuntimeScalar
+from tracegrad.codegen.kernel.ir.vectors import index_type
+from tracegrad.codegen.kernel.text.names import entry_of
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Namer, Writer
 from tracegrad.codegen.lower.user_sources import UserSources

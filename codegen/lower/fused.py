@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from tracegrad.codegen.kernel.elements import Storage
-from tracegrad.codegen.kernel.expressions import Expression, Held, Lanes, Load, Local
-from tracegrad.codegen.kernel.guards import Reads, branches
-from tracegrad.codegen.kernel.index import Index, Var, bounded, constant, ravel
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access
-from tracegrad.codegen.kernel.vectors import ctype
+from tracegrad.codegen.kernel.index.guards import Reads, branches
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded, constant, ravel
+from tracegrad.codegen.kernel.ir.expressions import Expression, Held, Lanes, Load, Local
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Access
+from tracegrad.codegen.kernel.ir.vectors import ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group

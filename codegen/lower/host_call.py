@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.codegen.graph.small_matrices import reason
-from tracegrad.codegen.kernel.ir import Temp
+from tracegrad.codegen.kernel.ir.kernel import Temp
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.graph.ir import Node

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.ir import Foreign, RuntimeScalar
-from tracegrad.codegen.kernel.statements import Block, Buffer, Number
+from tracegrad.codegen.kernel.ir.kernel import Foreign, RuntimeScalar
+from tracegrad.codegen.kernel.ir.statements import Block, Buffer, Number
 from tracegrad.codegen.lower.context import Context, lowering, traffic
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.schedule.grouping import Group, strip

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Literal, Splat
-from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import computed_in
+from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.ir.expressions import Literal, Splat
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.schedule.grouping import Group

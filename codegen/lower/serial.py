@@ -13,12 +13,12 @@ from math import prod
 import numpy as np
 
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Local, whole
-from tracegrad.codegen.kernel.index import Index, Var, constant
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.names import SERIAL
-from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound, clipped
-from tracegrad.codegen.kernel.vectors import computed_in
+from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.ir.vectors import computed_in
+from tracegrad.codegen.kernel.text.names import SERIAL
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.rows_cpu import vector_width

@@ -14,10 +14,10 @@ from typing import Any
 
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Local, Splat, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, Var
-from tracegrad.codegen.kernel.ir import Temp
-from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Local, Splat, whole
+from tracegrad.codegen.kernel.ir.kernel import Temp
+from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, dtype_kind, float32, float64

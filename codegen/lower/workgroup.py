@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Local, Operand
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.names import WORK_GROUPS
-from tracegrad.codegen.kernel.statements import Array, Bound, BoundLike, Buffer
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local, Operand
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Array, Bound, BoundLike, Buffer
+from tracegrad.codegen.kernel.text.names import WORK_GROUPS
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.codegen.schedule.grouping import Group

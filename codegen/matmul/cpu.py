@@ -15,11 +15,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tracegrad.codegen.kernel.expressions import Buffer, Expression, Lanes, Load, Local
-from tracegrad.codegen.kernel.index import ZERO, Index, Var
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Declare, clipped_at
-from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, index_type, lanes, register_tile
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.ir.expressions import Buffer, Expression, Lanes, Load, Local
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Access, Declare, clipped_at
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, lanes, register_tile
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.gpu import Product
 from tracegrad.codegen.tile import cpu as tile

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Expression
-from tracegrad.codegen.kernel.index import Index, Var
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.vectors import ceil_div, index_type
+from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.ir.expressions import Expression
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused, Map, Strided
 from tracegrad.codegen.schedule.grouping import Group

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from tracegrad.codegen.kernel.index import Index, ravel
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import computed_in
+from tracegrad.codegen.kernel.index.index import Index, ravel
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.lower.context import Context, flops, lowering, traffic
 from tracegrad.codegen.lower.fused import as_it_lies, lies_across
 from tracegrad.codegen.matmul import cpu, gpu

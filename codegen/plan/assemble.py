@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.ir import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
+from tracegrad.codegen.kernel.ir.kernel import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.codegen.plan.parameterize import share

@@ -15,11 +15,11 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import whole
-from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel, LoweredLoop
-from tracegrad.codegen.kernel.markup import marked, offsets_in, with_items, with_offsets
-from tracegrad.codegen.kernel.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
+from tracegrad.codegen.kernel.index.index import Var
+from tracegrad.codegen.kernel.ir.expressions import whole
+from tracegrad.codegen.kernel.ir.kernel import FAULTS, Kernel, LoweredLoop
+from tracegrad.codegen.kernel.ir.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
+from tracegrad.codegen.kernel.text.markup import marked, offsets_in, with_items, with_offsets
 from tracegrad.codegen.plan.parameterize import MOST
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug

@@ -12,11 +12,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 
-from tracegrad.codegen.kernel.expressions import At
-from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.markup import plain
-from tracegrad.codegen.kernel.statements import Block, Buffer, If, Item, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.index.index import Var
+from tracegrad.codegen.kernel.ir.expressions import At
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import Block, Buffer, If, Item, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.text.markup import plain
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.batch_launches import Step, any_of, dependencies
 from tracegrad.support.plan import HostStep, Plain

@@ -27,10 +27,10 @@ from typing import Any
 
 from tracegrad.codegen.graph.branches import outlined
 from tracegrad.codegen.graph.rewrite import op
-from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp, bound_to
-from tracegrad.codegen.kernel.statements import Block, Buffer, Item, Loop, Number, Parameter, Raw, Statement
-from tracegrad.codegen.kernel.statements import bound as bound_of
+from tracegrad.codegen.kernel.index.index import Var
+from tracegrad.codegen.kernel.ir.kernel import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp, bound_to
+from tracegrad.codegen.kernel.ir.statements import Block, Buffer, Item, Loop, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.ir.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.plan.batch_launches import NotAlone, batched, can_be_serial, effects, together

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracegrad.codegen.kernel.elements import Storage
-from tracegrad.codegen.kernel.facts import DIVIDES, MAY_WRAP, NARROW_ANGLE, NEVER_POSITIVE, Fact, only, picked
-from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import Kernel, LoweredLoop, RuntimeScalar, Temp
-from tracegrad.codegen.kernel.markup import offsets_in, renamed, with_offsets
-from tracegrad.codegen.kernel.vectors import WIDTHS
+from tracegrad.codegen.kernel.index.facts import DIVIDES, MAY_WRAP, NARROW_ANGLE, NEVER_POSITIVE, Fact, only, picked
+from tracegrad.codegen.kernel.index.index import Var
+from tracegrad.codegen.kernel.ir.kernel import Kernel, LoweredLoop, RuntimeScalar, Temp
+from tracegrad.codegen.kernel.ir.vectors import WIDTHS
+from tracegrad.codegen.kernel.text.markup import offsets_in, renamed, with_offsets
 from tracegrad.codegen.lower.context import Context, lower, operations
 from tracegrad.codegen.plan.batch_launches import is_serial
 from tracegrad.codegen.schedule.grouping import Group, Rows, TemplateGroup, is_reduction, small_reduction

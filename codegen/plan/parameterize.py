@@ -5,7 +5,7 @@ Steps of an unrolled recurrence read row after row of one buffer, so their kerne
 by the same. Updates of parameters are alike but for how many elements there are, and where each work-item's begin and end (variables in
 any case). An argument costs nothing there. Other numbers (strides, divisors, bounds of inner loops) stay as they are, where compilers
 make use of them. Each kernel's own numbers are passed, so it computes what its own text would. Which numbers these are is marked when a
-kernel is printed (`kernel/markup.py`).
+kernel is printed (`kernel/text/markup.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Number
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.markup import Offset, marked, offsets_in, with_offsets
+from tracegrad.codegen.kernel.ir.expressions import Number
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.text.markup import Offset, marked, offsets_in, with_offsets
 from tracegrad.support.dtypes import int32
 from tracegrad.support.tuning import tuning
 

@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracegrad.codegen.kernel.bfloats import bfloats
-from tracegrad.codegen.kernel.instructions import INSTRUCTIONS
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
+from tracegrad.codegen.kernel.ir.bfloats import bfloats
+from tracegrad.codegen.kernel.ir.instructions import INSTRUCTIONS
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.support.dtypes import OPENCL

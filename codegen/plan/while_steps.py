@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.graph.branches import outlined
-from tracegrad.codegen.kernel.expressions import Access, Load
-from tracegrad.codegen.kernel.index import constant
-from tracegrad.codegen.kernel.ir import Iteration, Kernel, Temp
-from tracegrad.codegen.kernel.statements import Block, Buffer, If, Repeat
+from tracegrad.codegen.kernel.index.index import constant
+from tracegrad.codegen.kernel.ir.expressions import Access, Load
+from tracegrad.codegen.kernel.ir.kernel import Iteration, Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Block, Buffer, If, Repeat
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import host_step, siblings
 from tracegrad.codegen.plan.batch_launches import NotAlone, can_be_serial, together

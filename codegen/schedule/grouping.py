@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from tracegrad.codegen.kernel.facts import Fact
-from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, lanes
+from tracegrad.codegen.kernel.index.facts import Fact
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, lanes
 from tracegrad.codegen.schedule.access_maps import IDENTITY, UNKNOWN, Maps, Reads
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import ON_HOST, Node

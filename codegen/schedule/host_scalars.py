@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.codegen.kernel.ir import RuntimeScalar
+from tracegrad.codegen.kernel.ir.kernel import RuntimeScalar
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.support.plan import HostArithmetic
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Select, Splat, Zeros
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
-from tracegrad.codegen.kernel.statements import Access, Array, Block, clipped_at
-from tracegrad.codegen.kernel.vectors import ctype, lanes
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Load, Local, Select, Splat, Zeros
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, clipped_at
+from tracegrad.codegen.kernel.ir.vectors import ctype, lanes
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.support.dtypes import DType
 

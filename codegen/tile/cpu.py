@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager
 from itertools import product
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Array, Expression, Infix, Lanes, Literal, Local, Splat, Vector
-from tracegrad.codegen.kernel.expressions import Zeros as Nothing
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant, unravel
-from tracegrad.codegen.kernel.statements import Access, BoundLike, If, clipped_at
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype, pieces
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant, unravel
+from tracegrad.codegen.kernel.ir.expressions import Array, Expression, Infix, Lanes, Literal, Local, Splat, Vector
+from tracegrad.codegen.kernel.ir.expressions import Zeros as Nothing
+from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, If, clipped_at
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype, pieces
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Fill, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
 from tracegrad.codegen.tile.registers import (

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Local, Operand, combined
-from tracegrad.codegen.kernel.expressions import Load as Read
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel, unravel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Declare, clipped_at
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel, unravel
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Literal, Local, Operand, combined
+from tracegrad.codegen.kernel.ir.expressions import Load as Read
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, BoundLike, Declare, clipped_at
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros, levels
 from tracegrad.support.dtypes import DType

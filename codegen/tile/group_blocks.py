@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Lanes, Literal, Load, Local, Select, Splat, combined
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
-from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Buffer
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Literal, Load, Local, Select, Splat, combined
+from tracegrad.codegen.kernel.ir.statements import Access, Allocate, Array, Block, Buffer
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.support.dtypes import DType
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.instructions import Given, Instruction, instruction
+from tracegrad.codegen.kernel.ir.instructions import Given, Instruction, instruction
 from tracegrad.support.dtypes import DType, bfloat16, float16, float32, float64
 from tracegrad.support.plan import Plain, Target
 

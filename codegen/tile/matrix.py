@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Access, Bits, Expression, Infix, Lanes, Literal, Operand, Select, whole
-from tracegrad.codegen.kernel.expressions import Load as Read
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant
-from tracegrad.codegen.kernel.statements import Array, Block, Instruct
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
+from tracegrad.codegen.kernel.ir.expressions import Access, Bits, Expression, Infix, Lanes, Literal, Operand, Select, whole
+from tracegrad.codegen.kernel.ir.expressions import Load as Read
+from tracegrad.codegen.kernel.ir.statements import Array, Block, Instruct
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.gpu import Items, Registers
 from tracegrad.codegen.tile.instructions import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from tracegrad.codegen.kernel.expressions import Expression, Joined, Lanes, Local
-from tracegrad.codegen.kernel.expressions import Load as Read
-from tracegrad.codegen.kernel.index import ZERO, Index, Var
-from tracegrad.codegen.kernel.statements import Access, Bound, Declare
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.ir.expressions import Expression, Joined, Lanes, Local
+from tracegrad.codegen.kernel.ir.expressions import Load as Read
+from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Place
 from tracegrad.codegen.tile.registers import let, start_of, write

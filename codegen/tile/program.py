@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Access, Expression
-from tracegrad.codegen.kernel.index import Index, Var
+from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.ir.expressions import Access, Expression
 from tracegrad.codegen.tile.instructions import MatrixInstruction
 from tracegrad.support.dtypes import DType, dtype_kind
 from tracegrad.support.plan import Plain

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Joined, Lanes, Local, Vector
-from tracegrad.codegen.kernel.expressions import Load as Read
-from tracegrad.codegen.kernel.index import Index, Var, constant
-from tracegrad.codegen.kernel.statements import Access, Bound, Declare, bound
+from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Joined, Lanes, Local, Vector
+from tracegrad.codegen.kernel.ir.expressions import Load as Read
+from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare, bound
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Axis, Element, Held, Tile
 from tracegrad.support.dtypes import DType

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from tracegrad.codegen.kernel.expressions import Array, Expression, combined
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded, constant, ravel
-from tracegrad.codegen.kernel.statements import Access
-from tracegrad.codegen.kernel.vectors import pieces
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel
+from tracegrad.codegen.kernel.ir.expressions import Array, Expression, combined
+from tracegrad.codegen.kernel.ir.statements import Access
+from tracegrad.codegen.kernel.ir.vectors import pieces
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Axis, Store
 from tracegrad.codegen.tile.registers import early_by, lanes_of, read, registers_of, rows_of, running, write

@@ -13,7 +13,7 @@ from tracegrad import ops  # noqa: F401
 from tracegrad.autodiff import derivatives
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
-from tracegrad.codegen.kernel.index import Var, ravel, unravel
+from tracegrad.codegen.kernel.index.index import Var, ravel, unravel
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.codegen.schedule.grouping import Flat, Group

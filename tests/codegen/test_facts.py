@@ -11,7 +11,7 @@ import tracegrad.nn.functional as F
 from tracegrad import ops  # noqa: F401
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
-from tracegrad.codegen.kernel.facts import largest, never_positive
+from tracegrad.codegen.kernel.index.facts import largest, never_positive
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import cast, placeholder
 from tracegrad.support.plan import Target

@@ -14,13 +14,13 @@ import tracegrad.nn.functional as F
 from tests.helpers.kernels import TARGETS, Checked, random_tuning
 from tests.helpers.marks import one_of
 from tracegrad.codegen import passes
-from tracegrad.codegen.kernel.expressions import Access, Array, At, Expression, Infix, Literal, Load
-from tracegrad.codegen.kernel.index import Index, Var, constant
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.markup import Offset as Marked
-from tracegrad.codegen.kernel.markup import offsets_in
-from tracegrad.codegen.kernel.render import PLAIN
-from tracegrad.codegen.kernel.statements import Allocate, Block, Buffer, Declare, Item, Store, clipped, product
+from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Access, Array, At, Expression, Infix, Literal, Load
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.render import PLAIN
+from tracegrad.codegen.kernel.ir.statements import Allocate, Block, Buffer, Declare, Item, Store, clipped, product
+from tracegrad.codegen.kernel.text.markup import Offset as Marked
+from tracegrad.codegen.kernel.text.markup import offsets_in
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.plan import lowering_cache
 from tracegrad.codegen.plan.parameterize import share

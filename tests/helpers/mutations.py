@@ -46,7 +46,7 @@ MUTATIONS = [
              "stride = abs(flat.stride_of(self.lane, width) or 0) or None if self.lane is not None"),
     Mutation("strides of row and column are swapped", "codegen/lower/search/argreduce.py",
              "return ev.value(x, (row * n + i) * inner + column)", "return ev.value(x, (row * inner + column) * n + i)"),
-    Mutation("a guard that is the same in all lanes is a mask of ones", "codegen/kernel/render.py",
+    Mutation("a guard that is the same in all lanes is a mask of ones", "codegen/kernel/ir/render.py",
              'f"({x.type})(-{p.operand(x.parts[0])})"', 'f"({x.type})({p.operand(x.parts[0])})"'),
     Mutation("a guard is written of what is known only inside of a pad", "codegen/kernel/elements.py",
              "at = self.lanes_of(plain) if wide else At(plain, dtype)",
@@ -87,7 +87,7 @@ MUTATIONS = [
              "row = iota((n,), 0) - s\n", "row = iota((n,), 0) - s - 1\n"),
     Mutation("what is put where a slice began ends one later", "tracegrad/ops/primitives/dynamic_slice.py",
              "row.le((m - 1) * step[d])", "row.le(m * step[d])"),
-    Mutation("stacked numbers, each read in one place, lose the tests of what is around them", "codegen/kernel/guards.py",
+    Mutation("stacked numbers, each read in one place, lose the tests of what is around them", "codegen/kernel/index/guards.py",
              "return guards if flat.vars else ()", "return guards if len(flat.vars) > 1 else ()"),
 ]
 

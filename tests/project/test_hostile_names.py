@@ -24,8 +24,8 @@ import pytest
 import tracegrad as tg
 from tests.helpers.marks import one_of
 from tracegrad import nn
-from tracegrad.codegen.kernel.markup import beside
-from tracegrad.codegen.kernel.names import possible, spelled
+from tracegrad.codegen.kernel.text.markup import beside
+from tracegrad.codegen.kernel.text.names import possible, spelled
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.errors import ArgumentError, printable
 from tracegrad.graph.printing import identifier, to_dot, to_text

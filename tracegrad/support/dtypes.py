@@ -25,7 +25,7 @@ uint8, uint16, uint32, uint64 = np.dtype("uint8"), np.dtype("uint16"), np.dtype(
 bool_ = np.dtype("bool")
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
-# dtype -> OpenCL type in memory. In registers a bool is an int, what is in HALVES a float. (OpenCL has no bfloat: see kernel/bfloats.py)
+# dtype -> OpenCL type in memory. In registers a bool is an int, what is in HALVES a float. (OpenCL has no bfloat: see kernel/ir/bfloats.py)
 OPENCL: dict[DType, str] = {
     float16: "half", bfloat16: "bfloat", float32: "float", float64: "double", int8: "char", int16: "short", int32: "int", int64: "long",
     uint8: "uchar", uint16: "ushort", uint32: "uint", uint64: "ulong", bool_: "uchar",

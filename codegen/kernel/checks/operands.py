@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tracegrad.codegen.kernel.checks.proof import facts, guarded
 from tracegrad.codegen.kernel.checks.races import Races
-from tracegrad.codegen.kernel.expressions import (
+from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.ir.expressions import (
     Address,
     At,
     Bits,
@@ -27,9 +28,8 @@ from tracegrad.codegen.kernel.expressions import (
     Zip,
     nodes,
 )
-from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.statements import Access, Array, Buffer, Local, Part, Store
-from tracegrad.codegen.kernel.vectors import computed_in, ctype
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Buffer, Local, Part, Store
+from tracegrad.codegen.kernel.ir.vectors import computed_in, ctype
 
 
 class Operands(Races):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import At, Expression, Infix, Prefix
-from tracegrad.codegen.kernel.index import Index, Var, constant
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.markup import plain
-from tracegrad.codegen.kernel.render import PLAIN
-from tracegrad.codegen.kernel.statements import Block, Item, Statement
+from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import At, Expression, Infix, Prefix
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.render import PLAIN
+from tracegrad.codegen.kernel.ir.statements import Block, Item, Statement
+from tracegrad.codegen.kernel.text.markup import plain
 from tracegrad.errors import CompilerBug
 
 Range = tuple[int, int]

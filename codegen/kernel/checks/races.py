@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracegrad.codegen.kernel.checks.proof import Proof, Range
-from tracegrad.codegen.kernel.index import Atom, Index, Var, constant
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.markup import plain
-from tracegrad.codegen.kernel.render import PLAIN
-from tracegrad.codegen.kernel.statements import Access, Buffer, Statement
+from tracegrad.codegen.kernel.index.index import Atom, Index, Var, constant
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.render import PLAIN
+from tracegrad.codegen.kernel.ir.statements import Access, Buffer, Statement
+from tracegrad.codegen.kernel.text.markup import plain
 from tracegrad.errors import CompilerBug
 
 

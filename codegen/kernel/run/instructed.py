@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.instructions import Given, Instruction
+from tracegrad.codegen.kernel.ir.instructions import Given, Instruction
 from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Pointer, State
 
 WITH_OTHERS = "with others"              # what a work-item yields where it waits for those that it does something with, at no barrier

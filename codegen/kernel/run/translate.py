@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.instructions import INSTRUCTIONS, Instruction
+from tracegrad.codegen.kernel.ir.instructions import INSTRUCTIONS, Instruction
 from tracegrad.codegen.kernel.run import memory
 from tracegrad.codegen.kernel.run.functions import functions
 from tracegrad.codegen.kernel.run.instructed import alone, together

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Array
+from tracegrad.codegen.kernel.ir.expressions import Array
 from tracegrad.codegen.lower.matrices import expm, jacobi
 
 if TYPE_CHECKING:

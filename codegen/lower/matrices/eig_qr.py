@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Array
-from tracegrad.codegen.kernel.names import EIGENVALUES
-from tracegrad.codegen.kernel.vectors import LANES
+from tracegrad.codegen.kernel.ir.expressions import Array
+from tracegrad.codegen.kernel.ir.vectors import LANES
+from tracegrad.codegen.kernel.text.names import EIGENVALUES
 from tracegrad.codegen.lower.matrices.jacobi import scaled, squares
 from tracegrad.ops.linalg.eigen import NEARLY_LARGEST
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracegrad.codegen.kernel.expressions import Array
+from tracegrad.codegen.kernel.ir.expressions import Array
 from tracegrad.ops.linalg.matrix_exponential import EXP_NORM, EXP_SERIES
 
 if TYPE_CHECKING:

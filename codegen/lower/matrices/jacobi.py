@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Array
+from tracegrad.codegen.kernel.ir.expressions import Array
 from tracegrad.ops.linalg.eigen import NOT_SMALL
 
 if TYPE_CHECKING:

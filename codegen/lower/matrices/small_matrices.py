@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Access, Array, Literal, Parts, Verbatim
-from tracegrad.codegen.kernel.index import Index, Var, constant
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel
-from tracegrad.codegen.kernel.markup import used
-from tracegrad.codegen.kernel.names import SMALL_MATRICES
-from tracegrad.codegen.kernel.statements import BoundLike, product
-from tracegrad.codegen.kernel.types import mask_type
-from tracegrad.codegen.kernel.vectors import LANES, ctype
+from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Access, Array, Literal, Parts, Verbatim
+from tracegrad.codegen.kernel.ir.kernel import FAULTS, Kernel
+from tracegrad.codegen.kernel.ir.statements import BoundLike, product
+from tracegrad.codegen.kernel.ir.types import mask_type
+from tracegrad.codegen.kernel.ir.vectors import LANES, ctype
+from tracegrad.codegen.kernel.text.markup import used
+from tracegrad.codegen.kernel.text.names import SMALL_MATRICES
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.lower.matrices import complex_matrices, eig_qr, expm, jacobi

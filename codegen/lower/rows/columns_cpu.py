@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tracegrad.codegen.kernel.expressions import Infix, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, Var
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.ir.expressions import Infix, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.rows_cpu import vector_width
 from tracegrad.codegen.lower.sums import ColumnSums, each_block

@@ -16,14 +16,13 @@ from math import prod
 from typing import Any
 
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.expressions import Cast, Expression, Infix, Lanes, Literal, Load, Select, Splat, whole
-from tracegrad.codegen.kernel.facts import picked
-from tracegrad.codegen.kernel.guards import Reads
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.markup import used
-from tracegrad.codegen.kernel.peeling import peeled, scattered
-from tracegrad.codegen.kernel.statements import (
+from tracegrad.codegen.kernel.index.facts import picked
+from tracegrad.codegen.kernel.index.guards import Reads
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, breakpoints
+from tracegrad.codegen.kernel.index.peeling import peeled, scattered
+from tracegrad.codegen.kernel.ir.expressions import Cast, Expression, Infix, Lanes, Literal, Load, Select, Splat, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import (
     Access,
     Array,
     Block,
@@ -36,7 +35,8 @@ from tracegrad.codegen.kernel.statements import (
     clipped_at,
     product,
 )
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.ir.types import register_type
+from tracegrad.codegen.kernel.text.markup import used
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, computed
 from tracegrad.codegen.lower.sums import ColumnSums, LongSum, adds, each_block, in_blocks, is_long

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.names import ROWS_ON_GPU
-from tracegrad.codegen.kernel.statements import Access, Array, Declare, Local, bound, clipped, product
-from tracegrad.codegen.kernel.types import register_dtype, register_type
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Load, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Declare, Local, bound, clipped, product
+from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
+from tracegrad.codegen.kernel.text.names import ROWS_ON_GPU
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.rows_cpu import RowKernel, Shape, called, r_identity

@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from itertools import pairwise
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Load, whole
-from tracegrad.codegen.kernel.index import Index, Var, bounded, breakpoints, constant, ravel, unravel
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.names import TILES_ON_GPU
-from tracegrad.codegen.kernel.statements import Access, Array
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded, breakpoints, constant, ravel, unravel
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Load, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import Access, Array
+from tracegrad.codegen.kernel.ir.types import register_type
+from tracegrad.codegen.kernel.text.names import TILES_ON_GPU
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.rows_cpu import reads

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Cast, Convert, Expression, Infix, Lanes, Load, Local, Select, Splat, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, Var
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound, clipped
-from tracegrad.codegen.kernel.vectors import index_type
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.ir.expressions import Cast, Convert, Expression, Infix, Lanes, Load, Local, Select, Splat, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.ir.vectors import index_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.rows.rows_cpu import vector_width
 from tracegrad.codegen.lower.search.argreduce_gpu import searches

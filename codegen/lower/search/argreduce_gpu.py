@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Prefix, Zeros, element, place, whole
-from tracegrad.codegen.kernel.index import ZERO, Var
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.types import register_dtype, register_type
+from tracegrad.codegen.kernel.index.index import ZERO, Var
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Prefix, Zeros, element, place, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import view
 from tracegrad.codegen.lower.workgroup import WorkGroup, room

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import (
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded
+from tracegrad.codegen.kernel.ir.expressions import (
     Bits,
     Cast,
     Expression,
@@ -25,11 +26,10 @@ from tracegrad.codegen.kernel.expressions import (
     place,
     whole,
 )
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Array, Bound
-from tracegrad.codegen.kernel.types import register_dtype
-from tracegrad.codegen.kernel.vectors import ceil_div
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Bound
+from tracegrad.codegen.kernel.ir.types import register_dtype
+from tracegrad.codegen.kernel.ir.vectors import ceil_div
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, whole
-from tracegrad.codegen.kernel.index import Index, Var, constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Load, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.search.scan_gpu import scans
 from tracegrad.codegen.lower.serial import KernelBuilder, parts, scratch, view

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Operand, Select, place
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Array, Bound, Buffer
-from tracegrad.codegen.kernel.types import register_dtype, register_type
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, bounded
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Load, Local, Operand, Select, place
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Array, Bound, Buffer
+from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
 from tracegrad.codegen.lower.sums import add_to_pair, adds, running_dtype

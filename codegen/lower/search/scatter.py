@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Local
-from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import BoundLike, bound
+from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import BoundLike, bound
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.search.scatter_gpu import scatters
 from tracegrad.codegen.lower.serial import KernelBuilder, parts

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Call, Cast, Expression, Infix, Literal, Load, Local, Select, element, place, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Array, Buffer
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var
+from tracegrad.codegen.kernel.ir.expressions import Call, Cast, Expression, Infix, Literal, Load, Local, Select, element, place, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Array, Buffer
+from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.search.radix import Keys, by_digits
 from tracegrad.codegen.lower.serial import scratch

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracegrad.codegen.kernel.expressions import Infix, Local, Operand, Select, element, place, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Array, Bound, BoundLike, Declare, Pointer, bound
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, bounded
+from tracegrad.codegen.kernel.ir.expressions import Infix, Local, Operand, Select, element, place, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Array, Bound, BoundLike, Declare, Pointer, bound
+from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.search.sort_gpu import sorts
 from tracegrad.codegen.lower.serial import KernelBuilder, scratch

@@ -6,11 +6,11 @@ memory is sorted by its digits (radix.py). For topk a work-group sorts a chunk a
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Prefix, Select, element, place, value
-from tracegrad.codegen.kernel.index import ZERO, Mutable, Var, bounded, constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Bound, bound
-from tracegrad.codegen.kernel.types import register_dtype, register_type
+from tracegrad.codegen.kernel.index.index import ZERO, Mutable, Var, bounded, constant
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Prefix, Select, element, place, value
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Bound, bound
+from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.search.radix import by_digits, in_order
 from tracegrad.codegen.lower.workgroup import WorkGroup, precedes, room

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Load, Operand, Prefix, Select, element, place, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Array, Bound, Buffer, bound, clipped
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Load, Operand, Prefix, Select, element, place, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Bound, Buffer, bound, clipped
+from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.search.sort_gpu import selections
 from tracegrad.codegen.lower.serial import KernelBuilder, parts

@@ -14,11 +14,11 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.codegen.gpu.test_tile_programs import lowered
 from tests.helpers.plan_audit import planned
-from tracegrad.codegen.kernel.expressions import Access
-from tracegrad.codegen.kernel.instructions import INSTRUCTIONS
+from tracegrad.codegen.kernel.ir.expressions import Access
+from tracegrad.codegen.kernel.ir.instructions import INSTRUCTIONS
+from tracegrad.codegen.kernel.ir.statements import Instruct, Raw
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.kernel.run.memory import Pointer
-from tracegrad.codegen.kernel.statements import Instruct, Raw
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.tile.instructions import LDMATRIX, LDMATRIX_ACROSS, TABLE, candidates, instruction_for, towards_zero

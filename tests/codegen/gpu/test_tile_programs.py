@@ -17,8 +17,8 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers.kernels import Checked
 from tests.helpers.plan_audit import planned
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Barrier, Raw
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import Barrier, Raw
 from tracegrad.codegen.lower import context
 from tracegrad.support.plan import Target
 from tracegrad.support.tuning import Tuning, tuned

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers.kernels import Checked
-from tracegrad.codegen.kernel.index import Index, Var
+from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.support.plan import Target
 from tracegrad.support.tuning import Tuning
 

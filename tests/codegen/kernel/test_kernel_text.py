@@ -17,10 +17,10 @@ import tracegrad.nn.functional as F
 from tests.helpers.corpus import TARGETS, fit
 from tracegrad import codegen
 from tracegrad.codegen import passes
-from tracegrad.codegen.kernel.ir import Iteration, Kernel, LoweredLoop
-from tracegrad.codegen.kernel.markup import unmarked_in
-from tracegrad.codegen.kernel.names import means_something
-from tracegrad.codegen.kernel.vectors import prelude
+from tracegrad.codegen.kernel.ir.kernel import Iteration, Kernel, LoweredLoop
+from tracegrad.codegen.kernel.ir.vectors import prelude
+from tracegrad.codegen.kernel.text.markup import unmarked_in
+from tracegrad.codegen.kernel.text.names import means_something
 from tracegrad.codegen.mathlib import library
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
@@ -31,17 +31,17 @@ from tracegrad.support.plan import Target
 
 # What takes text apart, and what that text is.
 PATTERNS = {
-    "kernel/markup.py": "its own marks, and the words of text that says which names are in it",
-    "kernel/names.py": "names that users gave",
-    "kernel/spelling.py": "what ops give as their C: a template",
+    "kernel/text/markup.py": "its own marks, and the words of text that says which names are in it",
+    "kernel/text/names.py": "names that users gave",
+    "kernel/ir/spelling.py": "what ops give as their C: a template",
     "kernel/run": "kernels: to run them is what it is for",
     "lower/user_sources.py": "users' OpenCL C",
     "mathlib": "templates of functions, and what ops give as their C",
 }
 METHODS = {
     **PATTERNS,
-    "kernel/index.py": "a sum that it has just written: + - becomes -",
-    "kernel/render.py": "the user's Python line; a head of two lines",
+    "kernel/index/index.py": "a sum that it has just written: + - becomes -",
+    "kernel/ir/render.py": "the user's Python line; a head of two lines",
     "kernel/writer.py": "a name that ends with a digit",
     "lower/matrices/small_matrices.py": "the name of an operation, which for complex numbers is that of real ones with something before it",
     "plan/source.py": "the space behind the last line",

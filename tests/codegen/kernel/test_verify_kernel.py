@@ -13,11 +13,24 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tracegrad.codegen.kernel.expressions import At, Expression, Infix, Literal, Load, Op, Prefix, Select, Spelling, element, nodes, place
-from tracegrad.codegen.kernel.expressions import whole as number
-from tracegrad.codegen.kernel.index import Index, Mutable, Var, bounded, constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import (
+from tracegrad.codegen.kernel.index.index import Index, Mutable, Var, bounded, constant
+from tracegrad.codegen.kernel.ir.expressions import (
+    At,
+    Expression,
+    Infix,
+    Literal,
+    Load,
+    Op,
+    Prefix,
+    Select,
+    Spelling,
+    element,
+    nodes,
+    place,
+)
+from tracegrad.codegen.kernel.ir.expressions import whole as number
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import (
     Access,
     Allocate,
     Array,

@@ -12,9 +12,9 @@ import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tests.helpers.plan_audit import planned
-from tracegrad.codegen.kernel.expressions import Buffer, Load
-from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Declare, Raw, Store, statements_in
+from tracegrad.codegen.kernel.ir.expressions import Buffer, Load
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import Declare, Raw, Store, statements_in
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.lower import context
 from tracegrad.errors import CompilerBug

@@ -13,10 +13,10 @@ import tracegrad as tg
 from tests.helpers.kernels import CPU, Checked
 from tests.helpers.marks import one_of
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.expressions import Infix, Load, Local, Verbatim, nodes
-from tracegrad.codegen.kernel.index import ZERO, Var, constant
-from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import (
+from tracegrad.codegen.kernel.index.index import ZERO, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import Infix, Load, Local, Verbatim, nodes
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import (
     Access,
     Assign,
     Block,

@@ -9,7 +9,7 @@ import pytest
 import tracegrad as tg
 from tests.codegen.kernel.test_run_kernel import some
 from tests.helpers.kernels import TARGETS, Checked
-from tracegrad.codegen.kernel.statements import Raw
+from tracegrad.codegen.kernel.ir.statements import Raw
 from tracegrad.codegen.lower import context
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph

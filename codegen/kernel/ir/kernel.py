@@ -13,11 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel import render
-from tracegrad.codegen.kernel.expressions import types_of
-from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, with_numbers, without_comment
-from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement, statements_in
-from tracegrad.codegen.kernel.types import size_of
+from tracegrad.codegen.kernel.ir import render
+from tracegrad.codegen.kernel.ir.expressions import types_of
+from tracegrad.codegen.kernel.ir.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement, statements_in
+from tracegrad.codegen.kernel.ir.types import size_of
+from tracegrad.codegen.kernel.text.markup import (
+    COLUMN,
+    called,
+    called_each,
+    names_in,
+    plain,
+    plain_each,
+    uses_in,
+    with_numbers,
+    without_comment,
+)
 from tracegrad.support.plan import Function, Plain
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, ravel, unravel
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, ravel, unravel
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.intervals import interval
 from tracegrad.graph.ir import Node

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import (
+from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.ir.expressions import (
     COMPARISONS,
     Access,
     Address,
@@ -48,9 +49,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zeros,
     Zip,
 )
-from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.markup import beside, called, extent, marked, offset, plain, used, with_comment, with_numbers
-from tracegrad.codegen.kernel.statements import (
+from tracegrad.codegen.kernel.ir.statements import (
     Allocate,
     Assign,
     Barrier,
@@ -67,7 +66,8 @@ from tracegrad.codegen.kernel.statements import (
     Store,
     Update,
 )
-from tracegrad.codegen.kernel.vectors import LANES, ctype
+from tracegrad.codegen.kernel.ir.vectors import LANES, ctype
+from tracegrad.codegen.kernel.text.markup import beside, called, extent, marked, offset, plain, used, with_comment, with_numbers
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import OPENCL, DType, float16, int64, is_half, uint32, uint64
 from tracegrad.support.plan import required

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Spelling
+from tracegrad.codegen.kernel.ir.expressions import Spelling
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.support.cache import memoize
 from tracegrad.support.plan import Target

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import (
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions import (
     Access,
     Array,
     At,
@@ -28,9 +29,8 @@ from tracegrad.codegen.kernel.expressions import (
     names_of,
     whole,
 )
-from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
-from tracegrad.codegen.kernel.instructions import Instruction
-from tracegrad.codegen.kernel.markup import marked_in
+from tracegrad.codegen.kernel.ir.instructions import Instruction
+from tracegrad.codegen.kernel.text.markup import marked_in
 from tracegrad.graph.ir import Node
 
 __all__ = [

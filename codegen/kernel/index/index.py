@@ -13,7 +13,7 @@ from itertools import count
 from math import gcd
 from typing import Union
 
-from tracegrad.codegen.kernel.markup import marked, offset, plain
+from tracegrad.codegen.kernel.text.markup import marked, offset, plain
 from tracegrad.support.cache import memoize
 
 IndexLike = Union["Index", int]

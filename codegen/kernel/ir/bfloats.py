@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tracegrad.codegen.kernel.vectors import WIDTHS
+from tracegrad.codegen.kernel.ir.vectors import WIDTHS
 from tracegrad.support.plan import Target
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.vectors import computed_in, ctype
+from tracegrad.codegen.kernel.ir.vectors import computed_in, ctype
 from tracegrad.support.dtypes import OPENCL, DType, int32
 
 

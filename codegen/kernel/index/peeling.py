@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from tracegrad.codegen.kernel.guards import Guard
-from tracegrad.codegen.kernel.index import Var
+from tracegrad.codegen.kernel.index.guards import Guard
+from tracegrad.codegen.kernel.index.index import Var
 
 
 def peeled(guards: Iterable[Guard], col: Var, n: int, step: int, most: int) -> list[tuple[int, int]]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import product
 from typing import Any
 
-from tracegrad.codegen.kernel.facts import operand_index
-from tracegrad.codegen.kernel.index import Index, Var, bounded, constant, ravel, unravel
+from tracegrad.codegen.kernel.index.facts import operand_index
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded, constant, ravel, unravel
 from tracegrad.graph.ir import Node
 
 Guard = tuple[Any, ...]                    # ("range", Index, low, high) or ("multiple", Index, k)

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index import Index, Var, constant
-from tracegrad.codegen.kernel.markup import marked, marked_in
-from tracegrad.codegen.kernel.types import lanes_of, register_dtype, register_type
+from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir.types import lanes_of, register_dtype, register_type
+from tracegrad.codegen.kernel.text.markup import marked, marked_in
 from tracegrad.support import plan
 from tracegrad.support.dtypes import OPENCL, DType, bool_, int32, int64, is_half
 from tracegrad.support.plan import Plain

@@ -1,0 +1,1 @@
+"""Integer arithmetic of indices: polynomials, what is known of them, tests and ranges that they need."""

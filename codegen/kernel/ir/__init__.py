@@ -1,0 +1,1 @@
+"""The kernel IR: expressions, statements, kernels, and their text."""

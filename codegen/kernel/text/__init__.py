@@ -1,0 +1,1 @@
+"""What becomes text: names that are safe, and marks for the user's lines."""
