@@ -40,10 +40,10 @@ from tracegrad.codegen.kernel.ir.expressions import (
     whole,
 )
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, RuntimeScalar
+from tracegrad.codegen.kernel.ir.spelling import spelling
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.kernel.lanes import is_name
-from tracegrad.codegen.kernel.spelling import spelling
 from tracegrad.codegen.kernel.writer import ROUNDING, Writer
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node

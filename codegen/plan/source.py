@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracegrad.codegen.kernel.bfloats import bfloats
+from tracegrad.codegen.kernel.ir.bfloats import bfloats
 from tracegrad.codegen.kernel.ir.instructions import INSTRUCTIONS
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import ACCESS, LANES, WIDTHS, ctype, prelude

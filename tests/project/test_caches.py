@@ -29,7 +29,7 @@ OTHERS = {
     "graph.operators": {"PUBLIC": "registry", "FUNCTIONAL": "registry", "SPECIAL": "registry", "LINALG": "registry", "FOURIER": "registry"},
     "graph.primitive": {"REGISTRY": "registry", "_uid": "a count"},
     "codegen.lower.context": {"LOWERINGS": "registry"},
-    "codegen.kernel.instructions": {"INSTRUCTIONS": "registry"},
+    "codegen.kernel.ir.instructions": {"INSTRUCTIONS": "registry"},
     "support.modes": {"float32_matmul": "state: a setting"},
     "distributions.divergence": {"_RULES": "registry"},
     "autograd.history_key": {"_ordinary": "a part of the registry"},

@@ -29,9 +29,9 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Splat,
     Spread,
 )
+from tracegrad.codegen.kernel.ir.spelling import spelling
 from tracegrad.codegen.kernel.ir.types import mask_type
 from tracegrad.codegen.kernel.ir.vectors import ctype
-from tracegrad.codegen.kernel.spelling import spelling
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.matrices.values import Divisor, Like, Numbers, Place, Value, Variable, index_of, parts_beside, reads, sum_of
 from tracegrad.graph.ir import Node
