@@ -297,28 +297,27 @@ class Squares(Plain):
     def block(self) -> tuple[int, int]:
         return self.items[0] * self.tile[0], self.items[1] * self.tile[1]
 
-    def axis(self, name: str, size: int, along: bool, warp: int) -> Axis:
-        """Rows or columns: warps, which have a rectangle of C, so that they read few lines of the blocks. An item's rows are neighbours,
-        four at a time; its columns lie apart, so that items side by side store what lies side by side.
+    def axis(self, name: str, size: int, along: bool) -> Axis:
+        """Rows or columns. An item's rows are neighbours, four at a time; its columns lie apart, so that items side by side store what lies
+        side by side.
         """
         items, tile = self.items[along], self.tile[along]
         near = 1 if along else min(tile, VECTOR)
         return Axis(name, size, (
-            Digit(Held.GROUP, ceil_div(size, items * tile), 1 - along), Digit(Held.ITEM, items // warp, 2),
-            Digit(Held.REGISTER, tile // near), Digit(Held.ITEM, warp, 1 - along), *([] if along else [Digit(Held.REGISTER, near)])))
+            Digit(Held.GROUP, ceil_div(size, items * tile), 1 - along), Digit(Held.REGISTER, tile // near),
+            Digit(Held.ITEM, items, 1 - along), *([] if along else [Digit(Held.REGISTER, near)])))
 
 
 def _blocks(p: Product) -> Layout:
     """Blocks of C, a rectangle of which is an item's."""
     found = _squares(p)
     (rows, columns), depth = found.block, tuning().gemm_step
-    down, along = min(found.items[0], 4), min(found.items[1], 8)
     staged = _is_staged(p, found)
     through = f"through {depth} of k at a time in local memory" if staged else "straight from global memory"
     tile = "x".join(map(str, found.tile))
     return Layout(
-        _of_groups(p), found.axis("i", p.m, False, down), found.axis("j", p.n, True, along),
-        Axis("k", p.k, (Digit(Held.REGISTER, depth),) * staged), (along, down, prod(found.items) // (along * down)), staged,
+        _of_groups(p), found.axis("i", p.m, False), found.axis("j", p.n, True),
+        Axis("k", p.k, (Digit(Held.REGISTER, depth),) * staged), (*found.items[::-1], 1), staged,
         f"{p.m}x{p.n}x{p.k} product, {tile} elements a work-item, {through}.", f"{rows}x{columns} blocks {through}")
 
 

@@ -10,21 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel, unravel
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, unravel
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Literal, Local, Operand, Splat, combined
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
-from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, BoundLike, Declare, clipped_at
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, Declare, clipped_at
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros, levels
+from tracegrad.codegen.tile.item_registers import ItemRegisters, Registers
+from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
 from tracegrad.support.dtypes import DType
 
 VECTOR = 4                    # registers side by side that are read from local memory together
 CHUNK = 16                    # bytes that are fetched together
 PAD = 4                       # elements behind a line of a staged tile, so that the lines' beginnings are in different banks
-FEW = 16                      # registers of a tile, at most, that leave room for as many more to which they are added now and then
-Registers = Mapping[tuple[Axis, int], Index]
-Above = Sequence[tuple[int, Array | Expression]]         # the levels of accumulators: after how many terms one is added to, and what it has
+
 
 
 def written(w: Writer, program: Program) -> None:
@@ -37,15 +36,15 @@ def staged_bytes(block: int, depth: int, dtype: DType) -> int:
     return 2 * depth * (block + PAD) * dtype.itemsize
 
 
-class Items:
+class Items(ItemRegisters):
     """One kernel while it is written. fixed: the indices along axes that have no registers; tested: those that are known to be inside."""
 
     def __init__(self, w: Writer, program: Program) -> None:
-        self.w, self.program = w, program
+        super().__init__(w)
+        self.program = program
         self.numbers: dict[tuple[Axis, int], Index] = {}     # the digits that are numbers of groups and items
         self.fixed: dict[Axis, Index] = {}
         self.tested: set[Axis] = set()
-        self.registers: dict[Tile, Array | Expression] = {}
         self.staged: dict[Tile, Array] = {}
         self.folded: dict[Tile, Array] = {}
         self.first: list[Expression] = []                    # what holds for the items that have what was folded
@@ -122,99 +121,6 @@ class Items:
         """What has to be tested for the indices to be within their axes. limits: how many there are, if not always all."""
         return [Infix("<", self.w.at(x), limits.get(axis, axis.size)) for axis, x in zip(axes, at, strict=True)
                 if axis not in self.tested and (axis in limits or x.hi >= axis.size)]
-
-    # -- registers
-
-    @contextmanager
-    def spread(self, axes: Sequence[Axis], unrolled: bool = True) -> Iterator[dict[tuple[Axis, int], Index]]:
-        """Loops over the registers along these axes. Asked to be unrolled: what is indexed by a number that is known is in a register."""
-        found: dict[tuple[Axis, int], Index] = {}
-        with self.w.scope(), ExitStack() as inside:
-            for axis in axes:
-                for n, digit in enumerate(axis.digits):
-                    if digit.held is Held.REGISTER and digit.count > 1:
-                        var = Var(self.w.own(f"{axis.name}{n}"), digit.count)
-                        inside.enter_context(self.w.loop(var, 0, digit.count, unrolled=unrolled))
-                        found[axis, n] = var.index
-            yield found
-
-    def register(self, axes: Sequence[Axis], registers: Registers) -> Index:
-        """The number of a register of a tile."""
-        digits = [(axis, n) for axis in axes for n, d in enumerate(axis.digits) if d.held is Held.REGISTER]
-        return ravel([registers.get(d, ZERO) for d in digits], [axis.digits[n].count for axis, n in digits])
-
-    def held(self, tile: Tile, name: str, axes: Sequence[Axis]) -> Array:
-        """Registers for the elements along these axes."""
-        return self.w.array(self.w.own(name), ctype(tile.dtype), prod(axis.held(Held.REGISTER) for axis in axes), reserved=True)
-
-    def value(self, tile: Tile, registers: Registers, without: Axis | None = None) -> Expression:
-        """An element of the tile."""
-        found = self.registers[tile]
-        if isinstance(found, Expression):
-            return found
-        axes = [axis for axis in tile.axes if axis is not without]
-        return Read(Access(found, self.register(axes, registers)), tile.dtype)
-
-    def zeros(self, tile: Tile) -> None:
-        self.registers[tile] = self.nothing(tile, tile.name)
-
-    def nothing(self, tile: Tile, name: str) -> Array | Expression:
-        """Registers for a tile, that are 0."""
-        if prod(axis.held(Held.REGISTER) for axis in tile.axes) == 1:
-            return self.named(tile, Literal(0, tile.dtype), name)
-        array = self.held(tile, name, tile.axes)
-        array.zeros = True
-        return array
-
-    def named(self, tile: Tile, value: Expression, name: str = "") -> Local:
-        """A variable for the one element of the tile that an item has."""
-        local = Local(self.w.own(name or tile.name), tile.dtype)
-        self.w.define(local, value)
-        return local
-
-    def accumulate(self, step: Dot | Add, axis: Axis) -> None:
-        """into += a * b, or x, for all registers of the tile."""
-        into = self.registers[step.into]
-        with self.spread(step.into.axes) as registers:
-            if isinstance(step, Dot):
-                value: Expression = Infix("*", self.value(step.a, registers, axis), self.value(step.b, registers, axis))
-            else:
-                value = self.value(step.x, registers, axis)
-            self.w.update(self.slot(into, step.into, registers), "+", value)
-
-    def slot(self, held: Array | Expression, tile: Tile, registers: Registers) -> Access | Local:
-        """Where a tile's registers have one of it."""
-        if isinstance(held, Array):
-            return Access(held, self.register(tile.axes, registers))
-        assert isinstance(held, Local)
-        return held
-
-    def above(self, tile: Tile, steps: int) -> list[tuple[int, Array | Expression]]:
-        """After how many steps what an accumulator has is added to one of the level above, and all of these; the longest first."""
-        found = [(length, self.nothing(tile, f"{tile.name}_sum")) for length in levels(steps, tile.dtype)]
-        for _, total in found:
-            if isinstance(total, Array):
-                total.spilled = total.size > FEW
-        return found
-
-    def flush(self, tile: Tile, total: Array | Expression, below: Array | Expression) -> None:
-        """A block ends: its accumulators are added to those above, and start anew."""
-        with self.spread(tile.axes) as registers:
-            to, of = self.slot(total, tile, registers), self.slot(below, tile, registers)
-            self.w.update(to, "+", of if isinstance(of, Local) else Read(of, tile.dtype))
-            self.become(of, Literal(0, tile.dtype))
-
-    def take_sums(self, tile: Tile, total: Array | Expression) -> None:
-        """The tile is what the longest of the levels has."""
-        with self.spread(tile.axes) as registers:
-            to, of = (self.slot(x, tile, registers) for x in (self.registers[tile], total))
-            self.become(to, of if isinstance(of, Local) else Read(of, tile.dtype))
-
-    def become(self, to: Access | Local, value: Expression) -> None:
-        if isinstance(to, Local):
-            self.w.assign(to, value)
-        else:
-            self.w.store(to, value)
 
     # -- elements
 
@@ -294,24 +200,6 @@ class Items:
                 if above:
                     self.take_sums(into, above[0][1])
                 self.tested = tested
-
-    def in_blocks(
-        self, inside: ExitStack, axis: Axis, above: Above, into: Tile, first: Index, last: Index, size: int, unit: int, each: int = 1,
-    ) -> tuple[Index, BoundLike]:
-        """Loops over blocks at whose ends accumulators are added to those above, around a loop over so many units of an axis; each: of them
-        an iteration takes. Returns where the innermost begins and ends.
-        """
-        w = self.w
-        begin: Index = first
-        stop: BoundLike = last
-        totals = [total for _, total in above]
-        for (length, total), below in zip(above, [*totals, self.registers[into]][1:], strict=True):
-            block, many = Var(w.own(f"{axis.name}_sum"), size), ceil_div(length, unit) * each
-            inside.enter_context(w.loop(block, begin, stop, many))
-            inside.callback(self.flush, into, total, below)
-            stop = w.block_end(w.own(f"{axis.name}_end"), block, many, begin, stop, size)
-            begin = block.index
-        return begin, stop
 
     def load(self, load: Load, axis: Axis, at: Index) -> None:
         """The tile at an index of the loop, to registers."""

@@ -25,7 +25,7 @@ from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Array, Block, Instruct
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.gpu import CHUNK, Items, Registers
+from tracegrad.codegen.tile.gpu import CHUNK, Items
 from tracegrad.codegen.tile.instructions import (
     CLEAR,
     COMMIT,
@@ -37,6 +37,7 @@ from tracegrad.codegen.tile.instructions import (
     WARP,
     MatrixInstruction,
 )
+from tracegrad.codegen.tile.item_registers import Registers
 from tracegrad.codegen.tile.program import Axis, Digit, Dot, Held, Load, Loop, Program, Store, Tile
 from tracegrad.support.dtypes import float32, uint32
 from tracegrad.support.plan import Plain

@@ -56,7 +56,7 @@ MUTATIONS = [
     Mutation("a slice whose ends are tensors is a template", "tracegrad/graph/cached_subgraphs.py",
              "end is not None and end.__class__ is not int:", "end is not None and not hasattr(end, 'ndim') and end.__class__ is not int:"),
     Mutation("a chunk of a running sum starts without those before it", "codegen/lower/search/scan.py",
-             "if sums and pointer:", "if sums and pointer and False:"),
+             "        if pointers:", "        if pointers and False:"),
     Mutation("a part of a scatter writes the next one's first row", "codegen/lower/search/scatter.py",
              'Infix("<", w.at(to), end.value)', 'Infix("<=", w.at(to), end.value)'),
     Mutation("of equal kernels in one launch, each loses its last work-group", "codegen/plan/equal_launches.py",

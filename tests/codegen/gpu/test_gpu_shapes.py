@@ -215,7 +215,7 @@ def test_strided_convolutions_transposed() -> None:
             targets={name: TARGETS[name] for name in ("groups of 64", "no float64", "no local memory")})
     x, w, b = np.zeros((8, 64, 16, 16), np.float32), np.zeros((64, 32, 3, 3), np.float32), np.zeros(32, np.float32)
     one, = kernels(lambda x, w, b: F.relu(F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1)) * 2, x, w, b)
-    assert one.global_size[2] == 4 * one.local_size[2]
+    assert one.global_size[2] == 4
     assert len(kernels(tg.grad(lambda x, w: F.conv2d(x, w, stride=16).sum()), normal(1, 3, 64, 64), normal(8, 3, 16, 16))) <= 2
 
 
