@@ -480,13 +480,18 @@ def test_kernels_run_after_those_they_need_and_else_by_number(seed: int) -> None
         assert reaches(graph, group, others) == any(nx.has_path(graph, group, g) for g in others)
 
 
+def _code(source: str) -> str:
+    """Without what tells of which lines it is made."""
+    return re.sub(r" *//.*", "", source)
+
+
 @pytest.mark.parametrize(("shape", "dim", "k"), [((5000,), 0, 1), ((40, 300), 1, 299), ((40, 300), 0, 7)])
 def test_the_end_before_the_beginning_is_a_roll(shape: tuple[int, ...], dim: int, k: int) -> None:
     x = leaf(*shape, label="x")
     n = shape[dim]
     turned = op("concat", mv.narrow(x, dim, k, n - k), mv.narrow(x, dim, 0, k), dim=dim)
     source = plan_of([x], [turned * x]).source
-    assert source == plan_of([x], [roll(x, -k, dim) * x]).source
+    assert _code(source) == _code(plan_of([x], [roll(x, -k, dim) * x]).source)
     for other in (op("concat", mv.narrow(x, dim, 0, k), mv.narrow(x, dim, k, n - k), dim=dim),
                   op("concat", mv.narrow(x, dim, n - k, k), mv.narrow(x, dim, 0, n - k), dim=dim),
                   op("concat", mv.narrow(x, dim, k, n - k), mv.narrow(leaf(*shape), dim, 0, k), dim=dim)):

@@ -217,7 +217,7 @@ def test_the_loop_is_compiled_once_it_came_often(device, monkeypatch):
     from tracegrad.execute import policy  # noqa: PLC0415
     from tracegrad.execute.program import programs  # noqa: PLC0415
 
-    monkeypatch.setattr(policy, "_patience", lambda order, device: (3, ""))
+    monkeypatch.setattr(policy, "_tier_up", lambda order, device: (3, ""))
     x, c = numbers(100, 6).float(), tg.zeros(6)
     values = [tg.scan(turn, c + 0.0, x)[1].numpy() for _ in range(6)]
     np.testing.assert_allclose(values[0], values[-1], rtol=2e-5, atol=1e-6)

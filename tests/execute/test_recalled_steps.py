@@ -516,10 +516,10 @@ def looking(monkeypatch):
     programs.clear()
     gc.collect()
     for template in cached_subgraphs._owners.values():
-        template.looked, template.calls = False, 0
-    yield lambda: len({id(t) for t in cached_subgraphs._owners.values() if t.looked})
+        template.is_read, template.calls = False, 0
+    yield lambda: len({id(t) for t in cached_subgraphs._owners.values() if t.is_read})
     for template in cached_subgraphs._owners.values():
-        template.looked, template.prepared = False, None
+        template.is_read, template.prepared = False, None
 
 
 @pytest.mark.recall

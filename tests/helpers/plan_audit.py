@@ -258,7 +258,7 @@ class _Sample:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Pointers that write down what they touch, and check nothing."""
-        kept = {name: getattr(Pointer, name) for name in ("load", "store", "vector", "put_vector", "picked")}
+        kept = {name: getattr(Pointer, name) for name in ("load", "store", "atomic", "vector", "put_vector", "picked")}
         sample = self
 
         def load(self: Any, index: int) -> Any:

@@ -57,7 +57,7 @@ SLOW = {
     "chain": (chained, lambda a, v: tg.scan(lambda c, _: ((a @ c).tanh(), None), v, None, length=20)[0], (A, V), "tg.scan", "launches"),
     "irregular chain": (irregular, lambda a, v, s: tg.scan(lambda c, k: ((a @ c).tanh() * k, None), v, s)[0],
                         (random(300, 300), random(300), STEPS), "tg.scan", "launches"),
-    "batch": (each, lambda a, b: a @ b, (random(20, 30, 30), random(20, 30, 30)), "stack their operands", "launches"),
+    "batch": (each, lambda a, b: a @ b, (random(20, 64, 64), random(20, 64, 64)), "stack their operands", "launches"),
 }
 FAST = {f"{name}, applied": (fast, given) for name, (_, fast, given, _, _) in SLOW.items()} | {
     "the product is used again": (lambda a, b, v: (lambda p: (p @ v, p.sum()))(a @ b), (A, B, V)),

@@ -10,6 +10,7 @@ import numpy as np
 
 from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Node, topological
+from tracegrad.support.dtypes import dtype_kind
 
 KNOWN = 1 << 24              # elements of what is read or computed by value, at most
 UNBOUNDED = 1 << 60          # beyond any index, and two of it are no more than 64 bits hold
@@ -29,7 +30,7 @@ def _held(leaf: Node) -> Any:
 def contents(leaf: Node) -> bytes:
     """What a pattern depends on of a leaf that was read: which numbers it holds, of floats which of them are zero."""
     array = _held(leaf)
-    told = np.packbits(array != 0) if leaf.dtype.kind in "fc" else np.ascontiguousarray(array)
+    told = np.packbits(array != 0) if dtype_kind(leaf.dtype) in "fc" else np.ascontiguousarray(array)
     return hashlib.blake2b(told.tobytes(), digest_size=16).digest()
 
 
@@ -58,7 +59,7 @@ class Values:
         if node in self._unknown or node.aval.size > KNOWN:
             return None
         if is_leaf(node):
-            return None if node.dtype.kind in "fc" else self._read(node)
+            return None if dtype_kind(node.dtype) in "fc" else self._read(node)
         operands = [self._known[o] for o in node.operands]
         if not (fn.constant or fn.number) or not fn.registered or any(o is None for o in operands):
             return None
@@ -121,7 +122,7 @@ class Values:
 
 def _keeps_zeros(node: Node) -> bool:
     """Whether the elements that differ from zero can be told from those of the operands."""
-    return node.fn.family == "movement" or (node.fn.name == "cast" and node.dtype.kind in "fc")
+    return node.fn.family == "movement" or (node.fn.name == "cast" and dtype_kind(node.dtype) in "fc")
 
 
 def moved(node: Node, operands: Sequence[Any], fill: int) -> Any:

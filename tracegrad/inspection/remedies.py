@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from tracegrad.graph.ir import Graph, Node
+from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.plan import Launch, Plan
 
 LARGE = 1 << 19              # operations from which on a product is worth a sentence
@@ -166,7 +167,7 @@ def sum_of_broadcast_product(graph: Graph) -> Found:
     """(a[:, :, None] * b).sum(1)."""
     for node in _of_name(graph, "sum"):
         x = node.operands[0]
-        if x.fn.name != "mul" or node.dtype.kind not in "fc" or not _alone(graph, x, node):
+        if x.fn.name != "mul" or dtype_kind(node.dtype) not in "fc" or not _alone(graph, x, node):
             continue
         own = [_repeated(o, x.shape) for o in x.operands]
         dim = node.attrs["dim"]

@@ -10,6 +10,7 @@ import numpy as np
 from tracegrad.graph.ir import Size
 from tracegrad.nn.parameter import Parameter
 from tracegrad.support import dtypes
+from tracegrad.support.dtypes import dtype_kind
 from tracegrad.tensors.tensor import Tensor
 
 _DEFAULTS: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, "sci_mode": None}
@@ -30,7 +31,7 @@ class _Numbers:
     """How the numbers of an array are printed: all alike."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.floats, self.width, self.whole, self.powers = array.dtype.kind == "f", 1, True, False
+        self.floats, self.width, self.whole, self.powers = dtype_kind(array.dtype) == "f", 1, True, False
         if not self.floats:
             self.width = max([self.width, *(len(str(v)) for v in array.reshape(-1).tolist())])
             return

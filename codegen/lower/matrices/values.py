@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Union
 
 from tracegrad.codegen.kernel.index.index import Index, constant
 from tracegrad.codegen.kernel.ir.expressions import Access, Array, At, Expression, Infix, Literal, Load, Local, Prefix, nodes, whole
-from tracegrad.support.dtypes import DType, int32
+from tracegrad.support.dtypes import DType, dtype_kind, int32
 
 if TYPE_CHECKING:
     from tracegrad.codegen.lower.matrices.language import Language
@@ -223,7 +223,7 @@ def parts_beside(x: Like, beside: Expression) -> tuple[Expression, ...]:
         return x.parts
     if isinstance(x, Index):
         return (At(x),)
-    if beside.dtype.kind == "f":
+    if dtype_kind(beside.dtype) == "f":
         return (Literal(float(x), beside.dtype),)
     return (whole(int(x), int32 if beside.lanes == 1 or beside.dtype.kind == "b" else beside.dtype),)
 

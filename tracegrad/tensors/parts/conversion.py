@@ -91,7 +91,7 @@ class Conversion(Handle):
         return values.astype(dtype) if other else values
 
     def _forbid_grad(self, call: str, error: type[TracegradError]) -> None:
-        if self.requires_grad and state.trace is None:
+        if self.requires_grad and state.grad and state.trace is None:
             raise error(f"{call}: the tensor requires grad, and what is done to the array would not be recorded; use x.detach()")
 
     def item(self) -> Any:
