@@ -116,6 +116,7 @@ def test_the_batch_of_a_vmap_adds_no_launches():
 # --------------------------------------------------------------------------------------------------- results and derivatives
 
 
+@pytest.mark.long
 def test_derivatives_are_those_of_pythons_loop():
     args = tg.tensor(X), tg.tensor(W)
     close(tg.trace(everything(growing(tg.while_loop)))(*args), everything(growing(python_while))(*args))

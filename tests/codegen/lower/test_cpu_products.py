@@ -278,6 +278,7 @@ def test_a_batch_in_the_middle_is_a_stride() -> None:
     assert product.global_size[2] == 1                       # an item does all products of its rows, in the order in which they lie
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", [CPU, SSE, GPU], ids=["avx2", "sse", "gpu"])
 @pytest.mark.usefixtures("on_numpy")
 def test_products_whose_batch_lies_in_the_middle(target: Target) -> None:
