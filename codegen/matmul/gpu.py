@@ -339,8 +339,8 @@ def _squares(p: Product) -> Squares:
                 choices += [Squares(items, (4, 4)) for items in ((side // part, side * part), (side * part, side // part))]
     else:
         choices = [x for x in choices if x.tile[0] <= 4]       # every element would be read again and again
-    small = (1, 1)
-    return min([x for x in choices if x.tile == small or not p.target.local_memory or _is_staged(p, x)], key=lambda x: _time(p, x))
+    fitting = [x for x in choices if x.tile == (1, 1) or not p.target.local_memory or _is_staged(p, x)]
+    return min(fitting, key=lambda x: _time(p, x))
 
 
 def _time(p: Product, squares: Squares) -> float:

@@ -325,8 +325,8 @@ class Items(ItemRegisters):
         assert copied is not None
         at = [self.w.indexed(axis.name, x) for axis, x in zip(axes, at, strict=True)]
         ends = [axis.size - (count - 1) * (axis is along) for axis in axes]
-        tests: list[Expression] = [Infix("<", self.w.at(x), limits.get(axis, end)) for axis, x, end in zip(axes, at, ends, strict=True)
-                                   if axis in limits or x.hi >= axis.size]
+        reached = {axis: end for axis, x, end in zip(axes, at, ends, strict=True) if x.hi >= axis.size}
+        tests = self.outside(axes, at, reached | dict(limits))
         return tests, lambda: copied(*[bounded(x, 0, end) for x, end in zip(at, ends, strict=True)])
 
     def put(self, load: Load, axis: Axis, step: Index, fetched: Array) -> None:

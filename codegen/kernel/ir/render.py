@@ -361,10 +361,6 @@ def _spread(p: Printer, x: Spread) -> tuple[str, int]:
     return f"({x.type})(-{p.operand(x.parts[0])})", _ATOM
 
 
-def _vector(p: Printer, x: Vector) -> tuple[str, int]:
-    return f"({x.type})({', '.join(map(p.operand, x.parts))})", _ATOM
-
-
 def _lanes(p: Printer, x: Lanes) -> tuple[str, int]:
     which = x.which
     if not isinstance(which, str):
@@ -376,7 +372,7 @@ def _zip(p: Printer, x: Zip) -> tuple[str, int]:
     return f"{used(f'ZIP{x.lanes}', x.type)}, {', '.join(map(p.top, x.parts))})", _ATOM
 
 
-def _joined(p: Printer, x: Joined) -> tuple[str, int]:
+def _joined(p: Printer, x: Joined | Vector) -> tuple[str, int]:
     return f"({x.type})({', '.join(map(p.operand, x.parts))})", _ATOM
 
 
@@ -420,7 +416,7 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Pointer: _symbol, Address: _address,
     Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
-    Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Zip: _zip, Joined: _joined,
+    Spread: _spread, Vector: _joined, Lanes: _lanes, Op: _op, Call: _call, Zip: _zip, Joined: _joined,
     Every: _every, Transposed: _turned,
 }
 _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
