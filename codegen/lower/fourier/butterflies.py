@@ -27,10 +27,19 @@ class Arithmetic:
         return value if is_zero(value) else self.w.declare("v", value)
 
     def plus(self, a: Expression, b: Expression) -> Expression:
-        return a if is_zero(b) else b if is_zero(a) else self.named(Infix("+", a, b))
+        """A negated part is subtracted, so no variable holds it (Intel's CPU compiler computes such a variable wrongly across barriers)."""
+        if is_zero(a) or is_zero(b):
+            return b if is_zero(a) else a
+        if isinstance(b, Prefix):
+            return self.minus(a, b.parts[0])
+        return self.minus(b, a.parts[0]) if isinstance(a, Prefix) else self.named(Infix("+", a, b))
 
     def minus(self, a: Expression, b: Expression) -> Expression:
-        return a if is_zero(b) else self.named(Prefix("-", b) if is_zero(a) else Infix("-", a, b))
+        if is_zero(b):
+            return a
+        if isinstance(b, Prefix):
+            return self.plus(a, b.parts[0])
+        return Prefix("-", b) if is_zero(a) else self.named(Infix("-", a, b))
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return self.plus(a[0], b[0]), self.plus(a[1], b[1])
