@@ -362,6 +362,14 @@ def test_gather_and_scatter(on: Any, dtype: Any) -> None:
     check(on, fn, x, rng.integers(0, 20, 50), rng.integers(0, 20, (20, 33)))
 
 
+def test_running_sums_of_a_million_numbers(on: Any) -> None:
+    """What the chunks before one make is put together without a rounding for each."""
+    x, = draw(F4, (1_000_000,))
+    got, = compute(on, lambda x: x.cumsum(0), [x])
+    wanted = np.cumsum(x, dtype=F8)
+    assert np.abs(got - wanted).max() <= 1.3e-7 * np.abs(wanted).max()
+
+
 def test_indices_out_of_range_are_reported(on: Any) -> None:
     """By the results that depend on them, and no others: in vectors, in scalar rests, in work-groups, in kernels of their own."""
     tg.set_device(on)

@@ -89,8 +89,8 @@ class _Scan(WorkGroup):
         self.x = self.node.operands[0]
 
     def both(self, a: _Parts, b: _Parts) -> _Parts:
-        if len(self.start) > 1:
-            return of_pairs(self.ev, self.node, "product", a, b)
+        if len(a) > 1:
+            return of_pairs(self.ev, self.node, "sum" if adds(self.node) else "product", a, b)
         if self.dtype == self.node.dtype:
             return [self.ev.joined(self.node, a[0], b[0])]
         return [self.ev.op(self.fn.combine, [a[0], b[0]], self.dtype, self.dtype, {})]
@@ -109,9 +109,9 @@ class _Scan(WorkGroup):
         value = value if self.dtype == self.node.dtype else self.ev.cast(value, self.node.dtype)
         self.writer.store(place(self.output(), at), value, self.node)
 
-    def memory(self, name: str, size: int) -> _Memory:
-        """An array of the work-group, of what elements make."""
-        lows = [self.writer.array(f"{name}_low", self.type, size, True) for _ in self.start[1:]]
+    def memory(self, name: str, size: int, parts: int = 0) -> _Memory:
+        """An array of the work-group, of what elements make. parts: how many numbers that is."""
+        lows = [self.writer.array(f"{name}_low", self.type, size, True) for _ in range(1, parts or len(self.start))]
         return _Memory(self, [self.shared(name, self.type, size), *lows])
 
     def temps(self, temps: list[Temp], access: str) -> _Memory:
@@ -148,6 +148,11 @@ class _Carried:
         self.total = self.parts[0]
         self.low = o.writer.let(f"{name}_low", low or Literal(0, o.dtype), o.node, True) if adds(o.node) else None
 
+    @property
+    def all_parts(self) -> _Parts:
+        """With what rounding loses."""
+        return self.parts if self.low is None else [self.total, self.low]
+
     def take(self, value: _Parts) -> None:
         """More elements, or what some make."""
         o = self.o
@@ -163,7 +168,7 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: list[Tem
     w, chunks = o.writer, -(-o.n // length)
     across = 1 if o.inner == 1 else min(32, size, 1 << (o.inner - 1).bit_length())
     lines = size // across
-    array, pointer = o.memory("scratch", size), o.temps(sums, "out")
+    array, pointer = o.memory("scratch", size, 2 if adds(o.node) else len(o.start)), o.temps(sums, "out")
     item = o.number("item", lines, 0 if o.inner == 1 else 1, "local")
     lane = o.number("lane", across, 0, "local").index if o.inner > 1 else ZERO
     column = o.number("column", o.inner, 0, "global").index if o.inner > 1 else ZERO
@@ -175,24 +180,24 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: list[Tem
     with o.where(*there), w.loop(i, start + item.index, stop, lines):
         total.take(o.parts(o.element((row * o.n + i.index) * o.inner + column)))
     mine = item.index * across + lane
-    array.store(mine, total.parts)
+    array.store(mine, total.all_parts)
     o.barrier()
     with w.halving(item, lines) as half_size:
         array.store(mine, o.both(array.read(mine), array.read(mine + half_size * across)))
     with w.branch(Infix("==", item, 0), (("range", item.index, 0, 1),)), o.where(*there):
-        pointer.store((row * chunks + chunk.index) * o.inner + column, array.read(lane))
+        pointer.store((row * chunks + chunk.index) * o.inner + column, array.read(lane)[:len(pointer.parts)])
     if o.inner > 1:
         return o.done((-(-o.inner // across) * across, chunks * lines, o.outer), (across, lines, 1))
     return o.done((chunks * size, o.outer), (size, 1))
 
 
-def _before(o: _Scan, sums: list[Temp], chunk: Var, at: Callable[[Index], Index], item: Var, items: int) -> _Parts:
+def _before(o: _Scan, sums: list[Temp], chunk: Var, at: Callable[[Index], Index], item: Var, items: int) -> _Carried:
     """What every `items`th of the chunks before this one makes, from the item's on. at: where the sum of a chunk is."""
     source, prior = o.temps(sums, "const"), o.carried(o.start, "prior")
     e = Var("e", sums[0].size)
     with o.writer.loop(e, item, chunk, items):
         prior.take(source.read(at(e.index)))
-    return prior.parts
+    return prior
 
 
 def _across(group: Group, context: Context, size: int, length: int, sums: list[Temp] | None) -> Kernel:
@@ -218,11 +223,15 @@ def _across(group: Group, context: Context, size: int, length: int, sums: list[T
     there = [(row, o.outer)] if o.outer % lines else []
     carry = o.carried(o.start)
     if sums is not None and chunk is not None:
-        mine.store(item, _before(o, sums, chunk, lambda e: row * chunks + e, lane, lanes))
+        prior = _before(o, sums, chunk, lambda e: row * chunks + e, lane, lanes)
+        before = _Memory(o, [*mine.parts, tile]) if adds(o.node) else mine   # what is lost stands where the first tile comes
+        before.store(item, prior.all_parts)
         o.barrier()
         with w.halving(lane, lanes) as half_size:
-            mine.store(item, o.both(mine.read(item), mine.read(item + half_size)))
-        carry.take(mine.read(ZERO))
+            before.store(item, o.both(before.read(item), before.read(item + half_size)))
+        carry.take(before.read(ZERO))
+        if before is not mine:
+            o.barrier()
     first = Var("first", o.n)
 
     def at(i: Index) -> Index:
@@ -289,7 +298,7 @@ def _down(group: Group, context: Context, size: int, length: int, sums: list[Tem
         others = o.memory("block", across * lines)
         with o.where(*there):
             prior = _before(o, sums, chunk, lambda e: (row * chunks + e) * o.inner + column, line, lines)
-            others.store(line.index * across + lane.index, prior)
+            others.store(line.index * across + lane.index, prior.parts)
     o.barrier()
     with o.where(*there):
         carry = o.carried(o.start)
