@@ -39,7 +39,9 @@ _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
 
 
 class Replay:
-    """A finished recording, compiled. `run` replays it on the present values."""
+    """A finished recording, compiled. `run` replays it on the present values. reason: why it was made, for people."""
+
+    reason = ""
 
     def __init__(self, recording: Recording, result: Any, reach: GuardSet, flat: Sequence[Any], returned: Sequence[str] = (),
                  assigned: Sequence[tuple[Slot, Any]] = ()) -> None:
