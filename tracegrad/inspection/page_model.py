@@ -20,10 +20,10 @@ from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.printing import aval_text
 from tracegrad.inspection.layout import folded
 from tracegrad.inspection.memory import Memory
-from tracegrad.inspection.profiling import Measured, measured
+from tracegrad.inspection.profiling import Measured, for_whom, measured
 from tracegrad.inspection.remedies import remedies
 from tracegrad.inspection.report import inner_plans, kernel_text
-from tracegrad.support.plan import Computed, HostStep, Launch, Plan
+from tracegrad.support.plan import HostStep, Launch, Plan
 
 Model = dict[str, Any]
 _MARK = re.compile(r"//\s*(.*?):(\d+)( ∂)?(?:  .*)?$")
@@ -166,10 +166,10 @@ def _step(step: Launch | HostStep, times: int, plan: Plan, lines: _Lines, kernel
         return {"name": step.name, "kernel": -1, "host": True, "times": times, "bytes": 0, "flops": 0, "computes": [], "lines": [],
                 "why": [step.note] if step.note else [], "nodes": [], "slots": [*step.inputs, *step.outputs], "items": ""}
     own = next(i for i, kernel in enumerate(kernels) if kernel["name"] == step.entry)
-    fused: Sequence[Computed] = step.fused
+    fused = for_whom(step, plan)
     slots = [a for a in step.args if isinstance(a, int)]
     return {"name": step.entry, "kernel": own, "host": False, "times": times, "bytes": step.bytes * times, "flops": step.flops * times,
-            "why": [w for w in step.note.split("; ") if w], "computes": [name for name, *_ in fused],
+            "why": [w for w in step.note.split("; ") if w], "computes": [name for name, *_ in step.fused],
             "lines": list(dict.fromkeys(lines.of(file, line) for _, line, _, file, _ in fused)),
             "nodes": [], "slots": slots, "items": "x".join(map(str, step.global_size))}
 

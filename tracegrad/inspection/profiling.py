@@ -22,7 +22,7 @@ from tracegrad.runtime.limits import Limits, limits
 from tracegrad.runtime.profiler import Span, own_times, record
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.html import table
-from tracegrad.support.plan import HostStep, Launch, Plan
+from tracegrad.support.plan import Computed, HostStep, Launch, Plan
 
 
 @dataclass(frozen=True)
@@ -214,10 +214,14 @@ def _row(launch: Launch, plan: Plan, count: int, seconds: float, most: Limits) -
 
 
 def _lines(launch: Launch, plan: Plan) -> str:
-    """The lines of Python that a launch is part of: one that prepares operands, or totals parts, is named after the kernel it is for."""
-    if launch.fused:
-        return lines_text(launch.fused)
-    return next((lines_text(other.fused) for other in plan.launches if other.fused and launch.entry.startswith(f"{other.entry}_")), "")
+    """The lines of Python that a launch is part of."""
+    return lines_text(for_whom(launch, plan))
+
+
+def for_whom(launch: Launch, plan: Plan) -> Sequence[Computed]:
+    """What a launch computes; one that prepares operands, or totals parts, is named after the kernel it is for, and this is that one's."""
+    named = (other.fused for other in plan.launches if other.fused and launch.entry.startswith(f"{other.entry}_"))
+    return launch.fused or next(named, ())
 
 
 def _about(launch: Launch, plan: Plan) -> dict[str, Any]:
