@@ -188,19 +188,12 @@ class Replay:
             return _leaf(out[0], self.result_nodes[0].aval, device)
         return tuple([_leaf(value, node.aval, device) for value, node in zip(out, self.result_nodes, strict=True)])
 
-    def run(self, args: Sequence[Any]) -> Any:
-        """Replay on argument leaves `args`: write back the effects and return the result."""
-        if self.pure:
-            given = [leaf._n.value if leaf._base is None else None for leaf in args]
-            if None in given:
-                given = [_value(leaf) for leaf in args]
-            out = self.program(given)
-            return self._result(out[: self.count[0]], out[self.count[0] :], args, given)
-        recording = self.recording
+    def given(self, args: Sequence[Any]) -> tuple[list[Any], list[Tensor | None]]:
+        """The values of the program's inputs in a call with argument leaves `args`, and the tensors that they are of."""
         owners: list[Tensor | None] = []
         values: list[Any] = []
         tensor: Any
-        for kind, what in recording.sources:
+        for kind, what in self.recording.sources:
             if kind == "tensor":
                 owners.append(what)
                 values.append(_value(what))
@@ -219,6 +212,19 @@ class Replay:
             else:
                 owners.append(None)
                 values.append(tensor)
+        return values, owners
+
+    def run(self, args: Sequence[Any]) -> Any:
+        """Replay on argument leaves `args`: write back the effects and return the result."""
+        if self.pure:
+            given = [leaf._n.value if leaf._base is None else None for leaf in args]
+            if None in given:
+                given = [_value(leaf) for leaf in args]
+            out = self.program(given)
+            return self._result(out[: self.count[0]], out[self.count[0] :], args, given)
+        recording = self.recording
+        values, owners = self.given(args)
+        tensor: Any
         before = values
         if self.donors and self.program.executable is not None:  # (the interpreter writes nothing in place)
             if self.recorded and state.grad:

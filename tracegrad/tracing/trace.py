@@ -35,6 +35,8 @@ from tracegrad.tracing.replay import Replay
 if TYPE_CHECKING:
     from networkx import MultiDiGraph
 
+    from tracegrad.inspection.comparison import Comparison
+    from tracegrad.inspection.debugging import Debug
     from tracegrad.inspection.memory import Memory
     from tracegrad.inspection.profiling import Profile
 
@@ -73,6 +75,11 @@ class Traced:
                 return result
         if state.symbolic or state.anomaly is not None:
             return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are looked at
+        replay, flat = self._found(args, kwargs)
+        return replay.run(flat)
+
+    def _found(self, args: Any, kwargs: Any) -> tuple[Replay, Sequence[Any]]:
+        """The replay for a call, recorded if there is none, and the call's argument leaves."""
         flat: Any
         treedef: Any
         if kwargs or not _FLAT.issuperset(map(type, args)):
@@ -119,7 +126,7 @@ class Traced:
         again = replay.short and flat is args and not signature[2] and all(len(x) == 3 and x[1] is False for x in signature[3:])
         again = again and not (replay.reach.asks and any(type(x) is not Tensor for x in flat))      # for a Parameter's attributes
         self._latest, self._short = replay, (replay, *mode) if again and state.autocast is None else None
-        return replay.run(flat)
+        return replay, flat
 
     @without_collection
     def _record(self, args: Any, kwargs: Any, flat: Sequence[Any]) -> tuple[Replay, str]:
@@ -290,6 +297,28 @@ class Traced:
         from tracegrad.inspection.memory import memory  # noqa: PLC0415
 
         return memory(self._planned("memory"), self.__name__)
+
+    def compare(self, /, *args: Any, reference: Any = "float64", tolerance: float | None = None, **kwargs: Any) -> Comparison:
+        """Find the first operation whose result leaves a reference, in a call with these arguments.
+
+        reference: a dtype, in which NumPy computes the same operations (default: float64); or a device, or its name: the same graph
+        there, as "numpy" for the interpreter. tolerance: how far a result may be off, of the largest number in it; default 1e-4 for
+        float32, more for halves, 1e-10 for float64. Nothing outside changes: no tensor is written, no random number is used up.
+
+        >>> f = tg.trace(lambda x: (1.0 + x) - 1.0)
+        >>> print(f.compare(tg.tensor([1e-7, 2e-7])))
+        """
+        from tracegrad.inspection.comparison import compare  # noqa: PLC0415  (few ask)
+
+        replay, flat = self._found(args, kwargs)
+        return compare(replay.program, self.__name__, replay.given(flat)[0], reference, tolerance)
+
+    def debugged(self, args: Any, kwargs: Any, find: Sequence[str]) -> Debug:
+        """See `tg.debug`."""
+        from tracegrad.inspection.debugging import debug  # noqa: PLC0415
+
+        replay, flat = self._found(args, kwargs)
+        return debug(replay.program, self.__name__, replay.given(flat)[0], find)
 
     def page(self, path: str | os.PathLike[str], runs: int = 3, beside: Sequence[Traced] = ()) -> None:
         """Write one HTML file that shows the latest call, and earlier compilations beside it: the user's lines, the graph, the kernels, the
