@@ -18,8 +18,8 @@ from tracegrad import nn
 from tracegrad.__main__ import main
 from tracegrad.errors import ArgumentError
 from tracegrad.execute.devices import find_device
-from tracegrad.inspection.layout import folded, layered
-from tracegrad.inspection.page import embedded
+from tracegrad.inspection.page.document import embedded
+from tracegrad.inspection.page.layout import folded, layered
 from tracegrad.nn import functional as F
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028<!--&"

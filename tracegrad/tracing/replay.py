@@ -32,7 +32,7 @@ from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.guards import GuardSet, Slot
 from tracegrad.tracing.reachable_names import is_foreign
-from tracegrad.tracing.recording import Recording, at, path_of
+from tracegrad.tracing.recording import Recording, at, reached
 from tracegrad.tracing.traced_call import TracedCall
 
 _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
@@ -495,14 +495,3 @@ def _write(tensor: Tensor, value: Any) -> None:
         node = derivatives.variable(node)
         become_leaf(tensor, node)
     tensor._n = node
-
-
-def reached(flat: Sequence[Any], reach: GuardSet) -> dict[int, Any]:
-    """The argument leaves that the function reaches by another way, too: place -> which tensor, and how."""
-    found: dict[int, Any] = {}
-    for i, x in enumerate(flat):
-        if isinstance(x, Tensor):
-            base = x if x._base is None else base_of(x)
-            if id(base) in reach.tensors:
-                found[i] = (id(base), path_of(x))
-    return found

@@ -243,7 +243,7 @@ class Traced:
     @property
     def graph(self) -> MultiDiGraph:
         """The captured program of the latest call: a networkx.MultiDiGraph of Function nodes (see `ir.Graph.network`)."""
-        from tracegrad.inspection.picture import Network  # noqa: PLC0415  (networkx is not loaded by programs that do not ask for it)
+        from tracegrad.inspection.page.picture import Network  # noqa: PLC0415  (networkx is not loaded by programs that do not ask for it)
 
         return Network.of(self._seen().program.graph)
 
@@ -337,8 +337,8 @@ class Traced:
             file.write(text)
 
     def _page(self, runs: int, beside: Sequence[Traced] = ()) -> str:
-        from tracegrad.inspection.page import page  # noqa: PLC0415
-        from tracegrad.inspection.page_model import model  # noqa: PLC0415
+        from tracegrad.inspection.page.document import page  # noqa: PLC0415
+        from tracegrad.inspection.page.model import model  # noqa: PLC0415
 
         if runs < 0:
             raise ArgumentError(f"page: runs must be 0 or more, got {runs}")
@@ -352,7 +352,7 @@ class Traced:
 
     def _repr_html_(self) -> str | None:
         """The page, in a notebook; nothing before the first call. It runs nothing, so it has no times."""
-        from tracegrad.inspection.page import framed  # noqa: PLC0415
+        from tracegrad.inspection.page.document import framed  # noqa: PLC0415
 
         return None if self._latest is None else framed(self._page(0))
 

@@ -1,4 +1,4 @@
-// The page of a traced function: draws the data that Python embedded (page_model.py) and links it.
+// The page of a traced function: draws the data that Python embedded (model.py) and links it.
 // A "pick" is what the reader points at: {kind: "line" | "node" | "box" | "step" | "kernel" | "slot", i: its number}.
 // `linked` says what a pick has to do with, `light` shows it everywhere. All text goes through textContent: none of it is read as HTML.
 "use strict";

@@ -1,6 +1,6 @@
 """The page of a traced function: one HTML file with all that is known of its programs, linked. Start at `page`.
 
-The data is JSON (see page_model.py); page.js draws it, page.css says how it looks. Nothing is loaded from elsewhere.
+The data is JSON (see model.py); page.js draws it, page.css says how it looks. Nothing is loaded from elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 def page(name: str, programs: Sequence[dict[str, Any]], compilations: Sequence[str]) -> str:
     """The page's text. programs: what `model` says of each, the one to show first in front. compilations: a reason for each."""
     data = {"programs": list(programs), "compilations": list(compilations)}
-    folder = files("tracegrad.inspection")
+    folder = files("tracegrad.inspection.page")
     css, js = ((folder / file).read_text(encoding="utf-8") for file in ("page.css", "page.js"))
     return (f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'

@@ -18,8 +18,8 @@ from tracegrad.errors import ArgumentError
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.printing import aval_text
-from tracegrad.inspection.layout import folded
 from tracegrad.inspection.memory import Memory
+from tracegrad.inspection.page.layout import folded
 from tracegrad.inspection.profiling import Measured, for_whom, measured
 from tracegrad.inspection.remedies import remedies
 from tracegrad.inspection.report import inner_plans, kernel_text

@@ -11,7 +11,7 @@ from networkx import MultiDiGraph
 from tracegrad.errors import printable
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.printing import aval_text
-from tracegrad.inspection.layout import Folding, folded
+from tracegrad.inspection.page.layout import Folding, folded
 
 MOST = 400                       # nodes that are drawn one by one; of more, a box for each line
 HEIGHT, GAP, WIDTH = 24, 18, 7   # of a box, between boxes, of a letter

@@ -2,7 +2,7 @@
 
 It is the layered layout of Sugiyama and others (1981): networkx's topological generations are the rows, and a few sweeps put a box at the
 mean place of what it is joined with. Graphs of 5,000 nodes take a fraction of a second. A layout library would be another dependency, and
-the ones written in Python take minutes for that many.
+one that is written in Python takes minutes for that many (docs/design.md).
 """
 
 from __future__ import annotations
