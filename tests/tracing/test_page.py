@@ -291,6 +291,8 @@ def test_layout_rows_lead_downwards_and_derivatives_stand_beside():
     folding = folded(["a", "b", "b", "a", "c"], [False, False, True, True, True], [(0, 1), (1, 2), (2, 3), (3, 4)])
     sides = [([folding.boxes[i].key for i in left], [folding.boxes[i].key for i in right]) for left, right in folding.rows]
     assert sides == [(["a"], ["a"]), (["b"], ["b", "c"])]
+    late = folded(["late", "early", "early", "late", "late"], [False] * 5, [(0, 4), (1, 2), (2, 3), (3, 4)])
+    assert [late.boxes[i].key for left, _ in late.rows for i in left] == ["early", "late"], "what a box is given first does not move it up"
 
 
 def test_five_thousand_operations(tmp_path):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import networkx as nx
 
@@ -60,6 +61,7 @@ def folded(keys: Sequence[Hashable], derived: Sequence[bool], edges: Sequence[tu
     for node, side in enumerate(zip(keys, derived, strict=True)):
         members[side].append(node)
     inner: dict[tuple[Hashable, bool], list[tuple[int, int]]] = defaultdict(list)
+    members = dict(sorted(members.items(), key=lambda item: median(item[1])))        # one that is given something early is no early one
     number = {side: i for i, side in enumerate(members)}
     outer = set()
     for a, b in edges:
