@@ -212,6 +212,10 @@ def test_debug_of_an_untraced_function_and_refusals():
     assert tg.debug(lambda x: (x - 1).log())(tg.zeros(2)).first.operation.op == "log"
     with pytest.raises(ArgumentError, match=r"^debug: find takes some of .* got \('zero',\)"):
         tg.debug(lambda x: x, find=("zero",))(tg.ones(1))
+    f = tg.trace(lambda x: x.sin())
+    for look in (tg.debug(f), f.compare):
+        with pytest.raises(ArgumentError, match=r"^(debug|compare): .* inside another trace"):
+            tg.trace(look)(tg.ones(1))
 
 
 # --------------------------------------------------------------------------------------------------------------- compare

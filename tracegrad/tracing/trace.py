@@ -310,15 +310,20 @@ class Traced:
         """
         from tracegrad.inspection.comparison import compare  # noqa: PLC0415  (few ask)
 
-        replay, flat = self._found(args, kwargs)
-        return compare(replay.program, self.__name__, replay.given(flat)[0], reference, tolerance)
+        return compare(*self._given("compare", args, kwargs), reference, tolerance)
 
     def debugged(self, args: Any, kwargs: Any, find: Sequence[str]) -> Debug:
         """See `tg.debug`."""
         from tracegrad.inspection.debugging import debug  # noqa: PLC0415
 
+        return debug(*self._given("debug", args, kwargs), find)
+
+    def _given(self, what: str, args: Any, kwargs: Any) -> tuple[Any, str, list[Any]]:
+        """The program of a call, what it is called, and the values of its inputs."""
+        if state.symbolic:
+            raise ArgumentError(f"{what}: {self.__name__} is called inside another trace or vmap, without values; call it outside")
         replay, flat = self._found(args, kwargs)
-        return debug(replay.program, self.__name__, replay.given(flat)[0], find)
+        return replay.program, self.__name__, replay.given(flat)[0]
 
     def page(self, path: str | os.PathLike[str], runs: int = 3, beside: Sequence[Traced] = ()) -> None:
         """Write one HTML file that shows the latest call, and earlier compilations beside it: the user's lines, the graph, the kernels, the
