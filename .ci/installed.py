@@ -52,6 +52,8 @@ assert str(value_and_slope.profile())
 with tempfile.TemporaryDirectory() as folder:
     model, other = tg.nn.Linear(3, 2), tg.nn.Linear(3, 2)
     value_and_slope.timeline(f"{folder}/trace.json")
+    value_and_slope.page(f"{folder}/page.html", runs=1)
+    assert "<script>" in Path(f"{folder}/page.html").read_text(encoding="utf-8")
     tg.save({"model": model.state_dict(), "epoch": 3}, f"{folder}/checkpoint.tg")
     tg.nn.save_file(model.state_dict(), f"{folder}/model.safetensors")
     for state in (tg.load(f"{folder}/checkpoint.tg")["model"], tg.load(f"{folder}/model.safetensors"),

@@ -36,6 +36,7 @@ from tracegrad.runtime.drivers.trial import faster, remembered
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.queries import ask, kind_of, memory_of, target_of
 from tracegrad.runtime.staging import Ring, Uploads
+from tracegrad.support.html import table
 from tracegrad.support.plan import Launch, Plan, Target, by_one
 
 # What `Device.small_work` goes by: a plan whose estimated work stays below it runs on PoCL's `basic` device. Measured on 4 Zen 3 cores,
@@ -78,6 +79,13 @@ class Placed:
     def __exit__(self, *_: object) -> None:
         chosen[:] = self._before.pop()
 
+    def facts(self) -> list[tuple[str, str]]:
+        """What there is to know of it, as names and values for people."""
+        return [(name, str(getattr(self, name))) for name in ("name", "kind", "driver")]
+
+    def _repr_html_(self) -> str:
+        return table(("device", ""), self.facts())
+
 
 class Device(Placed):
     """An OpenCL device (or PoCL's pair of them), with the context, queues and memory pool that live on it.
@@ -116,6 +124,13 @@ class Device(Placed):
 
     def __repr__(self) -> str:
         return f"<Device {self.name!r} ({self.kind}, {self.driver})>"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What there is to know of it, as names and values for people."""
+        target = self.target
+        local = f"{target.local_memory >> 10} KiB" if target.local_memory else "-"
+        return [*super().facts(), ("cores", str(target.cores)), ("vector", f"{target.simd_bytes} B"), ("local memory", local),
+                ("float64", "yes" if target.fp64 else "no"), ("memory", f"{self.memory / (1 << 30):.1f} GiB")]
 
     @property
     def type(self) -> str:

@@ -64,13 +64,7 @@ def findings() -> list[Finding]:
 
 
 def _capabilities(device: Device) -> tuple[str, ...]:
-    target = device.target
-    local = f"{target.local_memory >> 10} KiB" if target.local_memory else "-"
-    yes = {True: "yes", False: "no"}
-    return (
-        device.name, device.kind, device.driver, str(target.cores), f"{target.simd_bytes} B", local,
-        yes[target.fp64], f"{device.memory / (1 << 30):.1f} GiB",
-    )
+    return tuple(value for _, value in device.facts())
 
 
 def _trial() -> list[Finding]:

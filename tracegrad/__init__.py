@@ -80,6 +80,7 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     )
     from tracegrad.tensors.tensor import Tensor, is_tensor
     from tracegrad.tensors.type_info import can_cast, dtype, finfo, iinfo, promote_types, result_type
+    from tracegrad.tracing.debugging import debug
     from tracegrad.tracing.trace import trace
 
 autograd_backward = backward

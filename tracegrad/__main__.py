@@ -1,16 +1,18 @@
-"""The command line: `python -m tracegrad devices`, `doctor`, and `run`, which runs a program written for torch."""
+"""The command line: `python -m tracegrad devices`, `doctor`, `page` of a traced function, and `run` of a program written for torch."""
 
 from __future__ import annotations
 
 import argparse
+import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracegrad.errors import TracegradError
+from tracegrad.errors import ArgumentError, TracegradError
 from tracegrad.execute import matrix_trial
 from tracegrad.runtime import doctor
 from tracegrad.torch_api import programs
+from tracegrad.tracing.trace import Traced
 
 _COMMANDS = {
     "devices": (doctor.devices_report, "list the OpenCL devices; the default one is marked with *"),
@@ -31,6 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as for python -m")
     run.add_argument("program", help="the script")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="what the program is given")
+    text = "run a script, and write the page of one of its traced functions"
+    page = commands.add_parser("page", help=text, description=text[0].upper() + text[1:] + ".")
+    page.add_argument("function", help="script.py:function, a traced function that the script calls")
+    page.add_argument("-o", "--output", help="the file; default: the function's name, and .html")
+    page.add_argument("--runs", type=int, default=3, help="how often its latest call is run again for its times; 0: not at all")
+    page.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     given = parser.parse_args(argv)
     chosen = given.command
     if chosen == "run":
@@ -39,11 +47,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         programs.run([given.program, *given.arguments], given.device, given.module)
         return 0
     try:
+        if chosen == "page":
+            print(_page(given.function, given.output, given.runs, given.arguments))
+            return 0
         print(_COMMANDS[chosen][0]())
         return int(chosen == "doctor" and any(f.level == "problem" for f in doctor.findings()))
     except TracegradError as error:
         print(f"{chosen}: {error}", file=sys.stderr)
         return 1
+
+
+def _page(function: str, output: str | None, runs: int, arguments: Sequence[str]) -> str:
+    """Run a script, write the page of a function of its own, and say where."""
+    script, _, name = function.rpartition(":")
+    if not script or not Path(script).is_file():
+        raise ArgumentError(f"{function!r} names no script; give script.py:function")
+    before = sys.argv, sys.path[:]
+    sys.argv, sys.path[:0] = [script, *arguments], [str(Path(script).resolve().parent)]
+    try:
+        space = runpy.run_path(script, run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before
+    found = space.get(name.split(".")[0])
+    for part in name.split(".")[1:]:
+        found = getattr(found, part, None)
+    if not isinstance(found, Traced):
+        traced = sorted(key for key, value in space.items() if isinstance(value, Traced))
+        raise ArgumentError(f"{script} has no traced function {name!r}; it has {', '.join(traced) or 'none'}: decorate it with @tg.trace")
+    path = output or f"{name}.html"
+    found.page(path, runs)
+    return f"wrote {path}"
 
 
 if __name__ == "__main__":

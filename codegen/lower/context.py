@@ -26,7 +26,7 @@ from tracegrad.config import config
 from tracegrad.errors import UnsupportedError
 from tracegrad.graph.ir import Graph, Node, topological
 from tracegrad.graph.primitive import numpy_time
-from tracegrad.support.plan import Fault, HostStep, Target
+from tracegrad.support.plan import Computed, Fault, HostStep, Target
 
 
 class Context:
@@ -41,6 +41,7 @@ class Context:
         self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
         self.entries: dict[str, str] = {}                    # kernels, each with what it is called after
         self.numbers: dict[str, int] = {}
+        self.places: dict[Node, int] = {}
         self.called: set[Any] = set()                # calls with several results that were lowered already
         self.user_sources = UserSources()
         self.constants: list[Any] = []               # values of by-value arguments that are known now
@@ -61,6 +62,10 @@ class Context:
             return False
         leaves = [n for n in topological([node], self.fixed.__contains__) if not n.operands or n in self.fixed]
         return any(n in self.fixed for n in leaves) and all(n in self.fixed or n.constant for n in leaves)
+
+    def place(self, node: Node) -> int:
+        """The node's number in the program, as `plan.Computed` has it."""
+        return self.places.setdefault(node, len(self.places))
 
     def constant(self, value: Any, dtype: Any) -> RuntimeScalar:
         """A by-value argument with a value that is known now: a run-time scalar that always gets it."""
@@ -208,7 +213,7 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | LoweredLoo
     last = steps[-1] if steps else None
     if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
         nodes = computed(group, context)
-        steps[-1] = replace(last, why=group.why, fused=operations(nodes), slow=last.slow or slow(group, nodes))
+        steps[-1] = replace(last, why=group.why, fused=operations(nodes, context), slow=last.slow or slow(group, nodes))
     return steps
 
 
@@ -222,6 +227,7 @@ def computed(group: Group, context: Context) -> list[Node]:
     return [n for n in topological(group.sinks, given) if not given(n)]
 
 
-def operations(nodes: list[Node]) -> tuple[tuple[str, int, bool], ...]:
+def operations(nodes: list[Node], context: Context) -> tuple[Computed, ...]:
     """What `plan.Launch.fused` tells of these."""
-    return tuple([(n.fn.name, n.loc.line, n.loc.derived) for n in [n for n in nodes if n.fn.family != "movement"] or nodes])
+    shown = [n for n in nodes if n.fn.family != "movement"] or nodes
+    return tuple([(n.fn.name, n.loc.line, n.loc.derived, n.loc.filename, context.place(n)) for n in shown])

@@ -48,7 +48,8 @@ class Slots:
             else:
                 into = self.context.alias.get(base)
                 alias = None if into is None else self.number[into]
-                self.number[base] = self.add(Slot("output", node.shape, node.dtype, self.context.namer(node), alias=alias))
+                name = self.context.namer(node)
+                self.number[base] = self.add(Slot("output", node.shape, node.dtype, name, alias=alias, line=_line(base)))
         return self.number[base]
 
     def constant(self, node: Node) -> int:
@@ -70,9 +71,13 @@ class Slots:
             elif ref.fn.name == "data":
                 slot = self.constant(ref)
             else:
-                slot = self.add(Slot("temp", ref.shape, ref.dtype, self.context.namer(ref) or ref.fn.name))
+                slot = self.add(Slot("temp", ref.shape, ref.dtype, self.context.namer(ref) or ref.fn.name, line=_line(ref)))
             self.number[ref] = slot
         return self.number[ref]
+
+
+def _line(node: Node) -> tuple[str, int, bool]:
+    return node.loc.filename, node.loc.line, node.loc.derived
 
 
 def assemble(
@@ -87,7 +92,7 @@ def assemble(
         add_uses(step, slots, uses)
     sizes: dict[Hashable, int] = {a: slots.slots[a].nbytes for touched in uses for a in touched}
     block_of, blocks = assign(sizes, uses)
-    table = tuple(Slot(s.kind, s.shape, s.dtype, s.name, s.alias, block_of.get(i), s.data) for i, s in enumerate(slots.slots))
+    table = tuple(replace(s, block=block_of.get(i)) for i, s in enumerate(slots.slots))
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
     built, parts = functions(kernels, context)
     return Plan(source(kernels, context), final, table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),

@@ -111,7 +111,7 @@ def rebound(form: Form, kernels: list[Kernel], group: Group, own: Form, context:
 
     out = [{"refs": tuple(map(bound, kernel.refs)), **({"why": group.why} if kernel.why else {})} for kernel in kernels]
     if out:
-        out[-1]["fused"] = operations(own.computed)
+        out[-1]["fused"] = operations(own.computed, context)
     return out
 
 

@@ -22,16 +22,24 @@ class Location(_Line):
     """A line of the user's program. `derived` tells that a derivative rule made the node on that line's behalf.
 
     What does not tell lines apart: call: the function that the user called there, if it is known; position: of a node in a program that
-    is used for other lines, too, the number of the node whose line it is (see Program.recorded).
+    is used for other lines, too, the number of the node whose line it is (see Program.recorded); module: the path of the nn.Module whose
+    call made it, "" where there was none (see nn/module_paths.py).
     """
 
     call: str = ""
     position: int = -1
+    module: str = ""
 
     def having(self, call: str, position: int = -1, derived: bool = False) -> Location:
         """The same line with these."""
         found = Location(self.filename, self.line, self.function, derived)
-        found.call, found.position = call, position
+        found.call, found.position, found.module = call, position, self.module
+        return found
+
+    def in_module(self, path: str) -> Location:
+        """The same line, in the call of a module."""
+        found = self.having(self.call, self.position, self.derived)
+        found.module = path
         return found
 
     @property
@@ -120,7 +128,7 @@ _derived = Cache("lines of derivatives", LOCATIONS)
 
 def derivative_of(location: Location) -> Location:
     """The same line, marked as derived."""
-    key = location, location.call
+    key = location, location.call, location.module
     found: Location | None = _derived[key]
     if found is None:
         found = _derived[key] = location.having(location.call, derived=True)

@@ -21,7 +21,8 @@ from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.limits import Limits, limits
 from tracegrad.runtime.profiler import Span, own_times, record
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.support.plan import HostStep, Launch, Plan
+from tracegrad.support.html import table
+from tracegrad.support.plan import Computed, HostStep, Launch, Plan
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class KernelTime:
     limit: str
     lines: str
     itemsize: int = 0
+
+
+_COLUMNS = ["kernel", "launches", "time", "of all", "moved", "GB/s", "computed", "Gflop/s", "of the limit", "Python"]
 
 
 class Profile(Sequence[KernelTime]):
@@ -73,26 +77,49 @@ class Profile(Sequence[KernelTime]):
         return f"<profile of {self.name}: {len(self)} rows, {_time(self.seconds)}>"
 
     def __str__(self) -> str:
+        rows = [_COLUMNS, *self._cells()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.rjust(w) if 0 < i < 8 else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+                 for line in rows]
+        return "\n".join([*self._head(), *(line.rstrip() for line in lines), *self.remedies])
+
+    def _repr_html_(self) -> str:
+        return table(_COLUMNS, self._cells(), "; ".join(self._head()), self.remedies)
+
+    def _cells(self) -> list[list[str]]:
         total = sum(row.seconds for row in self) or 1.0
-        table = [["kernel", "launches", "time", "of all", "moved", "GB/s", "computed", "Gflop/s", "of the limit", "Python"]]
+        cells = []
         for row in self:
             rates = [bytes_text(row.bytes), f"{1e-9 * row.bytes / row.seconds:.1f}",
                      flops_text(row.flops), f"{1e-9 * row.flops / row.seconds:.1f}"]
-            table.append([row.name, str(row.launches), _time(row.seconds), f"{row.seconds / total:.0%}",
+            cells.append([row.name, str(row.launches), _time(row.seconds), f"{row.seconds / total:.0%}",
                           *(rates if row.limit else [""] * 4), f"{row.share:.0%} {row.limit}" if row.limit else "host code", row.lines])
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(cell.rjust(w) if 0 < i < 8 else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
-                 for line in table]
+        return cells
+
+    def _head(self) -> list[str]:
         single = f"{1e-9 * self.limits.float32:.0f} Gflop/s in float32"
         double = f", {1e-9 * self.limits.float64:.0f} in float64" if self.limits.float64 else ""
-        return "\n".join([f"{self.name} on {self.device}: {_time(self.seconds)} a call (median of {self.runs} runs)",
-                          f"measured limits: {1e-9 * self.limits.bandwidth:.1f} GB/s, {single}{double}",
-                          *(line.rstrip() for line in lines), *self.remedies])
+        return [f"{self.name} on {self.device}: {_time(self.seconds)} a call (median of {self.runs} runs)",
+                f"measured limits: {1e-9 * self.limits.bandwidth:.1f} GB/s, {single}{double}"]
 
 
 def profile(program: Any, name: str, runs: int) -> Profile:
     """The times of a Program's kernels; see `Traced.profile`."""
-    executable, recorded = _recorded(program, name, runs, "profile")
+    return measured(program, name, runs, "profile").profile
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A profile, and what it was made of. keys: for each row, (whether it is a host step, its number; see `Span`). spans: of each run."""
+
+    profile: Profile
+    keys: list[tuple[bool, int]]
+    spans: list[list[Span]]
+
+
+def measured(program: Any, name: str, runs: int, what: str) -> Measured:
+    """Run a Program again, and take its times. what: the method that errors name."""
+    executable, recorded = _recorded(program, name, runs, what)
     plan, device, launches = executable.plan, executable.device, executable.plan.launches
     hosts = _hosts(plan)
     times: dict[tuple[bool, int], list[int]] = {}
@@ -112,7 +139,7 @@ def profile(program: Any, name: str, runs: int) -> Profile:
             rows.append(_row(launches[number], plan, counts[key], seconds, most))
     whole = statistics.median(max((s.end for s in spans), default=0) for spans in recorded)
     told = [*remedies(executable_graph(program.graph), plan), *slow_float64(rows, most)]
-    return Profile(name, device.name, rows, 1e-9 * whole, runs, most, told)
+    return Measured(Profile(name, device.name, rows, 1e-9 * whole, runs, most, told), [*times], recorded)
 
 
 def slow_float64(rows: Sequence[KernelTime], most: Limits) -> list[str]:
@@ -187,14 +214,18 @@ def _row(launch: Launch, plan: Plan, count: int, seconds: float, most: Limits) -
 
 
 def _lines(launch: Launch, plan: Plan) -> str:
-    """The lines of Python that a launch is part of: one that prepares operands, or totals parts, is named after the kernel it is for."""
-    if launch.fused:
-        return lines_text(launch.fused)
-    return next((lines_text(other.fused) for other in plan.launches if other.fused and launch.entry.startswith(f"{other.entry}_")), "")
+    """The lines of Python that a launch is part of."""
+    return lines_text(for_whom(launch, plan))
+
+
+def for_whom(launch: Launch, plan: Plan) -> Sequence[Computed]:
+    """What a launch computes; one that prepares operands, or totals parts, is named after the kernel it is for, and this is that one's."""
+    named = (other.fused for other in plan.launches if other.fused and launch.entry.startswith(f"{other.entry}_"))
+    return launch.fused or next(named, ())
 
 
 def _about(launch: Launch, plan: Plan) -> dict[str, Any]:
-    return {"python": _lines(launch, plan), "computes": ", ".join(name for name, _, _ in launch.fused), "bytes": launch.bytes,
+    return {"python": _lines(launch, plan), "computes": ", ".join(name for name, *_ in launch.fused), "bytes": launch.bytes,
             "flops": launch.flops, "work_items": list(launch.global_size),
             "buffers": [plan.slots[a].name for a in launch.args if isinstance(a, int) and plan.slots[a].name]}
 

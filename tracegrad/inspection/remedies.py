@@ -202,7 +202,7 @@ def _launched_apart(graph: Graph, plan: Plan) -> Found:
     launches: dict[tuple[str, int], int] = defaultdict(int)
     for step in plan.steps:
         if isinstance(step, Launch) and step.flops < SMALL:
-            for key in {(name, line) for name, line, derived in step.fused if not derived}:
+            for key in {(name, line) for name, line, derived, *_ in step.fused if not derived}:
                 launches[key] += 1
     alike: dict[Any, list[Node]] = defaultdict(list)
     for node in graph:

@@ -15,7 +15,8 @@ from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.leaves import Shared
 from tracegrad.inspection.remedies import remedies
-from tracegrad.support.plan import HostStep, Launch, Loop, Plan, Step
+from tracegrad.support.html import preformatted
+from tracegrad.support.plan import Computed, HostStep, Launch, Loop, Plan, Step
 
 # ---------------------------------------------------------------------------------------------------------------- kernels
 
@@ -61,6 +62,9 @@ class Kernels(str):
 
     def __repr__(self) -> str:
         return f"<{_count(len(self), 'kernel')}: {', '.join(self.names)}>" if self.names else f"<{_NO_KERNELS}>"
+
+    def _repr_html_(self) -> str:
+        return preformatted(self)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -193,7 +197,7 @@ def _step(i: str, step: Launch | HostStep, plan: Plan) -> list[str]:
         items += f" in groups of {'x'.join(map(str, step.local_size))}"
     lines = [f"  [{i}] {step.entry}: {flops_text(step.flops)}, {bytes_text(step.bytes)} moved, {items}"]
     if step.fused:
-        lines.append(f"      computes {_counted([name for name, _, _ in step.fused])} ({lines_text(step.fused)})")
+        lines.append(f"      computes {_counted([name for name, *_ in step.fused])} ({lines_text(step.fused)})")
     slots = [plan.slots[a] for a in step.args if isinstance(a, int)]
     if slots:
         lines.append("      touches " + ", ".join(f"{s.name or s.kind} {s.dtype}[{', '.join(map(str, s.shape))}]" for s in slots))
@@ -207,11 +211,11 @@ def _counted(names: Sequence[str]) -> str:
     return ", ".join(f"{n} {name}" if n > 1 else name for name, n in Counter(names).items())
 
 
-def lines_text(fused: Sequence[tuple[str, int, bool]]) -> str:
+def lines_text(fused: Sequence[Computed]) -> str:
     """`lines 3-5, backward of 4`."""
     parts = []
     for derived in (False, True):
-        numbers = sorted({line for _, line, d in fused if d == derived})
+        numbers = sorted({line for _, line, d, *_ in fused if d == derived})
         runs: list[list[int]] = []
         for n in numbers:
             if runs and n == runs[-1][1] + 1:

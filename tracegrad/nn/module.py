@@ -13,6 +13,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tracegrad.nn.hooks import RemovableHandle, around_backward
+from tracegrad.nn.module_paths import called_in_trace
 from tracegrad.nn.parameter import Buffer, Parameter
 from tracegrad.nn.torch_methods import TorchMethods, empty_tables
 from tracegrad.support.dtypes import dtype_kind
@@ -64,6 +65,8 @@ class Module(TorchMethods):
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if state.trace is not None:
+            return called_in_trace(self, args, kwargs)
         return self._call_hooked(args, kwargs) if self._hooks else self.forward(*args, **kwargs)
 
     # ------------------------------------------------------------------------------------------------------------ hooks

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracegrad.errors import ArgumentError
+from tracegrad.support.html import preformatted, table
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.trace import trace
@@ -35,6 +36,7 @@ class TorchMethods:
         modules: Callable[[], Iterator[Any]]
         children: Callable[[], Iterator[Any]]
         forward: Callable[..., Any]
+        named_parameters: Callable[[], Iterator[tuple[str, Any]]]
         register_full_backward_hook: Callable[..., RemovableHandle]
         register_state_dict_post_hook: Callable[..., RemovableHandle]
         register_load_state_dict_pre_hook: Callable[..., RemovableHandle]
@@ -98,6 +100,13 @@ class TorchMethods:
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Nothing: `state_dict` has put the module's own tensors into `destination` before it calls this. A class may add others."""
+
+    def _repr_html_(self) -> str:
+        """In a notebook: its parts, and a table of its parameters."""
+        found = list(self.named_parameters())
+        rows = [(name, " x ".join(map(str, p.shape)), p.dtype, p.numel(), "" if p.requires_grad else "frozen") for name, p in found]
+        total = f"{sum(p.numel() for _, p in found)} parameters"
+        return f"<div>{preformatted(repr(self))}{table(('parameter', 'shape', 'dtype', 'elements', ''), rows, total)}</div>"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """What pickle gives: attributes that it lacks are empty."""

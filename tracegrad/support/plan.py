@@ -99,6 +99,7 @@ class Slot(Plain):
     alias: int | None = None
     block: int | None = None
     data: np.ndarray[Any, Any] | None = None
+    line: tuple[str, int, bool] | None = None         # of a temp or output that is a node's value: file, line, whether derived
 
     @property
     def nbytes(self) -> int:
@@ -133,6 +134,11 @@ class Offset(Plain):
     value: int
 
 
+# An operation that a kernel computes: its name, the user's line, whether a derivative rule made it, the line's file, and its number in the
+# program. One number in several launches is a value that is computed again, in place of being stored.
+Computed = tuple[str, int, bool, str, int]
+
+
 class Launch(Plain):
     """One kernel of `Plan.source` over an NDRange. `args` are slot indices (ints), Scalars, Faults and Offsets, in the kernel's
     order.
@@ -148,7 +154,7 @@ class Launch(Plain):
     flops: int = 0
     bytes: int = 0
     note: str = ""                        # why this kernel ends where it does, for explain()
-    fused: tuple[tuple[str, int, bool], ...] = ()     # what it computes: (operation, the user's line, whether derived), in order
+    fused: tuple[Computed, ...] = ()      # what it computes, in order
     work: int = 0                         # how long a core takes, for what threads could save of it: see codegen's Kernel.work
 
 

@@ -228,6 +228,13 @@ class GuardSet:
                 return f"a {type(o).__name__} of {length} items has {len(o)} now"
         return next((f"a {type(o).__name__} holds something else now" for o, summed, before in self._contents if summed(o) != before), "")
 
+    def watched(self) -> list[str]:
+        """What `holds` compares, of names and what they held: `scale = 2`. Of functions and modules only that they are the same ones."""
+        looked = [(key, value) for _, key, value in self._items]
+        looked += [(self._cell_names.get(id(o), name), value) for o, name, value in self._attributes_of]
+        return list(dict.fromkeys(f"{key if isinstance(key, str) else f'item {key}'} = {_shown(value)}" for key, value in looked
+                                  if isinstance(value, (*_SCALARS, Tensor))))
+
     def _note(self, container: Any, key: Any, value: Any, owner: Any = None) -> None:
         if owner is not None:
             self._attribute_dicts.add(id(container))

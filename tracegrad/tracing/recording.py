@@ -50,6 +50,17 @@ def path_of(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(path)
 
 
+def reached(flat: Sequence[Any], reach: Any) -> dict[int, Any]:
+    """The argument leaves that the function reaches by another way, too: place -> which tensor, and how."""
+    found: dict[int, Any] = {}
+    for i, x in enumerate(flat):
+        if isinstance(x, Tensor):
+            base = x if x._base is None else base_of(x)
+            if id(base) in reach.tensors:
+                found[i] = (id(base), path_of(x))
+    return found
+
+
 def _is_pure(node: Node) -> bool:
     """Whether an operation's result depends on its operands and attributes alone, and numpy has it in one step."""
     return node.fn.constant and node.fn.family not in _CALLS and not isinstance(node.fn, Bundle) and node.fn.name != "output"

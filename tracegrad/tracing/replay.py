@@ -32,14 +32,16 @@ from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.guards import GuardSet, Slot
 from tracegrad.tracing.reachable_names import is_foreign
-from tracegrad.tracing.recording import Recording, at, path_of
+from tracegrad.tracing.recording import Recording, at, reached
 from tracegrad.tracing.traced_call import TracedCall
 
 _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
 
 
 class Replay:
-    """A finished recording, compiled. `run` replays it on the present values."""
+    """A finished recording, compiled. `run` replays it on the present values. reason: why it was made, for people."""
+
+    reason = ""
 
     def __init__(self, recording: Recording, result: Any, reach: GuardSet, flat: Sequence[Any], returned: Sequence[str] = (),
                  assigned: Sequence[tuple[Slot, Any]] = ()) -> None:
@@ -186,19 +188,12 @@ class Replay:
             return _leaf(out[0], self.result_nodes[0].aval, device)
         return tuple([_leaf(value, node.aval, device) for value, node in zip(out, self.result_nodes, strict=True)])
 
-    def run(self, args: Sequence[Any]) -> Any:
-        """Replay on argument leaves `args`: write back the effects and return the result."""
-        if self.pure:
-            given = [leaf._n.value if leaf._base is None else None for leaf in args]
-            if None in given:
-                given = [_value(leaf) for leaf in args]
-            out = self.program(given)
-            return self._result(out[: self.count[0]], out[self.count[0] :], args, given)
-        recording = self.recording
+    def given(self, args: Sequence[Any]) -> tuple[list[Any], list[Tensor | None]]:
+        """The values of the program's inputs in a call with argument leaves `args`, and the tensors that they are of."""
         owners: list[Tensor | None] = []
         values: list[Any] = []
         tensor: Any
-        for kind, what in recording.sources:
+        for kind, what in self.recording.sources:
             if kind == "tensor":
                 owners.append(what)
                 values.append(_value(what))
@@ -217,6 +212,19 @@ class Replay:
             else:
                 owners.append(None)
                 values.append(tensor)
+        return values, owners
+
+    def run(self, args: Sequence[Any]) -> Any:
+        """Replay on argument leaves `args`: write back the effects and return the result."""
+        if self.pure:
+            given = [leaf._n.value if leaf._base is None else None for leaf in args]
+            if None in given:
+                given = [_value(leaf) for leaf in args]
+            out = self.program(given)
+            return self._result(out[: self.count[0]], out[self.count[0] :], args, given)
+        recording = self.recording
+        values, owners = self.given(args)
+        tensor: Any
         before = values
         if self.donors and self.program.executable is not None:  # (the interpreter writes nothing in place)
             if self.recorded and state.grad:
@@ -487,14 +495,3 @@ def _write(tensor: Tensor, value: Any) -> None:
         node = derivatives.variable(node)
         become_leaf(tensor, node)
     tensor._n = node
-
-
-def reached(flat: Sequence[Any], reach: GuardSet) -> dict[int, Any]:
-    """The argument leaves that the function reaches by another way, too: place -> which tensor, and how."""
-    found: dict[int, Any] = {}
-    for i, x in enumerate(flat):
-        if isinstance(x, Tensor):
-            base = x if x._base is None else base_of(x)
-            if id(base) in reach.tensors:
-                found[i] = (id(base), path_of(x))
-    return found

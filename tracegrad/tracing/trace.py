@@ -35,6 +35,9 @@ from tracegrad.tracing.replay import Replay
 if TYPE_CHECKING:
     from networkx import MultiDiGraph
 
+    from tracegrad.inspection.comparison import Comparison
+    from tracegrad.inspection.debugging import Debug
+    from tracegrad.inspection.memory import Memory
     from tracegrad.inspection.profiling import Profile
 
 _VARIABLE = REGISTRY["variable"]
@@ -72,6 +75,11 @@ class Traced:
                 return result
         if state.symbolic or state.anomaly is not None:
             return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are looked at
+        replay, flat = self._found(args, kwargs)
+        return replay.run(flat)
+
+    def _found(self, args: Any, kwargs: Any) -> tuple[Replay, Sequence[Any]]:
+        """The replay for a call, recorded if there is none, and the call's argument leaves."""
         flat: Any
         treedef: Any
         if kwargs or not _FLAT.issuperset(map(type, args)):
@@ -114,10 +122,11 @@ class Traced:
                 candidates.append(replay)
                 del candidates[:-KEPT]
             self.compilations.append(reason)
+            replay.reason = reason
         again = replay.short and flat is args and not signature[2] and all(len(x) == 3 and x[1] is False for x in signature[3:])
         again = again and not (replay.reach.asks and any(type(x) is not Tensor for x in flat))      # for a Parameter's attributes
         self._latest, self._short = replay, (replay, *mode) if again and state.autocast is None else None
-        return replay.run(flat)
+        return replay, flat
 
     @without_collection
     def _record(self, args: Any, kwargs: Any, flat: Sequence[Any]) -> tuple[Replay, str]:
@@ -234,10 +243,9 @@ class Traced:
     @property
     def graph(self) -> MultiDiGraph:
         """The captured program of the latest call: a networkx.MultiDiGraph of Function nodes (see `ir.Graph.network`)."""
-        found = self._seen().program.graph
-        network = found.network.copy()                       # the user may change it
-        network.inputs, network.outputs = found.inputs, found.outputs
-        return network
+        from tracegrad.inspection.page.picture import Network  # noqa: PLC0415  (networkx is not loaded by programs that do not ask for it)
+
+        return Network.of(self._seen().program.graph)
 
     @property
     def plan(self) -> Any:
@@ -277,6 +285,89 @@ class Traced:
         sys.stdout.write(f"{found}\n")
         return found
 
+    def memory(self) -> Memory:
+        """What the latest call's plan holds in memory, and when: for each step the intermediates that are alive, their bytes and lines.
+
+        Raises ArgumentError where there was no call yet, and on the device "numpy".
+
+        >>> f = tg.trace(lambda x: ((x @ x).sin() @ x).sum())
+        >>> y = f(tg.ones(64, 64))
+        >>> f.memory().peak.bytes
+        """
+        from tracegrad.inspection.memory import memory  # noqa: PLC0415
+
+        return memory(self._planned("memory"), self.__name__)
+
+    def compare(self, /, *args: Any, reference: Any = "float64", tolerance: float | None = None, **kwargs: Any) -> Comparison:
+        """Find the first operation whose result leaves a reference, in a call with these arguments.
+
+        reference: a dtype, in which NumPy computes the same operations (default: float64); or a device, or its name: the same graph
+        there, as "numpy" for the interpreter. tolerance: how far a result may be off, of the largest number in it; default 1e-4 for
+        float32, more for halves, 1e-10 for float64. Nothing outside changes: no tensor is written, no random number is used up.
+
+        >>> f = tg.trace(lambda x: (1.0 + x) - 1.0)
+        >>> print(f.compare(tg.tensor([1e-7, 2e-7])))
+        """
+        from tracegrad.inspection.comparison import compare  # noqa: PLC0415  (few ask)
+
+        return compare(*self._given("compare", args, kwargs), reference, tolerance)
+
+    def debugged(self, args: Any, kwargs: Any, find: Sequence[str]) -> Debug:
+        """See `tg.debug`."""
+        from tracegrad.inspection.debugging import debug  # noqa: PLC0415
+
+        return debug(*self._given("debug", args, kwargs), find)
+
+    def _given(self, what: str, args: Any, kwargs: Any) -> tuple[Any, str, list[Any]]:
+        """The program of a call, what it is called, and the values of its inputs."""
+        if state.symbolic:
+            raise ArgumentError(f"{what}: {self.__name__} is called inside another trace or vmap, without values; call it outside")
+        replay, flat = self._found(args, kwargs)
+        return replay.program, self.__name__, replay.given(flat)[0]
+
+    def page(self, path: str | os.PathLike[str], runs: int = 3, beside: Sequence[Traced] = ()) -> None:
+        """Write one HTML file that shows the latest call, and earlier compilations beside it: the user's lines, the graph, the kernels, the
+        launches, memory, why fusion stopped and why it was compiled again, all linked. It needs no network.
+
+        runs: how often the call is run again for its times, as for `profile`; 0 for not at all. beside: other traced functions that were
+        called, to compare with. Without times (the page says why) it also works on the device "numpy", and where the arguments are gone.
+        Raises ArgumentError where there was no call yet.
+
+        >>> f, x = tg.trace(lambda x: (x * x).sin()), tg.ones(3)
+        >>> y = f(x)
+        >>> f.page("page.html")
+        """
+        text = self._page(runs, beside)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def _page(self, runs: int, beside: Sequence[Traced] = ()) -> str:
+        from tracegrad.inspection.page.document import page  # noqa: PLC0415
+        from tracegrad.inspection.page.model import model  # noqa: PLC0415
+
+        if runs < 0:
+            raise ArgumentError(f"page: runs must be 0 or more, got {runs}")
+        latest = self._seen()
+        found = [(self.__name__, latest)]
+        found += [(other.__name__, other._seen()) for other in beside]
+        earlier = [replay for replays in self._replays.values() for replay in replays if replay is not latest]
+        found += [(self.__name__, replay) for replay in earlier[-_BESIDE:]]
+        models = [model(replay.program, name, replay.reason, replay.reach.watched(), runs) for name, replay in found]
+        return page(self.__name__, models, self.compilations)
+
+    def _repr_html_(self) -> str | None:
+        """The page, in a notebook; nothing before the first call. It runs nothing, so it has no times."""
+        from tracegrad.inspection.page.document import framed  # noqa: PLC0415
+
+        return None if self._latest is None else framed(self._page(0))
+
+    def _planned(self, what: str) -> Any:
+        program = self._seen().program
+        if program.plan is None:
+            raise ArgumentError(f"{what}: {self.__name__} ran on the device \"numpy\", which has no plan; choose an OpenCL device with "
+                                "tg.set_device, and call it there")
+        return program
+
     def timeline(self, path: str | os.PathLike[str], runs: int = 3) -> None:
         """Write what runs when, in the latest call run again `runs` times, as Chrome's trace format (open it in Perfetto or chrome://tracing).
 
@@ -294,6 +385,7 @@ class Traced:
 
 _FLAT = frozenset({Tensor, float, complex, int, bool, str, type(None)})
 _NUMBERS = (float, complex)  # those that are run-time values
+_BESIDE = 4  # earlier compilations on a page
 
 
 _GRAD = {False: "", "leaf": " that requires grad", "history": " that has a history"}

@@ -40,7 +40,7 @@ from tracegrad.codegen.kernel.text.markup import (
     with_numbers,
     without_comment,
 )
-from tracegrad.support.plan import Function, Plain
+from tracegrad.support.plan import Computed, Function, Plain
 
 
 class Temp(Plain):
@@ -102,7 +102,7 @@ class Kernel:
     bytes: int = 0
     note: str = ""
     helpers: frozenset[str] = frozenset()
-    fused: tuple[tuple[str, int, bool], ...] = ()          # see plan.Launch
+    fused: tuple[Computed, ...] = ()          # see plan.Launch
     why: tuple[str, ...] = ()
     group: tuple[int, ...] | None = None
     comment: str = ""                       # what stands above the text

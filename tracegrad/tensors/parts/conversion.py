@@ -18,6 +18,7 @@ from tracegrad.graph.locations import user_location
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.runtime.buffer import held
 from tracegrad.support import dtypes
+from tracegrad.support.html import escaped, preformatted
 from tracegrad.support.modes import state
 from tracegrad.tensors.dlpack import exported
 from tracegrad.tensors.parts.handle import Handle
@@ -169,6 +170,13 @@ class Conversion(Handle):
         if self.requires_grad:
             extra += ", requires_grad=True" if self.is_leaf else f", grad_fn={self.grad_fn}"
         return f"Tensor({text}{extra})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what it is, and its values as text."""
+        what = [str(self.dtype), " x ".join(map(str, self.shape)) or "one number", f"on {getattr(self._device, 'name', self._device)}"]
+        if self.requires_grad:
+            what.append("requires_grad" if self.is_leaf else f"grad_fn={self.grad_fn}")
+        return f"<div><p>{escaped(', '.join(what))}</p>{preformatted(repr(self))}</div>"
 
     def __format__(self, spec: str) -> str:
         if not self.ndim:

@@ -1,0 +1,1 @@
+"""The page of a traced function, and pictures of graphs."""
