@@ -6,7 +6,6 @@ a kernel hands from iteration to iteration: there, a store and a load of it woul
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Any
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Kernel, LoweredLoop, Temp
 from tracegrad.codegen.kernel.ir.statements import Allocate, Array, Block, Buffer
 from tracegrad.codegen.kernel.ir.vectors import ctype
-from tracegrad.codegen.kernel.text.markup import marked
+from tracegrad.codegen.kernel.text.markup import whole_in
 from tracegrad.codegen.plan.batch_launches import Step, effects
 from tracegrad.graph.ir import Node
 
@@ -45,9 +44,8 @@ def _own(kernel: Kernel, count: Counter[Any], outside: Container[Any]) -> Kernel
              and p.ref not in outside]
     if not found:
         return kernel
-    text = "\n".join([line for line, _ in kernel.printed])
-    # Others are told the address: vectors, and pointers to one of several.
-    found = [p for p in found if not re.search(f"{marked(p.name)}(?!\\[)", text)]
+    addressed = whole_in("\n".join(kernel.bare))           # by loads of vectors, and by pointers to one of several
+    found = [p for p in found if p.name not in addressed]
     body = Block("")
     body.items = [*(Allocate(Array(p.name, ctype(p.dtype), 1, False)) for p in found), *kernel.body.items]
     gone = set(map(id, found))
