@@ -85,7 +85,7 @@ def _kernels(kernel: Any, operands: Sequence[Any], results: Sequence[Any], conte
 
 
 def _loop(loop: Any, operands: Sequence[Any], results: Sequence[Any], context: Context, key: Any) -> Kernel:
-    """The kernel of a `Repeated` (see tracegrad/control_flow/while_loop.py)."""
+    """The kernel of a `Repeated` (see tracegrad/control_flow/repeated.py)."""
     n = loop.carries
     stacks = n + 1 + loop.scratch
     own = stacks + loop.shared
