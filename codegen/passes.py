@@ -31,7 +31,7 @@ from tracegrad.config import config
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.verify import verify
 from tracegrad.ops.primitives.dynamic_slice import in_slices
-from tracegrad.passes.loops import hoisted
+from tracegrad.passes.loops import counted_before, hoisted
 from tracegrad.passes.paddings import Limits, paddings
 from tracegrad.support.modes import without_collection
 from tracegrad.support.plan import Plan, Target
@@ -45,6 +45,7 @@ def passes() -> list[tuple[str, Pass]]:
     settled: set[Node] = set()                                       # what `simplify` has found nothing to do about
     return [
         ("loops", lambda graph, target: hoisted(graph)),             # what is slow and the same in all iterations, before them
+        ("counters", lambda graph, target: counted_before(graph)),   # of elementwise loops, as loops of their own
         ("dynamic_slice", lambda graph, target: in_slices(graph)),   # slices that start where an operand says
         ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
         ("large_matrices", large_matrices.in_blocks),                # factorisations of large ones, where there is local memory

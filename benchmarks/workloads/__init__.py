@@ -10,7 +10,7 @@ from benchmarks.workloads.finance import BlackScholes
 from benchmarks.workloads.gemm import LARGE_PRODUCTS, PRODUCTS
 from benchmarks.workloads.graph_size import GraphSize
 from benchmarks.workloads.heat import HeatAdjoint, HeatStep, PeriodicHeat, SmallFields
-from benchmarks.workloads.iterations import ScanUntil, WhileLoop
+from benchmarks.workloads.iterations import ScanUntil, WhileLoop, WhileLoopGradient
 from benchmarks.workloads.layers import Attention, LayerNorm, MlpAdam, MlpUntraced, Recurrent, TransformerBlock, WrittenAttention
 from benchmarks.workloads.lists import ListOfLists
 from benchmarks.workloads.physics import LennardJones, Stencil, Trajectories
@@ -69,6 +69,7 @@ SINGLE: list[Workload] = [
     BundleAdjustment(),
     *SPELLINGS,
     WhileLoop(),
+    WhileLoopGradient(),
     ScanUntil(),
     *(Stencil(size, dimensions) for size, dimensions in ((1 << 24, 1), (4096, 2), (256, 3))),
     Recurrent("LSTM", 4),

@@ -44,6 +44,33 @@ class WhileLoop(Derived):
         return jax.lax.while_loop(goes_on, step(a, b), (b, a @ b - b, 0))[0]
 
 
+class WhileLoopGradient(Derived):
+    """In JAX a scan of masked steps, since its while_loop has no reverse."""
+
+    name = "while-loop-gradient"
+    title = f"damped Newton's method for 4 roots, a while_loop of some 460 of at most {ROWS} steps: value and gradient, float64"
+    wrt = ("x",)
+    tolerance = 1e-9
+    torch = torch_compile = None
+
+    def data(self, rng):
+        return {"x": 1.0 + rng.random(4)}
+
+    def _functions(self, exp, x):
+        return lambda y: abs(exp(y) - x * x - 2).max() > 1e-11, lambda y: y - 0.05 * (exp(y) - x * x - 2) / exp(y)
+
+    def function(self, t, F, x):
+        goes_on, step = self._functions(t.exp, x)
+        return t.while_loop(goes_on, step, x, max_iterations=ROWS).sum()
+
+    def jax_function(self, x):
+        import jax
+        import jax.numpy as jnp
+
+        goes_on, step = self._functions(jnp.exp, x)
+        return jax.lax.scan(lambda y, _: (jnp.where(goes_on(y), step(y), y), None), x, None, length=ROWS)[0].sum()
+
+
 class ScanUntil(Derived):
     """In JAX a scan of masked steps, since its while_loop has no reverse."""
 

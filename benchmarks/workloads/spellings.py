@@ -68,6 +68,29 @@ class Shift(Derived):
         return jax.lax.scan(self._step(jnp.concatenate, jnp.roll, inflow), y, None, length=STEPS)[0]
 
 
+class Decay(Derived):
+    """A step that depends on a counter, which is carried beside the elements. (In torch a Python loop.)"""
+
+    name = "scan-counter"
+    title = f"{STEPS} steps of {CELLS:,} elements and a counter, float64"
+    tolerance = 1e-10
+    torch = torch_compile = None
+
+    def data(self, rng):
+        return {"y": rng.standard_normal(CELLS), "first": rng.random(())}
+
+    def _step(self, v: Any, _: Any) -> Any:
+        return (0.99 * v[0] + 0.001 / (1 + v[1]), v[1] + 1.0), None
+
+    def function(self, t, F, y, first):
+        return t.scan(self._step, (y, first), None, STEPS)[0][0]
+
+    def jax_function(self, y, first):
+        import jax
+
+        return jax.lax.scan(self._step, (y, first), None, length=STEPS)[0][0]
+
+
 class Polynomial(Derived):
     """A polynomial of degree 127 at many places: `by` powers, or by Horner's rule. (In torch that is a Python loop.)"""
 
@@ -181,6 +204,7 @@ SPELLINGS = [
     SquaresAndProduct(),
     Shift("cat"),
     Shift("roll"),
+    Decay(),
     Polynomial("vander"),
     Polynomial("horner"),
     Polynomial("horner", numbers=100_000),

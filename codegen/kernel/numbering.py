@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Set
 from typing import Any
 
-from tracegrad.codegen.kernel.ir.expressions import Expression, Local
+from tracegrad.codegen.kernel.ir.expressions import Buffer, Expression, Load, Local
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.graph.ir import Node
 
@@ -32,5 +32,15 @@ class Numbering:
         self.writer.blocks[self.writer.depth_of(vars)].memo[key] = value
 
     def let(self, base: str, value: Expression, node: Node | None = None, depth: int = 0, only_if: Expression | None = None) -> Local:
-        """A variable with that value, in the outermost block (but not outside of the one at `depth`) that binds what it depends on."""
-        return self.writer.declare(base, value, node, max(depth, self.writer.depth_of(value.vars)), only_if)
+        """A variable with that value, in the outermost block (but not outside of the one at `depth`) that binds what it depends on.
+
+        What is read of a buffer that the kernel writes stays where it is read: in front of an `if`, another work-item may write it.
+        """
+        least = self.writer.depth if _reads_what_changes(value) else self.writer.depth_of(value.vars)
+        return self.writer.declare(base, value, node, max(depth, least), only_if)
+
+
+def _reads_what_changes(value: Expression) -> bool:
+    if isinstance(value, Load) and isinstance(value.access.memory, Buffer) and value.access.memory.access == "inout":
+        return True
+    return any(_reads_what_changes(x) for x in value.operands)

@@ -13,9 +13,11 @@ from tracegrad.codegen.kernel.ir.kernel import FAULTS, Iteration, Kernel, Lowere
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.codegen.plan.parameterize import share
+from tracegrad.codegen.plan.private import in_registers
 from tracegrad.codegen.plan.source import foreign, functions, source
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program
+from tracegrad.config import config
 from tracegrad.errors import CompilerBug, GraphError
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.support.plan import Fault, HostStep, Known, Launch, Loop, Offset, Plan, Scalar, Slot, Step
@@ -85,6 +87,7 @@ def assemble(
 ) -> Plan:
     """The plan of `steps`, in order."""
     slots = Slots(graph, context, copies)
+    steps = in_registers(steps, slots.number) if config.fuse else steps
     kernels, entries = distinct(LoweredLoop(tuple(steps), 1, Iteration()).kernels)
     final = numbered(steps, slots, entries, {})
     uses: list[list[int]] = []

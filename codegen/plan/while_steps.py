@@ -85,10 +85,11 @@ def _kernels(kernel: Any, operands: Sequence[Any], results: Sequence[Any], conte
 
 
 def _loop(loop: Any, operands: Sequence[Any], results: Sequence[Any], context: Context, key: Any) -> Kernel:
-    """The kernel of a `Repeated` (see tracegrad/control_flow/while_loop.py)."""
+    """The kernel of a `Repeated` (see tracegrad/control_flow/repeated.py)."""
     n = loop.carries
-    own = n + 1 + loop.scratch
-    turn, begins = _with_own_outputs(loop.turn, own + 1, context), _with_own_outputs(loop.begins, 1, context)
+    stacks = n + 1 + loop.scratch
+    own = stacks + loop.shared
+    turn, begins = _with_own_outputs(loop.turn, own + 1, context), _with_own_outputs(loop.begins, 1 + loop.shared, context)
     lies = [*results, *(Temp(f"unused_{k}", (key, k), max(1, p.aval.size), p.dtype) for k, p in enumerate(turn.inputs[:own]))]
     lies = [r if k < len(results) else lies[len(results) + k] for k, r in enumerate(lies[:own])]
     goes_on = Temp("goes_on", key, 1, np.dtype(bool))
@@ -99,14 +100,15 @@ def _loop(loop: Any, operands: Sequence[Any], results: Sequence[Any], context: C
     steps, alias = _steps(turn, context, into)
     same, rest, _ = hoisted_steps(steps, turn.inputs[own:])
     steps = [k for k in rest if isinstance(k, Kernel)]
-    if any(strip(o) not in alias for o in turn.outputs[n + 1:own]):
+    if any(strip(o) not in alias for o in turn.outputs[n + 1:stacks]):
         raise NotAlone                                     # scratch would be copied at every iteration
     steps = _bound(steps, places)
-    for p, o in zip(turn.inputs[:n + 1], turn.outputs, strict=False):
+    for p, o in zip(turn.inputs[:own], turn.outputs, strict=False):
         if p.aval.size and strip(o) not in alias:
             steps += _copies(o, places.get(strip(o), Whole(strip(o))), places[p], context)
-    test = _bound(_steps(begins, context, {})[0],
-                  dict(zip(begins.inputs, (places[p] for p in turn.inputs), strict=True)) | {strip(begins.outputs[0]): Whole(goes_on)})
+    at_first = dict(zip(begins.inputs, (places[p] for p in turn.inputs), strict=True))
+    at_first |= {strip(o): Whole(r) for o, r in zip(begins.outputs, [goes_on, *lies[stacks:]], strict=True)}
+    test = _bound(_steps(begins, context, {})[0], at_first)
     first = _bound([k for k in same if isinstance(k, Kernel)], places)
     first += [k for o, p in zip(operands, turn.inputs[:n], strict=False) if p.aval.size for k in _copies(p, Whole(o), places[p], context)]
     if loop.scratch:                                       # stacks begin with the first carries

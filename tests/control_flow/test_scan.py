@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -371,6 +372,18 @@ def test_a_leapfrog_copies_nothing_and_is_one_launch_a_turn():
     assert [len(turn.steps) for turn in turns] == [1, 1]
     assert "_ring" in plan.source
     assert "variable" not in plan.source
+
+
+def test_what_is_written_in_place_is_read_by_who_writes_it(interpreter):
+    """Of a row in two parts by its neighbours, one carry over the other: no work-item reads an element of another one's part."""
+    def f(scan):
+        return tg.trace(lambda a, b, xs: tg.add(*scan(lambda c, v: ((-c[1], c[1].roll(1) * 0.5 + c[0] * 0.3 - v), None), (a, b), xs)[0]))
+
+    given = numbers(65), numbers(65), numbers(9, 65)
+    in_place = Tuning(list_work=1, item=16, kept_bytes=0, kept_turns=1, looped_lines=0, looped_work=0, launch_work=1024)
+    with Checked({"cpu": replace(CPU, cores=16, simd_bytes=16)}, tuning=in_place):
+        found = f(tg.scan)(*given)
+    close([found.numpy()], [f(unrolled)(*given).numpy()])
 
 
 @pytest.mark.parametrize("size", [1, 7, 13, 16, 31, 33, 64, 65, 100])

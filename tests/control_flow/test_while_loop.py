@@ -101,6 +101,41 @@ def test_a_large_one_is_a_step_of_the_host():
     assert [type(s) for s in steps.plan.steps] == [HostStep]
 
 
+def newton(loop, **limits):
+    """The condition and the body read the same exponential."""
+    def f(x, w):
+        wanted = x * x + w.sum() + 3
+        step = lambda y: y - 0.3 * (y.exp() - wanted) / y.exp()
+        return loop(lambda y: (y.exp() - wanted).abs().amax() > 1e-9, step, x * 0, **limits).sum()
+    return f
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_iterations": 60}])
+def test_what_the_condition_and_the_body_compute_is_computed_once_an_iteration(args, limits):
+    value = tg.trace(newton(tg.while_loop, **limits))
+    close([value(*args)], [newton(python_while, **limits)(*args)])
+    close(tg.trace(first_order(newton(tg.while_loop, **limits)))(*args), first_order(newton(python_while, **limits))(*args))
+    if value.plan is not None:
+        loop = value.plan.source.partition("while (")[2]
+        assert len(re.findall(r"= tg_exp|= exp\(", loop)) == 1, loop        # of the new value; that of the old one is handed on
+
+
+def test_what_a_loop_hands_on_is_in_registers():
+    """Temporaries of one number are variables of the kernel: its parameters are inputs, results and stacks."""
+    x = tg.tensor(1.5, dtype=F)
+
+    def root(x):
+        return tg.while_loop(lambda y: (y * y - x).abs() > 1e-9, lambda y: y - 0.3 * (y * y - x) / (2 * y), x)
+
+    run = tg.trace(tg.value_and_grad(root))
+    close(run(x), [x.sqrt(), 0.5 / x.sqrt()], 1e-6)
+    for name, plan in {"device": run.plan, **{n: compile_graph(executable_graph(run.graph), t) for n, t in TARGETS.items()}}.items():
+        inside = {a for launch in plan.launches for a in launch.args if isinstance(a, int) and plan.slots[a].kind == "temp"}
+        users = {a: sum(a in launch.args for launch in plan.launches) for a in inside}
+        assert all(n > 1 or plan.slots[a].shape != (1,) for a, n in users.items()), name
+        assert sum(plan.slots[a].nbytes > 8 for a in inside) == 2, name       # the two stacks
+
+
 def test_the_batch_of_a_vmap_adds_no_launches():
     f = growing(tg.while_loop)
 

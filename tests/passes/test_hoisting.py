@@ -10,10 +10,14 @@ import pytest
 import tracegrad as tg
 from tests.execute.test_plan_cache import graph_of, planned
 from tests.helpers.kernels import TARGETS, Checked
+from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Graph
+from tracegrad.numpy_backend.interpreter import interpret
+from tracegrad.passes import loops as loops_pass
 from tracegrad.passes.liveness import last_uses
-from tracegrad.passes.loops import CARRIED, CONSTANT, ROW, dependence, hoisted
+from tracegrad.passes.loops import CARRIED, CONSTANT, ROW, counted_before, dependence, hoisted
+from tracegrad.support.plan import Launch
 
 SIZE, TURNS = 12, 9
 SOME = {name: TARGETS[name] for name in ("avx2", "gpu")}
@@ -86,3 +90,63 @@ def test_what_a_node_of_a_body_depends_on(on_numpy):
 def test_last_uses():
     assert last_uses([("a", "b"), ("b", "b"), ("a", "c"), ()], ["c"]) == [(), ("b",), ("a",), ()]
     assert last_uses([]) == []
+
+
+# ------------------------------------------------------------------------------------------------------------------- counters
+
+
+def counter_and_field(y: Any, c: Any, xs: Any) -> Any:
+    """The count is read before and after it is made, and stacked."""
+    def step(v: Any, x: Any) -> Any:
+        return (v[0] * 0.9 + x / (1 + v[1]), v[1] + 1), (v[1] * 2, v[0] + v[1])
+    return tg.scan(step, (y, c), xs)
+
+
+def two_counters(y: Any, c: Any, xs: Any) -> Any:
+    """One of another; and a number that depends on the field is none."""
+    def step(v: Any, x: Any) -> Any:
+        return (v[0] * v[2] + c, v[1] + x * v[2], v[2] * 0.5 + v[1]), v[2]
+    return tg.scan(step, (y, c, c + 1), xs, reverse=True)
+
+
+COUNTERS = {"counter and field": (counter_and_field, 2), "two": (two_counters, 2)}
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+def test_counters_are_loops_of_their_own(name, on_numpy, monkeypatch):
+    program, wanted = COUNTERS[name]
+    monkeypatch.setattr(loops_pass, "_MANY", 2)
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal(7), np.array(0.5), rng.standard_normal(5)]
+    graph = executable_graph(graph_of(program, *arrays))
+    split = counted_before(graph)
+    found = {node.fn for node in split if node.fn.family == "loop"}
+    assert len(found) == wanted
+    assert {frozenset(o.aval.size for o in fn.graph.outputs[:fn.body.carries]) for fn in found} == {frozenset({1}), frozenset({7})}
+    for a, b in zip(interpret(split, arrays), interpret(graph, arrays), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_depends_on_the_field_is_no_counter(on_numpy, monkeypatch):
+    monkeypatch.setattr(loops_pass, "_MANY", 2)
+
+    def program(y: Any, c: Any) -> Any:
+        return tg.scan(lambda v, _: ((v[0] * 0.9 + v[1], v[1] + v[0].sum()), None), (y, c), None, 4)[0]
+
+    graph = executable_graph(graph_of(program, np.ones(7), np.array(0.5)))
+    assert counted_before(graph).outputs == graph.outputs
+
+
+def test_a_counter_keeps_no_loop_from_its_elements():
+    """Beside a number that counts, elements go through all iterations block by block: no launch for each of them."""
+    y, c = tg.ones(1 << 15, dtype=tg.float64), tg.tensor(0.0, dtype=tg.float64)
+    run = tg.trace(lambda y, c: tg.scan(lambda v, _: ((v[0] * 0.9 + 1 / (1 + v[1]), v[1] + 1), None), (y, c), None, 50)[0])
+    got = run(y, c)
+    want, count = np.ones(1 << 15), 0.0
+    for _ in range(50):
+        want, count = want * 0.9 + 1 / (1 + count), count + 1
+    np.testing.assert_allclose(got[0].numpy(), want, 1e-12)
+    assert got[1].item() == 50
+    plans = {name: compile_graph(executable_graph(run.graph), t) for name, t in SOME.items()} | {"device": run.plan}
+    for name, plan in plans.items():
+        assert [type(s) for s in plan.steps] == [Launch] * 2, name

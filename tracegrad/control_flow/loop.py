@@ -106,7 +106,11 @@ class Loop(Shared):
 
     def of_body(self, inputs: Sequence[Node], outs: Sequence[Node]) -> Loop:
         """The loop with another executable body, of as many carries and rows."""
-        loop = Loop(Body(inputs, outs, self.body.carries, self.body.rows), self.length, self.reverse)
+        return self.of_parts(inputs, outs, self.body.carries, self.body.rows)
+
+    def of_parts(self, inputs: Sequence[Node], outs: Sequence[Node], carries: int, rows: int) -> Loop:
+        """A loop of as many iterations, the same way, with another executable body."""
+        loop = Loop(Body(inputs, outs, carries, rows), self.length, self.reverse)
         loop._executable = True
         return loop
 

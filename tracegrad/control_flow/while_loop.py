@@ -21,6 +21,7 @@ import numpy as np
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.derivatives import dense, substituted, variable, zeros_like
 from tracegrad.control_flow.loop import Body, Loop, needed_inputs
+from tracegrad.control_flow.repeated import Repeated
 from tracegrad.control_flow.scan import outputs, turned
 from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.devices import upload
@@ -44,29 +45,6 @@ def while_nodes(test: Node, body: Body, operands: Sequence[Node], device: Any, l
     limit: the loop ends after so many iterations, though the test holds.
     """
     return _call(WhileLoop(test, body, device, limit), operands)[:body.carries]
-
-
-class Repeated:
-    """A loop as a graph of one iteration, for the code generator.
-
-    inputs: the carries, a count of the iterations, scratch, the constants. outs: the new carries, count and scratch, each for its input,
-    and whether there is another iteration; begins: whether there is a first one. scratch: none, or a stack for each carry, which an
-    iteration writes rows of: the first carries are its first row, and nothing is in the others.
-    """
-
-    def __init__(self, carries: Sequence[Node], count: Node, scratch: Sequence[Node], constants: Sequence[Node], outs: Sequence[Node],
-                 kept: Sequence[Node], test: Node) -> None:
-        """outs, kept: the new carries and scratch. test: of the inputs."""
-        self.carries, self.scratch = len(carries), len(scratch)
-        inputs = [*carries, count, *scratch, *constants]
-        made = [*outs, count + 1, *kept]
-        again, = substituted([test], dict(zip(inputs, made, strict=False)))
-        self.begins = executable_graph(Graph.capture(inputs, [test]))
-        self.turn = executable_graph(Graph.capture(inputs, [*made, again]))
-
-    @property
-    def described(self) -> tuple[Any, ...]:
-        return self.carries, self.scratch, self.begins, self.turn
 
 
 class _Host(Shared):
@@ -245,7 +223,7 @@ class Inner(Shared):
         return self.kernel.described
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return tuple(o.aval for o in self.kernel.turn.outputs[:-1])
+        return tuple(o.aval for o in self.kernel.turn.outputs[:self.kernel.carries + 1 + self.kernel.scratch])
 
     def of(self, operands: Sequence[Node]) -> list[Node]:
         """The results for these operands."""

@@ -98,6 +98,105 @@ def _without_slow(loop: Any) -> tuple[Any, list[Node]]:
     return loop.of_body([*graph.inputs, *stand_ins.values()], substituted(graph.outputs, stand_ins)), found
 
 
+def counted_before(graph: Graph) -> Graph:
+    """The graph with counters of elementwise loops as loops of their own, before them: what they count is scanned.
+
+    A counter is a carry of one number that depends on such numbers alone. Without it the elements of the other carries depend on nothing
+    but themselves, and a kernel does all iterations for some of them.
+    """
+    known: dict[Any, _Counters | None] = {}
+    first: dict[Any, list[Node]] = {}
+
+    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+        fn: Any = node.fn
+        if fn.family == "loop":
+            if fn not in known:
+                known[fn] = _counters(fn)
+            counters = known[fn]
+            if counters is not None:
+                with located(node.loc):
+                    return counters.result(node.attrs["index"], operands, first)
+        if operands == node.operands:
+            return node
+        with located(node.loc):
+            return bind(fn, operands, node.attrs)
+
+    return graph.rebuilt(replace) if any(node.fn.family == "loop" for node in graph) else graph
+
+
+_MANY = 1 << 14              # elements of a carry, from which on it is worth a loop more: of fewer, one core does all iterations as soon
+
+
+class _Counters:
+    """A loop in two. own: the numbers of the carries and rows of counters; early: results that depend on these alone."""
+
+    def __init__(self, loop: Any, own: set[int], early: set[int]) -> None:
+        inputs, outs, n, rows = list(loop.graph.inputs), list(loop.graph.outputs), loop.body.carries, loop.body.rows
+        self.own, self.early, self.carries, self.rows = own, early, n, rows
+        self.counts, self.others = ([i for i in range(n) if (i in own) == mine] for mine in (True, False))
+        scanned = range(n, n + rows)
+        constants = range(n + rows, len(inputs))
+        self.before = [*self.counts, *(i for i in scanned if i in own), *constants]
+        self.after = [*self.others, *scanned, *constants]
+        stacked = [i for i in range(n, len(outs)) if i in early]
+        self.counter = loop.of_parts([inputs[i] for i in self.before], [*(outs[i] for i in (*self.counts, *stacked)),
+                                     *(inputs[i] for i in self.counts)], len(self.counts), sum(i in own for i in scanned))
+        self.ends = {i: k for k, i in enumerate((*self.counts, *stacked))}
+        wanted = [i for i in range(len(outs)) if i not in self.ends]
+        k = len(self.others)
+        self.rest = loop.of_parts([inputs[i] for i in (*self.others, *self.counts, *self.after[k:])], [outs[i] for i in wanted], k,
+                                  len(self.counts) + rows)
+        self.place = {i: k for k, i in enumerate(wanted)}
+
+    def result(self, index: int, operands: Sequence[Node], known: dict[Any, list[Node]]) -> Node:
+        """The result that had this number in the loop, for the loop's operands."""
+        given = tuple([operands[i] for i in self.before])
+        if index in self.ends:
+            return bind(self.counter, given, {"index": self.ends[index]})
+        if (self, given) not in known:
+            known[self, given] = [bind(self.counter, given, {"index": len(self.ends) + k}) for k in range(len(self.counts))]
+        k = len(self.others)
+        rest = (*(operands[i] for i in self.others), *known[self, given], *(operands[i] for i in self.after[k:]))
+        return bind(self.rest, rest, {"index": self.place[index]})
+
+
+def _counters(loop: Any) -> _Counters | None:
+    """The counters of an elementwise loop, if it has some."""
+    graph, n, rows = loop.graph, loop.body.carries, loop.body.rows
+    inputs, outs = list(graph.inputs), list(graph.outputs)
+    large = {p.aval.size for p in inputs[:n]} - {1}
+    counts = {i for i in range(n) if inputs[i].aval.size == 1}
+    if len(large) != 1 or not counts or (size := large.pop()) < _MANY:
+        return None
+    few = set(inputs[n:])
+    few -= {p for p in inputs[n:n + rows] if p.aval.size > 1}
+
+    def depends(i: int) -> bool:
+        return any(x not in few and inputs.index(x) not in counts for x in reached([outs[i]], inputs))
+
+    while away := {i for i in counts if depends(i)}:
+        counts -= away
+    if not counts:
+        return None
+    early = {i for i in range(n, len(outs)) if not depends(i)}
+    own = counts | {i for i in range(n, n + rows) if inputs[i] in few}
+    left = [o for i, o in enumerate(outs) if i not in counts and i not in early]
+    if not all(_by_element(x, size) for x in topological(left)) or any(o.aval.size != size for o in left):
+        return None
+    return _Counters(loop, own, early)
+
+
+def _by_element(node: Node, size: int) -> bool:
+    """Whether an element of a value of so many depends on that element alone, and on what is one number."""
+    fn = node.fn
+    if fn.family in ("leaf", "index") or not node.operands:
+        return True
+    if fn.family == "movement":
+        return all(o.aval.size == 1 for o in node.operands) or node.aval.size == 1 or (
+            fn.name == "reshape" and node.aval.size in (1, size))
+    return fn.family == "elementwise" and not fn.reports and node.aval.size in (1, size)
+
+
 class Parts(NamedTuple):
     """Graphs of the three parts.
 

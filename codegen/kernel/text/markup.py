@@ -18,6 +18,7 @@ _BEGIN, _END = "\x01", "\x02"
 _MARKS = bytes([*range(1, 9), *range(14, 18)])
 _USED = re.compile(r"\x03(\w+)(?:\((\w+))?\x04")
 _MARKED = re.compile(r"\x01(\w+)\x02")
+_NOT_INDEXED = re.compile(r"\x01(\w+)\x02(?!\[)")
 _WORD = re.compile(r"(?<![\w.\x01\x03\x10])[A-Za-z_]\w*")
 _WORDS = re.compile(f"({_WORD.pattern})")
 _NUMBER = re.compile(r"([\x05\x07])(\d+)[\x06\x08]")
@@ -72,6 +73,11 @@ def called_each(texts: Iterable[str], name: Callable[[str], str]) -> list[str]:
 def names_in(text: str) -> list[str]:
     """The marked names."""
     return _MARKED.findall(text)
+
+
+def whole_in(text: str) -> set[str]:
+    """The marked names that stand somewhere without an index behind them: of an array, its address is taken there."""
+    return set(_NOT_INDEXED.findall(text))
 
 
 def unmarked_in(text: str) -> list[str]:
