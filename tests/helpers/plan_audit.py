@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -351,7 +351,8 @@ _TOKEN = re.compile(r"\.?[A-Za-z_]\w*|\d[\w.]*|\S")    # no variable: what follo
 
 
 def misnamed(plan: Plan) -> str:
-    """A word of a kernel that the text drivers get, which has other names for variables, calls here so and there otherwise; "" if none."""
+    """A word of a kernel that the text drivers get, which has other names for variables, calls here so and there otherwise, or as another
+    one; "" if none."""
     texts = _texts(re.sub(r"//.*", "", plan.source)) if plan.functions else {}
     for function in plan.functions:
         whole = texts[function.entry].partition(") {\n")[2]
@@ -361,6 +362,8 @@ def misnamed(plan: Plan) -> str:
         for a, b in zip(ours, theirs, strict=True):
             if called.setdefault(a, b) != b:
                 return f"{function.entry}: {a} is {called[a]} and {b}"
+        if twice := [b for b, n in Counter(called.values()).items() if n > 1]:
+            return f"{function.entry}: {twice[0]} is {[a for a, b in called.items() if b == twice[0]]}"
     return ""
 
 

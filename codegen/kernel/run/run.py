@@ -167,6 +167,5 @@ def _located(kernel: Compiled, where: tuple[int, ...], error: Exception) -> Kern
         if trace.tb_frame.f_code.co_filename == f"<{kernel.name}>":
             line = trace.tb_lineno
         trace = trace.tb_next
-    what = str(error) if isinstance(error, KernelFault) else f"{type(error).__name__}: {error}" + (
-        " (a variable that nothing has set?)" if "NoneType" in str(error) else "")
+    what = str(error) if isinstance(error, KernelFault) else f"{type(error).__name__}: {error}"
     return KernelFault(f"{kernel.name}, work-item {where}: {what}, in `{kernel.line(line)}`")

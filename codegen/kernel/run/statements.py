@@ -38,6 +38,7 @@ from tracegrad.codegen.kernel.ir.statements import (
 from tracegrad.codegen.kernel.run import memory
 from tracegrad.codegen.kernel.run.expressions import Term, Values, register, stored
 from tracegrad.codegen.kernel.run.instructed import alone, together
+from tracegrad.codegen.kernel.run.memory import KernelFault
 from tracegrad.codegen.kernel.text.markup import extent, offsets_in, plain
 from tracegrad.errors import CompilerBug
 from tracegrad.support.cache import memoize
@@ -96,6 +97,8 @@ class _Function(Values):
 
     def declare(self, symbol: Any) -> str:
         """A new variable of the innermost scope."""
+        if symbol.name in self.scopes[-1]:
+            raise KernelFault(f"{self.kernel.entry}: {symbol.name} is declared twice")
         self.count += 1
         name = self.scopes[-1][symbol.name] = f"{symbol.name}_{self.count}"
         return name
