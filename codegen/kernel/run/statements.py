@@ -64,7 +64,7 @@ class Compiled:
     def line(self, number: int) -> str:
         """The C of the statement that is at a line of the function."""
         at = self._at[number - 1] if 0 < number <= len(self._at) else None
-        return "?" if at is None else plain(PLAIN.head(at) if isinstance(at, Block) else PLAIN.statement(at)).strip()
+        return "?" if at is None else plain(PLAIN.head(at) if isinstance(at, Block) else PLAIN.statement(at))
 
 
 @memoize(1024)
@@ -235,9 +235,9 @@ class _Function(Values):
     def report(self, s: Report) -> None:
         given = [self.of(x).code for x in s.given]
         place = f"{self.name(s.faults.name)}.moved({self.name(s.place.name)})"
-        if s.function.startswith("IN_RANGE"):
-            given = given if len(given) == 5 else ["None", *given]           # one value has no mask
-        self.emit(f"{'_report' if s.function.startswith('IN_RANGE') else '_note'}({', '.join(given)}, {place})")
+        if len(given) == 4:
+            given = ["None", *given]                         # one value has no mask
+        self.emit(f"{'_report' if len(given) == 5 else '_note'}({', '.join(given)}, {place})")
 
     def prefetch(self, s: Prefetch) -> None:
         self.address(Access(s.memory, s.at))                 # which may be beyond its end: nothing is read
