@@ -196,6 +196,15 @@ def test_a_user_may_call_a_variable_what_text_calls_its_own() -> None:
     assert not re.search(r"\*(restrict )?best\b", source)
 
 
+def test_bits_are_called_after_what_they_are(kernels: None) -> None:
+    """Not after the operation: a reader of a dropout's kernel looks for its random bits."""
+    f = tg.trace(lambda x: F.dropout(x, 0.5, True))
+    f(tg.zeros(64, 64))
+    found = re.findall(r"^ +\w+ (\w+) = ", f.plan.source.split("__kernel")[1], re.MULTILINE)
+    assert {"random_bits", "bits", "shifted"} <= set(found)
+    assert not any(name.startswith("bitwise") for name in found)
+
+
 def test_a_number_that_the_host_makes_is_called_after_what_it_makes_it_of(kernels: None) -> None:
     """Not after the last operation on it, which says nothing; unless the user named it."""
     def scaled(x: Any, rate: float) -> Any:
