@@ -44,6 +44,7 @@ from tracegrad.codegen.kernel.ir.spelling import spelling
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.kernel.lanes import is_name
+from tracegrad.codegen.kernel.text.names import made
 from tracegrad.codegen.kernel.writer import ROUNDING, Writer
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node
@@ -73,7 +74,7 @@ class Evaluator(Elements):
     def name(self, node: Node) -> str:
         """What to call a value: a result after its pointer; a derivative's step, which is no variable of the user's, by its operation."""
         base = self.writer.base(node)
-        return f"{base}_i" if node in self.stored else node.fn.name if node.loc.derived else base
+        return f"{base}_i" if node in self.stored else made(node.fn.name if node.loc.derived else base)
 
     # -- the walk
 

@@ -4,9 +4,9 @@ Checked: variables are declared before they are used; the lanes of what a statem
 or written lies in its buffer, from the ranges of loops and the guards; nothing is written through `const`; all items of a work-group
 reach a barrier; no two work-items write one element, nor does one read what another writes, where indices are linear.
 
-Not checked: text that nobody looks into (`Raw`: only what it says that it reads and writes), and elements that only the running program
-knows (`Access.at` is None, or an index that was read and brought into range). Of a variable that changes its range is believed; what the
-conditions around say of it holds until it changes. `kernel.run` checks all of that while a kernel runs.
+Not checked: elements that only the running program knows (`Access.at` is None, or an index that was read and brought into range). Of a
+variable that changes its range is believed; what the conditions around say of it holds until it changes. `kernel.run` checks all of that
+while a kernel runs.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ from tracegrad.codegen.kernel.ir.statements import (
     Block,
     Bound,
     Break,
-    Buffer,
     Declare,
     If,
     Instruct,
     Item,
     Local,
     Loop,
-    Raw,
     Repeat,
     Statement,
     Store,
@@ -234,15 +232,6 @@ class _Check(Operands):
                 raise self.fail("not all items of the work-group come to this barrier")
         elif isinstance(s, Instruct):
             self.instructed(s, diverges)
-        elif isinstance(s, Raw):
-            for written in s.writes:
-                if isinstance(written, Access):
-                    self.access(written, True)
-                elif isinstance(written, Buffer) and written.access == "const":
-                    raise self.fail(f"{written} is const")
-                else:
-                    self.use(written)
-            self.scope.update(s.defines)
 
     def instructed(self, s: Instruct, diverges: bool) -> None:
         """That an instruction is given what it takes, where all items that do it together come."""

@@ -78,7 +78,6 @@ class Writer:
         self.used: set[str] = set()
         self.held: frozenset[str] = frozenset()              # what the buffers are called
         self._counts: dict[str, int] = {}
-        self.reserved: Callable[[str], bool] = lambda name: False      # names that another generator uses in the same kernel
         self.statements = 0
         self.doubtful: list[Var | Local] = []                # indices that were computed, and that perhaps nothing reads in the end
 
@@ -90,11 +89,9 @@ class Writer:
         name = f"{stem}{ending}"
         n = self._counts.get(f"{base}{ending}", 0)
         used, held = self.used, () if pointer else self.held
-        while name in used or name in held or means_something(name) or self.reserved(name):
+        while name in used or name in held or means_something(name):
             n += 1
             stem = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"            # w1_1: w11 would be the eleventh
-            if self.reserved(base) or self.reserved(stem):
-                stem = base + "_" * n
             name = f"{stem}{ending}"
         self._counts[f"{base}{ending}"] = n
         self.used.add(name)

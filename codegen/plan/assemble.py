@@ -103,7 +103,7 @@ def assemble(
                 checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])),
                 checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)),
-                functions=built, parts=parts, foreign=foreign(kernels, context))
+                functions=built, parts=parts, foreign=foreign(kernels, context), kernels=tuple(kernels))
 
 
 def numbered(

@@ -8,7 +8,7 @@ work-items. The launches are put in an order that brings them together (whatever
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -18,8 +18,8 @@ from typing import Any
 from tracegrad.codegen.kernel.index.index import Var
 from tracegrad.codegen.kernel.ir.expressions import whole
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Kernel, LoweredLoop
-from tracegrad.codegen.kernel.ir.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
-from tracegrad.codegen.kernel.text.markup import marked, offsets_in, with_items, with_offsets
+from tracegrad.codegen.kernel.ir.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, bound
+from tracegrad.codegen.kernel.text.markup import offsets_in, with_offsets
 from tracegrad.codegen.plan.parameterize import MOST
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
@@ -206,13 +206,7 @@ def together(parts: Sequence[Kernel]) -> Kernel:
     sizes = (1,) * max(len(k.global_size) for k in parts)
     return Kernel(main.entry, tuple(merged), body, sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
                   f"{len(parts)} small kernels in one launch{': ' * bool(notes)}{notes}", frozenset().union(*(k.helpers for k in parts)),
-                  **_of_all(parts), group=sizes, wide=0, clang=main.clang, reserved=any_of([k.reserved for k in parts]))
-
-
-def any_of(conditions: Sequence[Callable[[str], bool]]) -> Callable[[str], bool]:
-    """Whether one of them holds."""
-    conditions = tuple(dict.fromkeys(conditions))            # kernels of one kind have the same
-    return lambda name: any(holds(name) for holds in conditions)
+                  **_of_all(parts), group=sizes, wide=0, clang=main.clang)
 
 
 def _of_all(parts: Sequence[Kernel]) -> dict[str, Any]:
@@ -271,9 +265,6 @@ def as_block(kernel: Kernel, stem: str) -> Block:
         if isinstance(s, Item):
             if s.axis not in sizes:                          # there was but one
                 loops[-1].items.append(Declare(s.var, f"const {s.type}", whole(0), bound=bound(0)))
-        elif isinstance(s, Raw):
-            text = with_items(s.code, lambda axis: marked(vars[axis].name) if axis in vars else "0")
-            loops[-1].items.append(Raw(text, s.node, s.parts, s.defines, s.writes, allocates=s.allocates))
         else:
             loops[-1].items.append(s)
     return loops[0]

@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
+from itertools import accumulate
 
-from tracegrad.codegen.kernel.index.index import Var
-from tracegrad.codegen.kernel.ir.expressions import At
+from tracegrad.codegen.kernel.index.index import ZERO, Var
+from tracegrad.codegen.kernel.ir.expressions import Address, At, Expression, Infix, value, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.statements import Block, Buffer, If, Item, Number, Parameter, Raw, Statement
-from tracegrad.codegen.kernel.text.markup import plain
+from tracegrad.codegen.kernel.ir.statements import Assign, Block, Buffer, Declare, If, Item, Local, Number, Parameter, Statement
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.plan.batch_launches import Step, any_of, dependencies
+from tracegrad.codegen.plan.batch_launches import Step, dependencies
+from tracegrad.support.dtypes import int32
 from tracegrad.support.plan import HostStep, Plain
 from tracegrad.support.tuning import tuning
 
@@ -113,37 +114,39 @@ def _merged(parts: Sequence[Part], context: Context) -> Kernel:
         taken.add(name)
         return name
 
-    group, start, size = unique("group"), unique("first"), unique("size")
     local = 1 << (min(tuning().group, context.target.max_work_group).bit_length() - 1)
-    head, takes = [f"const int {group} = get_group_id(0);"], [""] * len(parts)
-    given: list[Parameter] = []
+    begins = [0, *accumulate(-(-part.size // local) for part in parts)]
+    groups, var = begins[-1], first.var
+    group, item = Var(unique("group"), groups), Var(unique("item"), local)
+    start, size = (Local(unique(name), int32) for name in ("first", "size"))
+    body, given = Block(""), list[Parameter]()
+    body.items = [Item(group, "int", 0, "group"), Item(item, "int", 0, "local")]
+    takes: list[list[tuple[Local | Parameter, Expression]]] = [[] for _ in parts]
     for place, parameter in enumerate(first.kernel.parameters):
         each = [p.kernel.parameters[place] for p in parts]
         if len({p.ref for p in each}) == 1:
             given.append(parameter)
             continue
-        head.append(f"{_declared(parameter)};")
         for i, own in enumerate(each):
-            name = unique(f"{parameter.name}_{i}")
-            given.append(_called(own, name))
-            takes[i] += f"{parameter.name} = {name}; "
-    lines, groups = [*head, f"int {start}, {size};"], 0
+            given.append(_called(own, unique(f"{parameter.name}_{i}")))
+            takes[i].append((parameter, _value(given[-1])))
     for i, part in enumerate(parts):
-        test = "" if i == len(parts) - 1 else f"if ({group} < {groups + -(-part.size // local)}) "
-        lines += [f"{'else ' * (i > 0)}{test}{{", f"  {takes[i]}{start} = {groups}; {size} = {part.size};", "}"]
-        groups += -(-part.size // local)
-    body, names = Block(""), {p.name for p in given} | {p.name for p in first.kernel.parameters}
-    body.items += [Raw(line, cooperates=True, names=names) for line in lines]
-    var = first.var
-    body.items.append(Raw(f"const {first.type} {var.name} = ({group} - {start}) * {local} + get_local_id(0);", defines=(var,)))
-    guarded = Block(f"if ({var.name} < {size}) {{", (At(var.index),), vars=(var,))
+        takes[i] += [(start, whole(begins[i])), (size, whole(part.size))]
+    body.items += [Declare(symbol, _type(symbol), first_value) for symbol, first_value in takes[0]]
+    for i in reversed(range(1, len(parts))):                 # the last ones first: no test but one is needed
+        branch = If(Infix(">=", value(group), begins[i]), otherwise=i < len(parts) - 1)
+        branch.items = [Assign(symbol, own_value) for symbol, own_value in takes[i]]
+        body.items.append(branch)
+    number = Infix("+", Infix("*", Infix("-", value(group), start), local), value(item))
+    body.items.append(Declare(var, f"const {first.type}", number))
+    guarded = If(Infix("<", At(var.index), size))
     guarded.items = first.inside
     body.items.append(guarded)
     kernels = [p.kernel for p in parts]
     note = "; ".join([f"{len(parts)} equal kernels in one launch", *dict.fromkeys(k.note for k in kernels if k.note)])
     entry = context.another(first.kernel.entry)          # equal kernels in other launches may be called as the first
     return replace(first.kernel, entry=entry, parameters=tuple(given), body=body, global_size=(groups * local,), local_size=(local,),
-                   reserved=any_of([first.kernel.reserved, frozenset((group, start, size)).__contains__]), group=(local,), note=note,
+                   group=(local,), note=note,
                    flops=sum(k.flops for k in kernels), bytes=sum(k.bytes for k in kernels), slow=sum(k.slow for k in kernels),
                    comment=f"{len(parts)} kernels side by side; names and lines are the first's",
                    fused=tuple(x for k in kernels for x in k.fused), why=tuple(dict.fromkeys(x for k in kernels for x in k.why)))
@@ -157,6 +160,10 @@ def _called(parameter: Parameter, name: str) -> Parameter:
     return made
 
 
-def _declared(parameter: Parameter) -> str:
-    """The variable that holds what the parameter was."""
-    return f"{parameter.type} {parameter.name}" if isinstance(parameter, Number) else plain(parameter.declaration)
+def _type(symbol: Local | Parameter) -> str:
+    """That of a variable which is given the parameters of one part after the other."""
+    return symbol.plain(symbol.name).whole_type if isinstance(symbol, Buffer) else symbol.type
+
+
+def _value(parameter: Parameter) -> Expression:
+    return Address(parameter, ZERO) if isinstance(parameter, Buffer) else parameter

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tracegrad.codegen.kernel.index.index import Var
+from tracegrad.codegen.kernel.index.index import ZERO, Var
+from tracegrad.codegen.kernel.ir.expressions import Address, Cast, Expression, Infix, combined, value
+from tracegrad.codegen.kernel.ir.expressions import whole as whole_number
 from tracegrad.codegen.kernel.ir.kernel import Iteration, Kernel, LoweredLoop, Temp, bound_to
-from tracegrad.codegen.kernel.ir.statements import Block, Buffer, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.ir.statements import Assign, Block, Buffer, Declare, If, Number, Parameter, Statement
 from tracegrad.errors import CompilerBug
-from tracegrad.support.dtypes import int32
+from tracegrad.support.dtypes import int32, int64
 from tracegrad.support.plan import Plain
 
 
@@ -118,109 +120,136 @@ def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Iteration) -> Kern
 
 
 def bind_parameters(
-    kernel: Kernel, places: Mapping[Any, Place], turn: Iteration, parts: Parts | None = None
-) -> tuple[dict[Any, Parameter], list[Statement]]:
-    """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them."""
-    taken: set[str] = set()
-    head: dict[Any, Parameter] = {}
+    kernel: Kernel, places: Mapping[Any, Place], turn: Iteration | Var, parts: Parts | None = None
+) -> tuple[dict[Any, Parameter], list[Statement | Block]]:
+    """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them.
 
-    def fresh(base: str) -> str:
+    turn: the number of the iteration, which is a parameter, too, if it is not a loop's variable.
+    """
+    binding = _Binding(kernel, turn, parts)
+    for p in sorted(kernel.parameters, key=lambda p: p.ref in places):         # what stays keeps its name
+        binding.bind(p, places.get(p.ref))
+    return binding.head, binding.statements
+
+
+class _Binding:
+    """The parameters outside, and the statements, while they are made."""
+
+    def __init__(self, kernel: Kernel, turn: Iteration | Var, parts: Parts | None) -> None:
+        self.kernel, self.turn, self.parts = kernel, turn, parts
+        self.head: dict[Any, Parameter] = {}
+        self.statements: list[Statement | Block] = []
+        self._taken = {turn.name} if isinstance(turn, Var) else set[str]()
+
+    def bind(self, p: Parameter, place: Place | None) -> None:
+        """A parameter of the body."""
+        if place is None or (isinstance(place, Whole) and place.ref not in self.head):
+            found = p.ref if place is None else place.ref
+            if found in self.head:
+                self.begin(p, self.head[found])
+            else:
+                self.head[found] = bound_to(p, found)
+            return
+        assert isinstance(p, Buffer)
+        if isinstance(place, Whole):
+            self.begin(p, self.parameter(place.ref, p, p.name))
+        elif isinstance(place, Row):
+            row: Expression = self.number()
+            if place.reverse:
+                row = Infix("-", whole_number(place.length - 1), row)
+            self.begin(p, self.parameter(place.ref, p, p.name + "_rows"), self.row(row, place.size))
+        elif isinstance(place, After):
+            first, rest = self.parameter(place.first, p, p.name + "_first"), self.parameter(place.rest, p, p.name + "_last")
+            self.begin(p, first)
+            self.instead(p, Infix(">", self.number(), 0), rest)
+        elif isinstance(place, Own):
+            self.begin(p, self.parameter(place.ref, p, p.name), self.share(place.size))
+        elif isinstance(place, InPlace):
+            for k, ref in enumerate(place.refs):
+                end = self.parameter(ref, p, p.name if k == 0 else f"{p.name}_{k}")
+                if k:
+                    self.instead(p, Infix("==", self.which(place.shift, len(place.refs)), k), end)
+                else:
+                    self.begin(p, end)
+        else:
+            self.carry(p, place)
+
+    def carry(self, p: Buffer, place: Carry) -> None:
+        low, high = place.between()
+        for k, (at, ref) in enumerate(place.elsewhere):
+            end = self.parameter(ref, p, p.name + ("_first" if at < low else "_last"))
+            if k:
+                self.instead(p, Infix("==", self.number(), at), end, self.share(place.size))
+            else:
+                self.begin(p, end, self.share(place.size))
+        if low < high:
+            ring = self.parameter(place.ring, p, f"{place.ring.name}_{'both' if place.count == 2 else 'ring'}")
+            tests = [Infix(">", self.number(), low - 1)] * (low > 0) + [Infix("<", self.number(), high)] * (high < place.length)
+            inside, row = combined("&&", tests), self.row(self.which(place.shift % place.count, place.count), place.size)
+            assert inside is not None                        # the first iteration reads, or the last one writes, elsewhere
+            self.instead(p, inside, ring, row)
+
+    # -- statements
+
+    def begin(self, p: Parameter, value: Parameter, more: Expression | None = None) -> None:
+        """A variable that is called as the parameter of the body: `value`, or `more` elements behind where it points."""
+        self.statements.append(Declare(p, type_of(p), value if isinstance(value, Number) else Address(value, ZERO, more)))
+
+    def instead(self, p: Buffer, condition: Expression, to: Parameter, more: Expression | None = None) -> None:
+        """It points elsewhere where the condition holds."""
+        assert isinstance(to, Buffer)
+        branch = If(condition)
+        branch.items = [Assign(p, Address(to, ZERO, more))]
+        self.statements.append(branch)
+
+    # -- the parameters outside
+
+    def fresh(self, base: str) -> str:
         name, number = base, 0
-        while name in taken or kernel.takes(name):
+        while name in self._taken or self.kernel.takes(name):
             number += 1
             name = f"{base}_{number}"
-        taken.add(name)
+        self._taken.add(name)
         return name
 
-    def parameter(ref: Any, like: Buffer, base: str) -> Parameter:
+    def parameter(self, ref: Any, like: Buffer, base: str) -> Parameter:
         """The parameter that is bound to `ref`, of the type and access of `like`."""
-        old = head.get(ref)
+        old = self.head.get(ref)
         if old is None:
-            old = head[ref] = Buffer(ref, fresh(base), like.dtype, None, like.access)
+            old = self.head[ref] = Buffer(ref, self.fresh(base), like.dtype, None, like.access)
             old.restrict = like.restrict
         elif isinstance(old, Buffer) and old.access == "const" and like.access != "const":
             old.access, old.restrict = like.access, like.restrict
         return old
 
-    def number() -> Parameter:
-        if turn not in head:
-            head[turn] = Number(turn, fresh("iteration"), int32)
-        return head[turn]
+    # -- numbers
 
-    def row_of(number: str, size: int) -> str:
+    def number(self) -> Expression:
+        """The iteration's."""
+        if isinstance(self.turn, Var):
+            return value(self.turn)
+        found = self.head.get(self.turn)
+        if found is None:
+            found = self.head[self.turn] = Number(self.turn, self.fresh("iteration"), int32)
+        assert isinstance(found, Number)
+        return found
+
+    def which(self, shift: int, count: int) -> Expression:
+        """Whose turn it is, of `count`."""
+        return Infix("%", Infix("+", self.number(), shift) if shift else self.number(), count)
+
+    def row(self, number: Expression, size: int) -> Expression:
         """Where the part's share, of `size` elements, of a row begins; number: the row's."""
-        return f"(long){number} * {size}" if parts is None else f"(long)({number} * {parts.count} + {parts.item.name}) * {size}"
+        if self.parts is not None:
+            number = Infix("+", Infix("*", number, self.parts.count), self.parts.item)
+        return Infix("*", Cast(number, int64), size)
 
-    def share(size: int) -> str:
+    def share(self, size: int) -> Expression | None:
         """Where the part's share of what is one row begins."""
-        return "" if parts is None else f" + (long){parts.item.name} * {size}"
-
-    statements: list[Statement] = []
-
-    item = () if parts is None else (parts.item,)
-
-    def state(text: str, *given: Parameter | Var, defines: tuple[Parameter, ...] = ()) -> None:
-        statements.append(Raw(text, None, given, defines))
-
-    for p in sorted(kernel.parameters, key=lambda p: p.ref in places):         # what stays keeps its name
-        place = places.get(p.ref)
-        own = pointer(p)
-        if place is None or (isinstance(place, Whole) and place.ref not in head):
-            found = p.ref if place is None else place.ref
-            if found in head:
-                state(f"{own} = {head[found].name};", head[found], defines=(p,))
-            else:
-                head[found] = bound_to(p, found)
-            continue
-        assert isinstance(p, Buffer)
-        if isinstance(place, Whole):
-            whole = parameter(place.ref, p, p.name)
-            state(f"{own} = {whole.name};", whole, defines=(p,))
-        elif isinstance(place, Row):
-            row = f"({place.length - 1} - {number().name})" if place.reverse else number().name
-            rows = parameter(place.ref, p, p.name + "_rows")
-            state(f"{own} = {rows.name} + {row_of(row, place.size)};", rows, number(), *item, defines=(p,))
-        elif isinstance(place, After):
-            first = parameter(place.first, p, p.name + "_first")
-            rest = parameter(place.rest, p, p.name + "_last")
-            state(f"{own} = {first.name};", first, defines=(p,))
-            state(f"if ({number().name} > 0)", number())
-            state(f"  {p.name} = {rest.name};", p, rest)
-        elif isinstance(place, Own):
-            all_of_it = parameter(place.ref, p, p.name)
-            state(f"{own} = {all_of_it.name}{share(place.size)};", all_of_it, *item, defines=(p,))
-        elif isinstance(place, InPlace):
-            count = len(place.refs)
-            for k, ref in enumerate(place.refs):
-                end = parameter(ref, p, p.name if k == 0 else f"{p.name}_{k}")
-                if k:
-                    which = f"({number().name} + {place.shift}) % {count}" if place.shift else f"{number().name} % {count}"
-                    state(f"if ({which} == {k})", number())
-                    state(f"  {p.name} = {end.name};", p, end)
-                else:
-                    state(f"{own} = {end.name};", end, defines=(p,))
-        else:
-            low, high = place.between()
-            for k, (at, ref) in enumerate(place.elsewhere):
-                end = parameter(ref, p, p.name + ("_first" if at < low else "_last"))
-                if k:
-                    state(f"if ({number().name} == {at})", number())
-                    state(f"  {p.name} = {end.name}{share(place.size)};", p, end, *item)
-                else:
-                    state(f"{own} = {end.name}{share(place.size)};", end, *item, defines=(p,))
-            if low < high:
-                n, shift = number().name, place.shift % place.count
-                ring = parameter(place.ring, p, f"{place.ring.name}_{'both' if place.count == 2 else 'ring'}")
-                inside = [f"{n} > {low - 1}"] * (low > 0) + [f"{n} < {high}"] * (high < place.length)
-                state(f"if ({' && '.join(inside)})", number())
-                which = f"(({n} + {shift}) % {place.count})" if shift else f"({n} % {place.count})"
-                state(f"  {p.name} = {ring.name} + {row_of(which, place.size)};", p, ring, number(), *item)
-    return head, statements
+        return None if self.parts is None else Infix("*", Cast(value(self.parts.item), int64), size)
 
 
-def pointer(parameter: Parameter) -> str:
-    """The declaration of a variable of a parameter's type and name."""
-    variable = bound_to(parameter, parameter.ref)
-    if isinstance(variable, Buffer):
-        variable.restrict = False
-    return variable.declaration
+def type_of(parameter: Parameter) -> str:
+    """The C type of a variable that is what the parameter was."""
+    plain = parameter.plain(parameter.name)
+    return plain.whole_type if plain.pointer else f"const {plain.type}"

@@ -85,7 +85,7 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
         with tuned(_in_blocks(plan.groups[0], length, context.target)):
             steps, _ = _lowered(plan, stored, graph, context, n + rows, {})
         if len(steps) == 1 and isinstance(steps[0], Kernel):
-            return [_in_one(steps[0], _places(graph, fn, lines, operands, results, key, 1, alone=True), Iteration(), length)]
+            return [_in_one(steps[0], _places(graph, fn, lines, operands, results, key, 1, alone=True), length)]
     steps, changed = _lowered(plan, stored, graph, context, n + rows, _in_place(graph, lines, length))
     before, steps, kept = hoisted_steps(steps, graph.inputs[n + rows:])
     places = _places(graph, fn, lines, operands, results, key, 1)
@@ -113,7 +113,7 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
         if all(can_be_serial(k) and k.work < few for k in kernels) and sum(k.text.count("\n") for k in kernels) <= tuning().looped_lines:
             # One core does an iteration in less time than its launches take all of them.
             merged = one if len(kernels) == 1 and prod(one.global_size) == 1 else together(kernels)
-            return [*before, _in_one(merged, places, turn, length)]
+            return [*before, _in_one(merged, places, length)]
     if branches:
         raise NotAlone
     own = (p.ring if isinstance(p, Carry) else p.ref for p in places.values() if isinstance(p, Whole | Row | Carry))
@@ -175,7 +175,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
             if isinstance(p, Buffer) and p.access != "const" and p.ref not in places:
                 size, dtype = (p.ref.size, p.ref.dtype) if isinstance(p.ref, Temp) else (p.ref.aval.size, p.ref.dtype)
                 places[p.ref] = Own(Temp(p.name, (key, p.ref), parts * size, dtype), size)
-    return [*before, _in_one(together(steps), places, turn, fn.length, parts)]
+    return [*before, _in_one(together(steps), places, fn.length, parts)]
 
 
 def _in_place(graph: Graph, lines: Lines, length: int) -> Donations:
@@ -331,7 +331,7 @@ def _with_own_outputs(graph: Graph, fn: Any, context: Context) -> tuple[Graph, L
     return Graph.capture(graph.inputs, outputs), lines
 
 
-def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Iteration, length: int, parts: int = 1) -> Kernel:
+def _in_one(kernel: Kernel, places: Mapping[Any, Place], length: int, parts: int = 1) -> Kernel:
     """The whole loop as a kernel, in which each work-item does all iterations (of its part of the batch)."""
     item = None
     if parts > 1:
@@ -339,13 +339,13 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Iteration, length
         while kernel.takes(name):
             name += "_"
         item = Parts(parts, Var(name, parts))
+    name, number = "iteration", 0
+    while kernel.takes(name):
+        number += 1
+        name = f"iteration_{number}"
+    turn = Var(name, length)
     head, declarations = bind_parameters(kernel, places, turn, item)
-    found = head.pop(turn, None)
-    name = "iteration" if found is None else found.name
-    if found is None:
-        while kernel.takes(name):
-            name += "_"
-    loop = Loop(Var(name, length), "int", bound_of(0), bound_of(length))
+    loop = Loop(turn, "int", bound_of(0), bound_of(length))
     own = [s for s in kernel.body.items if isinstance(s, Item)]        # these stay outside, where `together` finds them
     loop.items = [*declarations, *(s for s in kernel.body.items if not isinstance(s, Item))]
     body = Block("")

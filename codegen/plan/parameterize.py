@@ -11,35 +11,15 @@ kernel is printed (`kernel/text/markup.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any
+from dataclasses import replace
 
 from tracegrad.codegen.kernel.ir.expressions import Number
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.text.markup import Offset, marked, offsets_in, with_offsets
+from tracegrad.codegen.kernel.text.markup import Offset, offsets_in, with_offsets
 from tracegrad.support.dtypes import int32
 from tracegrad.support.tuning import tuning
 
 MOST = 8                                                  # arguments more, at most
-
-
-@dataclass(eq=False)
-class Shared(Kernel):
-    """A kernel with offsets as its last arguments. offsets: for each number that may be one, what the argument is called ("": none is),
-    and how much more than that it is."""
-
-    offsets: tuple[tuple[str, int], ...] = ()
-
-    @cached_property
-    def printed(self) -> list[tuple[str, str]]:
-        offsets = iter(self.offsets)
-
-        def number() -> str | None:
-            name, more = next(offsets)
-            return f"({marked(name)} {'-' if more < 0 else '+'} {abs(more)})" if more else marked(name) if name else None
-
-        return [(with_offsets(text, number), comment) for text, comment in super().printed]
 
 
 def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str, tuple[int, ...]]]]:
@@ -52,7 +32,7 @@ def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str,
         if not kernel.foreign:
             alike.setdefault(with_offsets(kernel.form, lambda: "#"), []).append((kernel, offsets_in(kernel.form)))
     instead: dict[str, tuple[str, tuple[int, ...]]] = {}
-    shared: dict[str, Shared] = {}
+    shared: dict[str, Kernel] = {}
     for found in alike.values():
         if len(found) == 1:
             continue
@@ -78,12 +58,11 @@ def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str,
     return [shared.get(k.entry, k) for k in kernels if k.entry not in instead or k.entry in shared], instead
 
 
-def with_arguments(kernel: Kernel, given: Sequence[tuple[int, int]], count: int) -> Shared:
+def with_arguments(kernel: Kernel, given: Sequence[tuple[int, int]], count: int) -> Kernel:
     """The kernel with an argument in place of each of its offsets: given[i] is its number (-1: the offset stays), and what is added."""
     base = "offset"
     while any(kernel.takes(f"{base}{i or ''}") for i in range(count)):
         base += "_"
     numbers = [Number(None, f"{base}{i or ''}", int32) for i in range(count)]
-    own: dict[str, Any] = {f.name: getattr(kernel, f.name) for f in fields(Kernel)}
     names = tuple((numbers[i].name, more) if i >= 0 else ("", 0) for i, more in given)
-    return Shared(**own | {"parameters": (*kernel.parameters, *numbers)}, offsets=names)
+    return replace(kernel, parameters=(*kernel.parameters, *numbers), offsets=names)

@@ -60,7 +60,7 @@ MUTATIONS = [
     Mutation("a part of a scatter writes the next one's first row", "codegen/lower/search/scatter.py",
              'Infix("<", w.at(to), end.value)', 'Infix("<=", w.at(to), end.value)'),
     Mutation("of equal kernels in one launch, each loses its last work-group", "codegen/plan/equal_launches.py",
-             "        groups += -(-part.size // local)\n    body", "        groups += max(1, part.size // local)\n    body"),
+             "accumulate(-(-part.size // local) for", "accumulate(max(1, part.size // local) for"),
     Mutation("a kernel that stands for others is given the first one's numbers", "codegen/plan/parameterize.py",
              "tuple(c[i] for c in arguments.values())", "tuple(c[0] for c in arguments.values())"),
     Mutation("an argument in place of several offsets is not shifted", "codegen/plan/parameterize.py",

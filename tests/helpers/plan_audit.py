@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -157,7 +157,7 @@ def audited(plan: Plan, inputs: Sequence[Any], numbers: Sequence[Any]) -> list[F
             data = None if slot.data is None else np.array(slot.data, slot.dtype).reshape(-1)
             memories[i] = alias or _memory(slot.name or slot.kind, _fresh(slot) if data is None else data, state)
     given = plan.all_scalars([float(n) for n in numbers])
-    kernels = run.kernels_of(plan.source)
+    kernels = run.kernels_of(plan)
     texts = _texts(plan.source)
     found = []
     for step, _ in plan.each():
@@ -302,7 +302,7 @@ class _Sample:
             entry = by_buffer[shared, m]
             entry[0], entry[1] = entry[0] + used, entry[1] + least
             if least and used / least > entry[3]:
-                entry[2], entry[3] = self.kernel.lines.get(line, "?"), used / least
+                entry[2], entry[3] = self.kernel.line(line), used / least
         ratios = [(e[0] / e[1], shared, e[2]) for (shared, _), e in by_buffer.items() if e[1]]
         sectors = max(((r, text) for r, shared, text in ratios if not shared), default=(1.0, ""))
         conflicts = max((r for r, shared, _ in ratios if shared), default=1.0)
@@ -338,17 +338,21 @@ _WORDS = {"char": 1, "short": 1, "int": 1, "float": 1, "half": 1, "long": 2, "do
 _DECLARED = re.compile(r"^\s*(?:for \()?(__local |__global )?(?:const )?u?(char|short|int|long|float|double|half)(\d*) (\*?\w.*)")
 
 
+_HEAD = re.compile(r"^(?:__attribute__\(\(reqd_work_group_size\([\d, ]+\)\)\)\s*)?__kernel void (\w+)\(", re.MULTILINE)
+
+
 def _texts(source: str) -> dict[str, str]:
-    heads = list(run._HEAD.finditer(source))
+    heads = list(_HEAD.finditer(source))
     ends = [*(h.start() for h in heads[1:]), len(source)]
-    return {h[2]: source[h.end() : end] for h, end in zip(heads, ends, strict=False)}            # there may be none
+    return {h[1]: source[h.end() : end] for h, end in zip(heads, ends, strict=False)}            # there may be none
 
 
 _TOKEN = re.compile(r"\.?[A-Za-z_]\w*|\d[\w.]*|\S")    # no variable: what follows a point (`v.even`), letters of a number (`1e9`)
 
 
 def misnamed(plan: Plan) -> str:
-    """A word of a kernel that the text drivers get, which has other names for variables, calls here so and there otherwise; "" if none."""
+    """A word of a kernel that the text drivers get, which has other names for variables, calls here so and there otherwise, or as another
+    one; "" if none."""
     texts = _texts(re.sub(r"//.*", "", plan.source)) if plan.functions else {}
     for function in plan.functions:
         whole = texts[function.entry].partition(") {\n")[2]
@@ -358,6 +362,8 @@ def misnamed(plan: Plan) -> str:
         for a, b in zip(ours, theirs, strict=True):
             if called.setdefault(a, b) != b:
                 return f"{function.entry}: {a} is {called[a]} and {b}"
+        if twice := [b for b, n in Counter(called.values()).items() if n > 1]:
+            return f"{function.entry}: {twice[0]} is {[a for a, b in called.items() if b == twice[0]]}"
     return ""
 
 

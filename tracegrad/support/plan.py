@@ -406,6 +406,7 @@ class Plan(Plain):
     functions: tuple[Function, ...] = ()  # what is built: the kernels of `source` one by one, but for users' own
     parts: tuple[str, ...] = ()           # what stands in front of them: extensions, macros, functions
     foreign: str = ""                     # the program of those that users wrote, which is built as it is
+    kernels: tuple[Any, ...] = ()         # what the code generator made them of, to run them without a driver
 
     def all_scalars(self, given: Sequence[Any]) -> list[Any]:
         """The scalars of a call and those that are computed from them on the host, as `Scalar.index` counts them."""

@@ -293,10 +293,10 @@ class Index:
         """C text; `names` maps variables to other texts (a vector of lanes, say)."""
         return plain(self.marked(names))
 
-    def marked(self, names: Mapping[Var, str] | None = None) -> str:
-        """The same, with the names of variables and what is added to them marked (see `markup`)."""
-        parts = [f"-{_atom_text(atom, names, True)}" if c == -1 else f"{_atom_text(atom, names, True)} * {c}" if c != 1
-                 else _atom_text(atom, names, False) for atom, c in self.terms]
+    def marked(self, names: Mapping[Var, str] | None = None, over: str = "/") -> str:
+        """The same, with the names of variables and what is added to them marked (see `markup`). over: the sign of a quotient."""
+        parts = [f"-{_atom_text(atom, names, True, over)}" if c == -1 else f"{_atom_text(atom, names, True, over)} * {c}" if c != 1
+                 else _atom_text(atom, names, False, over) for atom, c in self.terms]
         if self.constant and parts:
             parts.append(f"{'-' * (self.constant < 0)}{offset(abs(self.constant))}")
         elif not parts:
@@ -362,7 +362,7 @@ def _reopen(atom: Atom) -> Index:
     return base if atom.kind == "bounded" else base // atom.divisor if atom.kind == "div" else base % atom.divisor
 
 
-def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool) -> str:
+def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool, over: str) -> str:
     """An atom as C; factor: it is multiplied, or subtracted."""
     if atom.var is not None:
         if names is not None and atom.var in names:
@@ -371,7 +371,7 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool) -> str
     base, k = atom.base, atom.divisor
     assert base is not None
     if atom.kind == "bounded":
-        text = base.marked(names)
+        text = base.marked(names, over)
     else:
         shift = -(base.lo // k) if base.lo < 0 else 0    # C truncates: make the dividend non-negative first
         if shift:
@@ -379,10 +379,10 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool) -> str
         while len(base.terms) == 1 and base.terms[0][0].kind == "bounded" and base.terms[0][1] == 1 and not base.constant:
             base = base.terms[0][0].base or base             # what is known of it is nothing to print
         (term, c), *more = base.terms
-        text = base.marked(names)
+        text = base.marked(names, over)
         alone = term.var is not None and c == 1 and not more and not base.constant
         text = text if alone else f"({text})"
-        text = f"{text} % {k}" if atom.kind == "mod" else f"{text} / {k} - {offset(shift)}" if shift else f"{text} / {k}"
+        text = f"{text} % {k}" if atom.kind == "mod" else f"{text} {over} {k} - {offset(shift)}" if shift else f"{text} {over} {k}"
     return f"({text})" if factor else text
 
 

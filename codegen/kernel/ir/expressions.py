@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.codegen.kernel.index.index import Index, Var, constant
-from tracegrad.codegen.kernel.ir.types import lanes_of, register_dtype, register_type
+from tracegrad.codegen.kernel.ir.types import dtype_of, lanes_of, register_dtype, register_type
 from tracegrad.codegen.kernel.text.markup import marked
 from tracegrad.support import plan
 from tracegrad.support.dtypes import OPENCL, DType, bool_, int32, int64, is_half
@@ -61,8 +61,8 @@ class Array:
 
     @property
     def dtype(self) -> DType:
-        """That of an element."""
-        return _DTYPES[self.type]
+        """That of an element, or of its lanes."""
+        return dtype_of(self.type)
 
     @property
     def lanes(self) -> int:
@@ -224,17 +224,22 @@ class Pointer(Expression):
 
 
 class Address(Expression):
-    """Where element `base` of a buffer is."""
+    """Where element `base` of a buffer is, or the one that is `more` elements behind it."""
 
-    __slots__ = ("base", "memory")
+    __slots__ = ("base", "memory", "more")
 
-    def __init__(self, memory: Buffer, base: Index) -> None:
-        super().__init__(memory.dtype, 1, 0, base.vars)
-        self.memory, self.base = memory, base
+    def __init__(self, memory: Buffer, base: Index, more: Expression | None = None) -> None:
+        vars: frozenset[Any] = base.vars
+        super().__init__(memory.dtype, 1, 0, vars if more is None else vars | more.vars)
+        self.memory, self.base, self.more = memory, base, more
+
+    @property
+    def operands(self) -> tuple[Expression, ...]:
+        return () if self.more is None else (self.more,)
 
     @property
     def key(self) -> Any:
-        return id(self.memory), self.base.key
+        return id(self.memory), self.base.key, self.more
 
 
 class Held(Expression):
@@ -560,7 +565,6 @@ class Call(_Of):
 
 
 _BOOL = np.dtype(bool)
-_DTYPES = {type_: dtype for dtype, type_ in OPENCL.items() if dtype != _BOOL}
 Parameter = Buffer | Number
 Symbol = Buffer | Number | Local | Array | Pointer | Var
 Part = Symbol | Access | Index | Expression
@@ -596,29 +600,6 @@ def place(memory: Buffer | Array | Pointer, at: Operand) -> Access:
 def element(memory: Buffer | Array | Pointer, at: Operand) -> Load:
     """What is there (see `place`)."""
     return Load(place(memory, at), memory.dtype)
-
-
-def names_of(parts: Iterable[Part]) -> set[str]:
-    """What the variables are called that occur in `parts`."""
-    found = set()
-    for part in parts:
-        if isinstance(part, Access):
-            found |= {part.memory.name, *(v.name for v in (part.at.vars if part.at is not None else ()))}
-            found |= names_of(() if part.place is None else (part.place,))
-        elif isinstance(part, Index):
-            found |= {v.name for v in part.vars}
-        elif isinstance(part, (Local, Number, Pointer)) or not isinstance(part, Expression):
-            found.add(part.name)
-        else:
-            found |= {v.name for v in part.vars}
-            for x in nodes(part):
-                if isinstance(x, Load):
-                    found |= names_of((x.access,))
-                elif isinstance(x, Number):
-                    found.add(x.name)
-                elif isinstance(x, Address):
-                    found.add(x.memory.name)
-    return found
 
 
 def types_of(parts: Iterable[Part]) -> set[tuple[DType, int]]:

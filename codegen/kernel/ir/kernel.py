@@ -24,7 +24,6 @@ from tracegrad.codegen.kernel.ir.statements import (
     Item,
     Number,
     Parameter,
-    Raw,
     Statement,
     statements_in,
 )
@@ -33,11 +32,13 @@ from tracegrad.codegen.kernel.text.markup import (
     COLUMN,
     called,
     called_each,
+    marked,
     names_in,
     plain,
     plain_each,
     uses_in,
     with_numbers,
+    with_offsets,
     without_comment,
 )
 from tracegrad.support.plan import Computed, Function, Plain
@@ -110,9 +111,9 @@ class Kernel:
     slow: int = 0                           # ns of a core for what flops and bytes do not tell: branches that go by values, scalars
     wide: int = 110                         # how long the line of the parameters may become
     clang: bool = False                     # whether it may be printed with clang's builtins
-    # What text in it that nobody looks into calls its variables.
-    reserved: Callable[[str], bool] = frozenset[str]().__contains__
     numbers: tuple[int, ...] | None = None  # in place of those that may be offsets (see markup) in the body, in order
+    # For each of these: what the argument in its place is called ("": there is none), and how much more than that it is.
+    offsets: tuple[tuple[str, int], ...] = ()
 
     @property
     def work(self) -> int:
@@ -133,10 +134,13 @@ class Kernel:
     def printed(self) -> list[tuple[str, str]]:
         """The lines of the body, with names marked, and what is said beside each."""
         lines = render.lines(self.body, self.clang)
-        if self.numbers is None:
-            return lines
-        numbers = iter(self.numbers)
-        return [(with_numbers(text, numbers), comment) for text, comment in lines]
+        if self.numbers is not None:
+            numbers = iter(self.numbers)
+            lines = [(with_numbers(text, numbers), comment) for text, comment in lines]
+        if self.offsets:
+            arguments = map(_argument, self.offsets)
+            lines = [(with_offsets(text, arguments.__next__), comment) for text, comment in lines]
+        return lines
 
     @cached_property
     def bare(self) -> list[str]:
@@ -196,7 +200,7 @@ class Kernel:
         numbers: dict[str, str] = {}
 
         def numbered(name: str) -> str:
-            return name if self.reserved(name) else numbers.setdefault(name, f"_{len(numbers) + 1}")
+            return numbers.setdefault(name, f"_{len(numbers) + 1}")
 
         parameters = tuple([p.plain(numbered(p.name)) for p in self.parameters])
         body = "\n".join([line for line in self._called(numbered) if line])
@@ -208,13 +212,9 @@ class Kernel:
         return called_each(self.bare, name)
 
     def _whole(self, name: Callable[[str], str]) -> str:
-        """All of it but what it is called, variables called name(what they are called) where nobody reserved that."""
-
-        def other(old: str) -> str:
-            return old if self.reserved(old) else name(old)
-
+        """All of it but what it is called, variables called name(what they are called)."""
         lines = [*(p.declaration for p in self.parameters), *self.bare]
-        return f"{self.group} " + called("\n".join(lines), other)
+        return f"{self.group} " + called("\n".join(lines), name)
 
     def launched(self, times: int) -> Kernel:
         """The same kernel, which a plan launches so often."""
@@ -259,8 +259,7 @@ class Kernel:
     def cooperates(self) -> bool:
         """Whether the items of a work-group have to do with each other."""
         of = self._by_class
-        return (Barrier in of or any(s.of != "global" for s in of.get(Item, ())) or any(s.array.shared for s in of.get(Allocate, ()))
-                or any(s.cooperates for s in of.get(Raw, ())))
+        return (Barrier in of or any(s.of != "global" for s in of.get(Item, ())) or any(s.array.shared for s in of.get(Allocate, ())))
 
     @property
     def wide_atomics(self) -> bool:
@@ -270,26 +269,20 @@ class Kernel:
     @cached_property
     def arrays(self) -> int:
         """Bytes of a work-item's own arrays."""
-        of = self._by_class
-        sizes: list[int] = [size_of(s.array.type) * s.array.size for s in of.get(Allocate, ())]
-        sizes += [s.allocates for s in of.get(Raw, ())]
-        return sum(sizes)
+        return sum([size_of(s.array.type) * s.array.size for s in self._by_class.get(Allocate, ())])
 
     @cached_property
     def names(self) -> set[str]:
-        """What its variables are called, but for those of text that nobody looks into."""
+        """What its variables are called."""
         return {p.name for p in self.parameters}.union(names_in("\n".join([text for text, _ in self.printed])))
 
     def takes(self, name: str) -> bool:
         """Whether nothing else in it may be called so."""
-        return name in self.names or self.reserved(name)
+        return name in self.names
 
     @cached_property
     def form(self) -> str:
-        """The text without comments, its names numbered in order: equal forms compute the same with other arguments.
-
-        A name that text may declare without a mark keeps its name: by its number, nobody would know which one is meant.
-        """
+        """The text without comments, its names numbered in order: equal forms compute the same with other arguments."""
         numbers: dict[str, str] = {}
         return self._whole(lambda name: numbers.setdefault(name, f"${len(numbers)}"))
 
@@ -298,6 +291,12 @@ class Kernel:
         """The form with its parameters numbered and all other names left out: two locals of blocks side by side may share a name or not."""
         numbers = {p.name: f"${k}" for k, p in enumerate(self.parameters)}
         return self._whole(lambda name: numbers.get(name, "$"))
+
+
+def _argument(given: tuple[str, int]) -> str | None:
+    """What stands in place of a number that is an argument now."""
+    name, more = given
+    return f"({marked(name)} {'-' if more < 0 else '+'} {abs(more)})" if more else marked(name) if name else None
 
 
 @dataclass(eq=False)

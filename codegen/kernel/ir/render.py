@@ -61,7 +61,6 @@ from tracegrad.codegen.kernel.ir.statements import (
     Item,
     Loop,
     Prefetch,
-    Raw,
     Repeat,
     Report,
     Statement,
@@ -179,7 +178,7 @@ class Printer:
 
     def declare(self, s: Declare) -> str:
         value = self.bound(s.value) if s.bound is not None and s.type == "const int" else self.top(s.value)
-        return f"{s.type}{' ' * (not isinstance(s.symbol, Pointer))}{self.name(s.symbol)} = {value};"
+        return f"{s.type}{' ' * (not isinstance(s.symbol, (Pointer, Buffer)))}{self.name(s.symbol)} = {value};"
 
     def update(self, s: Update) -> str:
         of = self.element(s.of) if isinstance(s.of, Access) else self.name(s.of)
@@ -265,7 +264,8 @@ def _symbol(p: Printer, x: Local | Number | Pointer) -> tuple[str, int]:
 
 
 def _address(p: Printer, x: Address) -> tuple[str, int]:
-    return p.address(Access(x.memory, x.base)), _SUM
+    more = "" if x.more is None else f" + {p.operand(x.more, _SUM)}"
+    return f"{p.address(Access(x.memory, x.base))}{more}", _SUM
 
 
 def _held(p: Printer, x: Held) -> tuple[str, int]:
@@ -425,7 +425,6 @@ _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
     Update: Printer.update,
     Atomic: Printer.atomic,
     Store: lambda p, s: p.store(s.access, p.top(s.value), s.stride),
-    Raw: lambda p, s: s.code,
     Item: lambda p, s: f"const {s.type} {p.name(s.var)} = get_{s.of}_id({s.axis});",
     Allocate: lambda p, s: _allocate(p, s.array),
     Barrier: lambda p, s: "barrier(CLK_LOCAL_MEM_FENCE);",

@@ -1,13 +1,12 @@
 """What a kernel is made of: statements, and blocks of them. Start at `Block`.
 
 `Writer` makes them, `render` prints them, `verify` checks them, and passes over kernels look at them. What a statement computes is a tree
-of `expressions`; what it declares, reads and writes are objects. Only `Raw` is text, which says what it reads and writes: what stands
-around the kernels that a plan puts into one.
+of `expressions`; what it declares, reads and writes are objects. Nothing is text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
@@ -27,16 +26,14 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Pointer,
     Select,
     Symbol,
-    names_of,
     whole,
 )
 from tracegrad.codegen.kernel.ir.instructions import Instruction
-from tracegrad.codegen.kernel.text.markup import marked_in
 from tracegrad.graph.ir import Node
 
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Atomic", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare",
-    "If", "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Prefetch", "Raw", "Repeat", "Report",
+    "If", "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Prefetch", "Repeat", "Report",
     "Statement", "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
 ]
 
@@ -106,12 +103,15 @@ class Statement:
 
 
 class Declare(Statement):
-    """A variable and its value; bound: that of an index; said: what stands beside it."""
+    """A variable and its value; bound: that of an index; said: what stands beside it.
+
+    A parameter of a kernel that becomes part of another one may be such a variable, too.
+    """
 
     __slots__ = ("bound", "said", "symbol", "type", "value")
 
-    def __init__(self, symbol: Local | Var | Pointer, type_: str, value: Expression, node: Node | None = None, bound: Bound | None = None,
-                 said: str = "") -> None:
+    def __init__(self, symbol: Local | Var | Pointer | Parameter, type_: str, value: Expression, node: Node | None = None,
+                 bound: Bound | None = None, said: str = "") -> None:
         self.symbol, self.type, self.value, self.node, self.bound, self.said = symbol, type_, value, node, bound, said
 
     @property
@@ -124,7 +124,7 @@ class Assign(Statement):
 
     __slots__ = ("symbol", "value")
 
-    def __init__(self, symbol: Local | Var | Pointer, value: Expression, node: Node | None = None) -> None:
+    def __init__(self, symbol: Local | Var | Pointer | Parameter, value: Expression, node: Node | None = None) -> None:
         self.symbol, self.value, self.node = symbol, value, node
 
     @property
@@ -253,27 +253,6 @@ class Break(Statement):
     __slots__ = ()
 
 
-class Raw(Statement):
-    """C text that nobody looks into: it reads its parts, makes `defines` and `writes`; cooperates: with other items of the work-group.
-
-    allocates: the bytes of arrays that it and lines beside it declare. names: of more variables that it shares with other statements.
-    """
-
-    __slots__ = ("allocates", "code", "cooperates", "defines", "given", "writes")
-
-    def __init__(
-        self, code: str, node: Node | None = None, parts: Parts = (), defines: tuple[Symbol, ...] = (),
-        writes: tuple[Symbol | Access, ...] = (), cooperates: bool = False, names: Set[str] = frozenset(),
-        allocates: int = 0,
-    ) -> None:
-        self.code, self.node, self.given = marked_in(code, names_of((*parts, *defines, *writes)) | names), node, parts
-        self.defines, self.writes, self.cooperates, self.allocates = defines, writes, cooperates, allocates
-
-    @property
-    def parts(self) -> Parts:
-        return self.given
-
-
 class Block:
     """Statements and inner blocks after `head` (none: just one after the other), which is text, or what the block's class says.
 
@@ -286,7 +265,7 @@ class Block:
     __slots__ = ("comment", "head", "items", "known", "memo", "numbers", "parts", "renamed", "vars")
 
     def __init__(self, head: str, parts: Parts = (), vars: tuple[Var, ...] = (), known: tuple[Any, ...] = ()) -> None:
-        self.head, self.parts, self.known = marked_in(head, names_of((*parts, *vars))), parts, known
+        self.head, self.parts, self.known = head, parts, known
         self.vars: set[Var | Local] = set(vars)
         self.items: list[Statement | Block] = []
         self.memo: dict[Any, Any] = {}

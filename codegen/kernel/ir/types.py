@@ -33,6 +33,13 @@ def lanes_of(type_: str) -> int:
     return _LANES.get(type_, 1)
 
 
+def dtype_of(type_: str) -> DType:
+    """The dtype of one of them."""
+    return _DTYPES[type_]
+
+
+_WIDTHS = (1, 2, 4, 8, 16)
+_DTYPES = {f"{name}{n if n > 1 else ''}": dtype for dtype, name in OPENCL.items() if dtype.kind != "b" for n in _WIDTHS}
 _LANES = {f"{name}{lanes}": lanes for name in OPENCL.values() for lanes in (2, 4, 8, 16)}
 _SIZES = {f"{name}{lanes if lanes > 1 else ''}": dtype.itemsize * lanes for dtype, name in OPENCL.items() for lanes in (1, 2, 4, 8, 16)}
 _SIGNED = {1: "char", 2: "short", 4: "int", 8: "long"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -154,22 +152,6 @@ class Pointer:
         return np.array([self.load(int(k)) if mask is None or mask[lane] else 0 for lane, k in enumerate(at)], self.memory.array.dtype)
 
 
-class Rows:
-    """An array of arrays: indexed, a pointer to a row."""
-
-    __slots__ = ("dims", "pointer")
-
-    def __init__(self, pointer: Pointer, dims: tuple[int, ...]) -> None:
-        self.pointer, self.dims = pointer, dims
-
-    def row(self, index: int) -> Any:
-        size = math.prod(self.dims[1:])
-        if not 0 <= index < self.dims[0]:
-            raise KernelFault(f"indexes {self.pointer.memory.name}[{index}] of {self.dims[0]}")
-        moved = self.pointer.moved(index * size)
-        return moved if len(self.dims) == 2 else Rows(moved, self.dims[1:])
-
-
 # --------------------------------------------------------------------------------------------------------------- C's operators
 
 
@@ -216,17 +198,6 @@ def _whole(value: Any, dtype: np.dtype[Any]) -> int:
 def _lanes_of(value: Any, lanes: int, dtype: np.dtype[Any]) -> Array:
     out = np.empty(lanes, dtype)
     np.copyto(out, value, casting="unsafe")
-    return out
-
-
-def _joined(parts: Sequence[Any], lanes: int, dtype: np.dtype[Any]) -> Array:
-    out: Array
-    if any(isinstance(p, np.ndarray) for p in parts):
-        out = np.concatenate([np.atleast_1d(np.asarray(p)) for p in parts]).astype(dtype)
-    else:
-        out = np.array(parts, dtype)
-    if len(out) != lanes:
-        raise KernelFault(f"a vector of {lanes} is made of {len(out)} elements")
     return out
 
 

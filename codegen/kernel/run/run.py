@@ -4,45 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.ir.expressions import Buffer
 from tracegrad.codegen.kernel.run.instructed import WITH_OTHERS
 from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Memory, Pointer, State, group_arrays
-from tracegrad.codegen.kernel.run.syntax import Compiled
-from tracegrad.codegen.kernel.run.translate import Translator
-from tracegrad.support.cache import memoize
+from tracegrad.codegen.kernel.run.statements import Compiled
+from tracegrad.support.dtypes import OPENCL
 from tracegrad.support.plan import Fault, HostStep, Iteration, Loop, Offset, Plan, Scalar, Step
 
 Place = tuple[int, ...]              # of a work-item or a group, by dimension; or how many there are
-_HEAD = re.compile(r"(?:__attribute__\(\(reqd_work_group_size\(([\d, ]+)\)\)\)\s*)?__kernel void (\w+)\(")
-
-
-@memoize(None)
-def kernels_of(source: str) -> dict[str, Compiled]:
-    """Every kernel of a program's text."""
-    found: dict[str, Compiled] = {}
-    starts = list(_HEAD.finditer(source))
-    for match, after in zip(starts, [*starts[1:], None], strict=True):
-        text = source[match.end() - 1: after.start() if after else len(source)]
-        size = tuple(int(n) for n in match[1].split(",")) if match[1] else None
-        found[match[2]] = _kernel(text, match[2], size)
-    return found
-
-
-@memoize(None)
-def _kernel(text: str, name: str, local_size: tuple[int, ...] | None) -> Compiled:
-    """One of them, which the programs for several devices may share."""
-    return Translator(text, name, local_size).kernel()
-
-
 def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> list[Array]:
-    """The results of `plan` for `inputs` (arrays, one for each of plan.inputs) and run-time `scalars`, computed by its kernels' text.
+    """The results of `plan` for `inputs` (arrays, one for each of plan.inputs) and run-time `scalars`, computed by its kernels.
 
-    Raises KernelFault for what a kernel must not do (see above). The inputs that a plan updates in place are copied first.
+    Raises KernelFault for what a kernel must not do (see above), and where there is nothing to run: plans that a program keeps have their
+    kernels only with `tg.config.check`, and kernels that users wrote are text. The inputs that a plan updates in place are copied first.
 
     >>> import tracegrad as tg
     >>> f = tg.trace(lambda x: (x * 2).sum(1))
@@ -65,7 +44,7 @@ def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> 
             memories[i] = Memory(slot.name or slot.kind, np.zeros(math.prod(slot.shape), slot.dtype), state, slot.kind == "faults")
     given = plan.all_scalars(scalars)
     with np.errstate(all="ignore"):
-        _run(plan.steps, plan, memories, given, state, {})
+        _run(plan.steps, plan, memories, given, state, {}, kernels_of(plan))
     results = []
     for i in plan.outputs:
         memory = memories[i]
@@ -76,8 +55,19 @@ def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> 
     return results
 
 
+def kernels_of(plan: Plan) -> dict[str, Compiled]:
+    """The kernels that a plan launches."""
+    wanted, found = {step.entry for step in plan.launches}, {kernel.entry: kernel for kernel in plan.kernels}
+    if missing := sorted(wanted - found.keys()):
+        raise KernelFault(f"run_plan: the plan has no statements of {', '.join(missing)}; set tg.config.check = True before it is compiled "
+                          "(plans from the disk have only text), or call codegen.passes.compile_graph")
+    if users := sorted(entry for entry in wanted if found[entry].foreign):
+        raise KernelFault(f"run_plan: a user wrote {', '.join(users)}; only a driver runs that")
+    return {entry: Compiled(found[entry]) for entry in sorted(wanted)}
+
+
 def _run(steps: Sequence[Step], plan: Plan, memories: Sequence[Memory | None], scalars: Sequence[Any], state: State,
-         turns: dict[int, int]) -> None:
+         turns: dict[int, int], kernels: Mapping[str, Compiled]) -> None:
     """The steps in order; turns: which turn each loop is in."""
     for step in steps:
         if isinstance(step, HostStep):
@@ -85,9 +75,9 @@ def _run(steps: Sequence[Step], plan: Plan, memories: Sequence[Memory | None], s
         elif isinstance(step, Loop):
             for turn in range(step.length):
                 turns[step.number] = turn
-                _run(step.steps, plan, memories, scalars, state, turns)
+                _run(step.steps, plan, memories, scalars, state, turns, kernels)
         else:
-            _launch(kernels_of(plan.source)[step.entry], step, memories, scalars, state, turns)
+            _launch(kernels[step.entry], step, memories, scalars, state, turns)
 
 
 def _host(step: HostStep, plan: Plan, memories: Sequence[Memory | None]) -> None:
@@ -104,8 +94,8 @@ def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scal
     if len(kernel.parameters) != len(step.args):
         raise KernelFault(f"{kernel.name} has {len(kernel.parameters)} parameters, and is launched with {len(step.args)}")
     args: list[Any] = []
-    bound: dict[int, list[tuple[str, bool]]] = {}
-    for (name, type_, restrict), arg in zip(kernel.parameters, step.args, strict=True):
+    bound: dict[int, list[Buffer]] = {}
+    for p, arg in zip(kernel.parameters, step.args, strict=True):
         if isinstance(arg, Scalar):
             args.append(arg.dtype.type(scalars[arg.index]) if arg.dtype.kind == "f" else int(scalars[arg.index]))
         elif isinstance(arg, Offset):
@@ -117,14 +107,14 @@ def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scal
         else:
             memory = memories[arg]
             assert memory is not None
-            if memory.array.dtype != (np.bool_ if memory.array.dtype.kind == "b" else type_.dtype) or not type_.space:
-                raise KernelFault(f"{kernel.name}: {name} is a {type_}, and is given {memory.array.dtype}")
+            if not isinstance(p, Buffer) or OPENCL[memory.array.dtype] != OPENCL[p.dtype]:
+                raise KernelFault(f"{kernel.name}: {p} is a {p.dtype}, and is given {memory.array.dtype}")
             memory.fresh()
-            bound.setdefault(id(memory), []).append((name, restrict))
+            bound.setdefault(id(memory), []).append(p)
             args.append(Pointer(memory, 0))
-    for names in bound.values():
-        if len(names) > 1 and any(r for _, r in names) and any(n in kernel.written for n, _ in names):
-            which = ", ".join(n for n, _ in names)
+    for given in bound.values():
+        if len(given) > 1 and any(p.restrict for p in given) and any(p.access != "const" for p in given):
+            which = ", ".join(p.name for p in given)
             raise KernelFault(f"{kernel.name}: {which} are one buffer, which is written, and one of them is restrict")
     sizes = tuple((*step.global_size, 1, 1)[:3])
     local = tuple((*(step.local_size or (1,)), 1, 1)[:3])
@@ -177,6 +167,5 @@ def _located(kernel: Compiled, where: tuple[int, ...], error: Exception) -> Kern
         if trace.tb_frame.f_code.co_filename == f"<{kernel.name}>":
             line = trace.tb_lineno
         trace = trace.tb_next
-    what = str(error) if isinstance(error, KernelFault) else f"{type(error).__name__}: {error}" + (
-        " (a variable that nothing has set?)" if "NoneType" in str(error) else "")
-    return KernelFault(f"{kernel.name}, work-item {where}: {what}, in `{kernel.lines.get(line, '?')}`")
+    what = str(error) if isinstance(error, KernelFault) else f"{type(error).__name__}: {error}"
+    return KernelFault(f"{kernel.name}, work-item {where}: {what}, in `{kernel.line(line)}`")

@@ -1,43 +1,31 @@
 """What the text of kernels is made of, marked while it is written: nobody looks for it in C. Start at `marked`.
 
 A printed kernel has a mark before and after each name of a variable (`marked`), each use of a function that `plan.source` has to define
-(`used`), each number that is added to an index (`offset`) or says where a work-item's elements begin or end (`extent`), each number of the
-work-item in text that is no statement (`item`), and before what is said beside a line (`with_comment`). `plain` takes the marks out; the
-other functions find and replace what is between them.
+(`used`), each number that is added to an index (`offset`) or says where a work-item's elements begin or end (`extent`), and before what is
+said beside a line (`with_comment`). `plain` takes the marks out; the other functions find and replace what is between them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tracegrad.errors import printable
 
 _BEGIN, _END = "\x01", "\x02"
-_MARKS = bytes([*range(1, 9), *range(14, 18)])
+_MARKS = bytes([*range(1, 9), 14])
 _USED = re.compile(r"\x03(\w+)(?:\((\w+))?\x04")
 _MARKED = re.compile(r"\x01(\w+)\x02")
 _NOT_INDEXED = re.compile(r"\x01(\w+)\x02(?!\[)")
-_WORD = re.compile(r"(?<![\w.\x01\x03\x10])[A-Za-z_]\w*")
-_WORDS = re.compile(f"({_WORD.pattern})")
+_WORD = re.compile(r"(?<![\w.\x01\x03])[A-Za-z_]\w*")
 _NUMBER = re.compile(r"([\x05\x07])(\d+)[\x06\x08]")
-_ITEM = re.compile(r"\x10get_global_id\((\d)\)\x11")
 _COMMENT, _BETWEEN = "\x0e", "\x00"
 COLUMN = 70                                                  # from which on comments stand beside lines
 
 
 def marked(name: str) -> str:
     return f"{_BEGIN}{name}{_END}"
-
-
-def marked_in(text: str, names: Collection[str]) -> str:
-    """Text of another generator, which says what it reads and writes: those words are marked."""
-    if not names:
-        return text
-    parts = _WORDS.split(text)
-    parts[1::2] = [marked(word) if word in names else word for word in parts[1::2]]
-    return "".join(parts)
 
 
 def plain(text: str) -> str:
@@ -81,7 +69,7 @@ def whole_in(text: str) -> set[str]:
 
 
 def unmarked_in(text: str) -> list[str]:
-    """The words that are no marked names: of the language, of functions, and of text that nobody looks into."""
+    """The words that are no marked names: of the language, and of functions."""
     return _WORD.findall(without_comment(text))
 
 
@@ -137,17 +125,7 @@ def renamed(text: str, old: str, new: str) -> str:
     return new + text.removeprefix(old) if text.startswith(old) else text.removesuffix(old) + new if text.endswith(old) else text
 
 
-# --------------------------------------------------------------------------------------------------------- work-items, comments
-
-
-def item(axis: int) -> str:
-    """The number of the work-item along a dimension of the launch."""
-    return f"\x10get_global_id({axis})\x11"
-
-
-def with_items(text: str, number: Callable[[int], str]) -> str:
-    """The text with number(axis) in place of each."""
-    return _ITEM.sub(lambda match: number(int(match[1])), text)
+# ----------------------------------------------------------------------------------------------------------------------- comments
 
 
 def beside(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,9 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.codegen.gpu.test_tile_programs import lowered
 from tests.helpers.plan_audit import planned
-from tracegrad.codegen.kernel.ir.expressions import Access
+from tracegrad.codegen.kernel.ir.expressions import Access, whole
 from tracegrad.codegen.kernel.ir.instructions import INSTRUCTIONS
-from tracegrad.codegen.kernel.ir.statements import Instruct, Raw
+from tracegrad.codegen.kernel.ir.statements import Barrier, Block, Instruct, statements_in
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.kernel.run.memory import Pointer
 from tracegrad.codegen.kernel.verify import verify_kernel
@@ -198,7 +198,6 @@ def test_numbers_that_tf32_has_are_exact() -> None:
 
 def test_they_are_statements_that_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     found = lowered(monkeypatch, lambda a, b: a @ b, np.zeros((40, 48), np.float16), np.zeros((48, 33), np.float16), target=GPU)
-    assert not [s for kernel in found for s in kernel.statements() if isinstance(s, Raw)]
     kernel = found[0]
     instructs = [s for s in kernel.statements() if isinstance(s, Instruct)]
     multiply = next(s for s in instructs if s.of is TABLE["MMA_F16"].multiply)
@@ -215,13 +214,29 @@ def test_copies_are_there_only_when_they_are_waited_for() -> None:
     a, b = numbers(16, 128, dtype=np.float16), numbers(128, 16, dtype=np.float16)
     with tuned(SMALL._replace(split_flops=1 << 30)):
         plan, given, _ = planned(lambda a, b: a @ b, (a, b), GPU)
-    assert "WAIT_COPIES(1);" in plan.source
-    for wrong in ("WAIT_COPIES(2);", ""):
+    kernel = plan.kernels[0]
+    waits = [s for s in statements_in(kernel.body) if isinstance(s, Instruct) and s.of.kind == "wait" and str(s.given[0]) == "1"]
+    assert waits
+    for wrong in (2, 9):
+        for s in waits:
+            s.given = (whole(wrong),)
         with pytest.raises(KernelFault, match=r"nothing has written"):
-            run_plan(replace(plan, source=plan.source.replace("WAIT_COPIES(1);", wrong)), given)
-    without = replace(plan, source=plan.source.replace("    barrier(CLK_LOCAL_MEM_FENCE);\n", "", 1))
+            run_plan(plan, given)
+    for s in waits:
+        s.given = (whole(1),)
+    run_plan(plan, given)
+    loop, at = next((block, i) for block in blocks_in(kernel.body) for i, s in enumerate(block.items) if isinstance(s, Barrier))
+    del loop.items[at]
     with pytest.raises(KernelFault, match=r"in the same launch|which nothing has written"):
-        run_plan(without, given)
+        run_plan(plan, given)
+
+
+def blocks_in(block: Block) -> Iterator[Block]:
+    """A block, and those in it."""
+    for item in block.items:
+        if isinstance(item, Block):
+            yield from blocks_in(item)
+    yield block
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

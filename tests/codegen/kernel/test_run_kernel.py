@@ -1,4 +1,4 @@
-"""The interpreter of kernels: what it finds, and that all kernels, of every target, pass it with the interpreter's results."""
+"""The interpreter of kernels: all kernels, of every target, pass it with the interpreter's results."""
 
 from __future__ import annotations
 
@@ -17,117 +17,10 @@ from tests.helpers.marks import one_of
 from tests.random_programs.fuzz import FIRST, batch
 from tests.random_programs.random_programs import FLOATS, Program, fit, programs
 from tests.random_programs.test_fuzz import LONG, arguments, called, examples
-from tracegrad.codegen.kernel.run import KernelFault, run_plan
-from tracegrad.support.plan import Launch, Plan, Slot, Target
+from tracegrad.support.plan import Target
 from tracegrad.support.tuning import Tuning
 
-F4 = np.dtype("float32")
 SIZES = (7, 13, 16, 24, 31, 32, 33, 40, 64, 65, 100, 127, 128, 129, 257, 300)
-ONE = "__attribute__((reqd_work_group_size(1, 1, 1)))\n"
-
-
-def plan(text: str, *shapes: tuple[int, ...], items: int = 1, group: int = 1, outputs: int = 1, dtype: Any = F4) -> Plan:
-    """A plan of one kernel `k`; the last `outputs` of its buffers are results."""
-    count = len(shapes)
-    kinds = ["input"] * (count - outputs) + ["output"] * outputs
-    slots = tuple(Slot(kind, shape, np.dtype(dtype), f"b{i}")  # type: ignore[arg-type]
-                  for i, (kind, shape) in enumerate(zip(kinds, shapes, strict=True)))
-    launch = Launch("k", (items,), (group,), tuple(range(count)))
-    return Plan(text, (launch,), slots, tuple(range(count - outputs)), tuple(range(count - outputs, count)))
-
-
-def kernel(body: str, parameters: str = "__global const float *restrict a, __global float *restrict c") -> str:
-    return f"__kernel void k({parameters}) {{\n{body}\n}}\n"
-
-
-# what is wrong with a kernel, and how it is told
-FAULTS = {
-    "out of bounds": ("for (int i = 0; i <= 8; i++) c[i] = a[i];", r"reads b0\[8\] of 8, in `for .*c\[i\] = a\[i\];`"),
-    "a vector out of bounds": ("STORE(float4, c, LOAD(float4, a + 5)); STORE(float4, c + 4, (float4)(0));", r"reads b0\[5:9\] of 8"),
-    "written out of bounds": ("for (int i = 0; i < 8; i++) c[i + 1] = a[i];", r"writes b1\[8\] of 8"),
-    "a vector written out of bounds": ("STORE(float8, c + 1, (float8)(0));", r"writes b1\[1:9\] of 8"),
-    "negative": ("c[0] = a[-1];", r"reads b0\[-1\]"),
-    "not written": ("for (int i = 0; i < 7; i++) c[i] = a[i];", "element 7 was never written"),
-    "read before written": ("for (int i = 0; i < 8; i++) c[i] = c[7 - i];", r"reads b1\[7\], which nothing has written"),
-    "uninitialised": ("float x; for (int i = 0; i < 8; i++) c[i] = x + a[i];", "a variable that nothing has set"),
-    "uninitialised array": ("float x[8]; x[0] = 0.0f; for (int i = 0; i < 8; i++) c[i] = x[i];",
-                            r"reads x\[1\], which nothing has written"),
-    "undeclared": ("c[0] = y;", "y is not declared"),
-    "undeclared function": ("c[0] = gamma_of(a[0]);", "gamma_of is not declared"),
-    "declared twice": ("int i = 0; int i = 1;", "i is declared twice"),
-    "out of scope": ("{ float y = 0.0f; } c[0] = y;", "y is not declared"),
-    "const": ("a[0] = 1.0f;", "writes through a const pointer"),
-    "lanes": ("float4 x = (float4)(0); float8 y = (float8)(0); y = y + x;", "float8 with float4"),
-    "mask": ("double4 x = (double4)(0); int4 m = (int4)(0); x = m ? x : x;", "a int4 selects between double4 and double4"),
-    "narrowed": ("float4 x = (float4)(0); double y = 1.0; x = x * y;", "float4 with double"),
-    "vector condition": ("int4 x = (int4)(0); if (x) c[0] = 0.0f;", "a condition is a int4"),
-    "stored as another": ("STORE(float4, c, (float8)(0));", "a float8 is stored as a float4"),
-    "another element": ("LOAD(int4, a);", r"int4 at a float \*"),
-    "a swizzle": ("float4 x = (float4)(0); c[0] = x.s4;", r"\.s4 of a float4"),
-    "overflow": ("int x = 2147483647; x = x + 1;", "signed overflow"),
-    "division": ("int x = 0; x = 5 / x;", "division by zero"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_faults_are_found(name: str) -> None:
-    body, message = FAULTS[name]
-    with pytest.raises(KernelFault, match=message):
-        run_plan(plan(ONE + kernel(body), (8,), (8,)), [np.arange(8, dtype=F4)])
-
-
-GROUP_FAULTS = {
-    "two write one": ("const int i = get_global_id(0); c[i / 2] = a[i];", r"writes b1\[0\], which work-item 0 access"),
-    "one reads what another writes": ("const int i = get_global_id(0); c[i] = a[i]; if (i > 0) c[i] = c[i - 1];",
-                                      r"reads b1\[0\], which work-item 0 writes"),
-    "one writes what another read": ("const int i = get_global_id(0); a[i] = i < 7 ? a[i + 1] : a[i]; c[i] = 0.0f;",
-                                     r"writes b0\[1\], which work-item 0 access"),
-    "no barrier": ("__local float s[8]; const int i = get_local_id(0); s[i] = a[i]; c[i] = s[7 - i];",
-                   r"reads s\[7\], which nothing has written"),
-    "a race after a barrier": (
-        "__local float s[8]; const int i = get_local_id(0); s[i] = a[i]; barrier(CLK_LOCAL_MEM_FENCE); s[i] = s[7 - i]; c[i] = s[i];",
-        r"reads s\[3\], which work-item 3 writes in the same launch"),
-    "divergence": ("const int i = get_local_id(0); if (i < 4) { barrier(CLK_LOCAL_MEM_FENCE); } c[i] = a[i];",
-                   "a barrier that 4 of the 8 items"),
-}
-
-
-@pytest.mark.parametrize("name", GROUP_FAULTS)
-def test_faults_between_work_items_are_found(name: str) -> None:
-    body, message = GROUP_FAULTS[name]
-    text = kernel(body, "__global float *a, __global float *c")
-    with pytest.raises(KernelFault, match=message):
-        run_plan(plan(text, (8,), (8,), items=8, group=8), [np.arange(8, dtype=F4)])
-
-
-def test_a_buffer_behind_two_pointers_is_found() -> None:
-    found = plan(ONE + kernel("c[0] = a[0];"), (1,), (1,))
-    aliased = Plan(found.source, found.steps, (found.slots[0], Slot("output", (1,), F4, "b1", alias=0)), (0,), (1,))
-    with pytest.raises(KernelFault, match="a, c are one buffer, which is written, and one of them is restrict"):
-        run_plan(aliased, [np.zeros(1, F4)])
-
-
-def test_what_it_computes_is_cs() -> None:
-    """Integers truncate and wrap as in C, floats stay single, masks select, work-groups meet."""
-    body = """
-  c[0] = -7 / 2; c[1] = -7 % 2; c[2] = (uchar)300; c[3] = (int)((uint)2147483647 + 1u) < 0;
-  c[4] = 1.0f / 3.0f * 3.0f == 1.0f; int place = 3; c[5] = place++ * 10 + place;
-  float4 x = LOAD(float4, a); int4 m = x > 1.0f; c[6] = (m ? x : (float4)(-1.0f)).s0; c[7] = (x.hi + x.lo).s1;"""
-    found, = run_plan(plan(ONE + kernel(body), (8,), (8,)), [np.arange(8, dtype=F4)])
-    third = np.float32(1) / np.float32(3) * np.float32(3) == 1
-    assert found.tolist() == [-3, -1, 44, 1, float(third), 34, -1, 4]
-
-
-def test_continue_in_a_branch_is_of_the_loop_around_it() -> None:
-    body = """
-  int odd = 0, low = 0;
-  for (int i = 0; i < 9; i++) { if (i % 2 == 0) { if (i < 4) low += i; continue; } odd += i; }
-  c[0] = 10 * odd + low;"""
-    found, = run_plan(plan(ONE + kernel(body), (1,), (1,)), [np.zeros(1, F4)])
-    assert found.tolist() == [162]
-
-
-# ----------------------------------------------------------------------------------------------------- every kernel, every target
 
 
 def some(number: int, gpu: bool = True) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Prefix,
     Select,
     Spelling,
+    Splat,
+    Spread,
     element,
     nodes,
     place,
@@ -40,7 +42,6 @@ from tracegrad.codegen.kernel.ir.statements import (
     Declare,
     If,
     Local,
-    Raw,
     Statement,
     Store,
     clipped,
@@ -71,6 +72,12 @@ class Bench:
 
     def store(self, at: Index, value: Expression, lanes: int = 1, lane: Var | None = None, to: Any = None) -> None:
         self.w.store(Access(to or self.y, at, lanes, lane), value)
+
+    def given(self, *symbols: Local) -> None:
+        """Variables that are vectors."""
+        for v in symbols:
+            zero = Literal(0, v.dtype)
+            self.w.define(v, Spread(zero, v.lanes, v.mask) if v.mask else Splat(zero, v.lanes))
 
     def kernel(self, items: tuple[int, ...] = (1,), local: tuple[int, ...] | None = None) -> Kernel:
         return Kernel("k", tuple(self.w.params.values()), self.w.blocks[0], items, local or (1,) * len(items))
@@ -137,7 +144,7 @@ def test_lanes_of_a_store_and_of_a_mask_and_the_type_of_a_name() -> None:
         with b.w.loop(i, 0, 96, 8):
             v = b.load(i.index, 8, i)
             mask = Local("m", np.dtype(bool), 8, size)
-            b.w.add(Raw("", defines=(mask,)))
+            b.given(mask)
             b.w.declare("w", Select(mask, v, v))
         if message:
             wrong(b.kernel(), message)
@@ -164,7 +171,7 @@ TYPES: dict[str, tuple[Expression, str]] = {           # a value, and what is wr
 def test_types_of_expressions(name: str) -> None:
     value, message = TYPES[name]
     b = Bench()
-    b.w.add(Raw("", defines=(V, D, M4, M8)))
+    b.given(V, D, M4, M8)
     b.w.declare("w", value)
     if message:
         wrong(b.kernel(), message)
@@ -174,7 +181,7 @@ def test_types_of_expressions(name: str) -> None:
 
 def test_a_variable_of_another_type_than_its_value() -> None:
     b = Bench()
-    b.w.add(Raw("", defines=(V,)))
+    b.given(V)
     b.w.define(Local("w", F64, 8), V)
     wrong(b.kernel(), "w is double8, and its value is float8")
 
@@ -212,7 +219,7 @@ def test_vectors_at_the_end(size: int, stop: int, whole: bool, fails: bool) -> N
 def test_a_loop_that_leaves_the_range_its_variable_is_taken_to_be_in() -> None:
     b = Bench(1000)
     with b.w.loop(Var("i", 100), 0, 101):
-        b.w.add(Raw(";"))
+        b.store(Index((), 3), b.load(Index((), 3)))
     wrong(b.kernel(), "i is taken to be in 0..99, and is in 0..100")
 
 
@@ -273,9 +280,6 @@ def test_guards_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_const() -> None:
     b = Bench()
     b.store(Index((), 3), b.load(Index((), 3)), to=b.x)
-    wrong(b.kernel(), "x is const")
-    b = Bench()
-    b.w.add(Raw("x[0] = 1;", writes=(b.x,)))
     wrong(b.kernel(), "x is const")
 
 
@@ -392,7 +396,8 @@ def test_what_is_bounded_when_it_runs_is_believed() -> None:
     """The end of a loop that nobody knows: its variable's range holds, which the array has."""
     b = Bench()
     keys, length, i = Array("keys", "float", 10, False), Local("length", I32), Var("i", 10)
-    b.w.add(Raw("float keys[10]; int length = 4;", defines=(keys, length)))
+    b.w.add(Allocate(keys))
+    b.w.define(length, number(4))
     with b.w.loop(i, 0, Bound(length, Index((), 0), None, 10)):
         b.w.store(Access(keys, i.index), Literal(0, F32))
     verify_kernel(b.kernel())

@@ -22,7 +22,6 @@ from tracegrad.codegen.kernel.ir.statements import (
     Block,
     Bound,
     Declare,
-    Raw,
     Repeat,
     Store,
     statements_in,
@@ -148,7 +147,7 @@ def test_long_sums_are_cut_so_that_a_part_of_all_rows_is_in_the_cache(target: Ta
 
 @pytest.mark.usefixtures("on_numpy")
 def test_a_product_is_statements_that_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No text. A store beyond the end is found, and one of what the neighbouring tile stores."""
+    """A store beyond the end is found, and one of what the neighbouring tile stores."""
     seen: list[Kernel] = []
     finish = assemble.assemble
 
@@ -161,7 +160,6 @@ def test_a_product_is_statements_that_are_verified(monkeypatch: pytest.MonkeyPat
     plan_of(lambda a, b: tg.relu(x(a) @ y(b)), a, b, target=replace(CPU, cores=64))
     kernel = next(k for k in seen if not k.entry.endswith("_pack_b") and "product" in k.comment)
     found = list(statements_in(kernel.body))
-    assert not any(isinstance(s, Raw) for s in found)
     verify_kernel(kernel)
     store = next(s for s in found if isinstance(s, Store) and s.access.memory in kernel.parameters)
     right = store.access.at
