@@ -128,9 +128,10 @@ class Iteration(Plain):
 
 
 class Offset(Plain):
-    """A kernel argument passed by value: an int that is the same in every run (launches that share a kernel differ in it)."""
+    """A kernel argument passed by value: a number that is the same in every run (launches that share a kernel differ in it)."""
 
-    value: int
+    value: int | float
+    dtype: np.dtype[Any] = np.dtype(np.int32)
 
 
 class Launch(Plain):
