@@ -1,9 +1,9 @@
-"""Kernels of programs whose sizes vary: numbers that differ between sizes are arguments, so another size builds nothing. Start at `generic`.
+"""Kernels of programs whose sizes vary: numbers that differ between sizes are arguments, so another size builds nothing. See `generic`.
 
-Each size is lowered by itself, so every decision of the schedule is made for the size at hand. Then the text of each kernel is compared with
-what was seen before: kernels that differ in numbers only have one `Template`, in which the numbers that differ are arguments. A launch
-passes the numbers of its own size, so the kernel computes what its own text would, and what was proved of that (`verify_kernel`) holds. A
-kernel with other statements (another way to do the rest of a row, say) has a template of its own.
+Each size is lowered by itself, so every decision of the schedule is made for the size at hand. Then the text of each kernel is compared
+with what was seen before: kernels that differ in numbers only have one `Template`, in which the numbers that differ are arguments. A
+launch passes the numbers of its own size, so the kernel computes what its own text would, and what was proved of that (`verify_kernel`)
+holds. A kernel with other statements (where the rest of a row is done in other vectors, say) has a template of its own.
 
 The first kernel of a template has nothing to be compared with. There, numbers are arguments that are multiples of a size that varies. A
 wrong guess costs a build later, or an argument that never changes. Never arguments: sizes of arrays, and numbers in directives.
@@ -17,20 +17,20 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
-
 from tracegrad.codegen.kernel.ir.expressions import Number
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.text.markup import marked
-from tracegrad.support.cache import Cache
+from tracegrad.codegen.kernel.text.markup import marked, without_comment
+from tracegrad.support.cache import Cache, memoize
 from tracegrad.support.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from tracegrad.support.plan import Offset, Target
 
-# A number of C: not in a name, nor in a mark. Floats, with f, and integers, with a suffix.
-_NUMBER = re.compile(r"(?<![\w.$\x01\x03\x10])(?:(\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+)(f?)|(\d+)(UL|u|L)?)(?![\w.\x02])")
+# What may be a number of C: not in a name, nor in a mark. Then what is one: floats, with f, and integers, with a suffix.
+_TOKEN = re.compile(r"(?<![\w.$\x01\x03\x10])(\d[\w.]*(?:(?<=e)[+-]\d+f?)?)")
+_NUMBER = re.compile(r"(\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+)(f?)|(\d+)(UL|u|L)?")
 _FIXED = re.compile(r"#|__attribute__|__builtin_shuffle|\basm\b|\bcase\b")      # lines in which compilers want constants
 _SUFFIX: dict[str | None, DType] = {"UL": uint64, "u": uint32, "L": int64}
-MOST = 48                              # arguments of a kernel for numbers: OpenCL promises 1024 bytes for all of them
 LEAST = 5                              # sizes below tell nothing: too much is a multiple of them
+MOST = 48                              # arguments of a kernel for numbers: OpenCL promises 1024 bytes for all of them
 templates = Cache("kernels whose sizes vary", 4096)
 
 
@@ -41,50 +41,60 @@ class Found(NamedTuple):
     dtype: DType
 
 
-@dataclass(eq=False)
-class Generic(Kernel):
-    """The kernel `of` with names in place of numbers: names(i, number) says what stands for number i, None: it stays."""
-
-    of: Kernel | None = None
-    names: Callable[[int, Found], str | None] = lambda i, number: None
-
-    @cached_property
-    def printed(self) -> list[tuple[str, str]]:
-        assert self.of is not None
-        count = -1
-
-        def other(number: Found) -> str | None:
-            nonlocal count
-            count += 1
-            return self.names(count, number)
-
-        return [(_replaced(text, other), comment) for text, comment in self.of.printed]
-
-
-def with_names(kernel: Kernel, names: Callable[[int, Found], str | None], more: Sequence[Number] = ()) -> Generic:
-    own: dict[str, Any] = {f.name: getattr(kernel, f.name) for f in fields(Kernel)}
-    return Generic(**own | {"parameters": (*kernel.parameters, *more)}, of=kernel, names=names)
-
-
-def _replaced(text: str, other: Callable[[Found], str | None]) -> str:
-    """The text with other(number) in place of each number that may be an argument."""
-
-    def replaced(match: re.Match[str]) -> str:
-        start, end = match.span()
-        if text[start - 1:start] == "[" and text[end:end + 1] == "]":         # the size of an array, or one of its elements
-            return match[0]
-        return other(_found(match)) or match[0]
-
-    if _FIXED.search(text):
-        return "\n".join([line if _FIXED.search(line) else _replaced(line, other) for line in text.split("\n")]) if "\n" in text else text
-    return _NUMBER.sub(replaced, text)
-
-
-def _found(match: re.Match[str]) -> Found:
+@memoize(4096)
+def _found(text: str) -> Found | None:
+    """The number that a text is, if it is one."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
     if match[1]:
         return Found(float(match[1]), float32 if match[2] else float64)
     value = int(match[3])
     return Found(value, _SUFFIX[match[4]] if match[4] else int32 if value < 1 << 31 else int64)
+
+
+def _replaced(text: str, other: Callable[[Found], str | None]) -> str:
+    """The text with other(number) in place of each number that may be an argument (None: it stays)."""
+    if _FIXED.search(text) and "\n" in text:
+        return "\n".join([_replaced(line, other) for line in text.split("\n")])
+    parts = [text] if _FIXED.search(text) else _TOKEN.split(text)
+    for i in range(1, len(parts), 2):
+        if parts[i - 1].endswith("[") and parts[i + 1].startswith("]"):      # the size of an array, or one of its elements
+            continue
+        number = _found(parts[i])
+        if number is not None:
+            parts[i] = other(number) or parts[i]
+    return "".join(parts)
+
+
+def numbers_of(kernel: Kernel) -> tuple[str, tuple[Found, ...]]:
+    """What a kernel is but for its numbers, and these."""
+    found: list[Found] = []
+
+    def note(number: Found) -> str:
+        found.append(number)
+        return f"#{number.dtype.char}"
+
+    group = str(kernel.group)
+    return group + _replaced(kernel.form[len(group):], note), tuple(found)
+
+
+@dataclass(eq=False)
+class Generic(Kernel):
+    """A kernel with arguments in place of numbers. of: the lines of the one that has numbers; instead: for each of these, in order, the
+    argument, None for those that stay."""
+
+    of: tuple[tuple[str, str], ...] = ()
+    instead: tuple[str | None, ...] = ()
+
+    @cached_property
+    def printed(self) -> list[tuple[str, str]]:
+        instead = iter(self.instead)
+        found = []
+        for text, comment in self.of:
+            code = without_comment(text)
+            found.append((_replaced(code, lambda number: next(instead)) + text[len(code):], comment))
+        return found
 
 
 class Template:
@@ -132,7 +142,9 @@ class Template:
         while any(kernel.takes(f"{base}{i}") for i in given):
             base += "_"
         more = [Number(None, f"{base}{i}", given[i].dtype) for i in range(self.count)]
-        made = with_names(kernel, lambda i, number: marked(more[self.places[i]].name) if self.places[i] >= 0 else None, more)
+        instead = tuple([marked(more[place].name) if place >= 0 else None for place in self.places])
+        own: dict[str, Any] = {f.name: getattr(kernel, f.name) for f in fields(Kernel)}
+        made = Generic(**own | {"parameters": (*kernel.parameters, *more)}, of=tuple(kernel.printed), instead=instead)
         return made, tuple([Offset(given[i].value, given[i].dtype) for i in range(self.count)])
 
 
@@ -145,17 +157,6 @@ def depends(number: Found, varying: Collection[int]) -> bool:
         over = round(1 / value)
         return number.dtype.type(1 / over) == number.dtype.type(value) and any(over % n == 0 for n in varying if n >= LEAST)
     return value > 0 and any(value % n == 0 for n in varying if n >= LEAST)
-
-
-def numbers_of(kernel: Kernel) -> tuple[str, tuple[Found, ...]]:
-    """What a kernel is but for its numbers, and these."""
-    found: list[Found] = []
-
-    def note(i: int, number: Found) -> str:
-        found.append(number)
-        return f"#{number.dtype.char}"
-
-    return with_names(kernel, note).form, tuple(found)
 
 
 def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int]

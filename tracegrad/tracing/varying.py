@@ -32,8 +32,8 @@ def _marks_of(x: Tensor) -> dict[int, Mark]:
     return found[1] if found is not None and found[0]() is x else {}
 
 
-def mark_dynamic(x: Tensor, dim: SupportsIndex | Sequence[SupportsIndex], *, min: SupportsIndex | None = None, max: SupportsIndex | None = None
-                 ) -> None:
+def mark_dynamic(x: Tensor, dim: SupportsIndex | Sequence[SupportsIndex], *, min: SupportsIndex | None = None,
+                 max: SupportsIndex | None = None) -> None:
     """Say that dimensions of a tensor have another size in other calls of traced functions: other sizes then build no kernels.
 
     As torch._dynamo.mark_dynamic. x: an argument of a `@tg.trace` function, of any shape and dtype. dim: a dimension, or several. min, max:
@@ -48,18 +48,18 @@ def mark_dynamic(x: Tensor, dim: SupportsIndex | Sequence[SupportsIndex], *, min
     if not isinstance(x, Tensor):
         raise ArgumentError(f"mark_dynamic: takes a tensor, not {type(x).__name__}; pass an argument of a traced function")
     mark = Mark(None if min is None else index(min), None if max is None else index(max), str(user_location()))
-    for d in map(index, dim if isinstance(dim, (tuple, list)) else (dim,)):  # type: ignore[arg-type]
+    for d in map(index, dim if isinstance(dim, (tuple, list)) else (dim,)):
         if not -x.ndim <= d < x.ndim:
             raise ArgumentError(f"mark_dynamic: a tensor of shape {list(x.shape)} has no dimension {d}; dim is {-x.ndim} to {x.ndim - 1}")
         d %= x.ndim
         before = _marks_of(x).get(d)
         if before is not None and before[:2] != mark[:2]:
-            raise ArgumentError(f"mark_dynamic: dimension {d} has the range {_range(before)} since {before.line}, and is given {_range(mark)}; "
-                                "mark it once")
+            raise ArgumentError(f"mark_dynamic: dimension {d} has the range {_range(before)} since {before.line}, and is given "
+                                f"{_range(mark)}; mark it once")
         _check(mark, "mark_dynamic: the tensor", d, x.shape)
         if not _marks_of(x):
-            key = id(x)
-            _marks[key] = weakref.ref(x, lambda gone: _marks.pop(key, None)), {}
+            weakref.finalize(x, _marks.pop, id(x), None).atexit = False
+            _marks[id(x)] = weakref.ref(x), {}
         _marks[id(x)][1][d] = mark
 
 
@@ -70,8 +70,8 @@ def _range(mark: Mark) -> str:
 def _check(mark: Mark, who: str, dim: int, shape: Sequence[int]) -> None:
     low, high = mark.min, mark.max
     if (low is not None and shape[dim] < low) or (high is not None and shape[dim] > high):
-        raise ArgumentError(f"{who} of shape {list(shape)} has the size {shape[dim]} in dimension {dim}, which was marked as {_range(mark)} at "
-                            f"{mark.line}; give it a size in that range, or mark it with another")
+        raise ArgumentError(f"{who} of shape {list(shape)} has the size {shape[dim]} in dimension {dim}, which was marked as "
+                            f"{_range(mark)} at {mark.line}; give it a size in that range, or mark it with another")
 
 
 class Varying:
