@@ -44,8 +44,7 @@ class Replay:
     def __init__(self, recording: Recording, result: Any, reach: GuardSet, flat: Sequence[Any], returned: Sequence[str] = (),
                  assigned: Sequence[tuple[Slot, Any]] = (), varying: frozenset[int] = frozenset()) -> None:
         """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`. assigned: the
-        places outside (attributes, variables) that the body gave new tensors, and those: so does each replay. varying: sizes of arguments
-        that will be others."""
+        places outside (attributes, variables) that the body gave new tensors, and those: so does each replay. varying: see Program."""
         self.recording, self.reach = recording, reach
         self.assigned = Assignments(assigned, recording, reach)
         self.guarded = [

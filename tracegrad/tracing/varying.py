@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.locations import user_location
+from tracegrad.support.cache import listed
 from tracegrad.tensors.tensor import Tensor
 
 
@@ -25,6 +26,7 @@ class Mark(NamedTuple):
 
 
 _marks: dict[int, tuple[weakref.ref[Tensor], dict[int, Mark]]] = {}        # by id, since tensors compare their elements
+listed("tensors with marked dimensions", _marks)
 
 
 def _marks_of(x: Tensor) -> dict[int, Mark]:
