@@ -75,13 +75,13 @@ assert LOWERINGS, "codegen: no lowerings"
 @without_collection
 def compile_graph(
     graph: Graph, target: Target, *, donate: Mapping[int, int] | None = None, name: Callable[[Node], str] | None = None,
-    results: Sequence[str] = (),
+    results: Sequence[str] = (), varying: frozenset[int] = frozenset(),
 ) -> Plan:
     """The plan that computes `graph.outputs` on a device like `target`.
 
     Inputs that are weak placeholders are the plan's run-time scalars, the others its buffers, each in their order. donate: output
     number -> number (in graph.inputs) of the input whose buffer it is to be written to. name: what the user calls a node's value.
-    results: what he calls the outputs, in their order; "" where that is not known.
+    results: what he calls the outputs, in their order; "" where that is not known. varying: sizes of the inputs that will be others.
     """
     graph = _through_passes(graph, target)
     graph, outputs, wanted = separate(graph, dict(donate or {}))              # results that need a buffer of their own are copies
@@ -95,7 +95,7 @@ def compile_graph(
     scalars, program = host_scalars(graph)                                    # 0-d arithmetic on Python numbers stays on the host
     plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
     alias, copies = arrange(plan, outputs, wanted, target.kind == "gpu")      # in place where nothing reads the old value later
-    context = Context(plan, target, namer, scalars, alias)
+    context = Context(plan, target, namer, scalars, alias, varying)
     context.prepared = cache(lambda body: _through_passes(body, target))      # loops' bodies are graphs of their own
     steps = lower_all(plan.groups, context)                                   # kernels, as statements; equal groups share them
     if config.fuse:

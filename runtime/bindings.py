@@ -81,7 +81,7 @@ def bound_items(steps: Sequence[Step], built: Kernels, numbers: Iterator[int], p
             if isinstance(arg, Scalar):
                 scalars[arg.index].setdefault(arg.dtype, ScalarBinding(arg.dtype)).places.append((set_bytes, index))
             elif isinstance(arg, Offset):
-                set_bytes(index, np.int32(arg.value).tobytes())
+                set_bytes(index, arg.dtype.type(arg.value).tobytes())
             elif isinstance(arg, int):
                 places[arg].append((kernel.set_arg, index))
             else:

@@ -82,6 +82,7 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.tensors.type_info import can_cast, dtype, finfo, iinfo, promote_types, result_type
     from tracegrad.tracing.debugging import debug
     from tracegrad.tracing.trace import trace
+    from tracegrad.tracing.varying import mark_dynamic
 
 autograd_backward = backward
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045

@@ -32,13 +32,15 @@ from tracegrad.support.plan import Computed, Fault, HostStep, Target
 class Context:
     """What lowerings need to know of the plan that is being made.
 
-    alias: nodes that are written into the buffer of an input or of another node, with that.
+    alias: nodes that are written into the buffer of an input or of another node, with that. varying: sizes that vary (see plan/generic.py).
     """
 
     def __init__(
-        self, schedule: Schedule, target: Target, namer: Namer, scalars: dict[Node, RuntimeScalar], alias: Mapping[Node, Node]
+        self, schedule: Schedule, target: Target, namer: Namer, scalars: dict[Node, RuntimeScalar], alias: Mapping[Node, Node],
+        varying: frozenset[int] = frozenset()
     ) -> None:
         self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
+        self.varying = varying
         self.entries: dict[str, str] = {}                    # kernels, each with what it is called after
         self.numbers: dict[str, int] = {}
         self.places: dict[Node, int] = {}

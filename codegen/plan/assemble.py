@@ -11,6 +11,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
 from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.plan.generic import generic
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.codegen.plan.parameterize import share
 from tracegrad.codegen.plan.private import in_registers
@@ -88,7 +89,7 @@ def assemble(
     """The plan of `steps`, in order."""
     slots = Slots(graph, context, copies)
     steps = in_registers(steps, slots.number) if config.fuse else steps
-    kernels, entries = distinct(LoweredLoop(tuple(steps), 1, Iteration()).kernels)
+    kernels, entries, notes = distinct(LoweredLoop(tuple(steps), 1, Iteration()).kernels, context)
     final = numbered(steps, slots, entries, {})
     uses: list[list[int]] = []
     for step in steps:
@@ -103,11 +104,11 @@ def assemble(
                 checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])),
                 checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)),
-                functions=built, parts=parts, foreign=foreign(kernels, context), kernels=tuple(kernels))
+                functions=built, parts=parts, notes=notes, foreign=foreign(kernels, context), kernels=tuple(kernels))
 
 
 def numbered(
-    steps: Sequence[Kernel | HostStep | LoweredLoop], slots: Slots, entries: Mapping[str, tuple[str, tuple[int, ...]]],
+    steps: Sequence[Kernel | HostStep | LoweredLoop], slots: Slots, entries: Mapping[str, tuple[str, tuple[Offset, ...]]],
     loops: dict[Iteration, int]
 ) -> tuple[Step, ...]:
     """The plan's steps: with slots, and loops, by number."""
@@ -123,7 +124,7 @@ def numbered(
                          else r if isinstance(r, Fault) else slots.of(r) for r in step.refs)
             entry, more = entries[step.entry]
             note = "; ".join(filter(None, (step.note, *step.why)))
-            final.append(Launch(entry, step.global_size, step.local_size, (*args, *map(Offset, more)), step.flops, step.bytes, note,
+            final.append(Launch(entry, step.global_size, step.local_size, (*args, *more), step.flops, step.bytes, note,
                                 step.fused, step.work))
     return tuple(final)
 
@@ -146,8 +147,12 @@ def add_uses(step: Kernel | HostStep | LoweredLoop, slots: Slots, uses: list[lis
         uses.append(temps(step.refs if isinstance(step, Kernel) else step.inputs + step.outputs))
 
 
-def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str, tuple[int, ...]]]]:
-    """Kernels of different form; for each kernel, the entry to launch and offsets to pass: equal steps of a loop share one function."""
+def distinct(kernels: Sequence[Kernel], context: Context
+             ) -> tuple[list[Kernel], dict[str, tuple[str, tuple[Offset, ...]]], tuple[str, ...]]:
+    """Kernels of different form; for each kernel, the entry to launch and numbers to pass: equal steps of a loop share one function.
+
+    And what is to be said of sizes that vary.
+    """
     first: dict[str, Kernel] = {}
     same: dict[str, str] = {}
     called: dict[str, str] = {}
@@ -157,6 +162,13 @@ def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[s
             raise CompilerBug(f"assemble: two kernels are called {kernel.entry}:\n{kernel.text}")
         same[kernel.entry] = first.setdefault(key, kernel).entry
     fewer, instead = share(list(first.values()))
-    entries = {entry: instead.get(one, (one, ())) for entry, one in same.items()}
+    notes: tuple[str, ...] = ()
+    sizes: dict[str, tuple[Offset, ...]] = {}
+    if context.varying:
+        fewer, sizes, notes = generic(fewer, context.target, context.varying)
+    entries = {}
+    for entry, one in same.items():
+        into, offsets = instead.get(one, (one, ()))
+        entries[entry] = into, (*map(Offset, offsets), *sizes.get(into, ()))
     count = Counter(entries[k.entry][0] for k in kernels)
-    return [k if k.foreign or count[k.entry] == 1 else k.launched(count[k.entry]) for k in fewer], entries
+    return [k if k.foreign or count[k.entry] == 1 else k.launched(count[k.entry]) for k in fewer], entries, notes

@@ -94,7 +94,7 @@ def write(
         if isinstance(a, Iteration):
             return _scalar(turns[a.loop], np.dtype(np.int32))
         if isinstance(a, Offset):
-            return _scalar(a.value, np.dtype(np.int32))
+            return _scalar(a.value, a.dtype)
         return str(storage[a]) if isinstance(a, int) else _scalar(numbers[a.index], a.dtype)
 
     def launches(steps: Sequence[Any]) -> list[str]:

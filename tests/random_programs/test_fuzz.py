@@ -148,7 +148,7 @@ def compare(program: Program, what: str, run: Any, wanted: Any) -> None:
 
 
 @examples(18, 400)
-@given(programs(), targets, st.sampled_from(["traced", "deferred", "looks"]))
+@given(programs(), targets, st.sampled_from(["traced", "deferred", "looks", "varying"]))
 def test_every_way_to_run_a_program(on: Any, program: Program, target: str, way: str) -> None:
     """In a long run every way, else the one that is drawn: each has to be built."""
     on = planned(on, target, program)
@@ -161,6 +161,10 @@ def test_every_way_to_run_a_program(on: Any, program: Program, target: str, way:
         traced = tg.trace(program.function())
         for which in CALLS:
             compare(program, "traced", lambda which=which: called(program, traced, which, on), wanted[which])
+    if LONG or way == "varying":                             # kernels that other programs have with other numbers are theirs, too
+        varying = tg.trace(program.function(), dynamic=True)
+        for which in CALLS:
+            compare(program, "varying", lambda which=which: called(program, varying, which, on), wanted[which])
     if LONG:
         compare(program, "unfused", lambda: unfused(program, on), wanted[0])
 

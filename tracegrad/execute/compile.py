@@ -27,21 +27,25 @@ from tracegrad.support.plan import Plan
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 
 
-def compiled(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequence[str]) -> Executable:
-    """What runs an executable graph on a device of a driver. donate: output index -> input index whose buffer the output may overwrite."""
+def compiled(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequence[str], varying: frozenset[int] = frozenset()
+             ) -> Executable:
+    """What runs an executable graph on a device of a driver. donate: output index -> input index whose buffer the output may overwrite.
+
+    varying: sizes of the inputs that will be others.
+    """
     start = time.perf_counter()
-    plan = _plan(graph, device, donate, results)
+    plan = _plan(graph, device, donate, results, varying)
     executable = Executable(plan, device)
     if config.debug:
         _tell(plan, len(graph), device, time.perf_counter() - start)
     return executable
 
 
-def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequence[str]) -> Plan:
+def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequence[str], varying: frozenset[int]) -> Plan:
     """The plan of an executable graph: from the disk, or made and kept there."""
     device.expect(*_rough(graph))
     target = target_of(device)
-    key = plan_cache.key(graph, target, donate, results)
+    key = plan_cache.key(graph, target, donate, results, varying)
     plan = plan_cache.load(key)
     if plan is None:
         load_compiler(device, "" if key is None else key.name, len({(n.fn, n.aval.shape, n.dtype) for n in graph}))      # meanwhile
@@ -49,7 +53,7 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
         from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
 
         _check_dtypes(graph, device)
-        plan = compile_graph(graph, target, donate=donate, name=namer(graph), results=results)
+        plan = compile_graph(graph, target, donate=donate, name=namer(graph), results=results, varying=varying)
         if not config.check:                                 # a driver needs the text only
             plan = replace(plan, kernels=())
         plan_cache.counts["lowered"] += 1

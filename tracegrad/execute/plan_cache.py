@@ -71,7 +71,8 @@ class Key:
         self.name, self.given = name, list(given)
 
 
-def key(graph: Graph, target: Target, donate: Mapping[int, int], results: Sequence[str]) -> Key | None:
+def key(graph: Graph, target: Target, donate: Mapping[int, int], results: Sequence[str], varying: frozenset[int] = frozenset()
+        ) -> Key | None:
     """What the plan of an executable graph depends on; None where plans are not kept."""
     if not (config.cache and LIBRARY) or config.check:      # checks are made while a plan is
         return None
@@ -83,7 +84,7 @@ def key(graph: Graph, target: Target, donate: Mapping[int, int], results: Sequen
     lines = [(*loc, linecache.getline(loc.filename, loc.line)) for loc in described.lines]
     tuned = sys.modules.get("tracegrad.support.tuning")     # not loaded: nobody can have asked for other numbers than the library's
     switches = config.fuse, config.fourier, tuned and tuned.changed()
-    parts = (LIBRARY, target, switches, sorted(donate.items()), tuple(results), lines, program)
+    parts = (LIBRARY, target, switches, sorted(donate.items()), tuple(results), lines, program, sorted(varying))
     return Key(hashlib.sha256(repr(parts).encode()).hexdigest(), list(described.given))
 
 

@@ -71,13 +71,13 @@ class Program:
     routine: Routine | None = None
 
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None,
-                 results: Sequence[str] = (), later: bool = False) -> None:
+                 results: Sequence[str] = (), later: bool = False, varying: frozenset[int] = frozenset()) -> None:
         self._hold(Graph.capture(inputs, outputs), device)
         self.graph.output_names = list(results)
         if device is not NUMPY and device.undecided:
             device.stay()
         if not later:
-            self.compile(donate, results)
+            self.compile(donate, results, varying)
 
     def _hold(self, graph: Graph, device: Device) -> None:
         self.graph, self.device = graph, device
@@ -130,14 +130,21 @@ class Program:
         return self.executable is not None or "_graph" in vars(self)
 
     @without_collection
-    def compile(self, donate: Mapping[int, int] | None = None, results: Sequence[str] = ()) -> None:
-        """Make what runs it."""
+    def compile(self, donate: Mapping[int, int] | None = None, results: Sequence[str] = (), varying: frozenset[int] = frozenset()) -> None:
+        """Make what runs it. varying: sizes of inputs that will be others."""
         graph = executable_graph(self.graph)
         if self.device is NUMPY:
             self._graph = graph
         else:
-            self.executable = compiled(graph, self.device, donate or {}, results)
+            self.executable = compiled(graph, self.device, donate or {}, results, varying)
             self.buffers_only = not any(self.weak)
+
+    def generalize(self, donate: Mapping[int, int], varying: frozenset[int]) -> None:
+        """Note which kernels it has, so that those of other sizes can be compared with them. varying: its sizes that are others there."""
+        if self.executable is not None:
+            from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415  (not loaded where plans come from the disk)
+
+            compile_graph(executable_graph(self.graph), self.device.target, donate=donate, varying=varying)
 
     def prepared(self) -> Program:
         """The program itself, compiled: what a thread does.

@@ -129,9 +129,10 @@ class Iteration(Plain):
 
 
 class Offset(Plain):
-    """A kernel argument passed by value: an int that is the same in every run (launches that share a kernel differ in it)."""
+    """A kernel argument passed by value: a number that is the same in every run (launches that share a kernel differ in it)."""
 
-    value: int
+    value: int | float
+    dtype: np.dtype[Any] = np.dtype(np.int32)
 
 
 # An operation that a kernel computes: its name, the user's line, whether a derivative rule made it, the line's file, and its number in the

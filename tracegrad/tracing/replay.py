@@ -44,9 +44,9 @@ class Replay:
     reason = ""
 
     def __init__(self, recording: Recording, result: Any, reach: GuardSet, flat: Sequence[Any], returned: Sequence[str] = (),
-                 assigned: Sequence[tuple[Slot, Any]] = ()) -> None:
+                 assigned: Sequence[tuple[Slot, Any]] = (), varying: frozenset[int] = frozenset()) -> None:
         """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`. assigned: the
-        places outside (attributes, variables) that the body gave new tensors, and those: so does each replay."""
+        places outside (attributes, variables) that the body gave new tensors, and those: so does each replay. varying: see Program."""
         self.recording, self.reach = recording, reach
         self.assigned = Assignments(assigned, recording, reach)
         self.guarded = [
@@ -89,7 +89,7 @@ class Replay:
         updated = [recording.names.get(id(t), "") for t, _ in recording.nodes.values()]
         grads = [recording.names.get(id(t), "") for t, g in changed if g is not None]
         names = [*recording.result_names(recipe.labels, results), *(n and f"{n}_new" for n in updated), *(n and f"{n}_grad" for n in grads)]
-        self.program = Program(recording.inputs, self.outputs, recording.device, self.donors, names)
+        self.program = Program(recording.inputs, self.outputs, recording.device, self.donors, names, varying=varying)
         self.result_nodes = results
         self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
         self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE]          # results that the body made leaves

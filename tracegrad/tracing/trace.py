@@ -31,6 +31,7 @@ from tracegrad.tracing.guards import ORDERED, GuardSet
 from tracegrad.tracing.reachable_names import tensor_names
 from tracegrad.tracing.recording import Recording, path_of
 from tracegrad.tracing.replay import Replay
+from tracegrad.tracing.varying import Varying
 
 if TYPE_CHECKING:
     from networkx import MultiDiGraph
@@ -49,10 +50,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Traced:
     """A function under @trace. Call it; then look at `graph`, `kernels()`, `source()` and `explain()` of its latest call."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], dynamic: bool | None = False) -> None:
         self.__name__: str = getattr(fn, "__name__", type(fn).__name__)
         functools.update_wrapper(self, fn)
         self._fn = fn
+        self._varying = Varying(dynamic)
         self._replays: dict[Any, list[Replay]] = {}
         self._latest: Replay | None = None
         self._short: tuple[Replay, bool, Any, str, Any] | None = None  # the latest one and its mode (see __call__), if it has a fast replay
@@ -105,10 +107,16 @@ class Traced:
             if replay.guards_hold(flat):
                 break
         else:
-            reason = self._reason(signature, _labels(self._fn, args, kwargs), flat, candidates)
+            labels = _labels(self._fn, args, kwargs)
+            varying = self._varying.of(signature, flat, labels, self.__name__)
+            reason = self._reason(signature, labels, flat, candidates) + (f" (any: {', '.join(varying)})" if varying else "")
             if len(self._replays) > SIGNATURES:
                 del self._replays[next(iter(self._replays))]
-            replay, change = self._record(args, kwargs, flat)
+            if varying:
+                self._varying.learn(signature, varying.values())
+            replay, change = self._record(args, kwargs, flat, frozenset([flat[i].shape[d] for i, d in varying.values()]))
+            if not varying:
+                self._varying.note(signature, replay, flat)
             if change and signature in self._changing:
                 raise TraceError(
                     f"{self.__name__}: its body changes Python state that it reads ({change}), at every call, so no replay could do "
@@ -129,7 +137,7 @@ class Traced:
         return replay, flat
 
     @without_collection
-    def _record(self, args: Any, kwargs: Any, flat: Sequence[Any]) -> tuple[Replay, str]:
+    def _record(self, args: Any, kwargs: Any, flat: Sequence[Any], varying: frozenset[int] = frozenset()) -> tuple[Replay, str]:
         """Run the body on tracers and compile what it did. Also what Python state the body changed, in words ("": it can be replayed)."""
         tensors = [x for x in flat if isinstance(x, Tensor)]
         device = tensors[0]._device if tensors else find_device()
@@ -171,7 +179,7 @@ class Traced:
             change = "" if reach.holds() else reach.change()
             if assigned and not change:
                 reach = GuardSet(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
-            replay = Replay(recording, result, reach, flat, returned_names(self._fn), assigned)
+            replay = Replay(recording, result, reach, flat, returned_names(self._fn), assigned, varying)
             change = change or replay.assigned.once
         finally:
             state.trace = None
@@ -458,16 +466,18 @@ def _labels(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
 
 
 @overload
-def trace(fn: F) -> F: ...
+def trace(fn: F, *, dynamic: bool | None = False) -> F: ...
 @overload
-def trace(fn: None = None) -> Callable[[F], F]: ...
-def trace(fn: Any = None) -> Any:
+def trace(fn: None = None, *, dynamic: bool | None = False) -> Callable[[F], F]: ...
+def trace(fn: Any = None, *, dynamic: bool | None = False) -> Any:
     """Compile a function of tensors: the first call with a new signature records and compiles it, later calls replay.
 
     (Of a Tensor, torch.trace: the sum of a matrix's diagonal, x.trace().)
 
     fn: takes and returns (nested containers of) Tensors; other arguments are static, except Python floats and complex numbers,
     which are run-time values. Raises TraceError where the body needs a value that is not known while recording.
+    dynamic: whether sizes of the arguments vary, so that another size is recorded, but builds no kernel. True: all of them do. None: those
+    that were seen to, from the second size on, and those that `mark_dynamic` says. False: none, kernels are made for the sizes at hand.
 
     >>> @tg.trace
     ... def f(x):
@@ -476,4 +486,4 @@ def trace(fn: Any = None) -> Any:
     """
     if isinstance(fn, Tensor):
         return fn.trace()
-    return Traced(fn) if fn is not None else Traced
+    return Traced(fn, dynamic) if fn is not None else functools.partial(Traced, dynamic=dynamic)

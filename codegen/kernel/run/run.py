@@ -99,7 +99,7 @@ def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scal
         if isinstance(arg, Scalar):
             args.append(arg.dtype.type(scalars[arg.index]) if arg.dtype.kind == "f" else int(scalars[arg.index]))
         elif isinstance(arg, Offset):
-            args.append(arg.value)
+            args.append(arg.dtype.type(arg.value) if arg.dtype.kind == "f" else arg.value)
         elif isinstance(arg, Fault):
             args.append(2 * arg.index)
         elif isinstance(arg, Iteration):

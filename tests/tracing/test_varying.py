@@ -1,0 +1,196 @@
+"""Sizes that vary: another size of an argument is recorded, and builds no kernel. `tg.trace(dynamic=)`, `tg.mark_dynamic`."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad import nn
+from tracegrad.codegen.plan import generic
+from tracegrad.errors import ArgumentError
+from tracegrad.support.plan import Offset
+from tracegrad.tracing import varying
+
+
+def rows(n: int, width: int = 24) -> Any:
+    return tg.tensor(np.random.default_rng(n).standard_normal((n, width)).astype(np.float32))
+
+
+def keys(traced: Any) -> set[str]:
+    """What is built for the kernels of the latest call."""
+    return {function.key for function in traced.plan.functions}
+
+
+def layer(x: Any) -> Any:
+    w = tg.linspace(-1, 1, 24 * 16).reshape(24, 16)
+    return (x @ w).relu()
+
+
+def normalized(x: Any) -> Any:
+    return (x - x.mean(0)) / (x.var(0) + 1e-5).sqrt()
+
+
+def squared(x: Any) -> Any:
+    return (layer(x) ** 2).mean()
+
+
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "elementwise": lambda x: (x * 2 + 1).sin(),
+    "mean": lambda x: x.mean(),
+    "rows": lambda x: x.softmax(1),
+    "columns": normalized,
+    "product": layer,
+    "outer": lambda x: x.T @ x,
+    "flipped": lambda x: tg.cat([x.flip(0), x[1:] - x[:-1]]),
+    "gather": lambda x: x[tg.arange(x.shape[0]).flip(0)] * x.shape[0],
+    "transposed": lambda x: x.T.contiguous().cumsum(1),
+    "convolution": lambda x: nn.functional.conv2d(x.reshape(-1, 1, 4, 6), tg.linspace(-1, 1, 27).reshape(3, 1, 3, 3), padding=1),
+    "gradient": tg.func.grad(squared),
+}
+SIZES = 32, 48, 64, 33, 40, 17, 96, 31, 5, 1, 80
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_generic_kernels_compute_what_those_for_the_size_do(program: str) -> None:
+    fixed, any_size = tg.trace(PROGRAMS[program]), tg.trace(PROGRAMS[program], dynamic=None)
+    for n in SIZES:
+        x = rows(n)
+        want, got = fixed(x).numpy(), any_size(x).numpy()
+        assert want.tobytes() == got.tobytes(), n
+
+
+@pytest.mark.parametrize("program", ["elementwise", "mean", "rows", "convolution", "outer"])
+def test_a_third_size_builds_nothing(program: str) -> None:
+    traced = tg.trace(PROGRAMS[program], dynamic=None)
+    traced(rows(64))
+    traced(rows(96))
+    built = keys(traced)
+    for n in (160, 224, 288):
+        traced(rows(n))
+        assert keys(traced) <= built, n
+        assert "any: x.shape[0]" in traced.explain()
+
+
+def test_static_programs_keep_their_numbers() -> None:
+    texts = []
+    for dynamic in (False, None):
+        traced = tg.trace(PROGRAMS["mean"], dynamic=dynamic)
+        traced(rows(64))
+        texts.append(traced.plan.source)
+        assert not any(isinstance(a, Offset) and a.dtype == np.float32 for launch in traced.plan.launches for a in launch.args)
+    assert texts[0] == texts[1]
+
+
+def test_dynamic_true_is_generic_from_the_first_size_on() -> None:
+    traced = tg.trace(lambda x: (x * 3).cos(), dynamic=True)
+    traced(rows(64))
+    built = keys(traced)
+    traced(rows(96))
+    assert keys(traced) == built
+    assert "kernels take numbers as arguments" in traced.explain()
+
+
+def test_dynamic_false_has_a_kernel_for_each_size() -> None:
+    traced = tg.trace(lambda x: (x * 3).tan(), dynamic=False)
+    x = rows(64)
+    tg.mark_dynamic(x, 0)
+    traced(x)
+    built = keys(traced)
+    traced(rows(96))
+    assert keys(traced) != built
+    assert "sizes vary" not in traced.explain()
+
+
+def test_a_mark_makes_a_dimension_vary_from_the_first_size_on() -> None:
+    traced = tg.trace(lambda x: (x * 5).cos(), dynamic=None)
+    x = rows(64)
+    tg.mark_dynamic(x, 0, min=2, max=512)
+    traced(x)
+    built = keys(traced)
+    traced(rows(96))
+    assert keys(traced) == built
+    with pytest.raises(ArgumentError, match=r"x of shape \[600, 24\] has the size 600 in .* 2 to 512 at .*test_varying.py:\d+"):
+        traced(rows(600))
+
+
+def test_marks_are_checked() -> None:
+    x = rows(8)
+    with pytest.raises(ArgumentError, match=r"mark_dynamic: the tensor of shape \[8, 24\] has the size 8 .* 9 to any"):
+        tg.mark_dynamic(x, 0, min=9)
+    with pytest.raises(ArgumentError, match="has no dimension 2"):
+        tg.mark_dynamic(x, 2)
+    with pytest.raises(ArgumentError, match="takes a tensor, not int"):
+        tg.mark_dynamic(3, 0)  # type: ignore[arg-type]
+    tg.mark_dynamic(x, [0, -1], max=64)
+    tg.mark_dynamic(x, 0, max=64)
+    with pytest.raises(ArgumentError, match=r"dimension 0 has the range any to 64 since .*test_varying.py:\d+, and is given 1 to 64"):
+        tg.mark_dynamic(x, 0, min=1, max=64)
+
+
+def test_marks_go_with_their_tensor() -> None:
+    x = rows(8)
+    tg.mark_dynamic(x, 0)
+    key = id(x)
+    assert key in varying._marks
+    del x
+    gc.collect()
+    assert key not in varying._marks
+
+
+def test_reused_kernels_are_counted() -> None:
+    traced = tg.trace(lambda x: (x * 7).exp(), dynamic=True)
+    traced(rows(64))
+    before = generic.templates.hits
+    traced(rows(96))
+    assert generic.templates.hits > before
+    assert "kernels whose sizes vary" in str(tg.report())
+
+
+def training(dynamic: bool | None) -> tuple[Any, Any]:
+    """A training step, and its model."""
+    tg.manual_seed(0)
+    net = nn.Sequential(nn.Linear(24, 32), nn.ReLU(), nn.Linear(32, 16))
+    opt = tg.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    @tg.trace(dynamic=dynamic)
+    def step(x: Any) -> Any:
+        opt.zero_grad()
+        loss = ((net(x) - x[:, :16]) ** 2).mean()
+        loss.backward()
+        opt.step()
+        return loss
+
+    return step, net
+
+
+def test_a_training_step_trains_as_for_one_size_and_builds_less() -> None:
+    losses, built, models = [], [], []
+    for dynamic in (False, None):
+        step, net = training(dynamic)
+        losses.append([])
+        built.append([])
+        for n in (64, 96, 128, 160, 192, 256, 320, 384):
+            losses[-1].append(step(rows(n)).item())
+            built[-1].append(keys(step))
+        models.append([p.detach().numpy() for p in net.parameters()])
+    assert losses[0] == losses[1]
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(*models, strict=True))
+    fixed, generic_ = [len(set().union(*b[4:]) - set().union(*b[:4])) for b in built]
+    assert generic_ < fixed, (generic_, fixed)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_any_number_may_be_an_argument(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generic, "depends", lambda number, varying: True)
+    monkeypatch.setattr(generic, "MOST", 10_000)
+    generic.templates.clear()
+    fixed, any_size = tg.trace(PROGRAMS[program]), tg.trace(PROGRAMS[program], dynamic=True)
+    x = rows(29)
+    assert fixed(x).numpy().tobytes() == any_size(x).numpy().tobytes()
+    assert any(isinstance(a, Offset) for launch in any_size.plan.launches for a in launch.args)
+    generic.templates.clear()
