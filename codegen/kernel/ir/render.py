@@ -6,13 +6,13 @@ Parentheses, the spelling of literals and the names of vector accesses and conve
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os.path import basename
 from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.index.index import Index, Mutable, Var
 from tracegrad.codegen.kernel.ir.expressions import (
     COMPARISONS,
     Access,
@@ -122,10 +122,18 @@ def moved(how: str, access: Access, lanes: int = 1) -> str:
 
 
 class Printer:
-    """Prints what kernels are made of, with names marked (see `markup`). clang: whether its builtins are there."""
+    """Prints what kernels are made of, with names marked (see `markup`). clang: whether its builtins are there; fixed: the indices that are
+    numbers, which are printed as those.
+    """
 
-    def __init__(self, clang: bool) -> None:
-        self.clang = clang
+    def __init__(self, clang: bool, fixed: Mapping[Var, int] | None = None) -> None:
+        self.clang, self.fixed = clang, fixed or {}
+
+    def given(self, x: Index, lane: Var | None = None) -> Index:
+        """An index, with numbers in place of the variables that are fixed; but that of lanes, which has one number each, stays."""
+        if lane in self.fixed:
+            return x.given({var: n for var, n in self.fixed.items() if var is not lane})
+        return x.given(self.fixed) if self.fixed else x
 
     # -- expressions
 
@@ -145,13 +153,13 @@ class Printer:
         return marked(symbol.name)
 
     def index(self, x: Index) -> str:
-        return x.marked()
+        return self.given(x).marked()
 
     def address(self, access: Access) -> str:
         name, at = self.name(access.memory), access.at
         if at is None:
             return f"{name} + "
-        at = at + access.skip
+        at = self.given(at) + access.skip
         if isinstance(access.memory, Array) and access.memory.row:
             name, at = f"{name}[{self.index((at // access.memory.row).opened())}]", at % access.memory.row
         at = at.opened()
@@ -161,13 +169,14 @@ class Printer:
 
     def place(self, access: Access) -> str:
         if access.at is not None:
-            at = access.at.opened()
+            at = self.given(access.at).opened()
             return self.index(at) if at.terms or not isinstance(access.memory, Buffer) else offset(at.constant)
         return "" if access.place is None else self.top(access.place)
 
     def element(self, access: Access) -> str:
         memory, at = access.memory, access.at
         if isinstance(memory, Array) and memory.row and at is not None:
+            at = self.given(at)
             row, column = (at // memory.row).opened(), (at % memory.row).opened()
             return f"{self.name(memory)}[{self.index(row)}][{self.index(column)}]"
         return f"{self.name(access.memory)}[{self.place(access)}]"
@@ -278,7 +287,7 @@ def _limit(p: Printer, x: Limit) -> tuple[str, int]:
 
 
 def _at(p: Printer, x: At) -> tuple[str, int]:
-    index = x.index
+    index = p.given(x.index, x.lane if x.each is not None else None)
     text = index.marked() if x.each is None or x.lane is None else index.marked({x.lane: p.top(x.each)})
     if not index.terms:
         return text, _ATOM if index.constant >= 0 else _SUM
@@ -444,7 +453,8 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
     """The lines of a kernel's body, indented, with names marked; and what is said beside each."""
     out: list[tuple[str, str]] = []
     previous: Any = None
-    printer = Printer(clang)
+    constants = constants_in(body)
+    printer = Printer(clang, constants)
     fixed: dict[Node, bool] = {}
     names: dict[str, str] = {}                               # of a merged kernel's parts: what their parameters are called now
     numbers: Iterator[int] | None = None                     # and what offsets they have
@@ -462,13 +472,15 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
             comment, previous = statement.said, None
         add(pad + printer.statement(statement), comment)
 
-    stack: list[tuple[Block, int]] = [(body, 0)]
+    stack: list[tuple[Block, int, int]] = [(body, 0, 1)]
     while stack:
-        block, at = stack.pop()
-        pad = "  " * (1 + len(stack))
+        block, at, depth = stack.pop()
+        pad = "  " * depth
         while at < len(block.items):
             item = block.items[at]
             at += 1
+            if isinstance(item, Declare) and item.symbol in constants:
+                continue
             if isinstance(item, Block):
                 if not item.items:
                     continue
@@ -479,21 +491,51 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
                 previous = None if item.comment else previous
                 head = printer.head(item).replace("\n", f"\n{pad}")
                 inner = item.items[0]
+                stack.append((block, at, depth))
+                if head == "{" and not item.comment and _declares_nothing(item, constants):
+                    stack.append((item, 0, depth))
+                    break
                 if len(item.items) == 1 and isinstance(inner, Statement) and not item.comment and head != "{":
                     add(pad + head[:-2])
                     add_statement(pad + "  ", inner)
                     names, numbers = outer.pop()
+                    stack.pop()
                     continue
                 add(with_comment(pad + head, item.comment, 0))
-                stack.append((block, at))
-                stack.append((item, 0))
+                stack.append((item, 0, depth + 1))
                 break
             add_statement(pad, item)
         else:
             if stack:
                 names, numbers = outer.pop()
-                add(pad[:-2] + "}")
+                if depth > stack[-1][2]:
+                    add(pad[:-2] + "}")
     return out
+
+
+def _declares_nothing(block: Block, constants: Mapping[Var, int]) -> bool:
+    """Whether a block is just blocks, one after the other: none of its own variables ends with it."""
+    return all(isinstance(item, Block) or (isinstance(item, Declare) and item.symbol in constants) for item in block.items)
+
+
+def constants_in(body: Block) -> dict[Var, int]:
+    """The indices of a kernel that are declared as a number, and never as another."""
+    found: dict[Var, set[int | None]] = {}
+    todo = [body]
+    while todo:
+        for item in todo.pop().items:
+            if isinstance(item, Raw):                        # whose text may have names of any of them
+                return {}
+            if isinstance(item, Block):
+                todo.append(item)
+                if isinstance(item, Loop):
+                    found.setdefault(item.var, set()).add(None)
+            elif isinstance(item, Item):
+                found.setdefault(item.var, set()).add(None)
+            elif isinstance(item, Declare) and isinstance(item.symbol, Var) and not isinstance(item.symbol, Mutable):
+                known = isinstance(item.value, At) and not item.value.index.terms and item.value.each is None
+                found.setdefault(item.symbol, set()).add(item.value.index.constant if known else None)
+    return {var: next(iter(values)) for var, values in found.items() if len(values) == 1 and None not in values}
 
 
 def head(entry: str, declared: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int) -> str:
