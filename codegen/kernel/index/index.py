@@ -372,8 +372,10 @@ def _reopen(atom: Atom) -> Index:
 
 
 def _given(atom: Atom, values: Mapping[Var, int]) -> Index:
+    if atom.var is not None and atom.var in values:
+        return constant(values[atom.var])
     if atom.base is None:
-        return constant(values[atom.var]) if atom.var in values else Index(((atom, 1),), 0)
+        return Index(((atom, 1),), 0)
     base = atom.base.given(values)
     if atom.kind == "bounded":
         return bounded(base, atom.lo, atom.hi - atom.lo + 1)

@@ -131,7 +131,7 @@ class Printer:
 
     def given(self, x: Index, lane: Var | None = None) -> Index:
         """An index, with numbers in place of the variables that are fixed; but that of lanes, which has one number each, stays."""
-        if lane in self.fixed:
+        if lane is not None and lane in self.fixed:
             return x.given({var: n for var, n in self.fixed.items() if var is not lane})
         return x.given(self.fixed) if self.fixed else x
 
@@ -520,7 +520,8 @@ def _declares_nothing(block: Block, constants: Mapping[Var, int]) -> bool:
 
 def constants_in(body: Block) -> dict[Var, int]:
     """The indices of a kernel that are declared as a number, and never as another."""
-    found: dict[Var, set[int | None]] = {}
+    found: dict[Var, set[int]] = {}
+    others: set[Var] = set()
     todo = [body]
     while todo:
         for item in todo.pop().items:
@@ -528,14 +529,15 @@ def constants_in(body: Block) -> dict[Var, int]:
                 return {}
             if isinstance(item, Block):
                 todo.append(item)
-                if isinstance(item, Loop):
-                    found.setdefault(item.var, set()).add(None)
-            elif isinstance(item, Item):
-                found.setdefault(item.var, set()).add(None)
+            if isinstance(item, (Loop, Item)):
+                others.add(item.var)
             elif isinstance(item, Declare) and isinstance(item.symbol, Var) and not isinstance(item.symbol, Mutable):
-                known = isinstance(item.value, At) and not item.value.index.terms and item.value.each is None
-                found.setdefault(item.symbol, set()).add(item.value.index.constant if known else None)
-    return {var: next(iter(values)) for var, values in found.items() if len(values) == 1 and None not in values}
+                value = item.value
+                if isinstance(value, At) and value.each is None and not value.index.terms:
+                    found.setdefault(item.symbol, set()).add(value.index.constant)
+                else:
+                    others.add(item.symbol)
+    return {var: next(iter(values)) for var, values in found.items() if len(values) == 1 and var not in others}
 
 
 def head(entry: str, declared: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int) -> str:
