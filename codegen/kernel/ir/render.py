@@ -67,6 +67,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     Statement,
     Store,
     Update,
+    statements_in,
 )
 from tracegrad.codegen.kernel.ir.vectors import LANES, ctype
 from tracegrad.codegen.kernel.text.markup import beside, called, extent, marked, offset, plain, used, with_comment, with_numbers
@@ -238,6 +239,8 @@ class Printer:
 
     def head(self, block: Block) -> str:
         """The line that a block begins with."""
+        if isinstance(block, Loop) and block.var in self.fixed:
+            return "{"
         if isinstance(block, Loop):
             var, step = self.name(block.var), block.step
             stop = self.operand(block.stop.value)
@@ -332,6 +335,8 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
 
 def _infix(p: Printer, x: Infix) -> tuple[str, int]:
     a, b = x.parts
+    if x.sign in ("+", "-") and isinstance(b, At) and b.each is None and p.fixed and p.given(b.index) == 0 and b.index.terms:
+        return _PRINT[type(a)](p, a)
     level = _LEVEL.get(x.sign, _OPEN)
     least = _COMPARISON if level == _LOGIC else max(level, _COMPARISON + 1)
     again = isinstance(a, Infix) and a.sign == x.sign and level < _COMPARISON       # a & b & c
@@ -514,8 +519,19 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
 
 
 def _declares_nothing(block: Block, constants: Mapping[Var, int]) -> bool:
-    """Whether a block is just blocks, one after the other: none of its own variables ends with it."""
-    return all(isinstance(item, Block) or (isinstance(item, Declare) and item.symbol in constants) for item in block.items)
+    """Whether no variable of a block's own ends with it."""
+    return not any(isinstance(item, (Allocate, Item, Raw)) or (isinstance(item, Declare) and item.symbol not in constants)
+                   for item in block.items)
+
+
+def _only_iteration(loop: Loop) -> int | None:
+    """The index of a loop that has one iteration, whatever the program's numbers are."""
+    start, stop = loop.start.value, loop.stop.value
+    if not isinstance(start, At) or not isinstance(stop, At) or start.index.terms or stop.index.terms:
+        return None
+    first, end = start.index.constant, stop.index.constant - (loop.step - 1) * loop.whole
+    once = first < end <= first + loop.step
+    return first if once and not any(isinstance(s, Break) for s in statements_in(loop)) else None
 
 
 def constants_in(body: Block) -> dict[Var, int]:
@@ -529,7 +545,9 @@ def constants_in(body: Block) -> dict[Var, int]:
                 return {}
             if isinstance(item, Block):
                 todo.append(item)
-            if isinstance(item, (Loop, Item)):
+            if isinstance(item, Loop) and (only := _only_iteration(item)) is not None:
+                found.setdefault(item.var, set()).add(only)
+            elif isinstance(item, (Loop, Item)):
                 others.add(item.var)
             elif isinstance(item, Declare) and isinstance(item.symbol, Var) and not isinstance(item.symbol, Mutable):
                 value = item.value

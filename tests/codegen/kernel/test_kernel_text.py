@@ -221,6 +221,9 @@ def test_kernels_declare_no_index_that_is_a_number(name: str, kernels: None) -> 
     for target in TARGETS.values():
         source = compile_graph(executable_graph(traced._seen().program.graph), target).source
         assert not re.findall(r"const (?:int|long) \w+ = -?\d+;", source)
+        loops = re.findall(r"for \(int (\w+) = (\d+); \1 < (\d+); \1(?:\+\+| \+= (\d+))\) (?!.*break)", source)
+        once = [loop for loop in loops if int(loop[2]) - int(loop[1]) <= int(loop[3] or 1)]
+        assert not once or "break;" in source
 
 
 def test_steps_of_random_numbers_are_called_by_what_they_are_for(kernels: None) -> None:
