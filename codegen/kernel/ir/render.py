@@ -201,10 +201,13 @@ class Printer:
         """Where the elements of a work-item begin (`part * 64`), or end (the less of `first + 64` and how many there are)."""
         if isinstance(x, Select):
             a, b = x.parts[1:]
+            if isinstance(a, At) and isinstance(b, At) and not (self.given(a.index).terms or b.index.terms):
+                return extent(min(self.given(a.index).constant, b.index.constant))
             if isinstance(a, At) and isinstance(b, At) and not b.index.terms and (first := _alone(a.index)) and a.index.terms[0][1] == 1:
                 end = f"{self.name(first)} + {extent(a.index.constant)}"
                 return f"{end} < {extent(b.index.constant)} ? {end} : {extent(b.index.constant)}"
-        elif isinstance(x, At) and (part := _alone(x.index)) is not None and not x.index.constant and (c := x.index.terms[0][1]) > 1:
+        elif isinstance(x, At) and (part := _alone(self.given(x.index))) is not None and not x.index.constant and (
+                c := x.index.terms[0][1]) > 1:
             return f"{self.name(part)} * {extent(c)}"
         return self.top(x)
 
