@@ -9,7 +9,7 @@ Convolutions are products, too (conv/gpu.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import isqrt, prod
 
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.expressions import Expression
@@ -119,43 +119,44 @@ def kernels(p: Product) -> list[Kernel]:
 
 def _parts(p: Product, layout: Layout) -> int:
     """Into how many parts k is cut: 1, unless there are too few work-groups to fill the device."""
-    if not _is_thin(p):
-        return split(p, layout.groups, prod(layout.local), p.flops if layout.by is None else p.flops / _MATRIX)[0]
-    full = max(1, p.target.groups(prod(layout.local)) // 2)
-    parts = parts_of_k(p.k, layout.groups, full)
-    return 1 if 2 * layout.groups >= full or parts < 2 or p.flops < tuning().split_flops else parts
+    flops, busy = p.flops if layout.by is None else p.flops / _MATRIX, _ITEMS
+    if _is_thin(p):                                          # it waits for memory, for which half of the items that a core holds are enough
+        flops, busy = p.batch * (p.m + p.n) * p.k * p.dtype.itemsize * _BALANCE, p.target.resident / 2
+    return split(p, layout.groups, prod(layout.local), flops, busy)[0]
 
 
-def split(p: Product, groups: int, items: int, flops: float) -> tuple[int, float]:
+def split(p: Product, groups: int, items: int, flops: float, busy: float = _ITEMS) -> tuple[int, float]:
     """Into how many parts k is cut, and the time that it takes then, in bytes that are moved meanwhile.
 
     The core that has most work-groups is the last to end, few items do not keep a core busy, and partial results are written and read
-    again. (144 groups on 132 cores: 21 Tflop/s, 1024 of them: 35.)
+    again. (144 groups on 132 cores: 21 Tflop/s, 1024 of them: 35.) busy: items that keep a core busy.
     """
-    cores, size = p.target.cores, p.batch * p.m * p.n * p.dtype.itemsize
-    most = min(ceil_div(_WAVES * cores, groups), p.k // tuning().split_k) if p.flops >= tuning().split_flops else 1
+    cores, size = p.target.cores, 2 * p.batch * p.m * p.n * p.dtype.itemsize
+    most = max(1, min(ceil_div(_WAVES * cores, groups), p.k // tuning().split_k)) if p.flops >= tuning().split_flops else 1
+    found = {1: _core_time(groups, cores, items / busy, flops)}
+    for each in range(ceil_div(groups, cores), ceil_div(groups * most, cores) + 1):
+        least, last = cores * (each - 1) // groups + 1, min(most, cores * each // groups)
+        if least <= last:                                    # the busiest core has `each` groups: its time is in proportion to 1 / parts
+            share = _core_time(groups, cores, items / busy, flops, each)
+            best = isqrt(int(share / size))                  # where more partial results cost as much as is gained
+            for parts in (min(max(parts, least), last) for parts in (best, best + 1)):
+                if parts > 1:
+                    found[parts] = share / parts + parts * size + _LAUNCH
+    return min(found.items(), key=lambda x: (x[1], x[0]))
 
-    def time(parts: int) -> float:
-        each = ceil_div(groups * parts, cores)
-        busy = groups * parts / (cores * each) * min(1.0, each * items / _ITEMS)
-        return flops / busy / _BALANCE + (parts > 1) * (2 * parts * size + _LAUNCH)
 
-    parts = min(range(1, max(1, most) + 1), key=time)
-    return parts, time(parts)
+def _core_time(groups: int, cores: int, items: float, flops: float, each: int = 0) -> float:
+    """The time of the core that has most work-groups, `each` if that is given, times the number of parts that k is in.
+
+    items: those of a work-group, of those that keep a core busy.
+    """
+    each = each or ceil_div(groups, cores)
+    return flops * cores * each / groups / min(1.0, each * items) / _BALANCE
 
 
 def _most(layout: Layout) -> int:
     """How much of k a work-item adds up at most: what two levels of accumulators take. (Matrix instructions round as they do.)"""
     return tuning().product_steps * tuning().product_blocks * layout.k.held(Held.ITEM) if layout.by is None else 1 << 40
-
-
-def parts_of_k(k: int, groups: int, full: int) -> int:
-    """Into how many parts k is cut for `groups` work-groups to become about the `full` that a device has at a time.
-
-    With fewer some of it has nothing to do, with more a second wave follows the first: whichever costs less.
-    """
-    most = max(1, min(ceil_div(full, groups), k // tuning().split_k))
-    return min(range(max(1, min(full // groups, most)), most + 1), key=lambda parts: ceil_div(groups * parts, full) / parts)
 
 
 def _length(p: Product, layout: Layout, parts: int) -> int:

@@ -23,23 +23,33 @@ class Location(_Line):
 
     What does not tell lines apart: call: the function that the user called there, if it is known; position: of a node in a program that
     is used for other lines, too, the number of the node whose line it is (see Program.recorded); module: the path of the nn.Module whose
-    call made it, "" where there was none (see nn/module_paths.py).
+    call made it, "" where there was none (see nn/module_paths.py); role: what a function of tracegrad that was called there makes the node
+    for, which is what kernels call it.
     """
 
     call: str = ""
     position: int = -1
     module: str = ""
+    role: str = ""
 
-    def having(self, call: str, position: int = -1, derived: bool = False) -> Location:
+    def having(self, call: str, position: int = -1, derived: bool = False, role: str = "") -> Location:
         """The same line with these."""
         found = Location(self.filename, self.line, self.function, derived)
-        found.call, found.position, found.module = call, position, self.module
+        found.call, found.position, found.module, found.role = call, position, self.module, role
         return found
 
     def in_module(self, path: str) -> Location:
         """The same line, in the call of a module."""
-        found = self.having(self.call, self.position, self.derived)
+        found = self.having(self.call, self.position, self.derived, self.role)
         found.module = path
+        return found
+
+    def of_role(self, role: str) -> Location:
+        """The same line, of a node with that role."""
+        key = self.filename, self.line, self.function, self.derived, self.call, self.module, role
+        found = _roles.get(key)
+        if found is None:
+            found = _roles[key] = self.having(self.call, self.position, self.derived, role)
         return found
 
     @property
@@ -59,6 +69,7 @@ class Location(_Line):
 LOCATIONS = 20_000
 _internal = Cache("files", LOCATIONS)
 _locations = Cache("lines", LOCATIONS)              # by file, line, function and call: Locations of lines that were asked for, made once
+_roles = Cache("lines with roles", LOCATIONS)
 # By the identity of code, the instruction and `call`: the code, which is kept alive, and what was found. (A frame's line takes a search.)
 _instructions = Cache("lines of instructions", LOCATIONS)
 

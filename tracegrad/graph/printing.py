@@ -98,7 +98,7 @@ def namer(graph: Graph) -> Callable[[Node], str]:
         if node.attrs.get("label"):
             return str(node.attrs["label"])
         if node.operands and not node.loc.derived and last.get(node.loc, (node.fn.name, node.shape)) != (node.fn.name, node.shape):
-            return node.fn.name
+            return node.loc.role or node.fn.name
         return suggest_name(node)
 
     return name

@@ -289,6 +289,15 @@ class Index:
             out = out + _reopen(atom) * c
         return out
 
+    def given(self, values: Mapping[Var, int]) -> Index:
+        """The same where these variables have these values."""
+        if self.vars.isdisjoint(values):
+            return self
+        out: Index = constant(self.constant)
+        for atom, c in self.terms:
+            out = out + _given(atom, values) * c
+        return out
+
     def c(self, names: Mapping[Var, str] | None = None) -> str:
         """C text; `names` maps variables to other texts (a vector of lanes, say)."""
         return plain(self.marked(names))
@@ -360,6 +369,17 @@ def _reopen(atom: Atom) -> Index:
         return Index(((atom, 1),), 0)
     base = atom.base.opened()
     return base if atom.kind == "bounded" else base // atom.divisor if atom.kind == "div" else base % atom.divisor
+
+
+def _given(atom: Atom, values: Mapping[Var, int]) -> Index:
+    if atom.var is not None and atom.var in values:
+        return constant(values[atom.var])
+    if atom.base is None:
+        return Index(((atom, 1),), 0)
+    base = atom.base.given(values)
+    if atom.kind == "bounded":
+        return bounded(base, atom.lo, atom.hi - atom.lo + 1)
+    return base // atom.divisor if atom.kind == "div" else base % atom.divisor
 
 
 def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool, over: str) -> str:

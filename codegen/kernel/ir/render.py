@@ -6,13 +6,13 @@ Parentheses, the spelling of literals and the names of vector accesses and conve
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os.path import basename
 from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.index.index import Index, Mutable, Var
 from tracegrad.codegen.kernel.ir.expressions import (
     COMPARISONS,
     Access,
@@ -66,6 +66,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     Statement,
     Store,
     Update,
+    statements_in,
 )
 from tracegrad.codegen.kernel.ir.vectors import LANES, ctype
 from tracegrad.codegen.kernel.text.markup import beside, called, extent, marked, offset, plain, used, with_comment, with_numbers
@@ -121,10 +122,18 @@ def moved(how: str, access: Access, lanes: int = 1) -> str:
 
 
 class Printer:
-    """Prints what kernels are made of, with names marked (see `markup`). clang: whether its builtins are there."""
+    """Prints what kernels are made of, with names marked (see `markup`). clang: whether its builtins are there; fixed: the indices that are
+    numbers, which are printed as those.
+    """
 
-    def __init__(self, clang: bool) -> None:
-        self.clang = clang
+    def __init__(self, clang: bool, fixed: Mapping[Var, int] | None = None) -> None:
+        self.clang, self.fixed = clang, fixed or {}
+
+    def given(self, x: Index, lane: Var | None = None) -> Index:
+        """An index, with numbers in place of the variables that are fixed; but that of lanes, which has one number each, stays."""
+        if lane is not None and lane in self.fixed:
+            return x.given({var: n for var, n in self.fixed.items() if var is not lane})
+        return x.given(self.fixed) if self.fixed else x
 
     # -- expressions
 
@@ -144,13 +153,13 @@ class Printer:
         return marked(symbol.name)
 
     def index(self, x: Index) -> str:
-        return x.marked()
+        return self.given(x).marked()
 
     def address(self, access: Access) -> str:
         name, at = self.name(access.memory), access.at
         if at is None:
             return f"{name} + "
-        at = at + access.skip
+        at = self.given(at) + access.skip
         if isinstance(access.memory, Array) and access.memory.row:
             name, at = f"{name}[{self.index((at // access.memory.row).opened())}]", at % access.memory.row
         at = at.opened()
@@ -160,13 +169,14 @@ class Printer:
 
     def place(self, access: Access) -> str:
         if access.at is not None:
-            at = access.at.opened()
+            at = self.given(access.at).opened()
             return self.index(at) if at.terms or not isinstance(access.memory, Buffer) else offset(at.constant)
         return "" if access.place is None else self.top(access.place)
 
     def element(self, access: Access) -> str:
         memory, at = access.memory, access.at
         if isinstance(memory, Array) and memory.row and at is not None:
+            at = self.given(at)
             row, column = (at // memory.row).opened(), (at % memory.row).opened()
             return f"{self.name(memory)}[{self.index(row)}][{self.index(column)}]"
         return f"{self.name(access.memory)}[{self.place(access)}]"
@@ -190,10 +200,13 @@ class Printer:
         """Where the elements of a work-item begin (`part * 64`), or end (the less of `first + 64` and how many there are)."""
         if isinstance(x, Select):
             a, b = x.parts[1:]
+            if isinstance(a, At) and isinstance(b, At) and not (self.given(a.index).terms or b.index.terms):
+                return extent(min(self.given(a.index).constant, b.index.constant))
             if isinstance(a, At) and isinstance(b, At) and not b.index.terms and (first := _alone(a.index)) and a.index.terms[0][1] == 1:
                 end = f"{self.name(first)} + {extent(a.index.constant)}"
                 return f"{end} < {extent(b.index.constant)} ? {end} : {extent(b.index.constant)}"
-        elif isinstance(x, At) and (part := _alone(x.index)) is not None and not x.index.constant and (c := x.index.terms[0][1]) > 1:
+        elif isinstance(x, At) and (part := _alone(self.given(x.index))) is not None and not x.index.constant and (
+                c := x.index.terms[0][1]) > 1:
             return f"{self.name(part)} * {extent(c)}"
         return self.top(x)
 
@@ -228,6 +241,8 @@ class Printer:
 
     def head(self, block: Block) -> str:
         """The line that a block begins with."""
+        if isinstance(block, Loop) and block.var in self.fixed:
+            return "{"
         if isinstance(block, Loop):
             var, step = self.name(block.var), block.step
             stop = self.operand(block.stop.value)
@@ -278,7 +293,7 @@ def _limit(p: Printer, x: Limit) -> tuple[str, int]:
 
 
 def _at(p: Printer, x: At) -> tuple[str, int]:
-    index = x.index
+    index = p.given(x.index, x.lane if x.each is not None else None)
     text = index.marked() if x.each is None or x.lane is None else index.marked({x.lane: p.top(x.each)})
     if not index.terms:
         return text, _ATOM if index.constant >= 0 else _SUM
@@ -323,6 +338,8 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
 
 def _infix(p: Printer, x: Infix) -> tuple[str, int]:
     a, b = x.parts
+    if x.sign in ("+", "-") and isinstance(b, At) and b.each is None and p.fixed and p.given(b.index) == 0 and b.index.terms:
+        return _PRINT[type(a)](p, a)
     level = _LEVEL.get(x.sign, _OPEN)
     least = _COMPARISON if level == _LOGIC else max(level, _COMPARISON + 1)
     again = isinstance(a, Infix) and a.sign == x.sign and level < _COMPARISON       # a & b & c
@@ -443,7 +460,8 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
     """The lines of a kernel's body, indented, with names marked; and what is said beside each."""
     out: list[tuple[str, str]] = []
     previous: Any = None
-    printer = Printer(clang)
+    constants = constants_in(body)
+    printer = Printer(clang, constants)
     fixed: dict[Node, bool] = {}
     names: dict[str, str] = {}                               # of a merged kernel's parts: what their parameters are called now
     numbers: Iterator[int] | None = None                     # and what offsets they have
@@ -461,13 +479,15 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
             comment, previous = statement.said, None
         add(pad + printer.statement(statement), comment)
 
-    stack: list[tuple[Block, int]] = [(body, 0)]
+    stack: list[tuple[Block, int, int]] = [(body, 0, 1)]
     while stack:
-        block, at = stack.pop()
-        pad = "  " * (1 + len(stack))
+        block, at, depth = stack.pop()
+        pad = "  " * depth
         while at < len(block.items):
             item = block.items[at]
             at += 1
+            if isinstance(item, Declare) and item.symbol in constants:
+                continue
             if isinstance(item, Block):
                 if not item.items:
                     continue
@@ -478,21 +498,66 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
                 previous = None if item.comment else previous
                 head = printer.head(item).replace("\n", f"\n{pad}")
                 inner = item.items[0]
+                stack.append((block, at, depth))
+                if head == "{" and not item.comment and _declares_nothing(item, constants):
+                    stack.append((item, 0, depth))
+                    break
                 if len(item.items) == 1 and isinstance(inner, Statement) and not item.comment and head != "{":
                     add(pad + head[:-2])
                     add_statement(pad + "  ", inner)
                     names, numbers = outer.pop()
+                    stack.pop()
                     continue
                 add(with_comment(pad + head, item.comment, 0))
-                stack.append((block, at))
-                stack.append((item, 0))
+                stack.append((item, 0, depth + 1))
                 break
             add_statement(pad, item)
         else:
             if stack:
                 names, numbers = outer.pop()
-                add(pad[:-2] + "}")
+                if depth > stack[-1][2]:
+                    add(pad[:-2] + "}")
     return out
+
+
+def _declares_nothing(block: Block, constants: Mapping[Var, int]) -> bool:
+    """Whether no variable of a block's own ends with it."""
+    return not any(isinstance(item, (Allocate, Item, Raw)) or (isinstance(item, Declare) and item.symbol not in constants)
+                   for item in block.items)
+
+
+def _only_iteration(loop: Loop) -> int | None:
+    """The index of a loop that has one iteration, whatever the program's numbers are."""
+    start, stop = loop.start.value, loop.stop.value
+    if not isinstance(start, At) or not isinstance(stop, At) or start.index.terms or stop.index.terms:
+        return None
+    first, end = start.index.constant, stop.index.constant - (loop.step - 1) * loop.whole
+    once = first < end <= first + loop.step
+    return first if once and not any(isinstance(s, Break) for s in statements_in(loop)) else None
+
+
+def constants_in(body: Block) -> dict[Var, int]:
+    """The indices of a kernel that are declared as a number, and never as another."""
+    found: dict[Var, set[int]] = {}
+    others: set[Var] = set()
+    todo = [body]
+    while todo:
+        for item in todo.pop().items:
+            if isinstance(item, Raw):                        # whose text may have names of any of them
+                return {}
+            if isinstance(item, Block):
+                todo.append(item)
+            if isinstance(item, Loop) and (only := _only_iteration(item)) is not None:
+                found.setdefault(item.var, set()).add(only)
+            elif isinstance(item, (Loop, Item)):
+                others.add(item.var)
+            elif isinstance(item, Declare) and isinstance(item.symbol, Var) and not isinstance(item.symbol, Mutable):
+                value = item.value
+                if isinstance(value, At) and value.each is None and not value.index.terms:
+                    found.setdefault(item.symbol, set()).add(value.index.constant)
+                else:
+                    others.add(item.symbol)
+    return {var: next(iter(values)) for var, values in found.items() if len(values) == 1 and var not in others}
 
 
 def head(entry: str, declared: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int) -> str:

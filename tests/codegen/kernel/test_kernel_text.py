@@ -13,7 +13,7 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tests.helpers.corpus import TARGETS, fit
+from tests.helpers.corpus import TARGETS, N, fit, programs
 from tracegrad import codegen
 from tracegrad.codegen import passes
 from tracegrad.codegen.kernel.ir.kernel import Iteration, Kernel, LoweredLoop
@@ -217,5 +217,27 @@ def test_a_number_that_the_host_makes_is_called_after_what_it_makes_it_of(kernel
         f(*given)
         return re.findall(r"const \w+ (\w+)[,)]", f.plan.source)
 
-    assert numbers(lambda x: F.dropout(x, 0.5, True), tg.zeros(64, 64)) == ["seed", "seed1", "offset"]
+    assert numbers(lambda x: F.dropout(x, 0.5, True), tg.zeros(64, 64)) == ["seed_low", "seed_high", "offset"]
     assert numbers(scaled, tg.zeros(64), 0.5) == ["twice", "rate"]
+
+
+@pytest.mark.parametrize("name", ["conv", "strided conv", "gradient of conv", "attention", "softmax", "matmul", "column sum", "sort"])
+def test_kernels_declare_no_index_that_is_a_number(name: str, kernels: None) -> None:
+    """It is printed as the number: a loop of one iteration, the one tile of an axis, the rest of a row behind its vectors."""
+    x, y = (tg.tensor(np.random.default_rng(n).standard_normal(N).astype(np.float32)) for n in range(2))
+    traced = tg.trace(programs()[name])
+    traced(x, y, 0.5)
+    for target in TARGETS.values():
+        source = compile_graph(executable_graph(traced._seen().program.graph), target).source
+        assert not re.findall(r"const (?:int|long) \w+ = -?\d+;", source)
+        loops = re.findall(r"for \(int (\w+) = (\d+); \1 < (\d+); \1(?:\+\+| \+= (\d+))\) (?!.*break)", source)
+        once = [loop for loop in loops if int(loop[2]) - int(loop[1]) <= int(loop[3] or 1)]
+        assert not once or "break;" in source
+
+
+def test_steps_of_random_numbers_are_called_by_what_they_are_for(kernels: None) -> None:
+    f = tg.trace(lambda x: F.dropout(x, 0.3, True))
+    f(tg.zeros(64, 64))
+    body = f.plan.source.rpartition("__kernel")[2]
+    assert {"counter", "word", "bits", "keep"} <= set(re.findall(r"\b\w*[a-z](?= = )", body))
+    assert "bitwise" not in body

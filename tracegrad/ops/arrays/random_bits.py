@@ -14,7 +14,7 @@ from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota, named
 from tracegrad.ops.arrays.pointwise import cos, log, sqrt
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes, random_state
@@ -33,14 +33,15 @@ class Philox(Elementwise):
 
 def _words(seed: Node, offset: Node, shape: tuple[int, ...], count: int) -> list[Node]:
     """`count` random uint32 for each element of `shape`."""
-    index = mv.reshape(iota((prod(shape),), 0, dtypes.int64), shape) + offset
-    low, high = _halves(index)
-    key_low, key_high = _halves(cast(seed, dtypes.int64))
-    return [bind(REGISTRY["philox"], (key_low, key_high, low, high), {"word": word}) for word in range(count)]
+    counter = named(mv.reshape(iota((prod(shape),), 0, dtypes.int64), shape) + offset, "counter")
+    low, high = _halves(counter, "counter")
+    key_low, key_high = _halves(cast(seed, dtypes.int64), "seed")
+    return [named(bind(REGISTRY["philox"], (key_low, key_high, low, high), {"word": word}), "word") for word in range(count)]
 
 
-def _halves(x: Any) -> tuple[Node, Node]:
-    return cast(x & 0xFFFFFFFF, dtypes.uint32), cast(x >> 32, dtypes.uint32)
+def _halves(x: Any, role: str) -> list[Node]:
+    halves = (x & 0xFFFFFFFF, f"{role}_low"), (x >> 32, f"{role}_high")
+    return [named(cast(named(half, name), dtypes.uint32), name) for half, name in halves]
 
 
 def _unit(words: list[Any], dtype: DType, above_zero: bool = False) -> Any:
@@ -49,8 +50,8 @@ def _unit(words: list[Any], dtype: DType, above_zero: bool = False) -> Any:
     if dtype == dtypes.float64:
         return (cast(words[0] >> 5, dtype) * float(2**26) + cast(words[1] >> 6, dtype) + extra) * 2.0**-53
     bits = dtypes.finfo(dtype).nmant + 1
-    unit = cast(words[0] >> (32 - bits), dtypes.float32)
-    return cast((unit + extra if above_zero else unit) * 2.0**-bits, dtype)
+    unit = named(cast(named(words[0] >> (32 - bits), "bits"), dtypes.float32), "whole")
+    return cast(named((unit + extra if above_zero else unit) * 2.0**-bits, "uniform"), dtype)
 
 
 def kept(shape: tuple[int, ...], p: float, device: Any) -> Any:
@@ -58,7 +59,11 @@ def kept(shape: tuple[int, ...], p: float, device: Any) -> Any:
     host = random_state.torchs(prod(shape))
     if host is not None:
         return PUBLIC["asarray"](host.bernoulli(shape, 1.0 - p), device=device, copy=False)
-    return PUBLIC["rand"](shape, dtype=dtypes.float32, device=device) >= p
+    keep = PUBLIC["rand"](shape, dtype=dtypes.float32, device=device) >= p
+    node = getattr(keep, "_n", None)
+    if type(node) is Node:                                   # (of another kind, where nothing is recorded)
+        named(node, "keep")
+    return keep
 
 
 def _float(name: str, dtype: DType) -> DType:
