@@ -223,7 +223,8 @@ def test_the_text_for_people_builds(place: str, driver: Device) -> None:
 
 
 OWN_NAMES = {
-    **{row: corpus.ROWS[row] for row in ("cumsum", "cumprod", "sort", "topk", "argmax", "scatter", "softmax of columns", "wide product", "conv")},
+    **{row: corpus.ROWS[row] for row in ("cumsum", "cumprod", "sort", "topk", "argmax", "scatter", "softmax of columns", "wide product",
+                                         "conv")},
     "max pool": "tg.func.grad(lambda v: (F.max_pool2d(v, 3, 2) * fit(y, (4, 8, 4, 4))).sum())(fit(x, (4, 8, 9, 9)))",
     "long running sum": "fit(x, (100_000,)).cumsum(0)", "running sums of columns": "fit(x, (3000, 40)).cumsum(0)",
     "long sort": "fit(x, (30_000,)).sort()", "products": "fit(x, (100_000,)).cumprod(0)", "variance": "fit(x, (3000, 40)).var(0)",
@@ -235,7 +236,7 @@ OWN_TARGETS = TARGETS | {"gpu without fp64": replace(TARGETS["gpu"], fp64=False)
 
 @one_of(3, "row", OWN_NAMES)
 def test_what_a_kernel_calls_its_own_is_no_users(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the code generator declares has a name that was reserved or asked for, or means something in all kernels: no user's is called so."""
+    """What the code generator declares has a name that was reserved or asked for: no user's is called so."""
     others: set[str] = set()
 
     def see(writer: Writer, symbol: Any) -> None:
