@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import pickle
 import random
@@ -69,8 +70,26 @@ def structured(structure: Any, **arrays: Any) -> bytes:
     return safe(header, bytes(8 * len(arrays)))
 
 
+# Tuples, complex numbers and whole numbers of one hash: a dict of them takes the square of their number.
+ALIKE = {"tuples": list(itertools.product((-1, -2), repeat=8)), "complex": [complex(2**44 - 1000003 * k, k) for k in range(1, 200)]}
+
+
+def in_batches(keys: list[Any]) -> bytes:
+    """A dict that is filled by many instructions, a few keys each."""
+    parts = [pickle.dumps(dict.fromkeys(keys[k:k + 9]), 2)[2:-1].removeprefix(b"}q\x00") for k in range(0, len(keys), 9)]
+    return archive(PROTO + b"}" + b"".join(parts) + b".")
+
+
 PLAIN = held(tensor("FloatStorage", "0", 13, 1, (3, 4), (4, 1)))
 HOSTILE: dict[str, tuple[bytes, str]] = {
+    # time
+    **{f"{what} of one hash {where}": (made(keys), "of one hash") for what, keys in ALIKE.items() for where, made in {
+        "in a dict": lambda k: archive(pickle.dumps(dict.fromkeys(k), 2)), "in parts of a dict": in_batches,
+        "in a set": lambda k: archive(pickle.dumps(set(k), 4)), "in a frozen set": lambda k: archive(pickle.dumps(frozenset(k), 4)),
+        "in an ordered one": lambda k: archive(pickle.dumps(OrderedDict.fromkeys(k), 2))}.items()},
+    "numbers of one hash in a structure": (structured({"dict": [[k * (2**61 - 1), 0] for k in range(1, 200)]}), "of one hash"),
+    "complex numbers of one hash in a structure": (structured({"set": [{"complex": [2**44 - 1000003 * k, k]} for k in range(1, 200)]}),
+                                                   "of one hash"),
     # memory
     "tuples of tuples": (archive(doubled(b")", b"\x86?", 60).replace(b"h", b"h")), "damaged|not a whole|again and again"),
     "lists of lists": (archive(PROTO + b"]q\x00" + b"".join(

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,16 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers import corpus
+from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tracegrad import nn
 from tracegrad.codegen.kernel.text.markup import beside
-from tracegrad.codegen.kernel.text.names import possible, spelled
+from tracegrad.codegen.kernel.text.names import means_something, possible, spelled
 from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.passes import compile_graph
 from tracegrad.errors import ArgumentError, printable
+from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.printing import identifier, to_dot, to_text
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.programs.program import build
@@ -215,6 +220,57 @@ def test_the_text_for_people_builds(place: str, driver: Device) -> None:
     texts = [traced(place, name)[0].plan.source for name in list(names_for(place))[:13]]
     for text in texts:
         build(driver, text)
+
+
+OWN_NAMES = {
+    **{row: corpus.ROWS[row] for row in ("cumsum", "cumprod", "sort", "topk", "argmax", "scatter", "softmax of columns", "wide product",
+                                         "conv")},
+    "max pool": "tg.func.grad(lambda v: (F.max_pool2d(v, 3, 2) * fit(y, (4, 8, 4, 4))).sum())(fit(x, (4, 8, 9, 9)))",
+    "long running sum": "fit(x, (100_000,)).cumsum(0)", "running sums of columns": "fit(x, (3000, 40)).cumsum(0)",
+    "long sort": "fit(x, (30_000,)).sort()", "products": "fit(x, (100_000,)).cumprod(0)", "variance": "fit(x, (3000, 40)).var(0)",
+    "eigenvalues": "tg.linalg.eigh(x @ x.mT)", "singular values": "tg.linalg.svd(x @ x.mT)", "Fourier": "tg.fft.fft(x)",
+    "systems": "tg.linalg.solve(x @ x.mT + tg.eye(3), y[:, :3])", "exponential": "tg.matrix_exp(x @ x.mT)",
+}
+OWN_TARGETS = TARGETS | {"gpu without fp64": replace(TARGETS["gpu"], fp64=False)}
+
+
+@one_of(3, "row", OWN_NAMES)
+def test_what_a_kernel_calls_its_own_is_no_users(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the code generator declares has a name that was reserved or asked for: no user's is called so."""
+    others: set[str] = set()
+
+    def see(writer: Writer, symbol: Any) -> None:
+        name = getattr(symbol, "name", "")
+        if name and name not in writer.used and not means_something(name):
+            others.add(name)
+
+    add, block = Writer.add, Writer.block
+    monkeypatch.setattr(Writer, "add", lambda w, s, *a: (see(w, getattr(s, "symbol", getattr(s, "array", None))), add(w, s, *a))[1])
+    monkeypatch.setattr(Writer, "block", lambda w, b: (see(w, getattr(b, "var", None)), block(w, b))[1])
+    fn = eval(f"lambda x, y: {OWN_NAMES[row]}", {"tg": tg, "F": tg.nn.functional, "fit": corpus.fit})
+    draw = np.random.default_rng(0)
+    traced_ = tg.trace(fn)
+    traced_(*(tg.tensor(draw.standard_normal(corpus.N).astype(np.float32)) for _ in range(2)))
+    graph = executable_graph(traced_.graph)
+    for target in OWN_TARGETS.values():
+        compile_graph(graph, target)
+    assert others == set()
+
+
+@pytest.mark.parametrize(("name", "call"), [
+    *((name, f"tg.func.grad(lambda v: (F.max_pool2d(v, 3, 2) * {name}).sum())(x)") for name in ("plane", "plane_first", "pixel", "window")),
+    ("share_low", "share_low.reshape(-1, 16).cumsum(0) * 1")])
+def test_users_names_that_kernels_had(name: str, call: str) -> None:
+    scope: dict[str, Any] = {"tg": tg, "F": tg.nn.functional}
+    exec(f"def f(x, {name}):\n    return {call}", scope)
+    previous = tg.device()
+    tg.set_device("numpy")
+    try:
+        with Checked() as checked:
+            tg.trace(scope["f"])(tg.ones(4, 8, 9, 9), tg.arange(512.0).reshape(4, 8, 4, 4))
+    finally:
+        tg.set_device(previous)
+    assert checked.count >= len(TARGETS)
 
 
 def test_source_of_a_function_that_is_called_as_what_it_calls() -> None:

@@ -7,6 +7,7 @@ import json
 import keyword
 import pickle
 import re
+import textwrap
 from types import SimpleNamespace
 
 import numpy as np
@@ -377,6 +378,22 @@ def test_kernels():
         kernels[2]
     with pytest.raises(ArgumentError, match="there are first_k0, second"):
         kernels["third"]
+
+
+def test_kernels_that_are_copied_encoded_and_put_into_texts():
+    kernels = Kernels(plan())
+    for same in (*(pickle.loads(pickle.dumps(kernels, protocol)) for protocol in range(2, 6)), copy.copy(kernels), copy.deepcopy(kernels)):
+        assert same == SOURCE
+        assert (type(same), same.names, same[1], len(same)) == (Kernels, kernels.names, kernels[1], 2)
+    assert type(str(kernels)) is str
+    assert {SOURCE: 1}[kernels] == 1
+    assert (kernels[::-1], kernels[5:2], kernels[10:10**9:3]) == (SOURCE[::-1], "", SOURCE[10::3])
+    assert kernels.encode() == bytes(kernels, "utf-8") == SOURCE.encode()
+    assert kernels.split("\n") == SOURCE.split("\n")
+    assert kernels.partition("kernel") == SOURCE.partition("kernel")
+    assert json.dumps(kernels) == json.dumps(SOURCE)
+    assert textwrap.indent(kernels, "  ") == textwrap.indent(SOURCE, "  ")
+    assert "".join(reversed(kernels)) == kernels[1] + kernels[0]
 
 
 def test_kernels_are_their_text(tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 _DEPTH = 200                     # levels of containers: what walks them may be recursive
@@ -17,7 +17,7 @@ _DEEP = f"holds containers that are nested more than {_DEPTH} deep; save them fl
 _AGAIN = 16                      # times the bytes of the pickle: the elements of all containers, each counted wherever it occurs
 _LONG = 1024                     # bytes of a whole number: its digits take the square of that
 _ATOMS = frozenset((str, int, float, bool, bytes, complex, type(None)))
-_TUPLES = 10_000                 # keys that are tuples: what their hashes are could be chosen
+_ALIKE = 100                     # keys of one hash in a dict or set: that of tuples and numbers can be chosen, and each is compared
 
 
 class PickleError(Exception):
@@ -38,6 +38,7 @@ class Reader:
         self.stack: list[Any] = []
         self.marked: list[list[Any]] = []                    # the stacks below the marks
         self.memo: dict[int, Any] = {}
+        self._alike: dict[int, tuple[Any, dict[int, int]]] = {}         # by a container's identity: itself, and what `check_keys` counts
 
     def read(self) -> Any:
         """The value. Raises PickleError, or IndexError where the pickle ends too early or takes what is not there."""
@@ -90,27 +91,15 @@ class Reader:
         self.stack = self.marked.pop()
         return items
 
-    @staticmethod
-    def keys(keys: Iterable[Any]) -> None:
-        """Raises PickleError if one of these may not be a key of a dict, or an element of a set."""
-        tuples = 0
-        for key in keys:
-            kind = type(key)
-            if kind is str:
-                continue
-            if kind is tuple:
-                tuples += 1
-                if len(key) > 64 or any(type(part) not in _ATOMS for part in key) or tuples > _TUPLES:
-                    raise PickleError(f"has a dict or set with keys that are nested tuples, or more than {_TUPLES} tuples; use strings")
-            elif kind not in _ATOMS or (kind is int and key.bit_length() > 64):
-                raise PickleError(f"has a dict or set with a key of type {kind.__name__}; keys are strings, numbers of 64 bits and tuples "
-                                  "of them")
+    def alike(self, target: Any) -> dict[int, int]:
+        """The counts of `check_keys` for a container, which may be filled by many instructions."""
+        return self._alike.setdefault(id(target), (target, {}))[1]
 
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) not in (dict, OrderedDict) or len(items) % 2:
             raise PickleError("has a pickle that puts items into what is no dict; the file is damaged: get it again")
-        self.keys(items[::2])
+        check_keys(items[::2], self.alike(target))
         target.update(zip(items[::2], items[1::2], strict=True))
 
     def extend(self, items: list[Any]) -> None:
@@ -123,7 +112,7 @@ class Reader:
         items = self.since_mark()
         if type(self.stack[-1]) is not set:
             raise PickleError("has a pickle that adds to what is no set; the file is damaged: get it again")
-        self.keys(items)
+        check_keys(items, self.alike(self.stack[-1]))
         self.stack[-1].update(items)
 
     def tuple_of(self, count: int) -> None:
@@ -132,7 +121,7 @@ class Reader:
         self.stack[-count:] = [tuple(self.stack[-count:])]
 
     def make_set(self, items: list[Any]) -> Any:
-        self.keys(items)
+        check_keys(items, {})
         return frozenset(items)
 
     def make_dict(self, items: list[Any]) -> Any:
@@ -216,6 +205,32 @@ def _add(r: Reader, value: Any) -> None:
 def _protocol(number: int) -> None:
     if not 2 <= number <= 5:
         raise PickleError(f"has a pickle of protocol {number}; torch.save writes 2 to 5")
+
+
+def check_keys(keys: Sequence[Any], alike: dict[int, int]) -> None:
+    """Raises PickleError if one of these may not be a key of a dict, or an element of a set. alike: how many it has of each hash."""
+    for key in keys:
+        kind = type(key)
+        if kind is str:
+            continue
+        if kind is tuple:
+            if len(key) > 64 or any(type(part) not in _ATOMS for part in key):
+                raise PickleError("has a dict or set with keys that are nested tuples, or tuples of more than 64; use strings")
+        elif kind not in _ATOMS or (kind is int and key.bit_length() > 64):
+            raise PickleError(f"has a dict or set with a key of type {kind.__name__}; keys are strings, numbers of 64 bits and tuples "
+                              "of them")
+    check_hashes(keys, alike)
+
+
+def check_hashes(keys: Iterable[Any], alike: dict[int, int]) -> None:
+    """Raises PickleError if too many have one hash. (Strings' hashes cannot be chosen, those of tuples and of other numbers can.)"""
+    for key in keys:
+        if type(key) is not str:
+            code = hash(key)
+            alike[code] = alike.get(code, 0) + 1
+            if alike[code] > _ALIKE:
+                raise PickleError(f"has a dict or set with more than {_ALIKE} keys of one hash, which take the square of their number to "
+                                  "tell apart; use strings")
 
 
 def check_size(value: Any, size: int) -> None:

@@ -22,6 +22,7 @@ from tracegrad.errors import ArgumentError, printable
 from tracegrad.graph.ir import Size
 from tracegrad.nn import torch_files
 from tracegrad.nn.parameter import Parameter
+from tracegrad.nn.pickles import PickleError, check_hashes
 from tracegrad.support.dtypes import SUPPORTED, bfloat16, bool_, dtype_kind
 from tracegrad.tensors.tensor import Tensor, from_array
 
@@ -124,6 +125,8 @@ def _read(file: IO[bytes], name: str, device: Any) -> Any:
         return {key: from_array(array, device) for key, array in arrays.items()}
     try:
         return _decoded(json.loads(structure), arrays, device, {})
+    except PickleError as error:
+        raise ArgumentError(f"load: {name} {error}") from error
     except _DAMAGE as error:
         raise ArgumentError(f"load: {name} is damaged: its structure is {type(error).__name__}: {_short(error)}; write it again with "
                             "tg.save") from error
@@ -212,6 +215,8 @@ def _decoded(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]], device: Any
     inner = _decoded(content, arrays, device, known)
     if kind == "complex":
         return complex(*inner)
+    if kind in ("set", "dict", "OrderedDict"):
+        check_hashes([item if kind == "set" else item[0] for item in inner], {})
     makers: dict[str, Any] = {"tuple": tuple, "Size": Size, "set": set, "dict": dict, "OrderedDict": OrderedDict}
     return makers[kind](inner)
 

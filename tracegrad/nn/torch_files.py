@@ -20,7 +20,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, AutogradError, printable
 from tracegrad.nn.parameter import Parameter
-from tracegrad.nn.pickles import PickleError, Reader, check_size
+from tracegrad.nn.pickles import PickleError, Reader, check_keys, check_size
 from tracegrad.tensors.tensor import Tensor, from_array
 
 _DTYPES = {"float64": "f8", "float32": "f4", "float16": "f2", "bfloat16": "u2", "int64": "i8", "int32": "i4", "int16": "i2", "int8": "i1",
@@ -208,12 +208,12 @@ def _number(n: Any) -> str:
 
 
 def _ordered(pairs: Any = ()) -> OrderedDict[Any, Any]:
-    Reader.keys(key for key, _ in pairs)
+    check_keys([key for key, _ in pairs], {})
     return OrderedDict(pairs)
 
 
 def _set(items: Any = ()) -> set[Any]:
-    Reader.keys(items)
+    check_keys(items, {})
     return set(items)
 
 

@@ -146,7 +146,7 @@ class _Carried:
     def __init__(self, o: _Scan, start: _Parts, name: str, low: Expression | None) -> None:
         self.o, self.parts = o, o.let(name, start, True)
         self.total = self.parts[0]
-        self.low = o.writer.let(f"{name}_low", low or Literal(0, o.dtype), o.node, True) if adds(o.node) else None
+        self.low = o.writer.let(o.writer.unique(f"{name}_low"), low or Literal(0, o.dtype), o.node, True) if adds(o.node) else None
 
     @property
     def all_parts(self) -> _Parts:

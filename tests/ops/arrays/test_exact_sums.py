@@ -227,6 +227,14 @@ def test_many(way: str, op: str, kind: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("way", ["here", "gpu", "without float64", "gpu without float64"], indirect=True)
+@pytest.mark.parametrize("op", [op for op in CASES if op not in ("sum", "prod", "cumsum", "cumprod")])
+def test_a_million(way: str, op: str) -> None:
+    """Every other op."""
+    agree(CASES[op], numbers(1_000_000 if op != "scatter_add" else 976 * 1024), True)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["here", "gpu", "eager"], indirect=True)
 def test_what_was_found(way: str) -> None:
     """The programs that lost digits: 71 % of a variance, an eighth of a running sum."""
