@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from tracegrad.distributions.constraints import Constraint
+from tracegrad.distributions.constraints import Constraint, independent
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Size
@@ -206,9 +206,7 @@ class Independent(Distribution):
 
     @property
     def support(self) -> Constraint:
-        inner, n = self.base_dist.support, self.reinterpreted_batch_ndims
-        return Constraint(f"IndependentConstraint({inner}, {n})", lambda x: self._summed(inner.check(x).long()) == self._count(),
-                          inner.is_discrete, inner.event_dim + n)
+        return independent(self.base_dist.support, self.reinterpreted_batch_ndims)
 
     def _count(self) -> int:
         count = 1
