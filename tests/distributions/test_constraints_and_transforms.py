@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.torch_api.both import beside_torch
+
+torch = pytest.importorskip("torch")
+# Every public name of torch's, and a class of each of its modules.
+NAMES = sorted(set(torch.distributions.__all__))
+MODULES = sorted((cls.__module__.rpartition(".")[2], name) for name, cls in vars(torch.distributions).items() if isinstance(cls, type))
 
 
 def test_constraints():
@@ -115,3 +122,32 @@ l = d.LKJCholesky(3, 2.0).sample((20000,))
 correlations = l @ l.mT
 say("lkj", lambda: (abs(correlations[:, 0, 1].mean().item()) < 0.02, abs(correlations[:, 1, 2].var().item() - 1 / 6) < 0.02))
 """)
+
+
+def test_all_names_and_modules_are_here():
+    beside_torch(f"""
+import importlib, types
+import torch.distributions as d
+names = {NAMES!r}
+say("names", lambda: [hasattr(d, n) for n in names])
+say("modules", lambda: [hasattr(importlib.import_module("torch.distributions." + m), n) for m, n in {MODULES!r}])
+""")
+
+
+def test_exponential_families_have_their_entropy():
+    beside_torch("""
+from torch import distributions as d
+class Own(d.ExponentialFamily):
+    "Exponential numbers."
+    arg_constraints = {}
+    _mean_carrier_measure = 0
+    def __init__(self, rate):
+        self.rate = rate
+        super().__init__(rate.shape)
+    @property
+    def _natural_params(self):
+        return (-self.rate,)
+    def _log_normalizer(self, x):
+        return -torch.log(-x)
+say("entropy", lambda: Own(torch.tensor([0.5, 2.0])).entropy())
+""", 1e-6)
