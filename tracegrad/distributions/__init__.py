@@ -19,9 +19,8 @@ from tracegrad.distributions.discrete import (
     OneHotCategoricalStraightThrough,
     Poisson,
 )
-from tracegrad.distributions.distribution import Distribution, Independent
+from tracegrad.distributions.distribution import Distribution, ExponentialFamily, Independent
 from tracegrad.distributions.divergence import kl_divergence, register_kl
-from tracegrad.distributions.exp_family import ExponentialFamily
 from tracegrad.distributions.joined_transforms import (
     CatTransform,
     CorrCholeskyTransform,
