@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from tracegrad.autograd import grad
 from tracegrad.distributions.constraints import Constraint, independent
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.families import broadcast_shapes
@@ -268,6 +267,7 @@ class ExponentialFamily(Distribution):
         theta = [p.detach().requires_grad_() for p in self._natural_params]
         normalizer = self._log_normalizer(*theta)
         found = normalizer - self._mean_carrier_measure
-        for p, g in zip(theta, grad(normalizer.sum(), theta, create_graph=True), strict=True):
-            found = found - (p * g).reshape((*self._batch_shape, -1)).sum(-1)
+        normalizer.sum().backward(create_graph=True, inputs=theta)
+        for p in theta:
+            found = found - (p * p.grad).reshape((*self._batch_shape, -1)).sum(-1)
         return found
