@@ -33,7 +33,7 @@ LONG_FUNCTIONS = {
     "codegen/lower/matrices/eig_qr.py": {"_vectors"}, "codegen/lower/matrices/jacobi.py": {"svd"},
     "codegen/plan/loop_binding.py": {"bind_parameters"},
 }
-FULL = {"tracegrad": 13, "tracegrad/nn/modules": 17}      # folders of more modules; those of layers are torch's
+FULL = {"tracegrad": 13, "tracegrad/nn/modules": 17, "tracegrad/distributions": 15}    # of more; torch's layers, constraints
 
 
 def paths(*folders: str) -> list[Path]:

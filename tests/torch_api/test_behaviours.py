@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.torch_api.both import beside_torch
+from tests.torch_api.test_hook import program
 
 
 def test_writes_under_no_grad():
@@ -80,6 +81,23 @@ def own():
     x.tag = 5
     x.more = [1]
     return x.tag, x.more, hasattr(y, "tag")
+import ctypes
+def at(x):
+    "The floats at the address of a tensor."
+    return list((ctypes.c_float * x.numel()).from_address(x.data_ptr()))
+def addresses():
+    first = z.data_ptr(), at(z), at(z[1])
+    z.add_(1)
+    return z.data_ptr() == first[0], first[1:], at(z), torch.empty(0).data_ptr(), torch.ones(2, device="meta").data_ptr()
+say("addresses", addresses)
+def file():
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/f", "wb") as f:
+            f.write(bytes(range(16)))
+        s = torch.UntypedStorage.from_file(f"{folder}/f", False, 16)
+        return len(s), s[3], torch.asarray(s[4:12], dtype=torch.uint8).view(dtype=torch.int32).reshape((2, 1)), len(torch.UntypedStorage(3))
+import tempfile
+say("file", file)
 say("attributes", own)
 say("device", lambda: (str(x.device), f"{torch.device('cpu')}", torch.device("meta").type))
 say("state", lambda: type(torch.nn.Linear(1, 1).state_dict()).__name__)
@@ -159,3 +177,74 @@ def scaled():
     return found, scaler.state_dict()
 say("scaled", scaled)
 """, 1e-6)
+
+
+def test_dtypes():
+    beside_torch("""
+import copy, pickle
+x = torch.ones(2)
+names = "bfloat16 bits16 bool complex128 chalf cfloat float float64 half float8_e4m3fn int1 int8 long qint8 quint4x2 uint64"
+for n in names.split():
+    d = getattr(torch, n)
+    say(n, lambda: (str(d), repr(d), d.is_floating_point, d.is_complex, d.itemsize, isinstance(d, torch.dtype),
+                    pickle.loads(pickle.dumps(d)) is d, pickle.dumps(d, 2).decode("latin1"), copy.deepcopy(d) is d, d.to_real()))
+    def signed():
+        try:
+            return d.is_signed
+        except RuntimeError:
+            return "no"
+    def twice():
+        try:
+            return d.to_complex()
+        except RuntimeError:
+            return "no"
+    say(n + " signed", lambda: (signed(), twice()))
+    if n not in ("long", "bool") and not n.startswith(("u", "q", "b", "int", "c", "float8")):
+        say(n + " limits", lambda: str(torch.finfo(d)))
+say("float8", lambda: (str(torch.finfo(torch.float8_e4m3fn)), str(torch.iinfo(torch.int8)), torch.iinfo(torch.long).dtype))
+say("identity", lambda: (x.dtype is torch.float32, torch.float is torch.float32, {torch.float32: 1}[x.dtype],
+                         hash(torch.half) == hash(torch.float16), torch.float32 == "float32", torch.half == "auto", torch.half is None,
+                         torch.float32 != torch.float64))
+say("tensors", lambda: (x.to(torch.float64).dtype, x.view(torch.int32).dtype, x.type(torch.int16).dtype, (x.int() + x).dtype, x.type(),
+                        torch.get_default_dtype(), torch.promote_types(torch.int32, torch.float16), torch.result_type(x, 2),
+                        x.numpy().dtype, torch.zeros(2, dtype=torch.bfloat16).dtype, x.sum(dtype=torch.float64).dtype,
+                        torch.empty_like(x, dtype=torch.int64).dtype))
+say("modules", lambda: (torch.nn.Linear(2, 2).to(torch.float64).weight.dtype, torch.nn.Linear(2, 2).half().bias.dtype))
+def default():
+    torch.set_default_dtype(torch.float64)
+    found = torch.ones(1).dtype, torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    return found
+say("default", default)
+""")
+
+
+def test_numpys_dtypes_are_equal_to_torchs():
+    program("""
+        import torch, numpy as np, tracegrad as tg
+        x = torch.ones(2)
+        assert x.dtype == np.float32 == torch.float32 == tg.float32 and np.dtype("float32") == x.dtype and x.dtype != np.float64
+        assert np.zeros(2, torch.int16).dtype == np.int16 and np.dtype(x.dtype) is np.dtype("float32") and {tg.float32: 1}[x.dtype]
+        assert str(x.numpy().dtype) == str(tg.float32) == "float32"
+        y = x.to(torch.float64).to(x.dtype) + x.view(torch.int32).sum(dtype=x.dtype)
+        assert isinstance(x._node().aval.dtype, np.dtype) and isinstance(y._node().aval.dtype, np.dtype)
+        try:
+            x.to(torch.qint8)
+        except tg.TracegradError as error:
+            assert "torch.qint8" in str(error)
+        else:
+            raise AssertionError
+    """)
+
+
+def test_samplers_for_several_processes():
+    beside_torch("""
+from torch.utils.data.distributed import DistributedSampler
+def run(rank, **options):
+    sampler = DistributedSampler(list(range(10)), 3, rank, **options)
+    sampler.set_epoch(2)
+    return len(sampler), list(sampler)
+for rank in range(3):
+    for options in ({}, dict(shuffle=False), dict(drop_last=True), dict(seed=3)):
+        say(f"{rank} {options}", lambda: run(rank, **options))
+""")

@@ -136,7 +136,7 @@ class Binomial(_ByOdds):
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.Constraint("IntegerInterval(0, total_count)", lambda x: (x % 1 == 0) & (x >= 0) & (x <= self.total_count), True)
+        return constraints.integer_interval(0, self.total_count)
 
     @property
     def mean(self) -> Any:
@@ -386,8 +386,7 @@ class Multinomial(_OfChoices):
 
     @property
     def support(self) -> constraints.Constraint:
-        n = self.total_count
-        return constraints.Constraint("Multinomial()", lambda x: (x >= 0).all(-1) & (x % 1 == 0).all(-1) & (x.sum(-1) <= n), True, 1)
+        return constraints.multinomial(self.total_count)
 
     @property
     def param_shape(self) -> Any:

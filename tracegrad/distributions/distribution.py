@@ -1,11 +1,11 @@
-"""The base of distributions, and `Independent`. Start at `Distribution`."""
+"""The bases of distributions, `Independent` and `ExponentialFamily`. Start at `Distribution`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from tracegrad.distributions.constraints import Constraint
+from tracegrad.distributions.constraints import Constraint, independent
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Size
@@ -206,9 +206,7 @@ class Independent(Distribution):
 
     @property
     def support(self) -> Constraint:
-        inner, n = self.base_dist.support, self.reinterpreted_batch_ndims
-        return Constraint(f"IndependentConstraint({inner}, {n})", lambda x: self._summed(inner.check(x).long()) == self._count(),
-                          inner.is_discrete, inner.event_dim + n)
+        return independent(self.base_dist.support, self.reinterpreted_batch_ndims)
 
     def _count(self) -> int:
         count = 1
@@ -245,3 +243,31 @@ class Independent(Distribution):
 
     def __repr__(self) -> str:
         return f"Independent({self.base_dist}, {self.reinterpreted_batch_ndims})"
+
+
+class ExponentialFamily(Distribution):
+    """Distributions whose density is h(x) exp(t(x) . theta - A(theta)): classes derived from it tell theta and A, and have their entropy.
+
+    _natural_params: a tuple, theta. _log_normalizer(*theta): A. _mean_carrier_measure: the mean of log h.
+    """
+
+    @property
+    def _natural_params(self) -> tuple[Any, ...]:
+        raise MissingRuleError(f"{type(self).__name__} does not define _natural_params")
+
+    def _log_normalizer(self, *natural_params: Any) -> Any:
+        raise MissingRuleError(f"{type(self).__name__} does not define _log_normalizer")
+
+    @property
+    def _mean_carrier_measure(self) -> Any:
+        raise MissingRuleError(f"{type(self).__name__} does not define _mean_carrier_measure")
+
+    def entropy(self) -> Any:
+        """A(theta) - theta . dA/dtheta - E[log h]."""
+        theta = [p.detach().requires_grad_() for p in self._natural_params]
+        normalizer = self._log_normalizer(*theta)
+        found = normalizer - self._mean_carrier_measure
+        normalizer.sum().backward(create_graph=True, inputs=theta)
+        for p in theta:
+            found = found - (p * p.grad).reshape((*self._batch_shape, -1)).sum(-1)
+        return found

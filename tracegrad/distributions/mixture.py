@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tracegrad.distributions.constraints import Constraint
+from tracegrad.distributions.constraints import Constraint, MixtureSameFamilyConstraint
 from tracegrad.distributions.discrete import Categorical
 from tracegrad.distributions.distribution import Distribution
 from tracegrad.errors import ArgumentError, ShapeError
@@ -47,9 +47,7 @@ class MixtureSameFamily(Distribution):
     @property
     def support(self) -> Constraint:
         """That of a component: components of one family have the same, whatever their parameters, unless these bound it."""
-        inner = self.component_distribution.support
-        return Constraint(f"MixtureSameFamilyConstraint({inner})", lambda x: inner.check(self._beside(x)).all(-1), inner.is_discrete,
-                          inner.event_dim)
+        return MixtureSameFamilyConstraint(self.component_distribution.support)
 
     def _beside(self, value: Tensor) -> Any:
         """A value for each of the components."""

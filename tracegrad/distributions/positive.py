@@ -82,7 +82,7 @@ class Pareto(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.Constraint("GreaterThanEq(lower_bound=scale)", lambda x: x >= self.scale)
+        return constraints.greater_than_eq(self.scale)
 
     @property
     def mean(self) -> Any:
@@ -130,8 +130,8 @@ class GeneralizedPareto(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        k = self.concentration
-        return constraints.Constraint("GeneralizedPareto.support", lambda x: (x >= self.loc) & (1 + k * (x - self.loc) / self.scale >= 0))
+        end = PUBLIC["where"](self.concentration < 0, self.loc - self.scale / self.concentration, math.inf)
+        return constraints.interval(self.loc, end)
 
     def _or_exponential(self, otherwise: Any, exponential: Any) -> Any:
         """otherwise(concentration), and exponential where that is 0."""

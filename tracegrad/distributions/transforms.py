@@ -285,7 +285,7 @@ class ComposeTransform(Transform):
         return y
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
-        total: Any = 0.0
+        total: Any = 0.0 if self.parts else PUBLIC["zeros_like"](x)
         for part in self.parts:
             y = part(x)
             total = total + _summed(part.log_abs_det_jacobian(x, y), self.event_dim - part.event_dim)

@@ -21,12 +21,13 @@ from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, overload
 
+import numpy as np
 import optree
 
 from tracegrad.errors import OutOfMemoryError, TraceError
 from tracegrad.graph.operators import Operators
 from tracegrad.support.cache import listed
-from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.support.dtypes import DType, dtype_kind, users
 from tracegrad.support.modes import state
 
 if TYPE_CHECKING:
@@ -97,11 +98,12 @@ class Aval:
     Raises OutOfMemoryError for a shape that no index reaches the end of: whatever makes a tensor of it is refused when it is called.
     """
 
-    __slots__ = ("bounded", "dtype", "nbytes", "shape", "size", "sizes", "weak")
+    __slots__ = ("bounded", "dtype", "nbytes", "shape", "size", "sizes", "users_dtype", "weak")
     _interned: ClassVar[dict[tuple[tuple[int, ...], DType, bool], Aval]] = {}
     shape: tuple[int, ...]
     sizes: Size  # the shape as users see it
     dtype: DType
+    users_dtype: Any         # the dtype as users see it
     weak: bool
     size: int     # elements
     nbytes: int
@@ -112,7 +114,10 @@ class Aval:
         self = cls._interned.get(key)
         if self is None:
             self = super().__new__(cls)
+            dtype = np.dtype(dtype)                     # a program's may have come here: see `users`
+            key = (shape, dtype, weak)
             self.shape, self.dtype, self.weak = tuple(shape), dtype, weak
+            self.users_dtype = users.get(dtype, dtype)
             self.sizes, self.size = Size(shape), prod(shape)
             self.nbytes = self.size * dtype.itemsize
             if max(self.nbytes, *shape, 0) > ADDRESSED:

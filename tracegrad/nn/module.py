@@ -54,7 +54,7 @@ class Module(TorchMethods):
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
-    _not_saved: list[str]
+    _non_persistent_buffers_set: set[str]
     _hooks: dict[str, dict[int, Any]]          # kind of hook -> what was registered, by the number of its handle
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ class Module(TorchMethods):
             raise ArgumentError(f"register_buffer: {type(self).__name__}.{name} must be a Tensor or None, got {type(tensor).__name__}")
         self._forget(name, self._buffers)
         self._buffers[name] = tensor
-        self._not_saved[:] = [n for n in self._not_saved if n != name] + ([] if persistent else [name])
+        (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Make `module` an attribute under a computed name. Raises ArgumentError if it is no Module or the name is taken."""
@@ -425,7 +425,7 @@ class Module(TorchMethods):
         """What is saved of this module alone, with the names that it is saved by."""
         for table in (self._parameters, self._buffers):
             for name, tensor in table.items():
-                if tensor is not None and not (table is self._buffers and name in self._not_saved):
+                if tensor is not None and not (table is self._buffers and name in self._non_persistent_buffers_set):
                     yield start + name, tensor
         if type(self).get_extra_state is not Module.get_extra_state:
             yield f"{start}_extra_state", self.get_extra_state()

@@ -19,7 +19,7 @@ M = TypeVar("M", bound="TorchMethods")
 
 def empty_tables() -> dict[str, Any]:
     """What a module keeps its parts in, before it has any."""
-    return {"_parameters": {}, "_buffers": {}, "_modules": {}, "_not_saved": [], "_hooks": {}}
+    return {"_parameters": {}, "_buffers": {}, "_modules": {}, "_non_persistent_buffers_set": set(), "_hooks": {}}
 
 
 class TorchMethods:

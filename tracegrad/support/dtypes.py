@@ -40,6 +40,10 @@ OLDER: dict[str, DType] = {                # as torch's older types of tensors a
     "Long": int64, "BFloat16": bfloat16,
 }
 _default_float = [float32]
+# What programs see in place of a dtype, and of which type that is: torch's under `tracegrad.as_torch`, which stand for these wherever a
+# dtype is taken. Else NumPy's own.
+users: dict[DType, Any] = {}
+users_type: type = np.dtype
 
 
 def as_dtype(dtype: Any) -> DType:
@@ -59,6 +63,11 @@ def as_dtype(dtype: Any) -> DType:
     if found not in SUPPORTED:
         raise DTypeError(f"dtype: {found} is not supported; supported are {', '.join(str(d) for d in SUPPORTED)}")
     return found
+
+
+def is_dtype(value: Any) -> bool:
+    """Whether this is a dtype, or a type that stands for one."""
+    return isinstance(value, (np.dtype, type, users_type))
 
 
 def get_default_dtype() -> DType:

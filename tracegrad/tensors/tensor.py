@@ -192,12 +192,12 @@ class Tensor(History, InPlace, Subscripts, Conversion):
                 continue
             if isinstance(a, Tensor):
                 dtype, device = a.dtype, a.device
-            elif isinstance(a, (np.dtype, type)) or (isinstance(a, str) and a in _DTYPE_NAMES):
+            elif dtypes.is_dtype(a) or (isinstance(a, str) and a in _DTYPE_NAMES):
                 dtype = a
             else:
                 device = a
         target = self._device if device is None else find_device(device)
-        wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
+        wanted = self._n.aval.dtype if dtype is None else dtypes.as_dtype(dtype)
         if wanted != self.dtype:
             warn_of_real("to", self.dtype, wanted)
         # The fewer bytes are sent, but what a device cannot compute in is converted by the other one.

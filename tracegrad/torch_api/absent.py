@@ -13,7 +13,7 @@ from tracegrad.support.cache import memoize
 ABSENT = {
     "torch": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage HalfStorage "
              "BFloat16Storage ComplexFloatStorage ComplexDoubleStorage "
-             "TypedStorage UntypedStorage Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
+             "Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
     "torch.nn": "CrossMapLRN2d",
     "torch.ao": "",

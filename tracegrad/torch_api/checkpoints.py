@@ -23,6 +23,7 @@ from tracegrad.nn import saving
 from tracegrad.nn.parameter import Parameter
 from tracegrad.support.dtypes import as_dtype
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.torch_api.dtypes import NAMES
 from tracegrad.torch_api.names import _utils
 
 _STORAGES = {"float64": "DoubleStorage", "float32": "FloatStorage", "float16": "HalfStorage", "bfloat16": "BFloat16Storage",
@@ -105,6 +106,8 @@ class _Unpickler(pickle.Unpickler):
             return _DTYPES[name]
         if module == "torch._utils" and name in _REBUILD:
             return getattr(_utils, name)
+        if module == "torch" and name in NAMES:
+            return NAMES[name]
         if self._allowed is None or (module, name) in _PLAIN:
             return super().find_class(module, name)
         if (module, name) in self._allowed:

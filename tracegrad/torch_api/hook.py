@@ -85,7 +85,7 @@ def install(device: str | None = None) -> None:
     if "torch" in sys.modules:
         raise TracegradError("as_torch: torch is imported already, and what has its classes would not fit; import tracegrad.as_torch first")
     sys.meta_path.insert(0, Finder())
-    dtypes.add_properties()
+    dtypes.install()
     random_numbers.install()
     tensor_methods.install()
     devices.use(device)

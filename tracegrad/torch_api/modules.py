@@ -10,6 +10,11 @@ from tracegrad.support.cache import memoize
 # Modules of torch's that are elsewhere here; others have the same path.
 _NN_MODULES = ("activation adaptive batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy linear "
                "loss module normalization padding pixelshuffle pooling rnn sparse transformer upsampling")
+_DISTRIBUTIONS = ("bernoulli beta binomial categorical cauchy chi2 continuous_bernoulli dirichlet exp_family exponential "
+                  "fishersnedecor gamma generalized_pareto geometric gumbel half_cauchy half_normal independent inverse_gamma "
+                  "kumaraswamy laplace lkj_cholesky log_normal logistic_normal lowrank_multivariate_normal mixture_same_family "
+                  "multinomial multivariate_normal negative_binomial normal one_hot_categorical pareto poisson relaxed_bernoulli "
+                  "relaxed_categorical studentT transformed_distribution uniform von_mises weibull wishart")
 _ELSEWHERE = {
     **{f"torch.nn.modules{name}": "nn torch_api.names.nn.modules" for name in ("", *(f".{n}" for n in _NN_MODULES.split()))},
     **{f"torch.onnx.symbolic_opset{n}": "torch_api.names.onnx.opset" for n in range(7, 21)},
@@ -20,6 +25,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("torch.cuda.amp.autocast_mode", "torch.cuda.amp.grad_scaler"), "cuda.amp"),
     "torch.utils.data._utils.collate": "utils.data.collate",
     "torch.distributions.kl": "distributions.divergence",
+    "torch.distributions.transforms": "distributions.transforms distributions.joined_transforms",
+    **dict.fromkeys((f"torch.distributions.{name}" for name in _DISTRIBUTIONS.split()), "distributions"),
     "torch.random": "torch_api.random_numbers random",
 }
 

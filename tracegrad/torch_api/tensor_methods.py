@@ -14,6 +14,7 @@ from tracegrad.runtime.device import Placed
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import printing
+from tracegrad.torch_api.storages import TypedStorage, UntypedStorage, address, root
 
 # How many tensors a method takes, and what a number before them means.
 _NUMBER_FIRST = {"add": (1, ("alpha",)), "sub": (1, ("alpha",)), "addcmul": (2, ("value",)), "addcdiv": (2, ("value",)),
@@ -33,64 +34,17 @@ def _number_first(real: Callable[..., Any], count: int, names: tuple[str, ...]) 
     return method
 
 
-def _root(tensor: Tensor) -> Tensor:
-    while tensor._base is not None:
-        tensor = tensor._base
-    return tensor
-
-
-class Storage:
-    """The memory that a tensor and its views share, as torch's UntypedStorage and TypedStorage tell of it."""
-
-    def __init__(self, tensor: Tensor, typed: bool) -> None:
-        self._tensor, self.dtype = _root(tensor), tensor.dtype if typed else np.dtype(np.uint8)
-
-    device = property(lambda self: self._tensor.device)
-    is_cuda = False
-
-    def size(self) -> int:
-        """How many elements (bytes, of an untyped one) it has."""
-        return int(self._tensor.nbytes // self.dtype.itemsize)
-
-    __len__ = size
-
-    def nbytes(self) -> int:
-        """How many bytes it has."""
-        return self._tensor.nbytes
-
-    def data_ptr(self) -> int:
-        """A number that nothing else alive has, and that tensors which share the memory have in common. It is no address."""
-        return id(self._tensor)
-
-    def untyped(self) -> Storage:
-        """The same, of bytes."""
-        return Storage(self._tensor, False)
-
-    def tolist(self) -> list[Any]:
-        """The elements."""
-        return self._tensor.detach().reshape(-1).numpy().view(self.dtype).tolist()  # type: ignore[no-any-return]
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.tolist()[index]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Storage) and other._tensor is self._tensor
-
-    def __hash__(self) -> int:
-        return id(self._tensor)
-
-
 def _data_ptr(self: Tensor) -> int:
     """The storage's `data_ptr`, and how many bytes after its beginning the first element is."""
-    root, steps, view = _root(self), list[Any](), self
+    owner, steps, view = root(self), list[Any](), self
     while view._base is not None:
         steps, view = [*view._chain, *steps], view._base
-    if not steps or not self.numel() or prod(self.shape) == root.numel():
-        return id(root)
-    places: Any = np.arange(root.numel()).reshape(root.shape)
+    if not steps or not self.numel() or prod(self.shape) == owner.numel():
+        return address(owner)
+    places: Any = np.arange(owner.numel()).reshape(owner.shape)
     for fn, attrs in steps:
         places = fn.numpy(places, **attrs)
-    return id(root) + int(places.reshape(-1)[0]) * self.element_size()
+    return address(owner) + int(places.reshape(-1)[0]) * self.element_size()
 
 
 def _new(self: Tensor, *args: Any, device: Any = None) -> Any:
@@ -102,6 +56,14 @@ def _new(self: Tensor, *args: Any, device: Any = None) -> Any:
     return PUBLIC["empty"](args or (0,), dtype=self.dtype, device=device or self.device)
 
 
+def _untyped_storage(self: Tensor) -> UntypedStorage:
+    return UntypedStorage(self)
+
+
+def _storage(self: Tensor) -> TypedStorage:
+    return TypedStorage(self)
+
+
 def install() -> None:
     """Give Tensor these methods."""
     cls: Any = Tensor
@@ -109,8 +71,7 @@ def install() -> None:
         for method in (name, f"{name}_"):
             setattr(cls, method, _number_first(getattr(cls, method), count, names))
     cls.data_ptr, cls.new = _data_ptr, _new
-    cls.untyped_storage = lambda self: Storage(self, False)
-    cls.storage = cls._typed_storage = lambda self: Storage(self, True)
+    cls.untyped_storage, cls.storage, cls._typed_storage = _untyped_storage, _storage, _storage
     cls.is_meta = property(lambda self: getattr(self.device, "type", "") == "meta")
     printing.install(lambda tensor: not state.symbolic and tensor._trace is None)
     Placed.__str__ = lambda self: self.type  # type: ignore[attr-defined, method-assign]

@@ -522,7 +522,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
 
 def _declares_nothing(block: Block, constants: Mapping[Var, int]) -> bool:
     """Whether no variable of a block's own ends with it."""
-    return not any(isinstance(item, (Allocate, Item, Raw)) or (isinstance(item, Declare) and item.symbol not in constants)
+    return not any(isinstance(item, (Allocate, Item)) or (isinstance(item, Declare) and item.symbol not in constants)
                    for item in block.items)
 
 
@@ -543,8 +543,6 @@ def constants_in(body: Block) -> dict[Var, int]:
     todo = [body]
     while todo:
         for item in todo.pop().items:
-            if isinstance(item, Raw):                        # whose text may have names of any of them
-                return {}
             if isinstance(item, Block):
                 todo.append(item)
             if isinstance(item, Loop) and (only := _only_iteration(item)) is not None:

@@ -1,6 +1,7 @@
-"""Small models of transformers: loss, gradients and what `generate` says. Plain torch; see beside_torch.py."""
+"""Small models of transformers: loss, gradients and what `generate` says, and again from its files. Plain torch; see beside_torch.py."""
 
 import sys
+import tempfile
 
 import numpy as np
 import torch
@@ -74,6 +75,12 @@ def run(name):
     if name in WRITERS:
         seen = {} if name in ("t5", "bart") else dict(attention_mask=torch.ones((1, 5), dtype=torch.long))
         found["words"] = model.eval().generate(words(1, 5), max_new_tokens=6, do_sample=False, **seen).tolist()
+    with tempfile.TemporaryDirectory() as folder:
+        model.eval().save_pretrained(folder)
+        again, half = (type(model).from_pretrained(folder, dtype=dtype).eval() for dtype in ("auto", "bfloat16"))
+        with torch.no_grad():
+            same = torch.equal(model(**batch()).logits, again(**batch()).logits)
+        found["pretrained"] = [same, str(again.dtype), str(half.dtype), str(next(half.parameters()).dtype)]
     return found
 
 

@@ -45,7 +45,7 @@ def view(input: Array, *shape: Any, dtype: Any = None) -> Array:
         shape = (dtype,)
     elif dtype is not None:
         raise ArgumentError(f"view: takes a shape or a dtype, got {shape} and dtype={dtype}")
-    if len(shape) == 1 and isinstance(shape[0], (np.dtype, type, str)):
+    if len(shape) == 1 and (dtypes.is_dtype(shape[0]) or isinstance(shape[0], str)):
         return view_dtype(input, shape[0])
     return mv.reshape(input, inferred("view", input.shape, sizes_of("view", shape)))
 

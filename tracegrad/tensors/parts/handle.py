@@ -156,7 +156,7 @@ class Handle(Operators):
 
     @property
     def dtype(self) -> Any:
-        return self._n.aval.dtype
+        return self._n.aval.users_dtype
 
     @property
     def device(self) -> Device:

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
-import numpy as np
 
 import tracegrad as tg
 from tracegrad import amp
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.support import dtypes
+from tracegrad.tensors import type_info
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.tensors.type_info import finfo as known_finfo
+from tracegrad.torch_api import dtypes as torchs
 from tracegrad.torch_api.checkpoints import load as load
 from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
+from tracegrad.torch_api.dtypes import dtype as dtype
 from tracegrad.torch_api.printing import set_printoptions as set_printoptions
 from tracegrad.torch_api.random_numbers import Generator as Generator
 from tracegrad.torch_api.random_numbers import default_generator as default_generator
@@ -24,18 +25,13 @@ from tracegrad.torch_api.random_numbers import get_rng_state as get_rng_state
 from tracegrad.torch_api.random_numbers import manual_seed as manual_seed
 from tracegrad.torch_api.random_numbers import set_rng_state as set_rng_state
 from tracegrad.torch_api.requirements import VERSION
-from tracegrad.torch_api.tensor_methods import Storage
+from tracegrad.torch_api.storages import TypedStorage as TypedStorage
+from tracegrad.torch_api.storages import UntypedStorage as UntypedStorage
 from tracegrad.tracing.trace import trace
 
 __version__ = VERSION
-# Dtypes that tensors do not have; programs compare with them.
-float8_e4m3fn, float8_e5m2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
-float8_e4m3fnuz, float8_e5m2fnuz = np.dtype(ml_dtypes.float8_e4m3fnuz), np.dtype(ml_dtypes.float8_e5m2fnuz)
-float8_e8m0fnu, float4_e2m1fn_x2 = np.dtype(ml_dtypes.float8_e8m0fnu), np.dtype(ml_dtypes.float4_e2m1fn)
-quint8 = qint8 = qint32 = quint4x2 = None
 SymInt, SymFloat, SymBool = int, float, bool
 sym_int, sym_float, sym_max, sym_min = int, float, max, min
-uint1 = uint2 = uint3 = uint4 = uint5 = uint6 = uint7 = None
 
 
 class _TypedTensor(type):
@@ -68,7 +64,7 @@ def compile(model: Any = None, **options: Any) -> Any:
 
 
 def is_storage(obj: Any) -> bool:
-    return isinstance(obj, Storage)
+    return isinstance(obj, TypedStorage)
 
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
@@ -80,15 +76,15 @@ def is_autocast_cpu_enabled() -> bool:
 
 
 def get_autocast_dtype(device_type: str) -> Any:
-    return amp.get_autocast_dtype(device_type)
+    return torchs.users(amp.get_autocast_dtype(device_type))
 
 
 def get_autocast_gpu_dtype() -> Any:
-    return amp.get_autocast_dtype("cuda")
+    return get_autocast_dtype("cuda")
 
 
 def get_autocast_cpu_dtype() -> Any:
-    return amp.get_autocast_dtype("cpu")
+    return get_autocast_dtype("cpu")
 
 
 def is_autocast_cache_enabled() -> bool:
@@ -112,18 +108,38 @@ def is_warn_always_enabled() -> bool:
 
 
 
-
-class finfo(known_finfo):
+class finfo(type_info.finfo):
     """torch.finfo, which knows dtypes that no tensor here has, too."""
 
     def __init__(self, type: Any = None) -> None:
-        if not (isinstance(type, np.dtype) and type.name.startswith("float8")):
+        if not (isinstance(type, torchs.dtype) and str(type).startswith("torch.float8")):
             super().__init__(type)
+            self.dtype: Any = str(self.dtype)
             return
-        known: Any = ml_dtypes.finfo(type)  # type: ignore[no-untyped-call]
-        self.dtype, self.bits, self.resolution = type, 8, float(known.resolution)
+        known: Any = ml_dtypes.finfo(type.dtype)  # type: ignore[no-untyped-call]
+        self.dtype, self.bits, self.resolution = type.name, 8, 1.0
         self.eps, self.max, self.min, self.tiny = (float(v) for v in (known.eps, known.max, known.min, known.smallest_normal))
         self.smallest_normal = self.tiny
+
+
+class iinfo(type_info.iinfo):
+    """torch.iinfo. Its dtype is a name, as torch's is."""
+
+    def __init__(self, type: Any) -> None:
+        super().__init__(type)
+        self.dtype: Any = str(self.dtype)
+
+
+def get_default_dtype() -> Any:
+    return torchs.users(dtypes.get_default_dtype())
+
+
+def promote_types(type1: Any, type2: Any) -> Any:
+    return torchs.users(type_info.promote_types(type1, type2))
+
+
+def result_type(tensor1: Any, tensor2: Any) -> Any:
+    return torchs.users(type_info.result_type(tensor1, tensor2))
 
 
 def _check(condition: Any, message: Callable[[], str] | str | None = None) -> None:
@@ -147,6 +163,8 @@ def _each(op: str) -> Callable[..., Any]:
 
 
 def __getattr__(name: str) -> Any:
+    if name in torchs.NAMES:                            # float and int are Python's in this file
+        return torchs.NAMES[name]
     op = name.removeprefix("_foreach_")
     if op == name or not hasattr(Tensor, op):
         raise AttributeError(name)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.tensors.type_info import dtype
 from tracegrad.torch_api.devices import device
+from tracegrad.torch_api.dtypes import dtype
 
 Number = int | float | bool
 Device = device | str | int | None

@@ -20,3 +20,5 @@ __all__ = ["RNNBase", "RNNCellBase", "_AvgPoolNd", "_BatchNorm", "_ConvNd", "_Co
 
 _ConvTransposeNd, _IncompatibleKeys, _WeightedLoss = _ConvTranspose, LoadResult, _Loss
 Module = tg.nn.Module
+
+_EXTRA_STATE_KEY_SUFFIX = "_extra_state"

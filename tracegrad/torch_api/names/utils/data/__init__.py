@@ -1,0 +1,1 @@
+"""torch.utils.data, beside what tracegrad.utils.data has."""
