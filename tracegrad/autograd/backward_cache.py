@@ -21,7 +21,7 @@ from tracegrad.errors import TracegradError
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
 from tracegrad.execute.program import Program
 from tracegrad.execute.realize import cut, free_saved, lock
-from tracegrad.graph.canonical import Key, fixed
+from tracegrad.graph.canonical import Key, fixed, resolve
 from tracegrad.graph.ir import ON_HOST, LazyNode, Node, forget_operands
 from tracegrad.graph.locations import Location, derivative_of
 from tracegrad.graph.primitive import REGISTRY, data, saves
@@ -218,6 +218,8 @@ class Backward:
             return
         key, work = walk.key, works[0] if len(works) == 1 and works[0].device is walk.device else None
         with lock:
+            if work is not None and not _computed_all(work, walk.pending):
+                work = None
             recipe = None
             generic_key = walk.without_floats()
             varied, seen = None if generic_key is None else _recipes[generic_key], _recipes[key] is not None or key in _recipes
@@ -231,6 +233,12 @@ class Backward:
                 varied.learn(work, walk, recipe)
                 _recipes[generic_key] = varied
             _recipes[key] = recipe or _recipes[key]
+
+
+def _computed_all(work: Any, pending: Sequence[Node]) -> bool:
+    """Whether the work computed all that was pending. (Another thread may have computed some of it since the walk.)"""
+    made = {id(target.value) for target in work.targets}
+    return all(id(resolve(node).value) in made for node in pending)
 
 
 def _known(walk: History, key: Key) -> _Recipe | None:

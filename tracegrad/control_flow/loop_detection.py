@@ -17,6 +17,7 @@ from tracegrad.autodiff.derivatives import HOOKS, substituted, variable
 from tracegrad.control_flow.loop import Loop
 from tracegrad.control_flow.scan import loop_nodes
 from tracegrad.execute.deferred import flushes, waiting
+from tracegrad.execute.realize import lock
 from tracegrad.graph.canonical import Key, canonical, contribution
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.leaves import CustomCall
@@ -69,10 +70,12 @@ class DetectedLoop:
         if not self.usable or len(self.turns) != self.length or not carry:
             return None
         own = {id(x) for holder in (carry, *parts, *self.rows) for x in holder}
-        alive = [ref for ref in waiting[self.start:] if ref() is not None]
-        if any(id(ref()) not in own for ref in alive):
-            return None
-        waiting[self.start:] = alive                                # or the loop would soon be too much that waits
+        with lock:                                                  # others may note tensors meanwhile, and take none away
+            noted = waiting[self.start:]
+            alive = [ref for ref in noted if ref() is not None]
+            if any(id(ref()) not in own for ref in alive):
+                return None
+            waiting[self.start:self.start + len(noted)] = alive     # or the loop would soon be too much that waits
         rows = [weakref.ref(x) for row in self.rows for x in row]
         for row in self.rows:
             row.clear()
