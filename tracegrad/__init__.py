@@ -100,6 +100,8 @@ cfloat, cdouble = complex64, complex128
 
 newaxis = None
 
+methods.install()
+inplace_views.install()
 methods.export_functions()
 globals().update(PUBLIC)                # every operation that an op family exports, under its own name
 _BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names that `import *` must not put over Python's

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.graph.families import SHORT
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.steps import Step, StepList, with_last_uses
-from tracegrad.ops.primitives.reduction import SHORT
 from tracegrad.support.cache import memoize
 
 LINES = 3000            # the code of longer functions is not kept for others
