@@ -42,7 +42,7 @@ def _read(source: str) -> CodeType:
 
 
 class Writer:
-    """Makes the `function` of a routine: what Routine.run does, as Python without loops and look-ups.
+    """Makes the `function` of a routine: what NumpyProgram.run does, as Python without loops and look-ups.
 
     inputs: those of one call; all calls' have these shapes and dtypes. strides: of each result; None where a conversion has to be tried.
     """
