@@ -27,6 +27,8 @@ from tracegrad.codegen.schedule.donation import arrange, separate
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
+from tracegrad.codegen.tile.instructions import TABLE as MATRIX_INSTRUCTIONS
+from tracegrad.codegen.tile.instructions import candidates
 from tracegrad.config import config
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.verify import verify
@@ -37,6 +39,8 @@ from tracegrad.support.modes import without_collection
 from tracegrad.support.plan import Plan, Target
 from tracegrad.support.tuning import tuning
 
+# What the stages above see (`execute/code_generator.py`):
+__all__ = ["MATRIX_INSTRUCTIONS", "candidates", "compile_graph", "passes"]
 Pass = Callable[[Graph, Target], Graph]
 
 

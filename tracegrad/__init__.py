@@ -24,6 +24,7 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.custom.custom_function import Function, autograd_function
     from tracegrad.custom.user_call import Context
     from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
+    from tracegrad.execute.code_generator import CodeGenerator, code_generator
     from tracegrad.execute.deferred import flush, synchronize
     from tracegrad.execute.devices import find_device as device
     from tracegrad.execute.devices import list_devices as devices
@@ -84,6 +85,14 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.tracing.trace import trace
     from tracegrad.tracing.varying import mark_dynamic
 
+
+def _load_code_generator() -> CodeGenerator:
+    from tracegrad.codegen import passes  # noqa: PLC0415  (when a first program is compiled)
+
+    return passes
+
+
+code_generator.by(_load_code_generator)
 autograd_backward = backward
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045
 double, half, long = float64, float16, int64
@@ -91,6 +100,8 @@ cfloat, cdouble = complex64, complex128
 
 newaxis = None
 
+methods.install()
+inplace_views.install()
 methods.export_functions()
 globals().update(PUBLIC)                # every operation that an op family exports, under its own name
 _BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names that `import *` must not put over Python's
@@ -117,7 +128,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER})
 
 
-_IMPORTED = {"Any", "ModuleType", "TYPE_CHECKING", "annotations", "import_module", "PUBLIC", "random", "uncollected", *_BUILTINS}
+_IMPORTED = {"Any", "CodeGenerator", "ModuleType", "TYPE_CHECKING", "annotations", "code_generator", "import_module", "PUBLIC", "random",
+             "uncollected", *_BUILTINS}
 _STAGES = {"autodiff", "codegen", "control_flow", "custom", "execute", "graph", "inspection", "numpy_backend", "runtime", "support",
            "tensors", "tracing"}            # folders behind the public names
 __all__ = sorted({name for name, value in globals().items() if not name.startswith("_") and name not in _STAGES

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracegrad import ops
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.graph.operators import FOURIER, fourier
+from tracegrad.graph.operators import fourier
+from tracegrad.ops import FOURIER
 from tracegrad.ops.arguments import integer
 from tracegrad.ops.arrays.pointwise import where
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.tensors.creation.filled import arange
 from tracegrad.tensors.tensor import Tensor, new_tensor
-
-_FAMILIES = (ops,)                  # imported for what they put into FOURIER
 
 
 def _frequencies(name: str, n: int, d: float, dtype: Any, device: Any, requires_grad: bool, half: bool) -> Tensor:

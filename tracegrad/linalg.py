@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracegrad import ops
 from tracegrad.errors import LinAlgError
-from tracegrad.graph.operators import LINALG
+from tracegrad.ops import LINALG
 
-_FAMILIES = (ops,)                  # imported for what they put into LINALG
 globals().update(LINALG)
 
 if TYPE_CHECKING:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracegrad import ops
-from tracegrad.graph.operators import SPECIAL
+from tracegrad.ops import SPECIAL
 
-_FAMILIES = (ops,)                  # imported for what they put into SPECIAL
 globals().update(SPECIAL)
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ computes gets numpy's complex arrays: the same memory again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.errors import GraphError
 from tracegrad.graph.families import not_taken
 from tracegrad.graph.ir import ON_HOST, Aval, Graph, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaves import Shared, host_step, laid_out
 from tracegrad.graph.operation import Pair
 from tracegrad.graph.primitive import Primitive, bind, const, data, placeholder
 from tracegrad.ops.primitives.movement import narrow, reshape
@@ -53,11 +52,6 @@ def in_pairs(graph: Graph) -> Graph:
         with at(node.loc):
             outputs.append(interleaved(new[node]) if isinstance(new[node], Pair) else new[node])
     return Graph.capture(inputs, outputs)
-
-
-def laid_out(aval: Aval) -> Aval:
-    """A complex array as it lies in memory; any other as it is."""
-    return Aval((*aval.shape, 2), dtypes.real_of(aval.dtype)) if aval.dtype.kind == "c" else aval
 
 
 def parts(x: Node) -> Pair:
@@ -123,7 +117,7 @@ def _rewritten(node: Node, operands: list[Any]) -> Any:
         return node if same else bind(fn, tuple(operands), node.attrs)
     if isinstance(fn, Shared) and fn.family in ON_HOST:
         flat = tuple(interleaved(o) if isinstance(o, Pair) else o for o in operands)
-        result = bind(_on_host(fn, tuple(o.aval for o in node.operands)), flat, node.attrs)
+        result = bind(host_step(fn, tuple(o.aval for o in node.operands)), flat, node.attrs)
         return parts(result) if node.dtype.kind == "c" else result
     if fn.family == "loop":
         result = bind(_in_turns(fn), tuple(interleaved(o) if isinstance(o, Pair) else o for o in operands), node.attrs)
@@ -153,52 +147,7 @@ class InTurns(Shared):
         return self.loop.checks(node)
 
 
-class OnHost(Shared):
-    """A host step whose operands or results are complex, on arrays as they lie in memory. Made by `_on_host`."""
-
-    def __init__(self, fn: Any, operands: Sequence[Aval]) -> None:
-        super().__init__()
-        self.fn, self.operands = fn, operands
-        self.name, self.family, self.programs = fn.name, fn.family, fn.programs  # type: ignore[misc]
-
-    @property
-    def kernel(self) -> Any:
-        """What a loop's kernel is written from; its graphs are the complex ones."""
-        return self.fn.kernel
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return tuple(map(laid_out, self.fn.avals(*self.operands, **attrs)))
-
-    def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
-        given = [np.ascontiguousarray(a).view(o.dtype).reshape(o.shape) for a, o in zip(arrays, self.operands, strict=True)]
-        made = self.fn.results(*given, **attrs)
-        avals = self.fn.avals(*self.operands, **attrs)
-        return [_as_reals(np.asarray(r, a.dtype)) for r, a in zip(made, avals, strict=True)]
-
-
-    @property
-    def into(self) -> Any:
-        return None if self.fn.into is None else self._into
-
-    def _into(self, outs: Sequence[Any], *arrays: Any, **attrs: Any) -> None:
-        given = [np.asarray(a).view(o.dtype).reshape(o.shape) for a, o in zip(arrays, self.operands, strict=True)]
-        avals = self.fn.avals(*self.operands, **attrs)
-        self.fn.into([out.view(a.dtype).reshape(a.shape) for out, a in zip(outs, avals, strict=True)], *given, **attrs)
-
-
-def _as_reals(array: Any) -> Any:
-    if array.dtype.kind != "c":
-        return array
-    return np.ascontiguousarray(array).view(dtypes.real_of(array.dtype)).reshape(*array.shape, 2)
-
-
 @memoize(256)
 def _in_turns(loop: Any) -> Primitive:
     """The one `InTurns` of a loop."""
     return InTurns(loop)
-
-
-@memoize(256)
-def _on_host(fn: Primitive, operands: tuple[Aval, ...]) -> Primitive:
-    """The one `OnHost` of a host step: results of one call must have one operation."""
-    return OnHost(fn, operands)

@@ -13,7 +13,6 @@ from tracegrad.codegen.kernel.ir.expressions import (
     At,
     Buffer,
     Convert,
-    Every,
     Expression,
     Held,
     Infix,
@@ -25,6 +24,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Select,
     Splat,
     Spread,
+    StridedLoad,
     Zeros,
     Zip,
     whole,
@@ -142,7 +142,7 @@ class Elements(Vectors):
             return self.let(base, self.part_of_pairs(node, pointer, flat, condition), None, depth, test)
         if uniform and stride in (3, 4) and w.target.kind == "cpu" and not written and not half and _in_groups(flat, stride, pointer.size):
             parts = self.groups(node, pointer, flat, stride, memory, condition)
-            chosen: Expression = Every(parts, flat.constant % stride)
+            chosen: Expression = StridedLoad(parts, flat.constant % stride)
             if dtype.kind == "b":
                 chosen = Infix("!=", Convert(chosen, int32), whole(0))
             return self.let(base, chosen, None, depth, test)

@@ -126,16 +126,16 @@ class Context:
         ref = self.ref(node)
         return Storage(ref, "inout" if ref is not node else "out")
 
-    def store(self, ev: Evaluator, group: Group, sinks: Iterable[Node], at: Index) -> None:
+    def store(self, ev: Evaluator, group: Group, roots: Iterable[Node], at: Index) -> None:
         """Element `at` of each of these results. All are computed, then all written: one may lie where another's operand was."""
-        values = {sink: [ev.value(x, at) for x in (sink.operands if sink.fn.family == "pair" else (sink,))] for sink in sinks}
-        for sink, found in values.items():
-            write: Callable[..., None] = ev.store_pair if sink.fn.family == "pair" else ev.store
-            write(self.output(group, sink), sink, at, *found)
+        values = {root: [ev.value(x, at) for x in (root.operands if root.fn.family == "pair" else (root,))] for root in roots}
+        for root, found in values.items():
+            write: Callable[..., None] = ev.store_pair if root.fn.family == "pair" else ev.store
+            write(self.output(group, root), root, at, *found)
 
     def writer(self, group: Group, target: Target | None = None, index: str = "int") -> Writer:
         """The writer of a kernel of the group. index: the type that indices need at least."""
-        sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.sinks)]
+        sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.roots)]
         writer = Writer(target or self.target, self.namer, index if index == "long" else index_type(*sizes))
         writer.held = frozenset(writer.base(n) for n in (*group.reads, *group.stored))
         return writer
@@ -167,7 +167,7 @@ def traffic(group: Group) -> int:
 
 
 def flops(group: Group) -> int:
-    """Arithmetic of a group, roughly: what each sink costs an element, over the elements it is computed for."""
+    """Arithmetic of a group, roughly: what each root costs an element, over the elements it is computed for."""
     return group.work
 
 
@@ -204,7 +204,7 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | LoweredLoo
     """The kernels of one group."""
     found = LOWERINGS.get(group.lowered_by)
     if found is None:
-        raise UnsupportedError(f"{group.sinks[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
+        raise UnsupportedError(f"{group.roots[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
     steps = found(group, context)
     if group.lowered_by in ("loop", "while_loop", "branch"):       # those of its body came through here, bound to other buffers
         return steps
@@ -226,7 +226,7 @@ def computed(group: Group, context: Context) -> list[Node]:
     def given(node: Node) -> bool:
         return node in context.scalars or node.fn.family in ("leaf", "index") or find(node) is not None
 
-    return [n for n in topological(group.sinks, given) if not given(n)]
+    return [n for n in topological(group.roots, given) if not given(n)]
 
 
 def operations(nodes: list[Node], context: Context) -> tuple[Computed, ...]:

@@ -67,7 +67,7 @@ class Fused:
         return find
 
     def result(self, node: Node, where: Map) -> Place:
-        """Elements of `node`, of which every stored sink of the group is made."""
+        """Elements of `node`, of which every stored root of the group is made."""
         def find(*at: Index) -> Element:
             flat, tests = where(self, at)
 
@@ -91,7 +91,7 @@ class Fused:
         return find
 
     def store(self, node: Node, flat: Index, value: Expression) -> None:
-        """Every stored sink of the group at element `flat` of `node`, whose value is known."""
+        """Every stored root of the group at element `flat` of `node`, whose value is known."""
         stored = self.group.stored
         value = Load(value.access, node.dtype, value.lanes) if isinstance(value, Load) else value
         if stored != [node]:
@@ -101,11 +101,11 @@ class Fused:
                 value = self.writer.declare(self.writer.base(node), value, node)
         known = value if value.dtype == node.dtype else Held(value, node.dtype)
         self.ev.given = lambda x, _: known if x is node else None
-        for at, sinks in self.places(flat):
-            self.context.store(self.ev, self.group, sinks, at)
+        for at, roots in self.places(flat):
+            self.context.store(self.ev, self.group, roots, at)
 
     def places(self, flat: Index) -> list[tuple[Index, list[Node]]]:
-        """The elements of results that are made of element `flat`, each with the sinks that are stored there."""
+        """The elements of results that are made of element `flat`, each with the roots that are stored there."""
         found: list[tuple[Index, list[Node]]] = []
         for moved in dict.fromkeys(map(self.group.moved.get, self.group.stored)):
             at = flat

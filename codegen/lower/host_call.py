@@ -27,7 +27,7 @@ def siblings(group: Group, context: Context) -> list[Any] | None:
     context.called.add(key)
     places: dict[int, Node] = {}
     for other in context.schedule.groups:
-        node = other.sinks[0]
+        node = other.roots[0]
         if node.fn is anchor.fn and node.operands == anchor.operands and _call(node) == attrs:
             places[node.attrs["index"]] = node
     avals = anchor.fn.avals(*[o.aval for o in anchor.operands], **attrs)  # type: ignore[attr-defined]

@@ -361,13 +361,13 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     kept = _alone(f.scratch(sums, "sums", "inout", (p.batch, down, across, stored))) if depth else None
     if parts > 1:
         partial = f.scratch(_partial(p, parts), "partial", "out", (parts, p.batch, p.m, p.n))
-        sink = _by_columns(partial) if x.swapped else partial
+        root = _by_columns(partial) if x.swapped else partial
     else:
         where = (lambda f, at: p.where(f, (at[0], at[2], at[1]))) if x.swapped else p.where
-        sink = _alone(f.result(p.result, where))
+        root = _alone(f.result(p.result, where))
     loop = Loop(k, (*read, Dot(c, a, b)), part if parts > 1 else None, _length(p, parts), unrolled=along == 1, depth=depth, kept=kept)
     fold = [Fold(c, k)] if along > 1 else []
-    steps: tuple[Step, ...] = (Zeros(c), loop, *fold, Store(c, sink, x.statements * (width if x.swapped else 1)))
+    steps: tuple[Step, ...] = (Zeros(c), loop, *fold, Store(c, root, x.statements * (width if x.swapped else 1)))
     title = f"{rows}x{columns} register tiles" if along == 1 else f"{rows}x{columns} dot products at a time, {along} of k a step"
     deep = f", {depth} of k after {depth}" if depth else ""
     of_several = f" of {several} products" * (several > 1)

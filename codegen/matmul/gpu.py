@@ -179,9 +179,9 @@ def _product(p: Product, layout: Layout, parts: int, partial: Temp | None) -> Ke
         None if partial is None else part, _length(p, layout, parts), None if begin is None else lambda at: begin(f, at), (batch,),
         layout.unrolled and begin is None, *((2, False) if layout.blocks is None else (layout.blocks.stages, layout.blocks.ahead)))
     sizes = [axis.size for axis in c.axes]
-    sink = f.result(p.result, p.where) if partial is None else f.scratch(partial, "partial", "out", sizes)
+    root = f.result(p.result, p.where) if partial is None else f.scratch(partial, "partial", "out", sizes)
     fold = [Fold(c, k)] if k.held(Held.ITEM) > 1 else []
-    program = Program((part, batch, rows, columns, k), layout.local, (Zeros(c), loop, *fold, Store(c, sink)))
+    program = Program((part, batch, rows, columns, k), layout.local, (Zeros(c), loop, *fold, Store(c, root)))
     return f.kernel(program, p.name, layout.about, p.flops, p.bytes, layout.note)
 
 

@@ -192,7 +192,7 @@ def form_of(group: Group, context: Context) -> Form | None:
         given[node] = found = find(node)
         return found is not None
 
-    nodes = topological(group.sinks, stops)
+    nodes = topological(group.roots, stops)
     number = {n: i for i, n in enumerate(nodes)}
 
     def at(node: Node) -> int:
@@ -202,7 +202,7 @@ def form_of(group: Group, context: Context) -> Form | None:
             nodes.append(node)
         return number[node]
 
-    own = set(group.sinks)
+    own = set(group.roots)
     rows = rows_of(group, nodes, given)
     parts: list[Any] = []
     computed: list[Node] = []
@@ -228,7 +228,7 @@ def form_of(group: Group, context: Context) -> Form | None:
         parts.append((own_part, tuple([number[o] for o in node.operands]), place, *[fact(node) for fact in facts]))
     into = [(at(s), at(context.alias[s])) if s in context.alias else at(s) for s in group.stored]
     reads = sorted((at(d), tuple(sorted(relations)), d.aval) for d, relations in group.reads.items())
-    key = (number[kind.node] if isinstance(kind, TemplateGroup) else kind, tuple([number[s] for s in group.sinks]), tuple(into),
+    key = (number[kind.node] if isinstance(kind, TemplateGroup) else kind, tuple([number[s] for s in group.roots]), tuple(into),
            tuple([r[:2] for r in reads]), tuple([r[2] for r in reads]), group.work, group.positional, tuple(parts))
     if rows is None:
         return Form(key, nodes, computed, carried)

@@ -64,7 +64,7 @@ def arrange(schedule: Schedule, outputs: Collection[Node], donations: Donations,
     """
     alias: dict[Node, Node] = {}
     copies: dict[Node, Node] = {}
-    scatters = [g for g in schedule.groups if is_scatter(g.sinks[0])]
+    scatters = [g for g in schedule.groups if is_scatter(g.roots[0])]
     if not donations and len(scatters) < 2:
         return alias, copies
     order = reading(schedule.groups, schedule.group_of, schedule.stored)
@@ -91,13 +91,13 @@ def arrange(schedule: Schedule, outputs: Collection[Node], donations: Donations,
         elif must:
             group = _copy_group(schedule, result)
             order.add_edges_from((earlier, group) for earlier in (schedule.group_of[result], *readers.get(into, ())))
-            copies[result] = group.sinks[0]
-            alias[group.sinks[0]] = into
+            copies[result] = group.roots[0]
+            alias[group.roots[0]] = into
     for group in reversed(scatters):
-        result = group.sinks[0]
+        result = group.roots[0]
         base, into = strip(result.operands[0]), alias.get(result, result)
         made = schedule.group_of.get(base)
-        if made is not None and is_scatter(made.sinks[0]) and base not in outputs and base not in alias:
+        if made is not None and is_scatter(made.roots[0]) and base not in outputs and base not in alias:
             mine = waits(group, result, base)
             its = {} if into in schedule.group_of else waits(made, base, into)      # an input has an old value, which others may read
             if mine is not None and its is not None:
@@ -124,7 +124,7 @@ def _aligned(group: Group, result: Node, into: Node, shared: bool) -> bool:
 def _copy_group(schedule: Schedule, result: Node) -> Group:
     """A group that copies a stored result; it runs last."""
     copy = _copy(result)
-    group = Group(Flat(result.aval.size), 1 + max(g.number for g in schedule.groups), sinks=[copy], place={copy: Place.ELEMENT},
+    group = Group(Flat(result.aval.size), 1 + max(g.number for g in schedule.groups), roots=[copy], place={copy: Place.ELEMENT},
                   stored=[copy], reads={result: ONLY_IDENTITY}, why=(Break.COPY.text(),))
     schedule.groups.append(group)
     schedule.group_of[copy] = group

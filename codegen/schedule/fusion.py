@@ -1,11 +1,11 @@
 """Which nodes become which kernels. Start at `schedule`.
 
-Nodes are either *inlined* into the kernels that use them (movement, elementwise) or *sinks* that a kernel computes: results,
+Nodes are either *inlined* into the kernels that use them (movement, elementwise) or *roots* that a kernel computes: results,
 expensive nodes, and elementwise nodes with several users. Sinks are put into groups, one group a kernel, in topological order: a
-sink joins a group whose kind accepts it (see `grouping`) if everything it reads of that group it reads at its own position (its
+root joins a group whose kind accepts it (see `grouping`) if everything it reads of that group it reads at its own position (its
 own element, or its own row's reduction). Nothing else that it reads may depend on the group: each group keeps the set of its
-ancestors (a bit mask), so merging never makes a cycle. Then each sink that other groups read is stored, or, where that moves
-fewer bytes, computed again by its readers: a minimum cut (see `rematerialization`). What kept a sink out of the groups that it reads
+ancestors (a bit mask), so merging never makes a cycle. Then each root that other groups read is stored, or, where that moves
+fewer bytes, computed again by its readers: a minimum cut (see `rematerialization`). What kept a root out of the groups that it reads
 is remembered: `explain()` prints it.
 """
 
@@ -79,10 +79,10 @@ class Scheduler(Reading):
                 if not inherited <= self.group_of.keys() or (node.fn.expensive and node.fn.family != "reduction"):
                     self.once.add(node)
                 large = len(deps) > self.tuning.max_reads // 2 or flops > 4 * self.tuning.max_statements
-                sink = node in self.candidates or node in self.forced or large
-                sink = sink and node.fn.name != "reshape"
+                root = node in self.candidates or node in self.forced or large
+                root = root and node.fn.name != "reshape"
                 self.deps[node], self.costs[node] = deps, flops
-                if sink:
+                if root:
                     self.place_sink(node)
                 continue
             self.deps[node], self.costs[node] = self.sink_deps(node)
@@ -114,87 +114,87 @@ class Scheduler(Reading):
     # -- grouping
 
     def place_sink(self, node: Node) -> None:
-        sink = Sink(node, self.lists.get(node) or kind_of(node, self.target), self.deps[node], self.costs.get(node, 0), {})
-        for dep, maps in sink.reads.items():
+        root = Sink(node, self.lists.get(node) or kind_of(node, self.target), self.deps[node], self.costs.get(node, 0), {})
+        for dep, maps in root.reads.items():
             other = self.group_of.get(dep)
             if other is not None:
-                sink.of.setdefault(other, {})[dep] = maps
-        near = sorted(sink.of, key=lambda g: -g.number)
-        group, found = self.best(sink, near)
+                root.of.setdefault(other, {})[dep] = maps
+        near = sorted(root.of, key=lambda g: -g.number)
+        group, found = self.best(root, near)
         if group is None:
-            group = Group(sink.kind, len(self.groups))
-            found = Accepted(sink.kind, sink.kind.place)
+            group = Group(root.kind, len(self.groups))
+            found = Accepted(root.kind, root.kind.place)
             self.groups.append(group)
             self.by_size.setdefault(group.size, []).append(group)
         for before in near:
             if before is not group:
                 self.breaks.setdefault((before, node), Break.FUSED)
-        self.join(group, sink, found)
+        self.join(group, root, found)
 
-    def best(self, sink: Sink, near: list[Group]) -> tuple[Group | None, Accepted]:
-        """The group that takes a sink in: one that it reads from, the latest first, else one of the last of the same size."""
-        if not self.fuse or self.is_leaf(sink.node):
-            self.breaks.update({(g, sink.node): Break.OFF for g in near})
-        elif not isinstance(sink.kind, TemplateGroup):
-            siblings = islice((g for g in reversed(self.by_size.get(sink.kind.size, ())) if g not in sink.of), 8)
+    def best(self, root: Sink, near: list[Group]) -> tuple[Group | None, Accepted]:
+        """The group that takes a root in: one that it reads from, the latest first, else one of the last of the same size."""
+        if not self.fuse or self.is_leaf(root.node):
+            self.breaks.update({(g, root.node): Break.OFF for g in near})
+        elif not isinstance(root.kind, TemplateGroup):
+            siblings = islice((g for g in reversed(self.by_size.get(root.kind.size, ())) if g not in root.of), 8)
             for group in (*near, *siblings):
-                found = self.accept(group, sink)
+                found = self.accept(group, root)
                 if isinstance(found, Accepted):
                     return group, found
-                if group in sink.of:
-                    self.breaks[group, sink.node] = found
+                if group in root.of:
+                    self.breaks[group, root.node] = found
         else:
-            self.breaks.update({(g, sink.node): Break.OPERAND for g in near})
-        return None, Accepted(sink.kind, sink.kind.place)
+            self.breaks.update({(g, root.node): Break.OPERAND for g in near})
+        return None, Accepted(root.kind, root.kind.place)
 
-    def accept(self, group: Group, sink: Sink) -> Accepted | Break:
-        """How `group` would take a sink in, or why it does not."""
-        if group.statements + sink.cost * self.times(sink.node, group.kind) > self.tuning.max_statements:
+    def accept(self, group: Group, root: Sink) -> Accepted | Break:
+        """How `group` would take a root in, or why it does not."""
+        if group.statements + root.cost * self.times(root.node, group.kind) > self.tuning.max_statements:
             return Break.LENGTH
-        own = sink.of.get(group, {})
+        own = root.of.get(group, {})
         places = {group.place[dep] for dep in own}
         if Place.CHUNK in places:
             return Break.CHUNKS
-        found = group.kind.accept(sink.kind, Place.ROW in places)
+        found = group.kind.accept(root.kind, Place.ROW in places)
         if isinstance(found, Break):
             return Break.POSITION if found is Break.SHAPE and any(UNKNOWN in maps for maps in own.values()) else found
         if self.target.kind != "cpu" and isinstance(found.kind, Rows) and found.kind.length:
             return Break.SHAPE                               # on a GPU columns are other work-items' than rows
-        elements = found.place is not Place.ROW or isinstance(sink.kind, Rows)          # what it reads is read of elements
+        elements = found.place is not Place.ROW or isinstance(root.kind, Rows)          # what it reads is read of elements
         row = frozenset((found.kind.cols,)) if elements and isinstance(found.kind, Rows) else ONLY_IDENTITY
-        moved = self.moved(group, sink)
+        moved = self.moved(group, root)
         if not moved and len({group.moved.get(dep) for dep in own}) > 1:
             return Break.POSITION
         for dep, maps in own.items() if not moved else ():
             element = group.place[dep] is Place.ELEMENT
             if maps != (ONLY_IDENTITY if element else row) or (element and not elements):
                 return Break.POSITION
-        for other in sink.of:
+        for other in root.of:
             if other is not group and other.ancestors >> group.number & 1:
                 return Break.WAITS
-        if all(map(is_inline, own)) and not self.timely(group, sink):
+        if all(map(is_inline, own)) and not self.timely(group, root):
             return Break.WAITS
-        if len(group.reads.keys() | (sink.reads.keys() - own.keys())) > self.tuning.max_reads:
+        if len(group.reads.keys() | (root.reads.keys() - own.keys())) > self.tuning.max_reads:
             return Break.BUFFERS
         return found
 
-    def moved(self, group: Group, sink: Sink) -> Node | None:
-        """The permutation through which alone a sink reads a product, if that puts rows where those of the first operand lie in memory.
+    def moved(self, group: Group, root: Sink) -> Node | None:
+        """The permutation through which alone a root reads a product, if that puts rows where those of the first operand lie in memory.
 
         (Elsewhere pieces of rows would be written far from each other: a kernel of its own does that block by block, in half of the time.)
         """
-        of = sink.of.get(group, {}).keys()
+        of = root.of.get(group, {}).keys()
         if not isinstance(group.kind, TemplateGroup) or group.lowered_by != "contraction" or of != {group.anchor}:
             return None
         found: Node | None = None
-        todo, seen = [sink.node], {sink.node}
+        todo, seen = [root.node], {root.node}
         while todo:
             node = todo.pop()
             if node.fn.name == "permute" and strip(node.operands[0]) is group.anchor:
                 if found not in (None, node) or not _like_first_operand(node):
                     return None
                 found = node
-            elif node is not sink.node and (node in self.group_of or group.anchor not in self.deps.get(node, {})):
+            elif node is not root.node and (node in self.group_of or group.anchor not in self.deps.get(node, {})):
                 if node is group.anchor:
                     return None
             elif node.fn.family == "elementwise" or node.fn.name == "reshape":
@@ -207,30 +207,30 @@ class Scheduler(Reading):
                 return None
         return found
 
-    def timely(self, group: Group, sink: Sink) -> bool:
-        """Whether a sink may share a kernel with what it does not have to: neither then waits for what only the other needs."""
+    def timely(self, group: Group, root: Sink) -> bool:
+        """Whether a root may share a kernel with what it does not have to: neither then waits for what only the other needs."""
         mask = 0
-        for other in sink.of:
+        for other in root.of:
             if other is not group:
                 mask |= other.ancestors | 1 << other.number
-        related = group in sink.of
-        return not mask & ~group.ancestors and (related or not group.ancestors & ~mask or not self.graph.out_degree(sink.node))
+        related = group in root.of
+        return not mask & ~group.ancestors and (related or not group.ancestors & ~mask or not self.graph.out_degree(root.node))
 
-    def join(self, group: Group, sink: Sink, found: Accepted) -> None:
-        node = sink.node
-        if moved := self.moved(group, sink) or next((group.moved[d] for d in sink.of.get(group, ()) if d in group.moved), None):
+    def join(self, group: Group, root: Sink, found: Accepted) -> None:
+        node = root.node
+        if moved := self.moved(group, root) or next((group.moved[d] for d in root.of.get(group, ()) if d in group.moved), None):
             group.moved[node] = moved
-        if group.sinks:
-            group.fused[node] = Fusion.PRODUCER if group in sink.of else Fusion.SIBLING
+        if group.roots:
+            group.fused[node] = Fusion.PRODUCER if group in root.of else Fusion.SIBLING
         group.kind, group.place[node] = found.kind, found.place
         of_operand = found.place is not Place.ELEMENT and not self.positional.isdisjoint(node.operands)
         group.positional |= node in self.positional or of_operand
-        group.sinks.append(node)
+        group.roots.append(node)
         group.work += self.costs.get(node, 1) * (node.aval.size if is_inline(node) else group.size)
-        group.statements += max(1, sink.cost // 4) * self.times(node, found.kind)
-        for dep, maps in sink.reads.items():
+        group.statements += max(1, root.cost // 4) * self.times(node, found.kind)
+        for dep, maps in root.reads.items():
             add(group.reads, dep, maps)
-        for other in sink.of:
+        for other in root.of:
             if other is not group:
                 other.users[group.number] = group
                 self.add_ancestors(group, other.ancestors | 1 << other.number)
@@ -312,7 +312,7 @@ class Scheduler(Reading):
         resolved: dict[Node, Reads] = {}
 
         def reads_of(node: Node) -> Reads:
-            """What evaluating an unstored sink reads: its own deps, with those of unstored sinks put in."""
+            """What evaluating an unstored root reads: its own deps, with those of unstored roots put in."""
             stack = [node]
             while stack:
                 top = stack[-1]
@@ -331,12 +331,12 @@ class Scheduler(Reading):
 
         groups = []
         for group in self.groups:
-            group.stored = [s for s in group.sinks if s in self.stored]
+            group.stored = [s for s in group.roots if s in self.stored]
             if not group.stored:
                 continue
             group.reads = {}
-            for sink in group.sinks:
-                for dep, maps in reads_of(sink).items():
+            for root in group.roots:
+                for dep, maps in reads_of(root).items():
                     if self.group_of.get(dep) is not group:
                         add(group.reads, dep, maps if not group.moved else ONLY_UNKNOWN)
             groups.append(group)
@@ -352,7 +352,7 @@ class Scheduler(Reading):
         left = dict.fromkeys(groups)
         earlier_than: dict[Group, int] = {}                  # a bit mask of numbers, as `ancestors`
         for (earlier, reader), why in list(self.breaks.items()):
-            pair = {self.group_of[earlier.sinks[0]], self.group_of[reader]}
+            pair = {self.group_of[earlier.roots[0]], self.group_of[reader]}
             if why is not Break.POSITION or len(pair) < 2 or not pair <= left.keys():
                 continue
             first, second = sorted(pair, key=lambda g: g.number)
@@ -372,13 +372,13 @@ class Scheduler(Reading):
                     if mask & both:
                         earlier_than[group] = mask | both
         if len(left) < len(groups):
-            self.breaks = {(self.group_of[g.sinks[0]], user): why for (g, user), why in self.breaks.items()}
+            self.breaks = {(self.group_of[g.roots[0]], user): why for (g, user), why in self.breaks.items()}
         return list(left)
 
     def merge(self, group: Group, other: Group) -> None:
         """All of `other` becomes `group`'s."""
         group.fused.update(dict.fromkeys(other.stored, Fusion.SIBLING))
-        group.sinks += other.sinks
+        group.roots += other.roots
         group.stored += other.stored
         group.place.update(other.place)
         group.work += other.work
@@ -386,7 +386,7 @@ class Scheduler(Reading):
         group.positional |= other.positional
         for dep, maps in other.reads.items():
             add(group.reads, dep, maps)
-        for node in other.sinks:
+        for node in other.roots:
             self.group_of[node] = group
 
     def explain(self, groups: list[Group]) -> None:

@@ -352,8 +352,8 @@ class Group:
 
     kind: Kind
     number: int
-    sinks: list[Node] = field(default_factory=list)
-    place: dict[Node, Place] = field(default_factory=dict)   # of each sink
+    roots: list[Node] = field(default_factory=list)
+    place: dict[Node, Place] = field(default_factory=dict)   # of each root
     stored: list[Node] = field(default_factory=list)
     reads: Reads = field(default_factory=dict)               # stored nodes and inputs
     statements: int = 0
@@ -361,8 +361,8 @@ class Group:
     users: dict[int, Group] = field(default_factory=dict)    # groups that read from it
     work: int = 0                                            # its arithmetic, roughly, in operations
     positional: bool = False                                 # something in it depends on the index by more than the flat position
-    moved: dict[Node, Node] = field(default_factory=dict)    # sinks of a product that are at other places than it, with the permutation
-    fused: dict[Node, Fusion] = field(default_factory=dict)  # why it has sinks beyond the first
+    moved: dict[Node, Node] = field(default_factory=dict)    # roots of a product that are at other places than it, with the permutation
+    fused: dict[Node, Fusion] = field(default_factory=dict)  # why it has roots beyond the first
     why: tuple[str, ...] = ()                                # what `explain()` tells of all that
 
     @property
@@ -386,7 +386,7 @@ class Group:
     def anchor(self) -> Node:
         """The node of an anchored group."""
         if not isinstance(self.kind, TemplateGroup):
-            raise CompilerBug(f"codegen: the kernel of {self.sinks[0]!r}, computed at {self.sinks[0].loc}, has no anchor")
+            raise CompilerBug(f"codegen: the kernel of {self.roots[0]!r}, computed at {self.roots[0].loc}, has no anchor")
         return self.kind.node
 
     @property

@@ -40,7 +40,7 @@ class Reading:
         self.scalars, self.tuning = scalars, tuning()
         self.outputs = {o for o in outputs if not self.is_leaf(o) or o in scalars or o.fn.name == "const"}
         self.group_of: dict[Node, Group] = {}
-        self.deps: dict[Node, Reads] = {}          # of inlined nodes and of sinks: what they read, and how
+        self.deps: dict[Node, Reads] = {}          # of inlined nodes and of roots: what they read, and how
         self.costs: dict[Node, int] = {}
         self.paths: dict[Node, dict[Node, Paths]] = {}      # by which paths one element of a node reads each of its deps
         self.moves: dict[Hashable, int] = {}              # what a path consists of, numbered
@@ -111,7 +111,7 @@ class Reading:
         return Flat(node.aval.size, sizes) if self.target.kind != "gpu" and (len(sizes) > self.tuning.ranges or own_rows) else None
 
     def times(self, node: Node, kind: Kind) -> int:
-        """How often a kernel of that kind has the lines that compute a sink: of a list, each part has its own."""
+        """How often a kernel of that kind has the lines that compute a root: of a list, each part has its own."""
         return max(1, len(kind.parts)) if isinstance(kind, Flat) and node not in self.lists else 1
 
     def limit_terms(self, node: Node, terms: dict[Node, int]) -> None:

@@ -32,9 +32,9 @@ Edge = tuple[int, int, int | None]                 # from, to, capacity (None: n
 
 
 class Reader(Protocol):
-    """A kernel to be (grouping.Group): `reads` holds what it reads directly, and by which access maps; `sinks` what it computes."""
+    """A kernel to be (grouping.Group): `reads` holds what it reads directly, and by which access maps; `roots` what it computes."""
 
-    sinks: list[Node]
+    roots: list[Node]
     reads: Reads
 
     @property
@@ -86,7 +86,7 @@ class Choice:
         outside = sum([g is not self.group_of[v] for g in self.readers.get(v, ())])
         share = 0.0 if v in self.fixed and outside else 1 / max(1, outside)        # of the write; it may be written in any case
         traffic = v.aval.nbytes * (1 + share)
-        if self.group_of[v].sinks == [v]:                    # a kernel that would not be there at all
+        if self.group_of[v].roots == [v]:                    # a kernel that would not be there at all
             traffic += sum([d.aval.nbytes for d in self.deps[v]]) * share
         return int(2 * tuning().flops_per_byte * traffic)
 

@@ -82,10 +82,10 @@ class Blocks:
             with self.counted("e", lines, limits=limits) as e:
                 self.w.store(Access(block, e * self.columns + i), found(e))
 
-    def scatter(self, block: Array, lines: int, columns: Index, limit: Limit, sink: Callable[[Index, Index], Access]) -> None:
-        """The first columns of the block go where `sink` says for the number of a column and that of a line."""
+    def scatter(self, block: Array, lines: int, columns: Index, limit: Limit, root: Callable[[Index, Index], Access]) -> None:
+        """The first columns of the block go where `root` says for the number of a column and that of a line."""
         with self.w.scope(), self.counted("i", columns, limits=(limit,)) as i, self.counted("e", constant(lines)) as e:
-            self.w.store(sink(i, e), Load(Access(block, e * self.columns + i), self.dtype))
+            self.w.store(root(i, e), Load(Access(block, e * self.columns + i), self.dtype))
 
     # -- products
 

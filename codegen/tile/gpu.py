@@ -400,7 +400,7 @@ class Items(ItemRegisters):
         with self.spread(tile.axes) as registers:
             at = [self.w.indexed(axis.name, self.index(axis, registers)) for axis in tile.axes]
             with self.test([*self.first, *self.outside(tile.axes, at, {})]):
-                found = store.sink(*[bounded(x, 0, axis.size) for axis, x in zip(tile.axes, at, strict=True)])
+                found = store.root(*[bounded(x, 0, axis.size) for axis, x in zip(tile.axes, at, strict=True)])
                 with self.test(found.tests):
                     sums = self.folded.get(tile)
                     value = self.value(tile, registers) if sums is None else Read(Access(sums, self.sums_at(tile, registers)), tile.dtype)

@@ -475,7 +475,7 @@ class MatrixItems(Items):
             place = Access(self.blocks, (warp.index * high + own) * pitch + column.index * WARP + lane)
             at = [w.indexed(axis.name, i if axis is rows else j if axis is columns else self.index(axis, {})) for axis in tile.axes]
             with self.test(self.outside(tile.axes, at, {})):
-                found = store.sink(*[bounded(x, 0, axis.size) for axis, x in zip(tile.axes, at, strict=True)])
+                found = store.root(*[bounded(x, 0, axis.size) for axis, x in zip(tile.axes, at, strict=True)])
                 with self.test(found.tests):
                     assert found.write is not None
                     if self.by.word == self.by.into:

@@ -171,7 +171,7 @@ class Store(Plain):
     """The tile is written, by the items that have it. statements: how many each element takes, about; alone: each lane by itself."""
 
     tile: Tile
-    sink: Place
+    root: Place
     statements: int = 1
     alone: bool = False
 

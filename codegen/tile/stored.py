@@ -118,7 +118,7 @@ class Stored:
             offset = column if axis is self.columns else constant(n) if axis is self.apart else at.get(axis, ZERO)
             x = self.tiles.at(axis, offset, at[self.numbered])
             indices.append(bounded(x, 0, axis.size) if axis is self.columns or axis.of is not None else x)
-        found = self.store.sink(*indices)
+        found = self.store.root(*indices)
         test = combined("&&", found.tests)
         if test is None:
             write(found, value)

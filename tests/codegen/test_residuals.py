@@ -44,9 +44,9 @@ def case(seed: int) -> Any:
         deps[v] = dict.fromkeys((values[j] for j in operands), ONLY_IDENTITY)
     costs = {v: int(rng.integers(1, 40)) for v in inner}
     fixed = {v for v in inner if rng.random() < 0.2}
-    maker = Thing(size=800, sinks=inner, repeats=lambda maps: False, reads={v: frozenset((1,)) for v in inputs})
+    maker = Thing(size=800, roots=inner, repeats=lambda maps: False, reads={v: frozenset((1,)) for v in inputs})
     wanted = [v for v in inner if rng.random() < 0.4] or inner[-1:]
-    reader = Thing(size=800, sinks=[], repeats=lambda maps: False, reads={v: frozenset((1,)) for v in (*wanted, *inputs[:1])})
+    reader = Thing(size=800, roots=[], repeats=lambda maps: False, reads={v: frozenset((1,)) for v in (*wanted, *inputs[:1])})
     return inputs, inner, deps, costs, fixed, maker, reader, wanted
 
 
@@ -70,12 +70,12 @@ def price(stored: set[Any], inner: list[Any], deps: Any, costs: Any, maker: Any,
 @pytest.mark.parametrize("seed", range(40))
 def test_the_cut_is_the_best_of_all_choices(seed: int) -> None:
     inputs, inner, deps, costs, fixed, maker, reader, wanted = case(seed)
-    sink = value(1)
-    group_of = dict.fromkeys(inner, maker) | {sink: reader}
+    root = value(1)
+    group_of = dict.fromkeys(inner, maker) | {root: reader}
     readers = {v: [reader] for v in wanted} | {v: [maker, reader] for v in inputs[:1]} | {inputs[1]: [maker]}
     free = [v for v in inner if v not in fixed]
-    deps[sink] = dict.fromkeys(wanted, ONLY_IDENTITY)
-    again = rematerialized([*inner, sink], group_of, deps, costs | {sink: 1}, fixed | {sink}, readers)
+    deps[root] = dict.fromkeys(wanted, ONLY_IDENTITY)
+    again = rematerialized([*inner, root], group_of, deps, costs | {root: 1}, fixed | {root}, readers)
     best = min(price(set(chosen) | fixed, inner, deps, costs, maker, reader, wanted)
                for n in range(len(free) + 1) for chosen in combinations(free, n))
     assert price(set(inner) - again, inner, deps, costs, maker, reader, wanted) == pytest.approx(best)

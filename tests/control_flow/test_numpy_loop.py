@@ -210,13 +210,13 @@ def test_turns_of_an_lstm_need_few_operations():
 
 def test_most_of_an_lstms_derivative_is_before_its_turns(monkeypatch):
     sizes = []
-    real = numpy_program.Routine.__init__
+    real = numpy_program.NumpyProgram.__init__
 
     def counted(self, *given):
         real(self, *given)
         sizes.append(len(self.steps))
 
-    monkeypatch.setattr(numpy_program.Routine, "__init__", counted)
+    monkeypatch.setattr(numpy_program.NumpyProgram, "__init__", counted)
     loop, = {node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if node.fn.reverse}
     LoopRoutine(loop, [i for i, o in enumerate(loop.graph.outputs) if o not in loop.graph.inputs])
     before, after, turn = sizes

@@ -15,7 +15,7 @@ from tracegrad.graph.primitive import placeholder
 from tracegrad.nn import functional as F
 from tracegrad.numpy_backend import generated, numpy_program
 from tracegrad.numpy_backend.interpreter import interpret
-from tracegrad.numpy_backend.numpy_program import Routine
+from tracegrad.numpy_backend.numpy_program import NumpyProgram
 from tracegrad.numpy_backend.ordered import ordered
 from tracegrad.tensors.tensor import Tensor
 
@@ -30,9 +30,9 @@ def work_of(fn, *arrays):
 
 
 def made_of(fn, *arrays):
-    """The Routine of `fn` on tensors like these, its constants and its operations."""
+    """The NumpyProgram of `fn` on tensors like these, its constants and its operations."""
     work = work_of(fn, *arrays)
-    return Routine(work.order, work.places, work.ends), [n.attrs["value"] for n in work.constants], work.order
+    return NumpyProgram(work.order, work.places, work.ends), [n.attrs["value"] for n in work.constants], work.order
 
 
 def normalized(x, w, b):
@@ -267,7 +267,7 @@ def test_what_passes_change_reports_as_before(on_numpy):
     random = np.random.default_rng(0)
     x = random.standard_normal((7, 12)).astype(np.float32)
     work = work_of(several, x, np.array([0, 1]), np.array([2, 3]))
-    made = Routine(work.order, work.places, work.ends)
+    made = NumpyProgram(work.order, work.places, work.ends)
     assert not any(node.fn.name == "pad" for node in ordered(work.order, work.places, work.ends).nodes)
     for low, high in ((0, 6), (-9, 6), (3, 8), (-8, 11)):
         inputs = [x, np.array([low, 1]), np.array([1, high])]

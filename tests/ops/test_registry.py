@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.nodes import check_gradient, evaluate
 from tracegrad import ops  # noqa: F401 - fills the registry
-from tracegrad.autodiff.derivatives import substituted
+from tracegrad.autodiff.substitution import substituted
 from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Aval, Graph, topological
 from tracegrad.graph.leaves import Bundle

@@ -8,13 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from tracegrad.errors import DTypeError
-from tracegrad.graph.operators import PUBLIC
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.tensors import creation
+from tracegrad.tensors.creation import PUBLIC
 from tracegrad.tensors.tensor import Tensor
 
-_FAMILIES = (creation,)                     # imported for what they put into PUBLIC
 tg: Any = SimpleNamespace(**PUBLIC)         # tracegrad's own functions, as tg.sum(...)
 
 Array = Any                                 # a Tensor (or, where one of several operands is one, a Python number)

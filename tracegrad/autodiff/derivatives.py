@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
+from tracegrad.autodiff.substitution import HOOKS, substituted, that_matter
 from tracegrad.errors import AutogradError
 from tracegrad.graph.families import Elementwise, by_parts
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.leaves import Bundle, CustomCall
-from tracegrad.graph.locations import located, on_behalf_of
+from tracegrad.graph.locations import on_behalf_of
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, placeholder, unique
 from tracegrad.ops.attention.fused import too_little
 from tracegrad.ops.attention.pattern import Written, written_out
@@ -31,38 +32,6 @@ from tracegrad.support.modes import state
 
 _CONJ, _CAST, _OUTPUT, _MUL = REGISTRY["conj"], REGISTRY["cast"], REGISTRY["output"], REGISTRY["mul"]
 _MATMUL, _ATTENTION_GRADIENT = REGISTRY["matmul"], REGISTRY["attention_gradient"]
-
-
-class Hooks:
-    """node -> hooks that see, and may replace, its cotangent (Tensor.register_hook).
-
-    Kept by the nodes themselves: hooks often know the tensor that they belong to, and nothing else shall keep that alive.
-    """
-
-    def __init__(self) -> None:
-        self._nodes: weakref.WeakSet[Node] = weakref.WeakSet()
-
-    def __bool__(self) -> bool:
-        return bool(self._nodes)
-
-    def __contains__(self, node: Node) -> bool:
-        return node in self._nodes
-
-    def __getitem__(self, node: Node) -> dict[int, Callable[[Node], Node]]:
-        return node.hooks
-
-    def __setitem__(self, node: Node, hooks: dict[int, Callable[[Node], Node]]) -> None:
-        node.hooks = hooks
-        self._nodes.add(node)
-
-    def setdefault(self, node: Node) -> dict[int, Callable[[Node], Node]]:
-        """The node's hooks, none if it had none."""
-        if node not in self:
-            self[node] = {}
-        return node.hooks
-
-
-HOOKS = Hooks()
 
 
 def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[Node | None],
@@ -275,37 +244,6 @@ def transpose_twice(node: Node, tangents: list[Any]) -> Any:
         zeros = dict(zip(found, substituted(found, {p: zeros_like(p) for p in starts}), strict=True))
         out = [None if o is None else zeros[o] for o in out]
     return dict(enumerate(out)) if bundle else out[0]
-
-
-def that_matter(node: Node) -> tuple[Node, ...]:
-    """The operands that a node's value depends on: of a loop's, one result's."""
-    source, fn = node, node.fn
-    if fn is REGISTRY["output"]:
-        source = node.operands[0]
-        fn = source.fn
-    elif fn.family != "loop":
-        return node.operands
-    relevant = getattr(fn, "relevant", None)
-    return node.operands if relevant is None else tuple(source.operands[i] for i in relevant(node.attrs["index"]))
-
-
-def substituted(outs: Sequence[Node], given: Mapping[Node, Node]) -> list[Node]:
-    """outs with nodes replaced; what does not depend on those stays as it is. Hooks go along."""
-    new = dict(given)
-    for node in topological(outs, given.__contains__):
-        if node in new:
-            continue
-        if not any(new[o] is not o for o in node.operands):
-            new[node] = node
-        elif node.fn is REGISTRY["variable"]:
-            new[node] = new[node.operands[0]]
-        else:
-            with located(node.loc):
-                new[node] = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
-            if HOOKS and node in HOOKS:
-                new[node] = new[node].twin()
-                HOOKS[new[node]] = HOOKS[node]
-    return [new[o] for o in outs]
 
 
 def variable(x: Node) -> Node:

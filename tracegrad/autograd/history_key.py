@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracegrad.autodiff.derivatives import HOOKS
+from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.config import config
 from tracegrad.execute.devices import Device
 from tracegrad.graph.canonical import Key, contribution

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad.autodiff import derivatives
+from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.leaves import CustomCall
@@ -42,7 +43,7 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
     node = tensor._node()
     if not node.needs_grad:
         raise AutogradError("register_hook: the tensor does not require grad, so no gradient of it is ever computed")
-    hooks = derivatives.HOOKS.setdefault(node)
+    hooks = HOOKS.setdefault(node)
     if tensor._is_leaf():
         tensor._hooks = hooks
     key = unique()

@@ -8,7 +8,8 @@ from typing import Any
 import optree
 
 from tracegrad.autodiff.batching import batch
-from tracegrad.autodiff.derivatives import dense, stand_in, that_matter, variable, vjp
+from tracegrad.autodiff.derivatives import dense, stand_in, variable, vjp
+from tracegrad.autodiff.substitution import that_matter
 from tracegrad.control_flow.recorded import NodeFn, agreed, flattened, function_of, on_one_device, read_outside
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.ir import Aval, Node, topological

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import optree
 
-from tracegrad.autodiff.derivatives import dense, stand_in, substituted
+from tracegrad.autodiff.derivatives import dense, stand_in
+from tracegrad.autodiff.substitution import substituted
 from tracegrad.control_flow.cond import cond
 from tracegrad.control_flow.loop import Body
 from tracegrad.control_flow.loop_detection import DetectedLoop

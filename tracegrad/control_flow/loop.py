@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from tracegrad.autodiff.batching import batch, spread
-from tracegrad.autodiff.derivatives import substituted, variable
+from tracegrad.autodiff.derivatives import variable
+from tracegrad.autodiff.substitution import substituted
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import Shared

@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from tracegrad.autodiff.derivatives import HOOKS, substituted, variable
+from tracegrad.autodiff.derivatives import variable
+from tracegrad.autodiff.substitution import HOOKS, substituted
 from tracegrad.control_flow.loop import Loop
 from tracegrad.control_flow.scan import loop_nodes
 from tracegrad.execute.deferred import flushes, waiting

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from tracegrad.autodiff.derivatives import substituted
+from tracegrad.autodiff.substitution import substituted
 from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.primitive import as_node, cast, different_devices

@@ -13,7 +13,8 @@ from typing import Any
 
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.batching import batch, spread
-from tracegrad.autodiff.derivatives import dense, substituted, variable, zeros_like
+from tracegrad.autodiff.derivatives import dense, variable, zeros_like
+from tracegrad.autodiff.substitution import HOOKS, substituted
 from tracegrad.control_flow.loop import Body, Loop
 from tracegrad.control_flow.loop_sums import after_loop, base_of, terms_of, whole_sum
 from tracegrad.graph.canonical import Key, canonical
@@ -247,7 +248,7 @@ def _negative(x: Node) -> Node:
 
 def _signs(carries: Sequence[Node], outs: Sequence[Node]) -> dict[Node, Node]:
     """Carries that become the negative of another one, and those: with the other sign nothing is computed (a leapfrog's cotangents)."""
-    found = {c: o.operands[0] for c, o in zip(carries, outs, strict=False) if o.fn is _NEG and o not in derivatives.HOOKS}
+    found = {c: o.operands[0] for c, o in zip(carries, outs, strict=False) if o.fn is _NEG and o not in HOOKS}
     others = set(carries) - found.keys()
     return {c: o for c, o in found.items() if o in others}
 

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.autodiff import derivatives
-from tracegrad.autodiff.derivatives import dense, substituted, variable, zeros_like
+from tracegrad.autodiff.derivatives import dense, variable, zeros_like
+from tracegrad.autodiff.substitution import substituted
 from tracegrad.control_flow.loop import Body, Loop, needed_inputs
 from tracegrad.control_flow.repeated import Repeated
 from tracegrad.control_flow.scan import outputs, turned

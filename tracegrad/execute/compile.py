@@ -1,4 +1,4 @@
-"""From a graph to what runs it on a device: `compiled`. The only file that sees both the code generator and the runtime."""
+"""From a graph to what runs it on a device: `compiled`. The only file that asks both the code generator and the runtime."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import UnsupportedError
 from tracegrad.execute import plan_cache
+from tracegrad.execute.code_generator import code_generator
 from tracegrad.execute.devices import Device
 from tracegrad.execute.matrix_trial import target_of
 from tracegrad.graph.ir import Graph, Node
@@ -49,11 +50,8 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
     plan = plan_cache.load(key)
     if plan is None:
         load_compiler(device, "" if key is None else key.name, len({(n.fn, n.aval.shape, n.dtype) for n in graph}))      # meanwhile
-        # Not loaded before anything is compiled, nor is networkx: a third of what importing tracegrad takes.
-        from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
-
         _check_dtypes(graph, device)
-        plan = compile_graph(graph, target, donate=donate, name=namer(graph), results=results, varying=varying)
+        plan = code_generator().compile_graph(graph, target, donate=donate, name=namer(graph), results=results, varying=varying)
         if not config.check:                                 # a driver needs the text only
             plan = replace(plan, kernels=())
         plan_cache.counts["lowered"] += 1

@@ -2,7 +2,7 @@
 
 To defer an operation costs: nodes for all that it is made of, a walk over them, a key, a look-up. It pays where kernels fuse what was
 deferred, and where whole steps are known (see autograd/backward_cache.py); few elements numpy has done before. So a call whose template is
-known (see graph/cached_subgraphs.py), and whose operands' values numpy holds, is computed eagerly, by a Routine that the cached call
+known (see graph/cached_subgraphs.py), and whose operands' values numpy holds, is computed eagerly, by a NumpyProgram that the cached call
 keeps. What has no value yet, or lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
 
 Whether a call is computed eagerly depends on its structure and on what made its operands, never on time.
@@ -25,7 +25,7 @@ from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
 from tracegrad.graph.operation import EAGER_FAMILIES
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, data
-from tracegrad.numpy_backend.numpy_program import Routine
+from tracegrad.numpy_backend.numpy_program import NumpyProgram
 from tracegrad.runtime.buffer import HostBuffer, hold
 from tracegrad.support.blas import quiet, quietly, shared_among_threads
 from tracegrad.support.cache import Cache
@@ -39,7 +39,7 @@ _CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["va
 
 
 class Call(NamedTuple):
-    """What a Routine asks of a node."""
+    """What a NumpyProgram asks of a node."""
 
     fn: Any
     attrs: dict[str, Any]
@@ -72,7 +72,7 @@ class EagerCall:
         self.order: Sequence[Any] = [call for _, call, _ in order]
         ends = template.ends()
         self.operands = [tuple([at[p] for p in places]) for _, _, places in order]
-        self.routine = Routine(self.order, self.operands, [at[k] for k in ends])
+        self.routine = NumpyProgram(self.order, self.operands, [at[k] for k in ends])
         self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "dynamic_slice" for call in self.order)
         self.products = any(call.fn.family == "contraction" and shared_among_threads(*[made[p].aval for p in places])
                             for _, call, places in order)

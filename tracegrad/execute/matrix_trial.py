@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import TracegradError
+from tracegrad.execute.code_generator import code_generator
 from tracegrad.execute.plan_cache import LIBRARY
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
@@ -49,9 +50,7 @@ def instructions(device: Device) -> tuple[str, ...]:
 
 def _remembered(device: Device) -> tuple[str, ...]:
     """Those that a trial has shown; from the disk, if it was made before."""
-    from tracegrad.codegen.tile.instructions import candidates  # noqa: PLC0415 (not loaded before anything is compiled)
-
-    names = candidates(device.target, device.extensions)
+    names = code_generator().candidates(device.target, device.extensions)
     asked = [LIBRARY, device.platform, device.cl_device.platform.version, device.name, device.cl_device.driver_version, names]
     return tuple(ANSWERS.answer(asked, lambda: tried(device, names))) if names else ()
 
@@ -75,15 +74,13 @@ def tried(device: Device, names: Sequence[str]) -> tuple[str, ...]:
 
 def passes(device: Device, name: str) -> bool:
     """Whether products by this instruction are right on the device."""
-    from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
-    from tracegrad.codegen.tile.instructions import TABLE  # noqa: PLC0415
-
+    codegen = code_generator()
     # (Of one core, so that small matrices have large blocks, too.)
     target = replace(device.target, cores=1, matrix=(name,), float32_precision="medium")
     for number, sizes in enumerate(SIZES):
-        arrays, graph, wanted = product(TABLE[name].of, *sizes, across=(number % 2 == 1, number > 0))
+        arrays, graph, wanted = product(codegen.MATRIX_INSTRUCTIONS[name].of, *sizes, across=(number % 2 == 1, number > 0))
         try:
-            executable = Executable(compile_graph(graph, target), device)
+            executable = Executable(codegen.compile_graph(graph, target), device)
             result, = executable.run([buffers.upload(device, a) for a in arrays], ())
             found = result.download(wanted.shape, wanted.dtype)
         except (TracegradError, RuntimeError):               # pyopencl's are RuntimeErrors

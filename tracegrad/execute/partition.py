@@ -11,9 +11,8 @@ from typing import Any
 
 from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import Node, topological
-from tracegrad.graph.primitive import REGISTRY
+from tracegrad.ops.primitives.transfer import TRANSFER
 
-_TRANSFER = REGISTRY["transfer"]
 Seen = Callable[[Node], Node]           # canonical.resolve: the node that holds a value, behind what only differentiation cares about
 
 
@@ -35,23 +34,23 @@ class Partition:
         stage: dict[Node, int] = {}
         for node in order:
             before = [stage[o] for o in operands(node) if o in stage]
-            stage[node] = max(before, default=-1 if node.fn is _TRANSFER else 0) + (node.fn is _TRANSFER)
+            stage[node] = max(before, default=-1 if node.fn is TRANSFER else 0) + (node.fn is TRANSFER)
         last = max(stage.values(), default=0)
         self.transfers: list[list[Node]] = [[] for _ in range(last + 1)]
         self.computed: list[dict[Any, list[Node]]] = [{} for _ in range(last + 1)]
         for node in order:
-            if node.fn is _TRANSFER:
+            if node.fn is TRANSFER:
                 self.transfers[stage[node]].append(node)
                 source = resolve(node.operands[0])
                 if source.constant:                     # other devices have it, too: the value is one of its own
                     source = source.twin()
                     node.operands = (source,)
                     stage[source] = 0
-                if source.value is None and source.fn is not _TRANSFER:
+                if source.value is None and source.fn is not TRANSFER:
                     self.computed[stage[source]].setdefault(node.attrs["source"], []).append(source)
         for device, nodes in wanted.items():
             for node in nodes:
-                if node.fn is not _TRANSFER:
+                if node.fn is not TRANSFER:
                     self.computed[stage[node]].setdefault(device, []).append(node)
         self.kept = self._kept(order, stage, operands)
 
@@ -61,11 +60,11 @@ class Partition:
         kept: set[Node] = set()
         moved: dict[Node, int] = {}             # movements that are made again: the last stage that reads them
         for node in reversed(order):
-            if node.fn is _TRANSFER:
+            if node.fn is TRANSFER:
                 continue
             used = max(stage[node], moved.get(node, 0))
             for o in operands(node):
-                if o not in stage or o in computed or o.fn is _TRANSFER or stage[o] >= used or o.constant or not o.operands:
+                if o not in stage or o in computed or o.fn is TRANSFER or stage[o] >= used or o.constant or not o.operands:
                     continue
                 if isinstance(o.fn, Movement):
                     moved[o] = max(used, moved.get(o, 0))
@@ -76,6 +75,6 @@ class Partition:
 
 def device_of(node: Node) -> Any:
     """The device that a node's value lies on, or will; None where nothing tells: it is made of constants, or of what stands for values."""
-    starts = topological([node], lambda n: n.value is not None or n.fn is _TRANSFER)
-    return next((n.attrs["target"] if n.fn is _TRANSFER else n.value.device for n in starts
-                 if n.fn is _TRANSFER or hasattr(n.value, "device")), None)
+    starts = topological([node], lambda n: n.value is not None or n.fn is TRANSFER)
+    return next((n.attrs["target"] if n.fn is TRANSFER else n.value.device for n in starts
+                 if n.fn is TRANSFER or hasattr(n.value, "device")), None)

@@ -26,6 +26,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.graph.canonical import canonical
 from tracegrad.graph.ir import ON_HOST, Aval, Graph, Size
+from tracegrad.graph.leaves import host_step
 from tracegrad.graph.locations import Location
 from tracegrad.graph.operation import Operation
 from tracegrad.graph.primitive import REGISTRY
@@ -251,7 +252,5 @@ def _decoded(value: Any, arrays: memoryview, given: Sequence[Operation]) -> Any:
     if name == "op":
         return REGISTRY[what]
     if name == "on_host":
-        from tracegrad.codegen.graph.complex_pairs import _on_host  # noqa: PLC0415  (few programs need it)
-
-        return _on_host(_decoded(what[0], arrays, given), _decoded(what[1], arrays, given))
+        return host_step(_decoded(what[0], arrays, given), _decoded(what[1], arrays, given))
     raise ValueError(f"plan_cache: nothing is called {name}")

@@ -21,6 +21,7 @@ from tracegrad.config import config
 from tracegrad.errors import LinAlgError
 from tracegrad.execute import policy
 from tracegrad.execute.background import Job, in_background
+from tracegrad.execute.code_generator import code_generator
 from tracegrad.execute.compile import compiled, executable_graph
 from tracegrad.execute.devices import NUMPY, Device, HostValue
 from tracegrad.graph.canonical import Key, Places, fixed, is_number
@@ -28,7 +29,7 @@ from tracegrad.graph.ir import ON_HOST, Graph, Node
 from tracegrad.graph.locations import Location, located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.numpy_backend.interpreter import interpret
-from tracegrad.numpy_backend.numpy_program import Routine
+from tracegrad.numpy_backend.numpy_program import NumpyProgram
 from tracegrad.runtime.buffer import HostBuffer, hold
 from tracegrad.runtime.faults import Run, mark
 from tracegrad.runtime.launch import Executable
@@ -68,7 +69,7 @@ class Program:
     places: Sequence[Places]
     ends: Sequence[int]
     numbers: list[Node]
-    routine: Routine | None = None
+    routine: NumpyProgram | None = None
 
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None,
                  results: Sequence[str] = (), later: bool = False, varying: frozenset[int] = frozenset()) -> None:
@@ -142,9 +143,7 @@ class Program:
     def generalize(self, donate: Mapping[int, int], varying: frozenset[int]) -> None:
         """Note which kernels it has, so that those of other sizes can be compared with them. varying: its sizes that are others there."""
         if self.executable is not None:
-            from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415  (not loaded where plans come from the disk)
-
-            compile_graph(executable_graph(self.graph), self.device.target, donate=donate, varying=varying)
+            code_generator().compile_graph(executable_graph(self.graph), self.device.target, donate=donate, varying=varying)
 
     def prepared(self) -> Program:
         """The program itself, compiled: what a thread does.
@@ -241,7 +240,7 @@ class Program:
             if self.usage.uses == 1 and not self.usage.loops:           # most are never seen again
                 found = interpret(self.graph, arrays, notes)
             else:
-                routine, self.routine = self.routine or Routine(self.order, self.places, self.ends), None
+                routine, self.routine = self.routine or NumpyProgram(self.order, self.places, self.ends), None
                 found = routine(arrays, [n.attrs["value"] for n in numbers], self.order, notes)
                 self.routine = routine if config.recall else None
         device = self.device

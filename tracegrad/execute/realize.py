@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.autodiff.derivatives import substituted
+from tracegrad.autodiff.substitution import substituted
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.execute import policy
@@ -29,11 +29,13 @@ from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import LazyNode, Node, forget_operands, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, bind, data
+from tracegrad.ops.primitives.dynamic_slice import SLICE_AT
+from tracegrad.ops.primitives.transfer import TRANSFER
 from tracegrad.runtime import buffer as buffers
 from tracegrad.support.modes import state
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
-_PLACEHOLDER, _SLICE_AT, _TRANSFER = REGISTRY["placeholder"], REGISTRY["slice_at"], REGISTRY["transfer"]
+_PLACEHOLDER = REGISTRY["placeholder"]
 READS = 12   # reads of one history's values until these are computed when they are called: cached_subgraphs.compute_when_called
 
 
@@ -132,7 +134,7 @@ class _Elsewhere(Exception):
 
 def is_view(node: Node) -> bool:
     """Whether the node moves elements of its first operand, and has others only to say where they are."""
-    if node.fn is _SLICE_AT:
+    if node.fn is SLICE_AT:
         return bool(node.operands)
     return (isinstance(node.fn, Movement) or node.fn.part) and len(node.operands) == 1
 
@@ -208,7 +210,7 @@ def _work(targets: Sequence[Node], inputs: Sequence[Node]) -> Canonical:
     """
     found = canonical(targets, inputs)
     for node in found.starts:
-        if node.fn is _TRANSFER and node.operands:
+        if node.fn is TRANSFER and node.operands:
             raise _Elsewhere
         if not node.operands:
             _check_start(node)

@@ -231,6 +231,9 @@ class Movement(Primitive):
     #   A guard is ("range", expression, low, high): low <= expression < high; or ("multiple", expression, k): it is a multiple of k.
 
 
+SHORT = 16                                                 # so many numbers numpy may add up one after the other
+
+
 class Reduction(Primitive):
     """Combine elements along the dims `dim` (a sorted tuple), which vanish from the shape.
 

@@ -12,6 +12,7 @@ from tracegrad.graph.intervals import Interval
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.primitive import Primitive, Shape
 from tracegrad.support import dtypes
+from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import DType
 
 
@@ -172,3 +173,52 @@ def _same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether these are the same numbers, bit for bit. (The same array may hold others by now.)"""
     pairs = zip(map(np.asarray, arrays), others, strict=True)
     return len(arrays) == len(others) and all(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+def laid_out(aval: Aval) -> Aval:
+    """A complex array as it lies in memory; any other as it is."""
+    return Aval((*aval.shape, 2), dtypes.real_of(aval.dtype)) if aval.dtype.kind == "c" else aval
+
+
+class OnHost(Shared):
+    """A host step whose operands or results are complex, on arrays as they lie in memory. Made by `host_step`."""
+
+    def __init__(self, fn: Any, operands: Sequence[Aval]) -> None:
+        super().__init__()
+        self.fn, self.operands = fn, operands
+        self.name, self.family, self.programs = fn.name, fn.family, fn.programs  # type: ignore[misc]
+
+    @property
+    def kernel(self) -> Any:
+        """What a loop's kernel is written from; its graphs are the complex ones."""
+        return self.fn.kernel
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return tuple(map(laid_out, self.fn.avals(*self.operands, **attrs)))
+
+    def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
+        given = [np.ascontiguousarray(a).view(o.dtype).reshape(o.shape) for a, o in zip(arrays, self.operands, strict=True)]
+        made = self.fn.results(*given, **attrs)
+        avals = self.fn.avals(*self.operands, **attrs)
+        return [_as_reals(np.asarray(r, a.dtype)) for r, a in zip(made, avals, strict=True)]
+
+    @property
+    def into(self) -> Any:
+        return None if self.fn.into is None else self._into
+
+    def _into(self, outs: Sequence[Any], *arrays: Any, **attrs: Any) -> None:
+        given = [np.asarray(a).view(o.dtype).reshape(o.shape) for a, o in zip(arrays, self.operands, strict=True)]
+        avals = self.fn.avals(*self.operands, **attrs)
+        self.fn.into([out.view(a.dtype).reshape(a.shape) for out, a in zip(outs, avals, strict=True)], *given, **attrs)
+
+
+def _as_reals(array: Any) -> Any:
+    if array.dtype.kind != "c":
+        return array
+    return np.ascontiguousarray(array).view(dtypes.real_of(array.dtype)).reshape(*array.shape, 2)
+
+
+@memoize(256)
+def host_step(fn: Primitive, operands: tuple[Aval, ...]) -> Primitive:
+    """The one `OnHost` of a host step: results of one call must have one operation."""
+    return OnHost(fn, operands)

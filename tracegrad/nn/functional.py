@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracegrad import ops
-from tracegrad.graph.operators import FUNCTIONAL, PUBLIC
-from tracegrad.tensors import creation
+from tracegrad.ops import FUNCTIONAL, PUBLIC
 
-_FAMILIES = (creation, ops)                     # imported for what they put into FUNCTIONAL and PUBLIC
 # Activations and the like that torch has under both names.
 _SHARED = ("tanh", "sigmoid", "softmax", "log_softmax", "relu", "pad", "one_hot", "embedding", "normalize", "cosine_similarity", "unfold")
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.graph.families import SHORT
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.steps import Step, StepList, with_last_uses
-from tracegrad.ops.primitives.reduction import SHORT
 from tracegrad.support.cache import memoize
 
 LINES = 3000            # the code of longer functions is not kept for others
@@ -42,7 +42,7 @@ def _read(source: str) -> CodeType:
 
 
 class Writer:
-    """Makes the `function` of a routine: what Routine.run does, as Python without loops and look-ups.
+    """Makes the `function` of a routine: what NumpyProgram.run does, as Python without loops and look-ups.
 
     inputs: those of one call; all calls' have these shapes and dtypes. strides: of each result; None where a conversion has to be tried.
     """

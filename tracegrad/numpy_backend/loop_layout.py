@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.autodiff.derivatives import substituted
+from tracegrad.autodiff.substitution import substituted
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.passes.loops import CARRIED, Split

@@ -1,4 +1,4 @@
-"""Work by NumPy that comes again: `Routine`, the NumPy rules of a structure, ready to be called one after the other. Start there.
+"""Work by NumPy that comes again: `NumpyProgram`, the NumPy rules of a structure, ready to be called one after the other. Start there.
 
 A routine goes through an ordered, simplified list (ordered.py) and drops each value after its last use. A loop in it is a step, whose
 iterations are a routine of their own (`LoopRoutine`). What comes before, in and after the iterations is cut by passes/loops.py. From its
@@ -37,7 +37,7 @@ def out_of_memory(node: Node | None) -> OutOfMemoryError:
                             "longer needed, or use smaller batches")
 
 
-class Routine(StepList):
+class NumpyProgram(StepList):
     """The numpy rules of a structure: what its second use makes and the later ones take.
 
     Values have places (see graph/canonical.py): those of `size` operations, then those of leaves, the last one first. The results of a loop
@@ -146,7 +146,7 @@ class _Part:
 
     def __init__(self, graph: Graph) -> None:
         found = canonical(graph.outputs, graph.inputs)
-        self.routine = Routine(found.order, found.places, [found.number[o] for o in graph.outputs])
+        self.routine = NumpyProgram(found.order, found.places, [found.number[o] for o in graph.outputs])
         self.order = found.order
         # As arrays: ufuncs take these in half of a scalar's time.
         self.constants = [np.asarray(n.attrs["value"]) for n in self.order if is_number(n)]

@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 
 class StepList:
-    """Steps and the places of what they read and write (see numpy_program.Routine, which runs them).
+    """Steps and the places of what they read and write (see numpy_program.NumpyProgram, which runs them).
 
     constants: the places of numbers that a call brings. fixed: places and values of what depends on nothing. targets: the places of the
     results. avals: of the operations, of which there are `size`. origin: of each, its position in the order that the caller knows.

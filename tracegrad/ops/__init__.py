@@ -4,6 +4,9 @@
 family: factorizations, Fourier transforms, convolutions, attention, sorting. All else is functions of them, under torch's names.
 """
 
+from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
 from tracegrad.ops import arrays, aten, attention, convolution, fourier, linalg, neural, primitives, special, statistics, variants
 
-__all__ = ["arrays", "aten", "attention", "convolution", "fourier", "linalg", "neural", "primitives", "special", "statistics", "variants"]
+# The tables are full once the families above are loaded.
+__all__ = ["FOURIER", "FUNCTIONAL", "LINALG", "PUBLIC", "SPECIAL", "arrays", "aten", "attention", "convolution", "fourier", "linalg",
+           "neural", "primitives", "special", "statistics", "variants"]

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracegrad.autodiff.derivatives import HOOKS
+from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.config import config
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.realize import Work, lock

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.autodiff.batching import batch
-from tracegrad.autodiff.derivatives import substituted, that_matter
+from tracegrad.autodiff.substitution import substituted, that_matter
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder

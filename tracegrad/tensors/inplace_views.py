@@ -19,12 +19,9 @@ from tracegrad.graph.primitive import REGISTRY, bind, const
 from tracegrad.ops.arguments import sizes_of
 from tracegrad.ops.primitives.movement import concat, expand, inverse, narrow, reshape
 from tracegrad.support.modes import enable_grad, state
-from tracegrad.tensors import methods
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.parts.view_steps import Step
 from tracegrad.tensors.tensor import Tensor
-
-_FIRST = methods  # imported for the views that it makes
 
 
 def move(tensor: Tensor, view: Tensor, call: str) -> Tensor:
@@ -69,10 +66,6 @@ def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     method.__name__, method.__doc__ = name, f"In-place version of `{name[:-1]}`: the same elements and the same memory in another shape."
     return method
-
-
-for _name in ("t", "squeeze", "unsqueeze", "transpose", "swapaxes", "swapdims"):
-    setattr(Tensor, f"{_name}_", _in_place(PUBLIC[_name], f"{_name}_"))
 
 
 class _Cut:
@@ -132,5 +125,9 @@ def resize_as_(self: Tensor, the_template: Tensor, memory_format: Any = None) ->
     return resize_(self, the_template.shape)
 
 
-for _fn in (resize_, resize_as_):
-    setattr(Tensor, _fn.__name__, _fn)
+def install() -> None:
+    """Make the methods, once the views that they take are made (`methods.install`)."""
+    for name in ("t", "squeeze", "unsqueeze", "transpose", "swapaxes", "swapdims"):
+        setattr(Tensor, f"{name}_", _in_place(PUBLIC[name], f"{name}_"))
+    for fn in (resize_, resize_as_):
+        setattr(Tensor, fn.__name__, fn)

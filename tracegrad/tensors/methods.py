@@ -154,6 +154,3 @@ def install() -> None:
         setattr(Tensor, name, lambda self, dtype=dtype: self.to(dtype=dtype))
     for name in ("clone", "numel", "is_floating_point"):
         PUBLIC[name] = _as_function(name)
-
-
-install()

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tracegrad.autodiff.derivatives import HOOKS
+from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.graph.primitive import REGISTRY, data, renewed
 
 if TYPE_CHECKING:

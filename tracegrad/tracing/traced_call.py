@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tracegrad.autodiff import derivatives
+from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.execute.devices import upload
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Graph, Node
@@ -86,8 +87,8 @@ class TracedCall(CustomCall):
                     made = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
             if node in self.residuals and made.value is None and resolve(made) is made:
                 made.value = self.residuals[node].value
-            if node in derivatives.HOOKS and node.fn is not _VARIABLE:          # a leaf's are called where its gradient arrives
+            if node in HOOKS and node.fn is not _VARIABLE:          # a leaf's are called where its gradient arrives
                 made = made.twin()
-                derivatives.HOOKS[made] = derivatives.HOOKS[node]
+                HOOKS[made] = HOOKS[node]
             new[node] = made
         return [new[r] for r in wanted], variables

@@ -9,7 +9,6 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Address,
     At,
     Bits,
-    Every,
     Expression,
     Held,
     Infix,
@@ -22,6 +21,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Select,
     Splat,
     Spread,
+    StridedLoad,
     Transposed,
     Vector,
     Zip,
@@ -96,7 +96,7 @@ class Operands(Races):
                 raise self.fail(f"the mask {condition} has lanes of {_size(condition)} bytes, what it is for of {_size(x)}")
             if a.type != b.type:
                 raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
-        elif isinstance(x, (Every, Transposed)):
+        elif isinstance(x, (StridedLoad, Transposed)):
             if len({part.type for part in x.parts}) > 1:
                 raise self.fail(f"{x} is made of {', '.join(str(part.type) for part in x.parts)}")
         elif isinstance(x, (Infix, Zip, Joined)):

@@ -496,7 +496,7 @@ class Joined(_Of):
         super().__init__((a, b), a.dtype, 2 * a.lanes)
 
 
-class Every(_Of):
+class StridedLoad(_Of):
     """Of vectors laid end to end, as many lanes as one has: each that is `first` more than a multiple of their number."""
 
     __slots__ = ("first",)

@@ -24,7 +24,6 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Call,
     Cast,
     Convert,
-    Every,
     Expression,
     Held,
     Infix,
@@ -43,6 +42,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Splat,
     Spread,
     Steps,
+    StridedLoad,
     Transposed,
     Vector,
     Zeros,
@@ -393,7 +393,7 @@ def _joined(p: Printer, x: Joined | Vector) -> tuple[str, int]:
     return f"({x.type})({', '.join(map(p.operand, x.parts))})", _ATOM
 
 
-def _every(p: Printer, x: Every) -> tuple[str, int]:
+def _every(p: Printer, x: StridedLoad) -> tuple[str, int]:
     step = len(x.parts)
     return _of_lanes(p, x, [[i for i in range(x.lanes) if (k * x.lanes + i) % step == x.first] for k in range(step)])
 
@@ -402,7 +402,7 @@ def _turned(p: Printer, x: Transposed) -> tuple[str, int]:
     return _of_lanes(p, x, [range(x.first, x.lanes), range(x.first)])
 
 
-def _of_lanes(p: Printer, x: Every | Transposed, chosen: Iterable[Iterable[int]]) -> tuple[str, int]:
+def _of_lanes(p: Printer, x: StridedLoad | Transposed, chosen: Iterable[Iterable[int]]) -> tuple[str, int]:
     """These lanes of each of the parts."""
     pieces = []
     for part, lanes in zip(x.parts, chosen, strict=True):
@@ -434,7 +434,7 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
     Spread: _spread, Vector: _joined, Lanes: _lanes, Op: _op, Call: _call, Zip: _zip, Joined: _joined,
-    Every: _every, Transposed: _turned,
+    StridedLoad: _every, Transposed: _turned,
 }
 _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
     Declare: Printer.declare,

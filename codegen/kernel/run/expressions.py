@@ -23,7 +23,6 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Call,
     Cast,
     Convert,
-    Every,
     Expression,
     Held,
     Infix,
@@ -42,6 +41,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Splat,
     Spread,
     Steps,
+    StridedLoad,
     Transposed,
     Vector,
     Zeros,
@@ -368,10 +368,11 @@ def _zip(v: Values, x: Zip) -> Term:
     return Term(f"np.stack([{a.code}, {b.code}], -1).reshape(-1)", a.dtype, x.lanes)
 
 
-def _joined(v: Values, x: Joined | Every | Transposed) -> Term:
+def _joined(v: Values, x: Joined | StridedLoad | Transposed) -> Term:
     """Vectors end to end, and some lanes of that."""
     terms = [v.of(p) for p in x.parts]
-    part = f"[{x.first}::{len(terms)}]" if isinstance(x, Every) else f"[{x.first}:{x.first + x.lanes}]" if isinstance(x, Transposed) else ""
+    part = (f"[{x.first}::{len(terms)}]" if isinstance(x, StridedLoad)
+            else f"[{x.first}:{x.first + x.lanes}]" if isinstance(x, Transposed) else "")
     return Term(f"np.concatenate([{', '.join([t.code for t in terms])}]){part}", terms[0].dtype, x.lanes)
 
 
@@ -379,6 +380,6 @@ _RULES: dict[type[Expression], Callable[[Values, Any], Term]] = {
     Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Pointer: _symbol, Address: _address,
     Held: lambda v, x: v.of(x.x), At: _at, Limit: _limit, Steps: _steps, Load: _load,
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
-    Spread: _spread, Vector: _vector, Lanes: _lanes, Zip: _zip, Joined: _joined, Every: _joined, Transposed: _joined,
+    Spread: _spread, Vector: _vector, Lanes: _lanes, Zip: _zip, Joined: _joined, StridedLoad: _joined, Transposed: _joined,
     Op: lambda v, x: v.of(formula(x.spelling, x.parts)), Call: lambda v, x: v.call(x.name, [v.of(p) for p in x.parts]),
 }

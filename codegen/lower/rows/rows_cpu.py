@@ -75,46 +75,46 @@ class Shape(Plain):
 
 
 def levels(group: Group, context: Context) -> tuple[dict[Node, int], list[Node]]:
-    """The pass in which each sink of a group is computed, and the reductions that have to be."""
+    """The pass in which each root of a group is computed, and the reductions that have to be."""
     level: dict[Node, int] = {}
     deps = group_deps(group, context)
-    for sink in group.sinks:
-        level[sink] = max((level[d] + (group.place[d] is Place.ROW and is_reduction(d)) for d in deps[sink]), default=0)
+    for root in group.roots:
+        level[root] = max((level[d] + (group.place[d] is Place.ROW and is_reduction(d)) for d in deps[root]), default=0)
     needed = set(group.stored)
-    for sink in reversed(group.sinks):
-        if sink in needed:
-            needed.update(deps[sink])
+    for root in reversed(group.roots):
+        if root in needed:
+            needed.update(deps[root])
     last = max((level[s] for s in needed), default=0)
-    for sink in group.stored:        # an in-place result is written when nothing reads the old value any more
-        if sink in context.alias and group.place[sink] is Place.ELEMENT:
-            level[sink] = last
-    return level, [s for s in group.sinks if s in needed and is_reduction(s)]
+    for root in group.stored:        # an in-place result is written when nothing reads the old value any more
+        if root in context.alias and group.place[root] is Place.ELEMENT:
+            level[root] = last
+    return level, [s for s in group.roots if s in needed and is_reduction(s)]
 
 
 def group_deps(group: Group, context: Context) -> dict[Node, list[Node]]:
-    """The sinks of the same group that each sink reads."""
-    return {s: [d for d in context.schedule.deps[s] if context.schedule.group_of.get(d) is group] for s in group.sinks}
+    """The roots of the same group that each root reads."""
+    return {s: [d for d in context.schedule.deps[s] if context.schedule.group_of.get(d) is group] for s in group.roots}
 
 
 def in_group_reductions(group: Group) -> set[Node]:
-    return {s for s in group.sinks if is_reduction(s)}
+    return {s for s in group.roots if is_reduction(s)}
 
 
 def reads(group: Group, context: Context, flat: Index) -> Reads:
     """All that the kernel reads to compute element `flat`."""
     reductions = in_group_reductions(group)
     found = Reads(context.storage(group), reductions | context.scalars.keys())
-    for sink in group.sinks:
-        if sink in reductions:
-            found.add(sink.operands[0], flat)
-        elif group.place[sink] is Place.ELEMENT and sink in group.stored:
-            found.add(sink, flat)
+    for root in group.roots:
+        if root in reductions:
+            found.add(root.operands[0], flat)
+        elif group.place[root] is Place.ELEMENT and root in group.stored:
+            found.add(root, flat)
     return found
 
 
 def vector_width(group: Group, context: Context) -> int:
     """Lanes: a register of the widest float in the group."""
-    floats = [n.dtype.itemsize for n in (*group.reads, *group.sinks) if dtype_kind(n.dtype) == "f"]
+    floats = [n.dtype.itemsize for n in (*group.reads, *group.roots) if dtype_kind(n.dtype) == "f"]
     return max(1, min(16, context.target.simd_bytes // max(4, max(floats, default=4))))
 
 
@@ -131,7 +131,7 @@ def shape_of(group: Group, context: Context) -> Shape:
     at = Var("at", group.size)
     points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
     few = points and points[0] < tuning().few_columns and group.statements * points[0] <= tuning().max_statements
-    if few and not any(is_half(s.dtype) for s in group.sinks):
+    if few and not any(is_half(s.dtype) for s in group.roots):
         return _side_by_side_rows(group, context, points[0], 1)
     shape = _written_out(_row_by_row(group, context, points), group, context, points)
     if shape.parts > 1 or group.size < 8 * tuning().item or _plain(group):          # little enough for a cache, or read as it lies
@@ -193,7 +193,7 @@ def _side_by_side_rows(group: Group, context: Context, n: int, inner: int) -> Sh
     """The loops where `n` elements, `inner` apart, share reductions: all of them are computed at once."""
     cores, width = context.target.cores, vector_width(group, context)
     share, rows = _share(group.size, cores), group.size // (n * inner)
-    plain = not any(s.fn.family == "pair" or is_half(s.dtype) for s in group.sinks)
+    plain = not any(s.fn.family == "pair" or is_half(s.dtype) for s in group.roots)
     if plain and n * inner <= tuning().unrolled and rows >= width > 1:
         block = -(-max(1, share // (n * inner)) // width) * width
         return Shape(rows, (1,), width, min(block, rows), None, parts=n * inner, outer_vectorized=True)
@@ -364,10 +364,10 @@ class RowKernel:
         wanted = {self.level[x] for x in (*self.reductions, *self.picks, *self.columns, *self.group.results(Place.ELEMENT))}
         looping = [number for number in sorted(wanted) if any(self.work_of(number))]
         for number in sorted(wanted):
-            reductions, sinks = self.work_of(number)
+            reductions, roots = self.work_of(number)
             self.number, self.ahead = number, len(looping) > 1 and number == looping[1]
-            if reductions or sinks:
-                self.loops(reductions, sinks)
+            if reductions or roots:
+                self.loops(reductions, roots)
             for r in self.picks:
                 if self.level[r] == number:
                     self.pick(r)
@@ -425,11 +425,11 @@ class RowKernel:
         first: dict[Node, int] = {}
         kept: dict[Node, int] = {}
         roots: dict[int, list[Node]] = {}
-        for sink in (*self.reductions, *self.group.stored):
-            if is_reduction(sink):
-                roots.setdefault(self.level[sink], []).append(sink.operands[0])
-            elif self.group.place[sink] is Place.ELEMENT:
-                roots.setdefault(self.level[sink], []).extend(sink.operands if sink.fn.family == "pair" else (sink,))
+        for root in (*self.reductions, *self.group.stored):
+            if is_reduction(root):
+                roots.setdefault(self.level[root], []).append(root.operands[0])
+            elif self.group.place[root] is Place.ELEMENT:
+                roots.setdefault(self.level[root], []).extend(root.operands if root.fn.family == "pair" else (root,))
         if len(roots) < 2 or self.shape.length is not None:
             return kept
         for number in sorted(roots):
@@ -474,15 +474,15 @@ class RowKernel:
         return ([r for r in self.reductions if self.level[r] == number],
                 [x for x in (*self.columns, *self.group.results(Place.ELEMENT)) if self.level[x] == number])
 
-    def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
+    def loops(self, reductions: list[Node], roots: list[Node]) -> None:
         s, w = self.shape, self.writer
         if s.pieces:
-            self.one_behind_the_other(sinks)
+            self.one_behind_the_other(roots)
             return
         if s.outer_vectorized:
-            self.rows_abreast(sinks)
+            self.rows_abreast(roots)
             return
-        width, unroll = s.width, self.unroll(reductions, sinks)
+        width, unroll = s.width, self.unroll(reductions, roots)
         vectors = self.in_vectors(width * unroll)
         _, ends, tail = self.left(unroll)
         vector_acc: dict[Node, list[Local]] = {}
@@ -502,7 +502,7 @@ class RowKernel:
             narrow[r] = {lanes: w.declare(f"{stem[r]}_v", Splat(start, lanes), r) for _, lanes in ends}
         self.sums = self.long_sums(reductions, width * unroll if vectors else 1, stem, vector_acc, total if tail else {}, narrow)
         with ExitStack() as outer:
-            self.along(outer, reductions, sinks, unroll, vector_acc, total, narrow)
+            self.along(outer, reductions, roots, unroll, vector_acc, total, narrow)
         for sums in self.sums:
             sums.finish()
         for r in reductions:
@@ -535,7 +535,7 @@ class RowKernel:
         whole = whole or var.lo % step > 0 or top % step > 0
         return in_blocks(self.writer, var, first, last, step, top, self.sums, whole, self.shape.parts)
 
-    def rows_abreast(self, sinks: list[Node]) -> None:
+    def rows_abreast(self, roots: list[Node]) -> None:
         """All elements of as many rows as a vector has lanes, then of what rows are left."""
         s, w, ev = self.shape, self.writer, self.ev
         first, last = bound(0), bound(s.rows)
@@ -545,7 +545,7 @@ class RowKernel:
         row = Var("row", s.rows, multiple=s.width)
         with w.loop(row, first, last, s.width, whole=left > 0):
             self.row, ev.lane, ev.width = row.index, row, s.width
-            self.bodies(row.index * s.row_size, [], sinks, {})
+            self.bodies(row.index * s.row_size, [], roots, {})
             ev.lane, ev.width = None, 1
         if not left:
             return
@@ -556,9 +556,9 @@ class RowKernel:
             row = Var("row", s.rows)
         with w.loop(row, start, last):
             self.row = row.index
-            self.bodies(row.index * s.row_size, [], sinks, {})
+            self.bodies(row.index * s.row_size, [], roots, {})
 
-    def one_behind_the_other(self, sinks: list[Node]) -> None:
+    def one_behind_the_other(self, roots: list[Node]) -> None:
         """A loop for each piece of a row; where there are many elements, a work-item does some pieces, or some of a long one."""
         s, w = self.shape, self.writer
         for run in self.runs:
@@ -573,12 +573,12 @@ class RowKernel:
                     at = self.part.index * s.length + (begin - run.start * s.length)
                     first = w.bounding("first", end, at)
                     last = w.bounding("last", end, clipped_at(first.index + s.length, end, (end - begin) % s.length > 0))
-                    self.part_of_piece(sinks, begin, end, first, last)
+                    self.part_of_piece(roots, begin, end, first, last)
                 else:
                     for begin, end in run.pieces:
-                        self.piece(sinks, begin, end)
+                        self.piece(roots, begin, end)
 
-    def piece(self, sinks: list[Node], begin: int, end: int) -> None:
+    def piece(self, roots: list[Node], begin: int, end: int) -> None:
         """Columns `begin` to `end`: in vectors, then what is left one by one."""
         w, s, width = self.writer, self.shape, self.shape.width
         while width > end - begin:
@@ -588,33 +588,33 @@ class RowKernel:
         if middle > begin:
             col = Var(name, middle - begin, begin, multiple=width if begin % width == 0 else 1)
             with self.turns(col, begin, middle, width):
-                self.columns_at(col, width, sinks)
+                self.columns_at(col, width, roots)
         if end - middle == 1:
-            self.body(self.row * s.row_size + middle, [], sinks, {})
+            self.body(self.row * s.row_size + middle, [], roots, {})
         elif end > middle:
             col = Var(name, end - middle, middle)
             with w.loop(col, middle, end):
-                self.columns_at(col, 1, sinks)
+                self.columns_at(col, 1, roots)
 
-    def part_of_piece(self, sinks: list[Node], begin: int, end: int, first: Var, last: Var) -> None:
+    def part_of_piece(self, roots: list[Node], begin: int, end: int, first: Var, last: Var) -> None:
         """Columns `first` to `last` of a piece from `begin` to `end`, which several work-items do."""
         w, s, width = self.writer, self.shape, self.shape.width
         name, tail = "i" if s.rows == 1 else "col", (end - begin) % width
         if width > 1:
             col = Var(name, end - begin, begin, multiple=width if begin % width == 0 else 1)
             with w.loop(col, first, last, width, whole=True):
-                self.columns_at(col, width, sinks)
+                self.columns_at(col, width, roots)
         if tail or width == 1:
             upto = w.at(last)
             left = Infix("%", Infix("-", upto, whole(begin)) if begin else upto, whole(width))
             col = Var(name, end - begin, begin)
             with w.loop(col, Bound(Infix("-", upto, left), first.index, None) if width > 1 else first, last):
-                self.columns_at(col, 1, sinks)
+                self.columns_at(col, 1, roots)
 
-    def columns_at(self, col: Var, width: int, sinks: list[Node]) -> None:
+    def columns_at(self, col: Var, width: int, roots: list[Node]) -> None:
         """What is done at `width` columns from `col` on."""
         self.ev.lane, self.ev.width = (col, width) if width > 1 else (None, 1)
-        self.body(self.row * self.shape.row_size + col.index, [], sinks, {})
+        self.body(self.row * self.shape.row_size + col.index, [], roots, {})
         self.ev.lane, self.ev.width = None, 1
 
     @contextmanager
@@ -634,7 +634,7 @@ class RowKernel:
         return s.width > 1 and min(s.cols[-1], s.length or s.cols[-1]) >= step
 
     def along(
-        self, opened: ExitStack, reductions: list[Node], sinks: list[Node], unroll: int, vector_acc: dict[Node, list[Local]],
+        self, opened: ExitStack, reductions: list[Node], roots: list[Node], unroll: int, vector_acc: dict[Node, list[Local]],
         total: dict[Node, Local], narrow: dict[Node, dict[int, Local]],
     ) -> None:
         """The loops over the columns: in vectors, then what is left one by one."""
@@ -673,16 +673,16 @@ class RowKernel:
                 self.ev.lane, self.ev.width = col, width
                 for u in range(times):
                     at = self.row * s.row_size + outer + (col.index + u * width)
-                    self.bodies(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
+                    self.bodies(at, reductions, roots, {r: names[u] for r, names in vector_acc.items()})
                 self.ev.lane, self.ev.width = None, 1
         for begin, lanes in ends:
             col = Var(name, lanes, begin)
             with self.turns(col, begin, begin + lanes, lanes):
                 self.ev.lane, self.ev.width = col, lanes
-                self.bodies(self.row * s.row_size + outer + col.index, reductions, sinks, {r: narrow[r][lanes] for r in reductions})
+                self.bodies(self.row * s.row_size + outer + col.index, reductions, roots, {r: narrow[r][lanes] for r in reductions})
                 self.ev.lane, self.ev.width = None, 1
         if tail == 1 and s.length is None and not s.across:
-            self.bodies(self.row * s.row_size + outer + (n - 1), reductions, sinks, total)
+            self.bodies(self.row * s.row_size + outer + (n - 1), reductions, roots, total)
         elif tail:
             col = Var(name, n)
             if s.length is None:
@@ -698,7 +698,7 @@ class RowKernel:
                 inner.enter_context(block)
                 if s.across:
                     inner.enter_context(self.each_row())
-                self.bodies(self.row * s.row_size + outer + col.index, reductions, sinks, total)
+                self.bodies(self.row * s.row_size + outer + col.index, reductions, roots, total)
 
     def left(self, unroll: int) -> tuple[int, list[tuple[int, int]], int]:
         """What is left of the columns after steps of `unroll` vectors: how many are done in whole vectors, where narrower ones begin and
@@ -777,10 +777,10 @@ class RowKernel:
             raise CompilerBug(f"codegen: {r!r}, computed at {r.loc}, is no longer a sum that picks one element")
         return found
 
-    def unroll(self, reductions: list[Node], sinks: list[Node]) -> int:
+    def unroll(self, reductions: list[Node], roots: list[Node]) -> int:
         """Independent accumulators hide the latency of a short body, and take fewer terms each."""
         n, width = min(self.shape.cols[-1], self.shape.length or self.shape.cols[-1]), self.shape.width
-        if not reductions or any(x not in self.columns for x in sinks) or len(reductions) > 2:
+        if not reductions or any(x not in self.columns for x in roots) or len(reductions) > 2:
             return 1
         work = max(self.context.schedule.costs.get(r, 1) for r in reductions)
         best = 4 if work <= 6 else 2 if work <= 24 else 1
@@ -788,17 +788,17 @@ class RowKernel:
             best //= 2
         return best
 
-    def bodies(self, at: Index, reductions: list[Node], sinks: list[Node], accumulators: dict[Node, Local]) -> None:
+    def bodies(self, at: Index, reductions: list[Node], roots: list[Node], accumulators: dict[Node, Local]) -> None:
         """What is done at an element, or at the same element of all parts."""
         for part in range(self.shape.parts):
-            self.body(at + part * self.shape.cols[-1], reductions, sinks, accumulators)
+            self.body(at + part * self.shape.cols[-1], reductions, roots, accumulators)
 
-    def body(self, at: Index, reductions: list[Node], sinks: list[Node], accumulators: dict[Node, Local]) -> None:
+    def body(self, at: Index, reductions: list[Node], roots: list[Node], accumulators: dict[Node, Local]) -> None:
         self.at = at
         for r in reductions:
             self.ev.accumulate(r, accumulators[r], self.ev.value(r.operands[0], at))
-        self.add_to_columns(at, [x for x in sinks if x in self.columns])
-        self.context.store(self.ev, self.group, [x for x in sinks if x not in self.columns], at)
+        self.add_to_columns(at, [x for x in roots if x in self.columns])
+        self.context.store(self.ev, self.group, [x for x in roots if x not in self.columns], at)
         self.keep(at)
         self.at = None
 

@@ -94,8 +94,8 @@ def _lies(group: Group, context: Context, width: int) -> bool:
     first = Var("i", group.size, multiple=width, aligned=True)
     w.bind(first, 0)
     ev.lane, ev.width = first, width
-    for sink in group.stored:
-        ev.value(sink, first.index)
+    for root in group.stored:
+        ev.value(root, first.index)
     whole = all(x.access.aligned and x.stride == 1 and x.places is None and x.lanes * x.dtype.itemsize <= 16 for x in ev.vectors)
     return whole and not ev.counts_lanes()
 
@@ -169,10 +169,10 @@ class Team(RowKernel):
         for node in self.kept:
             self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), self.share())
         self.passes()
-        sinks = self.group.results(Place.ROW)
-        if sinks:
+        roots = self.group.results(Place.ROW)
+        if roots:
             with self.there(), self.first_item():
-                self.context.store(self.ev, self.group, sinks, self.row)
+                self.context.store(self.ev, self.group, roots, self.row)
         return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
 
     def first_item(self) -> Any:
@@ -202,11 +202,11 @@ class Team(RowKernel):
         first: dict[Node, int] = {}
         kept: dict[Node, int] = {}
         roots: dict[int, list[Node]] = {}
-        for sink in (*self.reductions, *self.group.stored):
-            if sink in self.reductions:
-                roots.setdefault(self.level[sink], []).append(sink.operands[0])
-            elif self.group.place[sink] is Place.ELEMENT:
-                roots.setdefault(self.level[sink], []).append(sink)
+        for root in (*self.reductions, *self.group.stored):
+            if root in self.reductions:
+                roots.setdefault(self.level[root], []).append(root.operands[0])
+            elif self.group.place[root] is Place.ELEMENT:
+                roots.setdefault(self.level[root], []).append(root)
         for number in sorted(roots):
             seen: set[Node] = set()
             todo = list(roots[number])
@@ -238,7 +238,7 @@ class Team(RowKernel):
 
     # -- one pass over a row
 
-    def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
+    def loops(self, reductions: list[Node], roots: list[Node]) -> None:
         s, w = self.shape, self.writer
         accumulators = {r: w.declare(called(r, w), Literal(r_identity(r), r.dtype), r) for r in reductions}
         n = s.cols[0]
@@ -257,11 +257,11 @@ class Team(RowKernel):
                         for each in col.vars:
                             w.bind(each)
                         col = bounded(col, 0, n)
-                    self.body(self.row * n + col, reductions, sinks, accumulators)
+                    self.body(self.row * n + col, reductions, roots, accumulators)
             else:
                 each, start, stop = Var("col", n), self.chunk * (s.length or 0), bound(n if s.length is None else self.last)
                 with strided(self.ev, each, start, stop, self.size, -(-(s.length or n) // self.size), self.item.index, accumulators):
-                    self.body(self.row * n + each.index, reductions, sinks, accumulators)
+                    self.body(self.row * n + each.index, reductions, roots, accumulators)
         for r in reductions:
             self.tree(r, accumulators[r])
 

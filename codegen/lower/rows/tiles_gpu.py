@@ -94,8 +94,8 @@ def candidates(group: Group, context: Context, axes: Sequence[Var]) -> list[Tran
     for axis in axes:
         w.bind(axis, 0)
     where = ravel([axis.index for axis in axes], [axis.hi + 1 for axis in axes])
-    for sink in group.stored:
-        for x in sink.operands if sink.fn.family == "pair" else (sink,):
+    for root in group.stored:
+        for x in root.operands if root.fn.family == "pair" else (root,):
             ev.value(x, where)
     return list(found.values())
 

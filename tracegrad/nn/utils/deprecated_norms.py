@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from tracegrad.errors import ArgumentError
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
-from tracegrad.nn.parameter import Parameter, UninitializedParameter
-from tracegrad.nn.utils.parametrize import compute_attribute, computed_attribute, plain_attribute
+from tracegrad.nn.parameter import Parameter
+from tracegrad.nn.utils.parametrize import compute_attribute, computed_attribute, removed_parts, taken_parameter
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.creation.random_numbers import randn
 
@@ -60,18 +60,6 @@ class SpectralNorm:
                     u.copy_(F.normalize(matrix.mv(v), dim=0, eps=self.eps))
 
 
-def taken_parameter(call: str, module: Module, name: str) -> Any:
-    """Take a parameter from its module, whose attribute of that name will be computed."""
-    if computed_attribute(module, name) is not None:
-        raise ArgumentError(f"{call}: {type(module).__name__}.{name} is computed already; two of them on one parameter have no meaning")
-    weight = module._parameters.get(name)
-    if weight is None or isinstance(weight, UninitializedParameter):
-        why = f"has no parameter {name!r}" if weight is None else f"is lazy, and {name!r} has no shape yet; call it once before"
-        raise ArgumentError(f"{call}: {type(module).__name__} {why}")
-    del module._parameters[name]
-    return weight
-
-
 def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     """module.<name> becomes g v / |v|, with the parameters <name>_g and <name>_v (Salimans & Kingma 2016); returns the module.
 
@@ -116,21 +104,6 @@ def remove_spectral_norm(module: M, name: str = "weight") -> M:
     found = removed_parts("remove_spectral_norm", SpectralNorm, module, name, f"{name}_orig", f"{name}_u", f"{name}_v")
     how.handle.remove()
     return found
-
-
-def removed_parts(call: str, kind: type, module: M, name: str, *parts: str) -> M:
-    """A computed attribute becomes a parameter of its present value, and what it is computed of goes."""
-    how = computed_attribute(module, name)
-    if not isinstance(how, kind):
-        raise ArgumentError(f"{call}: {type(module).__name__}.{name} is not what this removes")
-    with no_grad():
-        weight = getattr(module, name).detach().clone()
-    trained = any(p.requires_grad for part in parts if (p := module._parameters.get(part)) is not None)
-    plain_attribute(module, name)
-    for part in parts:
-        delattr(module, part)
-    module.register_parameter(name, Parameter(weight, trained))
-    return module
 
 
 __all__ = ["remove_spectral_norm", "remove_weight_norm", "spectral_norm", "weight_norm"]

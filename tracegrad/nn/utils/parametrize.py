@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.nn.containers import ModuleDict, ModuleList
 from tracegrad.nn.module import Module
-from tracegrad.nn.parameter import Parameter
+from tracegrad.nn.parameter import Parameter, UninitializedParameter
 from tracegrad.support.modes import no_grad, state
 
 M = TypeVar("M", bound=Module)
@@ -207,3 +207,30 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
 
 __all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations",
            "type_before_parametrizations"]
+
+
+def taken_parameter(call: str, module: Module, name: str) -> Any:
+    """Take a parameter from its module, whose attribute of that name will be computed."""
+    if computed_attribute(module, name) is not None:
+        raise ArgumentError(f"{call}: {type(module).__name__}.{name} is computed already; two of them on one parameter have no meaning")
+    weight = module._parameters.get(name)
+    if weight is None or isinstance(weight, UninitializedParameter):
+        why = f"has no parameter {name!r}" if weight is None else f"is lazy, and {name!r} has no shape yet; call it once before"
+        raise ArgumentError(f"{call}: {type(module).__name__} {why}")
+    del module._parameters[name]
+    return weight
+
+
+def removed_parts(call: str, kind: type, module: M, name: str, *parts: str) -> M:
+    """A computed attribute becomes a parameter of its present value, and what it is computed of goes."""
+    how = computed_attribute(module, name)
+    if not isinstance(how, kind):
+        raise ArgumentError(f"{call}: {type(module).__name__}.{name} is not what this removes")
+    with no_grad():
+        weight = getattr(module, name).detach().clone()
+    trained = any(p.requires_grad for part in parts if (p := module._parameters.get(part)) is not None)
+    plain_attribute(module, name)
+    for part in parts:
+        delattr(module, part)
+    module.register_parameter(name, Parameter(weight, trained))
+    return module

@@ -13,8 +13,7 @@ from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.operators import LINALG
 from tracegrad.nn.module import Module
 from tracegrad.nn.utils.convert_parameters import parameters_to_vector
-from tracegrad.nn.utils.deprecated_norms import removed_parts, taken_parameter
-from tracegrad.nn.utils.parametrize import compute_attribute, computed_attribute
+from tracegrad.nn.utils.parametrize import compute_attribute, computed_attribute, removed_parts, taken_parameter
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.creation.filled import ones_like, zeros_like
 from tracegrad.tensors.creation.random_numbers import rand

@@ -81,6 +81,9 @@ class SliceAt(_Placed):
     def interval(self, node, *operands): return operands[0] if operands else None
 
 
+SLICE_AT = REGISTRY["slice_at"]
+
+
 class PadAt(_Placed):
     """Zeros of the shape `shape`, but x where `slice_at` would read it."""
     name, moves = "pad_at", True
@@ -179,7 +182,7 @@ def lowered(node: Node, x: Node, starts: Sequence[Node]) -> Node:
             moving[d] = s
     start = [known.get(d, a) for d, a in enumerate(attrs["start"])]
     step = attrs["step"]
-    if node.fn is REGISTRY["slice_at"]:
+    if node.fn is SLICE_AT:
         size = [n if d in moving else m for d, (m, n) in enumerate(zip(node.shape, x.shape, strict=True))]
         steps = [1 if d in moving else s for d, s in enumerate(step)]
         stop = tuple(a + (m - 1) * s + 1 if m else a for a, m, s in zip(start, size, steps, strict=True))

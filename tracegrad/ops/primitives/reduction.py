@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError
-from tracegrad.graph.families import Reduction, by_parts, refuse_complex
+from tracegrad.graph.families import SHORT, Reduction, by_parts, refuse_complex
 from tracegrad.graph.intervals import Interval
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
@@ -26,7 +26,6 @@ def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
     return expand(reshape(y, tuple(1 if i in dim else n for i, n in enumerate(x.shape))), x.shape)
 
 
-SHORT = 16                                                 # so many numbers numpy may add up one after the other
 _WIDE = frozenset({dtypes.float32, dtypes.float64})        # what numpy adds up in itself
 
 

@@ -30,11 +30,14 @@ class Transfer(Primitive):
         return (transfer(ct, target, source),)
 
 
+TRANSFER = REGISTRY["transfer"]
+
+
 def transfer(x: Node, source: Any, target: Any) -> Node:
     """x, a value on the device `source`, on `target`. A constant that both can compute is the same everywhere: it comes back as it is."""
     if source is target or (x.constant and computes(target, *[n.dtype for n in topological([x])])):
         return x
-    return bind(REGISTRY["transfer"], (x,), {"source": source, "target": target})
+    return bind(TRANSFER, (x,), {"source": source, "target": target})
 
 
 def computes(device: Any, *kinds: Any) -> bool:

@@ -16,7 +16,6 @@ from tracegrad.graph.families import Elementwise, common_dtype, refuse_complex
 from tracegrad.graph.operators import PUBLIC, SPECIAL, Operators, public
 from tracegrad.graph.primitive import REGISTRY, call, const
 from tracegrad.ops.arguments import on_nodes, rounded_once
-from tracegrad.ops.arrays import reductions  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arrays.complex_numbers import real
 from tracegrad.ops.arrays.pointwise import (
     abs_,

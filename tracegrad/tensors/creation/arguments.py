@@ -17,10 +17,8 @@ from tracegrad.graph.primitive import Shape
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.layouts import accept
 from tracegrad.support.modes import state
-from tracegrad.tensors import methods
 from tracegrad.tensors.tensor import Tensor
 
-_FIRST = methods                    # imported for what it makes of Tensor
 _RUN_TIME = Aval((), dtypes.float64, True)
 _TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Self
 
-from tracegrad.autodiff.derivatives import HOOKS, variable
+from tracegrad.autodiff.derivatives import variable
+from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError, TraceError
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node

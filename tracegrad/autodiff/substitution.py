@@ -1,0 +1,73 @@
+"""Nodes put in the place of others (`substituted`), and the hooks of nodes, which go along."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+
+from tracegrad.graph.ir import Node, topological
+from tracegrad.graph.locations import located
+from tracegrad.graph.primitive import REGISTRY, bind
+
+
+class Hooks:
+    """node -> hooks that see, and may replace, its cotangent (Tensor.register_hook).
+
+    Kept by the nodes themselves: hooks often know the tensor that they belong to, and nothing else shall keep that alive.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+
+    def __bool__(self) -> bool:
+        return bool(self._nodes)
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._nodes
+
+    def __getitem__(self, node: Node) -> dict[int, Callable[[Node], Node]]:
+        return node.hooks
+
+    def __setitem__(self, node: Node, hooks: dict[int, Callable[[Node], Node]]) -> None:
+        node.hooks = hooks
+        self._nodes.add(node)
+
+    def setdefault(self, node: Node) -> dict[int, Callable[[Node], Node]]:
+        """The node's hooks, none if it had none."""
+        if node not in self:
+            self[node] = {}
+        return node.hooks
+
+
+HOOKS = Hooks()
+
+
+def that_matter(node: Node) -> tuple[Node, ...]:
+    """The operands that a node's value depends on: of a loop's, one result's."""
+    source, fn = node, node.fn
+    if fn is REGISTRY["output"]:
+        source = node.operands[0]
+        fn = source.fn
+    elif fn.family != "loop":
+        return node.operands
+    relevant = getattr(fn, "relevant", None)
+    return node.operands if relevant is None else tuple(source.operands[i] for i in relevant(node.attrs["index"]))
+
+
+def substituted(outs: Sequence[Node], given: Mapping[Node, Node]) -> list[Node]:
+    """outs with nodes replaced; what does not depend on those stays as it is. Hooks go along."""
+    new = dict(given)
+    for node in topological(outs, given.__contains__):
+        if node in new:
+            continue
+        if not any(new[o] is not o for o in node.operands):
+            new[node] = node
+        elif node.fn is REGISTRY["variable"]:
+            new[node] = new[node.operands[0]]
+        else:
+            with located(node.loc):
+                new[node] = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
+            if HOOKS and node in HOOKS:
+                new[node] = new[node].twin()
+                HOOKS[new[node]] = HOOKS[node]
+    return [new[o] for o in outs]
