@@ -32,7 +32,7 @@ from tracegrad.support.plan import Computed, Fault, HostStep, Target
 class Context:
     """What lowerings need to know of the plan that is being made.
 
-    alias: nodes that are written into the buffer of an input or of another node, with that. varying: sizes that vary (see plan/generic.py).
+    alias: nodes that are written into the buffer of an input or of another node, with that. varying: sizes that vary.
     """
 
     def __init__(

@@ -11,9 +11,9 @@ import numpy as np
 
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.plan.generic import generic
+from tracegrad.codegen.plan.arguments.generic import generic
+from tracegrad.codegen.plan.arguments.parameterize import share
 from tracegrad.codegen.plan.memory import assign
-from tracegrad.codegen.plan.parameterize import share
 from tracegrad.codegen.plan.private import in_registers
 from tracegrad.codegen.plan.source import foreign, functions, source
 from tracegrad.codegen.schedule.grouping import strip

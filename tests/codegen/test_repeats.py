@@ -24,7 +24,7 @@ from tracegrad.codegen.kernel.text.markup import Offset as Marked
 from tracegrad.codegen.kernel.text.markup import offsets_in
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.plan import lowering_cache
-from tracegrad.codegen.plan.parameterize import share
+from tracegrad.codegen.plan.arguments.parameterize import share
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
 from tracegrad.execute.compile import executable_graph

@@ -11,7 +11,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import nn
-from tracegrad.codegen.plan import generic
+from tracegrad.codegen.plan.arguments import generic
 from tracegrad.errors import ArgumentError
 from tracegrad.support.plan import Offset
 from tracegrad.tracing import varying

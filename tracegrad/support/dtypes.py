@@ -9,6 +9,7 @@ beside a float of a higher one has the higher one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -63,6 +64,13 @@ def as_dtype(dtype: Any) -> DType:
     if found not in SUPPORTED:
         raise DTypeError(f"dtype: {found} is not supported; supported are {', '.join(str(d) for d in SUPPORTED)}")
     return found
+
+
+def show(names: Mapping[DType, Any], type_: type) -> None:
+    """From now on programs see these in place of dtypes, which are of this type."""
+    global users_type
+    users.update(names)
+    users_type = type_
 
 
 def is_dtype(value: Any) -> bool:

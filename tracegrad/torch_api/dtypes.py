@@ -122,7 +122,6 @@ def users(found: Any) -> Any:
 
 def install() -> None:
     """From now on tensors have torch's dtypes."""
-    dtypes.users_type = dtype
-    dtypes.users.update((d._numpy, d) for d in dtype._all.values() if d._numpy is not None)
+    dtypes.show({d._numpy: d for d in dtype._all.values() if d._numpy is not None}, dtype)
     for aval in Aval._interned.values():
         aval.users_dtype = users(aval.dtype)

@@ -5,14 +5,13 @@ Parentheses, the spelling of literals and the names of vector accesses and conve
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from os.path import basename
 from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index.index import Index, Mutable, Var
+from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.ir.constant_indices import constants_in
 from tracegrad.codegen.kernel.ir.expressions import (
     COMPARISONS,
     Access,
@@ -48,6 +47,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Zeros,
     Zip,
 )
+from tracegrad.codegen.kernel.ir.line_comments import line_comment
 from tracegrad.codegen.kernel.ir.statements import (
     Allocate,
     Assign,
@@ -66,10 +66,9 @@ from tracegrad.codegen.kernel.ir.statements import (
     Statement,
     Store,
     Update,
-    statements_in,
 )
 from tracegrad.codegen.kernel.ir.vectors import LANES, ctype
-from tracegrad.codegen.kernel.text.markup import beside, called, extent, marked, offset, plain, used, with_comment, with_numbers
+from tracegrad.codegen.kernel.text.markup import called, extent, marked, offset, plain, used, with_comment, with_numbers
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import OPENCL, DType, float16, int64, is_half, uint32, uint64
 from tracegrad.support.plan import required
@@ -134,6 +133,12 @@ class Printer:
         if lane is not None and lane in self.fixed:
             return x.given({var: n for var, n in self.fixed.items() if var is not lane})
         return x.given(self.fixed) if self.fixed else x
+
+    def adds_nothing(self, x: Infix) -> bool:
+        """Whether it is its first operand and an index that is 0."""
+        b = x.parts[1]
+        index = b.index if isinstance(b, At) and b.each is None and x.sign in ("+", "-") else None
+        return bool(self.fixed and index is not None and index.terms and self.given(index) == 0)
 
     # -- expressions
 
@@ -338,7 +343,7 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
 
 def _infix(p: Printer, x: Infix) -> tuple[str, int]:
     a, b = x.parts
-    if x.sign in ("+", "-") and isinstance(b, At) and b.each is None and p.fixed and p.given(b.index) == 0 and b.index.terms:
+    if p.adds_nothing(x):
         return _PRINT[type(a)](p, a)
     level = _LEVEL.get(x.sign, _OPEN)
     least = _COMPARISON if level == _LOGIC else max(level, _COMPARISON + 1)
@@ -526,75 +531,9 @@ def _declares_nothing(block: Block, constants: Mapping[Var, int]) -> bool:
                    for item in block.items)
 
 
-def _only_iteration(loop: Loop) -> int | None:
-    """The index of a loop that has one iteration, whatever the program's numbers are."""
-    start, stop = loop.start.value, loop.stop.value
-    if not isinstance(start, At) or not isinstance(stop, At) or start.index.terms or stop.index.terms:
-        return None
-    first, end = start.index.constant, stop.index.constant - (loop.step - 1) * loop.whole
-    once = first < end <= first + loop.step
-    return first if once and not any(isinstance(s, Break) for s in statements_in(loop)) else None
-
-
-def constants_in(body: Block) -> dict[Var, int]:
-    """The indices of a kernel that are declared as a number, and never as another."""
-    found: dict[Var, set[int]] = {}
-    others: set[Var] = set()
-    todo = [body]
-    while todo:
-        for item in todo.pop().items:
-            if isinstance(item, Block):
-                todo.append(item)
-            if isinstance(item, Loop) and (only := _only_iteration(item)) is not None:
-                found.setdefault(item.var, set()).add(only)
-            elif isinstance(item, (Loop, Item)):
-                others.add(item.var)
-            elif isinstance(item, Declare) and isinstance(item.symbol, Var) and not isinstance(item.symbol, Mutable):
-                value = item.value
-                if isinstance(value, At) and value.each is None and not value.index.terms:
-                    found.setdefault(item.symbol, set()).add(value.index.constant)
-                else:
-                    others.add(item.symbol)
-    return {var: next(iter(values)) for var, values in found.items() if len(values) == 1 and var not in others}
-
-
 def head(entry: str, declared: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int) -> str:
     """What a kernel begins with. declared: its parameters, each on a line of its own if they are `wide`; group: work-groups it requires."""
     one = ", ".join(declared)
     joined = one if len(one) + len(entry) < wide else "\n    " + ",\n    ".join(declared)
     above = "".join([*(f"// {comment}\n" for comment in comments if comment), required(group)])
     return f"{above}__kernel void {entry}({joined}) {{\n"
-
-
-def is_fixed(node: Node) -> bool:
-    """Whether a value depends on no input, as far as a short look shows: such a node may be another program's, too, with its line."""
-    todo, seen = [node], {node}
-    while todo and len(seen) < 16:
-        node = todo.pop()
-        if node.fn.name in ("placeholder", "data") or (not node.operands and node.fn.family not in ("leaf", "index")):
-            return False
-        fresh = [o for o in node.operands if o not in seen]
-        seen.update(fresh)
-        todo += fresh
-    return not todo
-
-
-def line_comment(node: Node | None, previous: Any, fixed: dict[Node, bool]) -> tuple[str, Any]:
-    """The Python line that `node` came from if it is another than `previous`, and what to compare the next with.
-
-    fixed: of which nodes it is known whether they are (see `is_fixed`).
-    """
-    if node is None or node.fn.family == "leaf":
-        return "", previous
-    if node not in fixed:
-        fixed[node] = is_fixed(node)
-    if fixed[node]:
-        return "", previous
-    loc = node.loc
-    key = (loc.filename, loc.line, loc.derived)
-    if key == previous:
-        return "", previous
-    source = linecache.getline(loc.filename, loc.line).strip()
-    if len(source) > 80:
-        source = source[:77] + "..."
-    return beside(f"{basename(loc.filename)}:{loc.line}{' ∂' if loc.derived else ''}  {source}".rstrip()), key

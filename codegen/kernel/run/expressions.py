@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.ir.constant_indices import constants_in
 from tracegrad.codegen.kernel.ir.expressions import (
     COMPARISONS,
     Access,
@@ -48,6 +49,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Zip,
 )
 from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.render import Printer
 from tracegrad.codegen.kernel.ir.types import register_dtype
 from tracegrad.codegen.kernel.run.formulas import formula
 from tracegrad.codegen.kernel.run.functions import functions
@@ -94,6 +96,7 @@ class Values:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
+        self.printer = Printer(False, constants_in(kernel.body))             # which numbers stand in place of indices, as in C
         self.scopes: list[dict[str, str]] = [{}]             # what variables are called here, by their names
         self.renamed: dict[str, str] = {}                    # see Block
         self.numbers: Iterator[int] | None = None            # see Block
@@ -129,7 +132,8 @@ class Values:
         return plain(called(text, self.name))
 
     def index(self, x: Index, lanes: Any = None) -> str:
-        return self.text(x.marked(lanes, "//"))
+        lane = next(iter(lanes), None) if lanes else None
+        return self.text(self.printer.given(x, lane).marked(lanes, "//"))
 
     def constant(self, value: Any) -> str:
         """The name of something that is known now."""
@@ -145,7 +149,7 @@ class Values:
         name = self.name(memory.name)
         if at is None:
             return name
-        at = at + access.skip
+        at = self.printer.given(at) + access.skip
         if isinstance(memory, Array) and memory.row:
             name, at = f"{name}.moved(({self.index((at // memory.row).opened())}) * {memory.row})", at % memory.row
         at = at.opened()
@@ -157,6 +161,7 @@ class Values:
         memory, at = access.memory, access.at
         if at is None:
             return "0" if access.place is None else self.of(access.place).code
+        at = self.printer.given(at)
         if isinstance(memory, Array) and memory.row:
             row, column = (self.index(x.opened()) for x in (at // memory.row, at % memory.row))
             return f"({row}) * {memory.row} + {column}"
@@ -264,7 +269,7 @@ def _address(v: Values, x: Address) -> Term:
 def _at(v: Values, x: At) -> Term:
     dtype = int64 if x.dtype == int64 else int32             # a number of another dtype is written as an int, too
     code = v.index(x.index, {x.lane: v.of(x.each).code} if x.each is not None else None)
-    if not x.index.terms:
+    if not v.printer.given(x.index, x.lane if x.each is not None else None).terms:
         return Term(code, dtype)
     limit = 1 << 8 * dtype.itemsize - 1
     if x.lanes == 1 and not -limit <= x.index.lo <= x.index.hi < limit:
@@ -300,7 +305,7 @@ def _load(v: Values, x: Load) -> Term:
 
 def _infix(v: Values, x: Infix) -> Term:
     a, b = x.parts
-    return v.binary(x.sign, v.of(a), v.of(b))
+    return v.of(a) if v.printer.adds_nothing(x) else v.binary(x.sign, v.of(a), v.of(b))
 
 
 def _prefix(v: Values, x: Prefix) -> Term:

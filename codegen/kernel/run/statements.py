@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.kernel.ir.expressions import Access, Array, At, Expression, Select
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.render import PLAIN
@@ -122,7 +123,9 @@ class _Function(Values):
         self.renamed = self.renamed | {old: self.renamed.get(new, new) for old, new in block.renamed.items()}
         self.at, after = block, ""
         self.scopes.append({})
-        if isinstance(block, Loop):
+        if isinstance(block, Loop) and block.var in self.printer.fixed:
+            self.emit("if True:")
+        elif isinstance(block, Loop):
             start, var = self.of(block.start.value).code, self.declare(block.var)
             self.emit(f"{var} = {start}")
             fits = f"{var} + {block.step} <=" if block.whole else f"{var} <"
@@ -153,15 +156,20 @@ class _Function(Values):
         """Where the elements of a work-item begin or end: the numbers in it are marked as `Printer.bound` marks them."""
         if isinstance(x, Select):
             a, b = x.parts[1:]
-            if isinstance(a, At) and isinstance(b, At) and not b.index.terms and (first := _alone(a)) and a.index.terms[0][1] == 1:
+            if isinstance(a, At) and isinstance(b, At) and not (self.printer.given(a.index).terms or b.index.terms):
+                return self.text(extent(min(self.printer.given(a.index).constant, b.index.constant)))
+            if isinstance(a, At) and isinstance(b, At) and not b.index.terms and (first := _alone(a.index)) and a.index.terms[0][1] == 1:
                 ends = [self.text(extent(n)) for n in (a.index.constant, b.index.constant) * 2]
                 return f"min({self.name(first.name)} + {ends[0]}, {ends[1]})"
-        elif isinstance(x, At) and (part := _alone(x)) is not None and not x.index.constant and (c := x.index.terms[0][1]) > 1:
+        elif isinstance(x, At) and (part := _alone(self.printer.given(x.index))) is not None and not x.index.constant and (
+                c := x.index.terms[0][1]) > 1:
             return f"{self.name(part.name)} * {self.text(extent(c))}"
         return self.of(x).code
 
     def declared(self, s: Declare) -> None:
         symbol = s.symbol
+        if symbol in self.printer.fixed:
+            return
         if s.bound is not None and s.type == "const int":
             code = self.bound(s.value)
         elif isinstance(symbol, (Local, Number)):
@@ -244,9 +252,9 @@ class _Function(Values):
         self.emit("pass")
 
 
-def _alone(x: At) -> Any:
+def _alone(index: Index) -> Any:
     """The one variable of an index, if it has one and no other, which may be multiplied."""
-    return x.index.terms[0][0].var if len(x.index.terms) == 1 else None
+    return index.terms[0][0].var if len(index.terms) == 1 else None
 
 
 _RULES: dict[type[Statement], Callable[[_Function, Any], None]] = {
