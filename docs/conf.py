@@ -13,7 +13,8 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["extensions"]
 myst_heading_anchors = 3                # links of the form page.md#a-heading
 html_theme = "alabaster"
-html_theme_options = {"description": "Source-transforming autograd for any OpenCL device", "page_width": "80em", "sidebar_width": "18em"}
+html_theme_options = {"description": "Source-transforming autograd for any OpenCL device",
+                      "page_width": "96%", "body_max_width": "72em", "sidebar_width": "16em"}
 html_copy_source = False
 smartquotes = False                     # quotes in docstrings are Python's
 html_show_sphinx = False

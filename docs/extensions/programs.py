@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import tracegrad as tg
 from docs.extensions.blocks import run, same
 
 LOG = logging.getLogger(__name__)
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "programs"                   # the folder of the site that has the functions' pages
 
 
@@ -27,22 +30,29 @@ class TracedPage(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         document, name = self.env.docname, self.arguments[0]
-        namespace: dict[str, Any] = self.env.temp_data.setdefault("tracegrad", {})
-        if not namespace:
-            namespace["__name__"] = document.replace("/", "_")
-            tg.manual_seed(0)
-            for place, printed, said in run(Path(self.env.doc2path(document)), namespace):
-                if not same(printed, said):
-                    LOG.warning("%s printed something else than the page says:\n%s", place, printed)
         folder = Path(self.env.app.outdir) / PROGRAMS
         folder.mkdir(exist_ok=True)
         file = f"{document.replace('/', '-')}-{name}.html"
-        namespace[name].page(str(folder / file))
+        # A process of its own: a program shows what a reader who runs this document alone sees.
+        command = [sys.executable, "-m", "docs.extensions.programs", str(self.env.doc2path(document)), name, str(folder / file)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            LOG.warning("the page of %s: %s", name, done.stderr, location=self.get_location())
         address = f"{'../' * document.count('/')}{PROGRAMS}/{file}"
         style = "width: 100%; height: 36em; border: 1px solid #8888"
         frame = (f'<iframe src="{address}" title="The page of {name}" loading="lazy" style="{style}"></iframe>'
                  f'<p><a href="{address}">The page of <code>{name}</code> in a window of its own</a></p>')
         return [nodes.raw("", frame, format="html")]
+
+
+def write(document: Path, name: str, file: str) -> None:
+    """Run a document's blocks, and write the page of the function `name` that they trace."""
+    namespace: dict[str, Any] = {"__name__": document.stem}
+    tg.manual_seed(0)
+    for place, printed, said in run(document, namespace):
+        if not same(printed, said):
+            sys.exit(f"{place} printed something else than the page says:\n{printed}")
+    namespace[name].page(file)
 
 
 class _Links(HTMLParser):
@@ -95,3 +105,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("traced-page", TracedPage)
     app.connect("build-finished", check)
     return {"version": "1", "parallel_read_safe": False}
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), *sys.argv[2:])

@@ -45,6 +45,7 @@ def test_the_site_has_every_page_and_those_of_its_programs(site):
             document = str(page.relative_to(DOCS).with_suffix("")).replace("/", "-")
             text = (site / "programs" / f"{document}-{name}.html").read_text()
             assert "__kernel" in text
+            assert set(re.findall(r"(\w+\.md), line \d", text)) == {page.name}                     # its own lines alone
             assert "src=" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)      # nothing is loaded
 
 
