@@ -16,6 +16,7 @@
 #   make check      lint, types and import rules only
 #   make array-api  the consortium's suite for the array API standard, on tracegrad.array_api (ARRAY_API_TESTS: a copy of it; else it is cloned)
 #   make test-torch-programs   models of transformers and timm, as they are, on tracegrad and beside torch (which it installs)
+#   make docs       build/docs/index.html: the book, all of docs/ and the reference from docstrings; warnings and broken links are errors
 #   make coverage-table   docs/coverage.md: what each public function does, found by calling it
 #
 # Settings: PYTHON (the interpreter to start from), VENV (the environment), JOBS (pytest workers), ARGS (passed on),
@@ -32,7 +33,7 @@ EXAMPLES ?= 20
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: docs demo test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -91,6 +92,11 @@ bench-gpu: $(VENV)/.installed-test
 
 bench-first-call: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.first_call $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
+
+docs: $(VENV)/.installed-docs
+	rm -rf build/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs $(ARGS)
+	@echo build/docs/index.html
 
 coverage-table: $(VENV)/.installed-test
 	$(BIN)/python -m tests.public.coverage
