@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 
 __all__ = ["ArgumentError", "ArgumentTypeError", "AutogradError", "BuildError", "CompilerBug", "DLPackError", "DTypeError", "DeviceError",
-           "DistributedError", "GraphError", "IndexOutOfRange", "LinAlgError", "MissingRuleError", "NoDriverError", "OutOfMemoryError", "ShapeError",
-           "TraceError", "TracegradError", "UnsupportedError"]
+           "DistributedError", "GraphError", "IndexOutOfRange", "LinAlgError", "MissingRuleError", "NoDriverError", "OutOfMemoryError",
+           "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
 
 
 # Where our code is, and what stands between it and the user where it enters a context.

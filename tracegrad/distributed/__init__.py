@@ -1,6 +1,7 @@
 """torch.distributed's names over MPI (mpi4py, extra `mpi`): one program, started by mpiexec as several ranks. Start at `collectives.py`.
 
-`world.py` has the process group and what happens when a rank fails, `exchange.py` moves arrays, `functional.py` has the forms that differentiate.
+`world.py` has the process group and what happens when a rank fails, `exchange.py` moves arrays,
+`functional.py` has the forms that differentiate.
 """
 
 from __future__ import annotations

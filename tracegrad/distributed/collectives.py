@@ -23,7 +23,7 @@ from tracegrad.tensors.tensor import Tensor, from_array
 class Work:
     """An operation on its way: `wait()` until its tensors are written. Before that, do not read or change them."""
 
-    def __init__(self, finish: Callable[[], None] | None = None) -> None:
+    def __init__(self, finish: Callable[[], Any] | None = None) -> None:
         self._finish = finish
 
     def wait(self, timeout: Any = None) -> bool:
@@ -38,13 +38,14 @@ class Work:
         return self._finish is None
 
 
-def _written(who: str, group: ProcessGroup, shown: str, move: Callable[..., Any], x: Tensor, outs: Sequence[Tensor], async_op: bool) -> Work | None:
+def _written(who: str, group: ProcessGroup, shown: str, move: Callable[..., Any], x: Tensor, outs: Sequence[Tensor],
+             async_op: bool) -> Work | None:
     """Move x's values, and write what `move` returns (one array for each of `outs`, stacked or one alone) into outs."""
     for out in outs:
         checked(who, out)
         if out.requires_grad and not out.is_leaf and state.grad:
-            raise AutogradError(f"{who}: a tensor with a history is written over; use tg.distributed.functional.{who}, which differentiates, or "
-                                "detach()")
+            raise AutogradError(f"{who}: a tensor with a history is written over; use tg.distributed.functional.{who}, which "
+                                "differentiates, or detach()")
     if state.trace is not None:
         shape = outs[0].shape if len(outs) == 1 else (len(outs), *outs[0].shape)
         with no_grad():
@@ -69,7 +70,7 @@ def _written(who: str, group: ProcessGroup, shown: str, move: Callable[..., Any]
 def all_reduce(tensor: Tensor, op: str = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
     """Write into the tensor what those of all ranks are, put together. A tensor with a history keeps it: see functional.all_reduce.
 
-    Raises DTypeError for an op that its numbers do not have, and DistributedError if another rank fails, is too slow or does something else.
+    Raises DTypeError for an op that its numbers do not have, and DistributedError if another rank fails, is too slow or does another thing.
 
     >>> tg.distributed.all_reduce(loss, op=tg.distributed.ReduceOp.AVG)
     """
@@ -120,7 +121,7 @@ def all_gather_into_tensor(output_tensor: Tensor, input_tensor: Tensor, group: P
     own, n = member("all_gather_into_tensor", group), checked("all_gather_into_tensor", input_tensor).numel()
     shape = tuple(checked("all_gather_into_tensor", output_tensor).shape)
     if output_tensor.numel() != n * own.size():
-        raise ShapeError(f"all_gather_into_tensor: {own.size()} tensors of shape {tuple(input_tensor.shape)} do not fill the shape {shape}")
+        raise ShapeError(f"all_gather_into_tensor: {own.size()} tensors of shape {tuple(input_tensor.shape)} do not fill {shape}")
     return _written("all_gather_into_tensor", own, described(input_tensor), lambda e, a: e.gather(a).reshape(shape), input_tensor,
                     [output_tensor], async_op)
 
@@ -155,8 +156,8 @@ def all_to_all_single(output: Tensor, input: Tensor, output_split_sizes: Sequenc
     sent = list(input_split_sizes or [rows[0] // own.size()] * own.size())
     received = list(output_split_sizes or [checked("all_to_all_single", output).shape[0] // own.size()] * own.size())
     if sum(sent) != rows[0] or sum(received) != output.shape[0] or not len(sent) == len(received) == own.size():
-        raise ShapeError(f"all_to_all_single: {own.size()} ranks get {sent} of {rows[0]} rows and give {received} of {output.shape[0]}; give "
-                         "split sizes, one for each rank, whose sums are the numbers of rows")
+        raise ShapeError(f"all_to_all_single: {own.size()} ranks get {sent} of {rows[0]} rows and give {received} of {output.shape[0]}; "
+                         "give split sizes, one for each rank, whose sums are the numbers of rows")
     shape = tuple(output.shape)
     return _written("all_to_all_single", own, f"{input.dtype}, rows of {list(rows[1:])}",
                     lambda e, a: e.exchange(a.reshape(-1), [n * row for n in sent], [n * row for n in received]).reshape(shape),
@@ -186,7 +187,7 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
         raise DistributedError("barrier: a trace records values, and a barrier has none; call it outside the traced function")
     pending = start("barrier", own, "", lambda e, a: e.gather(a), np.zeros(1, np.uint8))
     if async_op:
-        return Work(lambda: pending.get() and None)
+        return Work(pending.get)
     pending.get()
     return None
 
@@ -195,7 +196,7 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
 def _message(who: str, tensor: Tensor, dst: int | None, src: int | None, group: ProcessGroup | None, tag: int) -> Work:
     own = member(who, group)
     ends = [None if r is None else place(who, own, r, name) for r, name in ((dst, "dst"), (src, "src"))]
-    if not isinstance(tag, int) or tag < 0:
+    if tag < 0:
         raise ArgumentError(f"{who}: tag is an integer from 0 on, got {tag!r}")
     checked(who, tensor)
     if state.trace is not None:
@@ -265,4 +266,4 @@ def _like(who: str, tensors: Sequence[Tensor], one: Tensor) -> None:
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
     with no_grad():
-        return stack([t.detach() for t in tensors])
+        return stack([t.detach() for t in tensors])  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,8 @@ class Exchange:
             texts = [t.rstrip(b" ").decode(errors="replace") for t in self._gathered(f"{what} at {self.line}".encode()[:400].ljust(400))]
             other = next(i for i, d in enumerate(digests) if d != digests[0])
             raise DistributedError(f"{self.who}: the ranks do not do the same: operation {self.group.count} of {self.group.name} is "
-                                   f"{texts[0]} on rank {self.group.ranks[0]}, and {texts[other]} on rank {self.group.ranks[other]}; "
-                                   "every rank has to call the same operations in the same order")
+                                   f"{texts[0]} on rank {self.group.ranks[0]}, and {texts[other]} on rank "
+                                   f"{self.group.ranks[other]}; every rank has to call the same operations in the same order")
 
     def gather(self, array: Array) -> Array:
         """(size, *shape): every rank's array."""
@@ -104,7 +105,8 @@ class Exchange:
             return flat.copy()
         out = np.empty(sum(received), flat.dtype)
         item = flat.dtype.itemsize
-        self._wait("Ialltoallv", [_bytes(flat), [n * item for n in sent], self.byte], [_bytes(out), [n * item for n in received], self.byte])
+        given, got = [n * item for n in sent], [n * item for n in received]
+        self._wait("Ialltoallv", [_bytes(flat), given, self.byte], [_bytes(out), got, self.byte])
         return out
 
     def reduce_scatter(self, flat: Array, counts: Sequence[int], op: str) -> Array:
@@ -118,7 +120,7 @@ class Exchange:
             return reduced(list(self.gather(array)), op)
         flat = array.reshape(-1)
         bounds = [flat.size * i // self.size for i in range(self.size + 1)]
-        counts = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+        counts = [b - a for a, b in pairwise(bounds)]
         mine, out, item = self.reduce_scatter(flat, counts, op), np.empty_like(flat), flat.dtype.itemsize
         self._wait("Iallgatherv", [_bytes(mine), self.byte], [_bytes(out), [n * item for n in counts], self.byte])
         return out.reshape(array.shape)

@@ -30,9 +30,9 @@ Move = Callable[..., Any]            # of an Exchange and an array: an array
 class Pending:
     """A result that comes from the thread of the messages."""
 
-    def __init__(self, who: str, own: World, job: Callable[[], Any]) -> None:
-        self.who, self.own, self.error, self.value = who, own, None, None
-        self.error: BaseException | None
+    def __init__(self, own: World, job: Callable[[], Any]) -> None:
+        self.error: BaseException | None = None
+        self.value: Any = None
         self.done = threading.Event()
 
         def run() -> None:
@@ -61,7 +61,7 @@ def start(who: str, group: ProcessGroup | None, shown: str, move: Move, array: A
             exchange.agree()
         return move(exchange, array)
 
-    return Pending(who, world(who), job)
+    return Pending(world(who), job)
 
 
 # By device, a number that every traced operation reads and writes: so a plan has them all, in the program's order.
@@ -84,14 +84,20 @@ def perform(who: str, group: ProcessGroup | None, shown: str, move: Move, x: Ten
             exchange.agree()
             return move(exchange, np.ascontiguousarray(array).reshape(np.shape(array)))
 
-        return Pending(who, world(who), job).get(), number + np.int32(1)
+        return Pending(world(who), job).get(), number + np.int32(1)
 
     step.__name__ = who
-    if x.device not in _order:
-        raise DistributedError(f"{who}: no order of traced operations on {x.device}; this is a bug of tracegrad")
-    result, number = host_call(step, x, _order[x.device], like=[(shape, x.dtype), ((), "int32")])
+    return _in_order(step, x, shape)
+
+
+def _in_order(step: Callable[..., Any], x: Tensor, shape: Sequence[int]) -> Tensor:
+    """A step of the plan, after those before it, that is made also if nobody uses its result."""
+    assert state.trace is not None
+    order = _order[x.device]
+    state.trace.lasting[id(order)] = order
+    result, number = host_call(step, x, order, like=[(tuple(shape), x.dtype), ((), "int32")])
     with no_grad():
-        _order[x.device].copy_(number)
+        order.copy_(number)
     return result  # type: ignore[no-any-return]
 
 
@@ -177,10 +183,7 @@ def messages(who: str, group: ProcessGroup, x: Tensor, dst: int | None, src: int
         return move(np.array(array, order="C")), number + np.int32(1)
 
     step.__name__ = who
-    result, number = host_call(step, x, _order[x.device], like=[(tuple(x.shape), x.dtype), ((), "int32")])
-    with no_grad():
-        _order[x.device].copy_(number)
-    return result  # type: ignore[no-any-return]
+    return _in_order(step, x, x.shape)
 
 
 def post(who: str, group: ProcessGroup, array: Any, dst: int | None, src: int | None, tag: int, line: str) -> Callable[[], Any]:
@@ -191,9 +194,11 @@ def post(who: str, group: ProcessGroup, array: Any, dst: int | None, src: int | 
     requests = []
     with own.lock:
         if src is not None:
-            requests.append((group.comm.Irecv([out.reshape(-1).view(np.uint8), own.mpi.BYTE], src, tag), f"recv from rank {group.ranks[src]}"))
+            got = [out.reshape(-1).view(np.uint8), own.mpi.BYTE]
+            requests.append((group.comm.Irecv(got, src, tag), f"recv from rank {group.ranks[src]}"))
         if dst is not None:
-            requests.append((group.comm.Isend([array.reshape(-1).view(np.uint8), own.mpi.BYTE], dst, tag), f"send to rank {group.ranks[dst]}"))
+            given = [array.reshape(-1).view(np.uint8), own.mpi.BYTE]
+            requests.append((group.comm.Isend(given, dst, tag), f"send to rank {group.ranks[dst]}"))
 
     def finish() -> Any:
         for request, what in requests:
@@ -268,7 +273,8 @@ def reduce_scatter(tensor: Tensor, op: str = ReduceOp.SUM, group: ProcessGroup |
     """Of tensors (ranks, *shape): row `rank` of what they are, put together; op: SUM or AVG. Raises ShapeError."""
     own = member("reduce_scatter", group)
     if op not in (ReduceOp.SUM, ReduceOp.AVG):
-        raise ArgumentError(f"reduce_scatter: op is SUM or AVG here, got {op!r}; use tg.distributed.reduce_scatter, which has no derivative")
+        raise ArgumentError(f"reduce_scatter: op is SUM or AVG here, got {op!r}; use tg.distributed.reduce_scatter, which has no "
+                            "derivative")
     if not checked("reduce_scatter", tensor).ndim or tensor.shape[0] != own.size():
         raise ShapeError(f"reduce_scatter: the first dimension has one row for each of {own.size()} ranks, got the shape "
                          f"{tuple(tensor.shape)}; reshape it")
@@ -283,15 +289,16 @@ def all_to_all_single(tensor: Tensor, output_split_sizes: Sequence[int] | None =
     equal = [rows // own.size()] * own.size()
     sent, received = tuple(input_split_sizes or equal), tuple(output_split_sizes or equal)
     if sum(sent) != rows or len(sent) != own.size() or len(received) != own.size():
-        raise ShapeError(f"all_to_all: {own.size()} ranks get {list(sent)} of {rows} rows; give split sizes, one for each rank, whose sum is "
-                         "the number of rows")
+        raise ShapeError(f"all_to_all: {own.size()} ranks get {list(sent)} of {rows} rows; give split sizes, one for each rank, whose sum "
+                         "is the number of rows")
     return Collective.apply(tensor, "all_to_all", own, sent, received)  # type: ignore[no-any-return]
 
 
 def broadcast(tensor: Tensor, src: int, group: ProcessGroup | None = None) -> Tensor:
     """Rank src's tensor, on all ranks; the others give one of that shape. The derivative is the sum, on src, and 0 elsewhere."""
     own = member("broadcast", group)
-    return Collective.apply(checked("broadcast", tensor), "broadcast", own, place("broadcast", own, src, "src"))  # type: ignore[no-any-return]
+    there = place("broadcast", own, src, "src")
+    return Collective.apply(checked("broadcast", tensor), "broadcast", own, there)  # type: ignore[no-any-return]
 
 
 def sendrecv(tensor: Tensor, dst: int | None, src: int | None, group: ProcessGroup | None = None) -> Tensor:
@@ -307,7 +314,8 @@ def sendrecv(tensor: Tensor, dst: int | None, src: int | None, group: ProcessGro
 def send(tensor: Tensor, dst: int, group: ProcessGroup | None = None) -> Tensor:
     """Send to a rank that calls `recv`. Returns 0., which the loss adds, so that backward waits for the gradient that comes back."""
     own = member("send", group)
-    return Collective.apply(checked("send", tensor), "permute", own, place("send", own, dst, "dst"), None).sum()  # type: ignore[no-any-return]
+    there = place("send", own, dst, "dst")
+    return Collective.apply(checked("send", tensor), "permute", own, there, None).sum()  # type: ignore[no-any-return]
 
 
 def recv(like: Tensor, src: int, group: ProcessGroup | None = None) -> Tensor:

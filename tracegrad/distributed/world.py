@@ -180,9 +180,9 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
                        device_id: Any = None) -> None:
     """Make all ranks that mpiexec started one world; without mpi4py, or without mpiexec, a world of one rank.
 
-    backend, init_method, store, group_name and pg_options are torch's, and change nothing: messages go by MPI. timeout: how long an operation
-    waits for the other ranks (default 30 minutes), a timedelta or seconds. world_size and rank, where given, must be MPI's. device_id: the
-    default device from here on; default: of several devices like the default one, that of this rank's number on its machine.
+    backend, init_method, store, group_name and pg_options are torch's, and change nothing: messages go by MPI. timeout: how long an
+    operation waits for the other ranks (default 30 minutes), a timedelta or seconds. world_size and rank, where given, must be MPI's. device_id:
+    the default device from here on; default: of several devices like the default one, that of this rank's number on its machine.
     An exception that nobody catches ends the other ranks, too, with an error that names this rank.
     Raises ArgumentError, and DistributedError for a second call or where several ranks have no mpi4py.
 
