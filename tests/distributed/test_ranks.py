@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tracegrad.utils.data import DistributedSampler
+
 ROOT = Path(__file__).parents[2]
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 WITHOUT = importlib.util.find_spec("mpi4py") is None or MPIEXEC is None
@@ -31,8 +33,8 @@ def same(x, expected):
 def run(command, text, code=0):
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
                         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run([*command, sys.executable, "-c", BEGIN + textwrap.dedent(text)], env=env, cwd=ROOT, capture_output=True, text=True,
-                          timeout=100, check=False)
+    done = subprocess.run([*command, sys.executable, "-c", BEGIN + textwrap.dedent(text)], env=env, cwd=ROOT, capture_output=True,
+                          text=True, timeout=100, check=False)
     assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -283,8 +285,9 @@ def test_a_rank_that_raises_ends_the_others():
             raise ValueError("no data here")
         dist.all_reduce(tg.ones(3))
     """, code=1)
-    assert told.count("all_reduce: rank 1 failed with ValueError: no data here") == 2
-    assert "waited for it at <string>:" in told
+    assert told.count("all_reduce: rank 1 failed with ValueError: no data here") >= 2
+    assert "rank 0 waited for it at <string>:" in told
+    assert "rank 2 waited for it at <string>:" in told
 
 
 @mpi
@@ -308,10 +311,7 @@ def test_other_operations_on_other_ranks_are_an_error():
 
 
 def test_sampler():
-    from torch.utils.data import DistributedSampler as Torchs        # noqa: PLC0415
-
-    from tracegrad.utils.data import DistributedSampler             # noqa: PLC0415
-
+    Torchs = pytest.importorskip("torch", reason="torch is the reference here, and is not installed").utils.data.DistributedSampler
     for n, drop_last in ((10, False), (10, True), (1, False)):
         for rank in range(3):
             ours = DistributedSampler(range(n), 3, rank, shuffle=False, drop_last=drop_last)
@@ -320,7 +320,7 @@ def test_sampler():
             assert len(ours) == len(theirs)
     parts = [DistributedSampler(range(9), 3, rank) for rank in range(3)]
     first = [list(p) for p in parts]
-    assert sorted(sum(first, [])) == list(range(9))
+    assert sorted(n for part in first for n in part) == list(range(9))
     for p in parts:
         p.set_epoch(1)
     assert [list(p) for p in parts] != first

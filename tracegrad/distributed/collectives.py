@@ -72,7 +72,7 @@ def all_reduce(tensor: Tensor, op: str = ReduceOp.SUM, group: ProcessGroup | Non
 
     Raises DTypeError for an op that its numbers do not have, and DistributedError if another rank fails, is too slow or does another thing.
 
-    >>> tg.distributed.all_reduce(loss, op=tg.distributed.ReduceOp.AVG)
+        tg.distributed.all_reduce(loss, op=tg.distributed.ReduceOp.AVG)
     """
     own = member("all_reduce", group)
     checked_op("all_reduce", op, checked("all_reduce", tensor).dtype)

@@ -253,8 +253,7 @@ def place(who: str, group: ProcessGroup, rank: int, name: str) -> int:
 def all_reduce(tensor: Tensor, op: str = ReduceOp.SUM, group: ProcessGroup | None = None) -> Tensor:
     """The tensors of all ranks put together. Raises DTypeError for an op that its numbers do not have.
 
-    >>> tg.distributed.functional.all_reduce(tg.ones(3))            # of two ranks
-    Tensor([2., 2., 2.])
+        tg.distributed.functional.all_reduce(tg.ones(3))            # of two ranks
     """
     own = member("all_reduce", group)
     checked_op("all_reduce", op, checked("all_reduce", tensor).dtype)
@@ -304,7 +303,7 @@ def broadcast(tensor: Tensor, src: int, group: ProcessGroup | None = None) -> Te
 def sendrecv(tensor: Tensor, dst: int | None, src: int | None, group: ProcessGroup | None = None) -> Tensor:
     """Send to one rank and receive of another what has the same shape. None: to nobody, or zeros of nobody. The derivative goes back.
 
-    >>> y = dist.sendrecv(x, dst=(rank + 1) % size, src=(rank - 1) % size)          # a ring
+        y = dist.sendrecv(x, dst=(rank + 1) % size, src=(rank - 1) % size)          # a ring
     """
     own = member("sendrecv", group)
     ends = [None if r is None else place("sendrecv", own, r, name) for r, name in ((dst, "dst"), (src, "src"))]

@@ -181,12 +181,13 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     """Make all ranks that mpiexec started one world; without mpi4py, or without mpiexec, a world of one rank.
 
     backend, init_method, store, group_name and pg_options are torch's, and change nothing: messages go by MPI. timeout: how long an
-    operation waits for the other ranks (default 30 minutes), a timedelta or seconds. world_size and rank, where given, must be MPI's. device_id:
-    the default device from here on; default: of several devices like the default one, that of this rank's number on its machine.
+    operation waits for the other ranks (default 30 minutes), a timedelta or seconds. world_size and rank, where given, must be MPI's.
+    device_id: the default device from here on; default: of several devices like the default one, the one of this rank's number on its
+    machine.
     An exception that nobody catches ends the other ranks, too, with an error that names this rank.
     Raises ArgumentError, and DistributedError for a second call or where several ranks have no mpi4py.
 
-    >>> tg.distributed.init_process_group()
+        tg.distributed.init_process_group()
     """
     global _world
     if _world is not None:

@@ -26,7 +26,7 @@ class DistributedDataParallel(Module):
     device_ids, output_device, dim, check_reduction, gradient_as_bucket_view and static_graph are torch's, and change nothing.
     Raises ArgumentError if no parameter requires grad, and DistributedError before init_process_group.
 
-    >>> model = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
+        model = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
     """
 
     def __init__(self, module: Module, device_ids: Any = None, output_device: Any = None, dim: int = 0, broadcast_buffers: bool = True,
