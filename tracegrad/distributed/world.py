@@ -141,6 +141,7 @@ class World:
         while len(self.gone) < self.group.size() - 1 and time.monotonic() < until:
             self.listen()
             time.sleep(0.01)
+        time.sleep(0.5)                             # mpiexec drops what it has not read of the ranks' output
         self.mpi.COMM_WORLD.Abort(1)
 
 
