@@ -2,6 +2,7 @@
 # What is installed is remembered by stamp files in the environment and renewed when pyproject.toml changes.
 #
 #   make demo       train on scikit-learn's handwritten digits through generated OpenCL kernels
+#   make demo-mpi   the same with two ranks of MPI (RANKS=4: four), and with one: the same accuracy; installs mpi4py and an MPI
 #   make test       what has to pass before a commit: lint, types, import rules, the quick tests
 #   make test-all   make test, and the long tests beside torch, SciPy and scikit-learn, which it installs
 #   make bench      tracegrad beside torch eager, torch.compile and jax.jit (PyTensor and Dr.Jit where installed); writes benchmarks/RESULTS.md
@@ -33,13 +34,17 @@ EXAMPLES ?= 20
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: docs demo test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: docs demo demo-mpi test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/digits.py $(ARGS)
+
+demo-mpi: $(VENV)/.installed-demo $(VENV)/.installed-mpi
+	$(BIN)/python examples/digits_mpi.py $(ARGS)
+	PATH=$(abspath $(BIN)):$$PATH mpiexec -n $(or $(RANKS),2) $(BIN)/python examples/digits_mpi.py $(ARGS)
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .

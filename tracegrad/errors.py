@@ -10,6 +10,7 @@
     ├── MissingRuleError (NotImplementedError)       a method that this object has not: a density without a closed form, ...
     ├── LinAlgError (numpy's, RuntimeError)  a matrix without the inverse or the factorisation that was asked for
     ├── AutogradError (RuntimeError)     backward on freed history, a non-scalar root, a modified saved tensor, ...
+    ├── DistributedError (RuntimeError)  another rank failed, is too slow, or does something else
     ├── TraceError (RuntimeError)        something that @trace cannot capture, or a tracer that leaked
     ├── GraphError (AssertionError)      the checker found a malformed graph: a bug of tracegrad, please report it
     ├── CompilerBug (AssertionError)     the code generator did what must not happen: a bug of tracegrad, please report it
@@ -35,8 +36,8 @@ from typing import Any
 import numpy as np
 
 __all__ = ["ArgumentError", "ArgumentTypeError", "AutogradError", "BuildError", "CompilerBug", "DLPackError", "DTypeError", "DeviceError",
-           "GraphError", "IndexOutOfRange", "LinAlgError", "MissingRuleError", "NoDriverError", "OutOfMemoryError", "ShapeError",
-           "TraceError", "TracegradError", "UnsupportedError"]
+           "DistributedError", "GraphError", "IndexOutOfRange", "LinAlgError", "MissingRuleError", "NoDriverError", "OutOfMemoryError",
+           "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
 
 
 # Where our code is, and what stands between it and the user where it enters a context.
@@ -129,6 +130,10 @@ class MissingRuleError(TracegradError, NotImplementedError):
 
 class AutogradError(TracegradError, RuntimeError):
     """Differentiation was asked for something it cannot give."""
+
+
+class DistributedError(TracegradError, RuntimeError):
+    """Several ranks do not go on together: one failed, is too slow, or does something else; or there is no process group."""
 
 
 class TraceError(TracegradError, RuntimeError):

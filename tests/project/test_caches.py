@@ -53,7 +53,7 @@ OTHERS = {
     "tensors.settings": {"_deterministic": "state: a setting"},
     "tensors.parts.conversion": {"PRINTING": "state: how tensors are printed"},
     "ops.arrays.index_checks": {"_conditions": "state: of the code that is recorded"},
-    "autograd.hooks": {"post_accumulate_hooks": "hooks of the user's"},
+    "autograd.hooks": {"post_accumulate_hooks": "hooks of the user's", "after_backward": "models whose ranks average gradients, while they live"},
     "autograd.forward_ad": {"_levels": "state: the levels that are open"},
     "nn.utils.parametrize": {"_within": "state: the blocks that are open", "_values": "of the blocks that are open, with which it ends"},
     "codegen.kernel.run.memory": {"group_arrays": "of the group that runs"},

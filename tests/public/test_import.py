@@ -16,7 +16,7 @@ from tracegrad.ops.arguments import _parameters
 from tracegrad.support.plan import Fault, Iteration, Offset, Slot
 
 ROOT = Path(__file__).parents[2]
-LATER = ("array_api", "distributions", "func", "jiterator", "masked", "nn", "optim")
+LATER = ("array_api", "distributed", "distributions", "func", "jiterator", "masked", "nn", "optim")
 
 
 def alone(*lines: str) -> str:

@@ -14,6 +14,7 @@ from tracegrad.autograd.backward_cache import Backward
 from tracegrad.autograd.hooks import (
     GradFn,
     RemovableHandle,
+    after_backward,
     grad_fn_of,
     post_accumulate_hooks,
     register_hook,
@@ -88,7 +89,7 @@ def backward(
         return
     outputs = [t._node() for t in roots]
     known = None
-    plain = grad_tensors is None and not (create_graph or retain_graph or retaining or post_accumulate_hooks)
+    plain = grad_tensors is None and not (create_graph or retain_graph or retaining or post_accumulate_hooks or after_backward)
     if len(roots) == 1 and plain and outputs[0].aval.size == 1:
         with lock:
             known = Backward(roots[0])
@@ -103,7 +104,7 @@ def backward(
     receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
     for tensor, ct in receivers:
         _accumulate(tensor, ct, create_graph)
-    if post_accumulate_hooks:
+    if post_accumulate_hooks or after_backward:
         run_post_accumulate_hooks([t for t, _ in receivers])
     if not (create_graph if retain_graph is None else retain_graph):
         reached = [n for n, ct in zip(wanted, grads, strict=True) if ct is not None]
@@ -125,7 +126,7 @@ def _backward_to(
     reached = [(t, g) for t, g in zip(inputs, found, strict=True) if g is not None]
     for tensor, g in reached:
         _accumulate(tensor, g._node(), create_graph)
-    if post_accumulate_hooks:
+    if post_accumulate_hooks or after_backward:
         run_post_accumulate_hooks([t for t, _ in reached])
 
 

@@ -83,7 +83,13 @@ def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], 
     return RemovableHandle(hooks, key)
 
 
+# What wants to hear once, at the end of every backward, which leaves' gradients it added to. It may record: a trace has what it did.
+after_backward: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
 def run_post_accumulate_hooks(tensors: Sequence[Tensor]) -> None:
+    for listener in list(after_backward):
+        listener.after_backward(tensors)
     for tensor in tensors:
         for hook in list(post_accumulate_hooks.get(id(tensor), (None, {}))[1].values()):
             if state.trace is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracegrad.nn import functional, init, modules, utils
+from tracegrad.nn import functional, init, modules, parallel, utils
 from tracegrad.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules import *
@@ -10,6 +10,6 @@ from tracegrad.nn.parameter import Buffer, Parameter, UninitializedParameter
 from tracegrad.nn.saving import load_file, save_file
 
 __all__ = ["Buffer", "Module", "ModuleDict", "ModuleList", "Parameter", "ParameterDict", "ParameterList", "Sequential",
-           "UninitializedParameter", "functional", "init", "load_file", "modules", "save_file", "utils"]
+           "UninitializedParameter", "functional", "init", "load_file", "modules", "parallel", "save_file", "utils"]
 __all__ += modules.__all__
 __all__.sort()

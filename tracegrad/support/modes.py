@@ -22,6 +22,7 @@ class Recorder(Protocol):
     names: dict[int, str]
     nodes: dict[int, tuple[Any, Any]]
     leaves: list[tuple[Any, Any]]
+    lasting: dict[int, Any]
     freed: set[Any]
     called: dict[Any, str]
     draws: int

@@ -84,6 +84,7 @@ class Recording:
         self.no_grads: list[Place] = []  # tensors whose grad was seen to be None
         self.leaves: list[tuple[Tensor, Node]] = []  # leaves from outside that were written, and the variables they became
         self.adopted: dict[int, Tensor] = {}  # constants made by the body
+        self.lasting: dict[int, Tensor] = {}  # tensors of tracegrad's own, which no replay finds replaced: they need no guard
         self.values: dict[Node, np.ndarray[Any, Any]] = {}  # of what is known while recording, as somebody asked: see `known`
         self.renewed: list[tuple[dict[str, Any], str, Tensor]] = []  # see `renew`
         self.versions: dict[int, tuple[Tensor, int]] = {}  # of changed tensors, before: a recording changes nothing yet

@@ -232,7 +232,7 @@ class Traced:
         return "; ".join([*new[:3], *[f"and {len(new) - 3} more"][: len(new) > 3]])
 
     def _check_reach(self, recording: Recording, reach: GuardSet) -> None:
-        known = reach.tensors.keys() | recording.places.keys() | recording.adopted.keys()
+        known = reach.tensors.keys() | recording.places.keys() | recording.adopted.keys() | recording.lasting.keys()
         for key, (tensor, node) in recording.captured.items():
             if key not in known and (tensor._base is None or id(tensor._base) not in known):
                 raise TraceError(

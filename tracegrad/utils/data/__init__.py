@@ -18,6 +18,7 @@ from tracegrad.utils.data.datasets import (
     TensorDataset,
     random_split,
 )
+from tracegrad.utils.data.distributed import DistributedSampler
 from tracegrad.utils.data.loader import DataLoader, get_worker_info
 from tracegrad.utils.data.samplers import (
     BatchSampler,
@@ -28,6 +29,6 @@ from tracegrad.utils.data.samplers import (
     WeightedRandomSampler,
 )
 
-__all__ = ["BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
-           "SequentialSampler", "StackDataset", "Subset", "SubsetRandomSampler", "TensorDataset", "WeightedRandomSampler",
-           "default_collate", "default_convert", "get_worker_info", "random_split"]  # fmt: skip
+__all__ = ["BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "DistributedSampler", "IterableDataset",
+           "RandomSampler", "Sampler", "SequentialSampler", "StackDataset", "Subset", "SubsetRandomSampler", "TensorDataset",
+           "WeightedRandomSampler", "default_collate", "default_convert", "get_worker_info", "random_split"]  # fmt: skip

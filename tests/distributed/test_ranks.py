@@ -1,0 +1,326 @@
+"""Several ranks: each test is a program that mpiexec starts, oversubscribed and bounded in time. Skipped without mpi4py and mpiexec."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tracegrad.utils.data import DistributedSampler
+
+ROOT = Path(__file__).parents[2]
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+WITHOUT = importlib.util.find_spec("mpi4py") is None or MPIEXEC is None
+mpi = pytest.mark.skipif(WITHOUT, reason="needs mpi4py and mpiexec: pip install 'tracegrad[mpi]'")
+BEGIN = """
+import numpy as np
+import tracegrad as tg
+from tracegrad import nn
+dist, F = tg.distributed, tg.distributed.functional
+dist.init_process_group(timeout=30)
+rank, size = dist.get_rank(), dist.get_world_size()
+def same(x, expected):
+    np.testing.assert_allclose(x.detach().numpy(), expected, rtol=1e-6)
+"""
+
+
+def run(command, text, code=0):
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run([*command, sys.executable, "-c", BEGIN + textwrap.dedent(text)], env=env, cwd=ROOT, capture_output=True,
+                          text=True, timeout=100, check=False)
+    assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def ranks(count, text, code=0):
+    return run([MPIEXEC, "-n", str(count)], text, code)
+
+
+COLLECTIVES = """
+    x = tg.arange(3.0) + rank
+    dist.all_reduce(x)
+    same(x, np.arange(3) * size + size * (size - 1) / 2)
+    for op, expected in (("min", 1), ("max", size), ("product", np.prod(range(1, size + 1))), ("avg", (size + 1) / 2)):
+        for n in (3, 10007):                                     # in one round, and in two
+            y = tg.ones(n) * (rank + 1)
+            work = dist.all_reduce(y, op=op, async_op=True)
+            assert work.wait() and work.is_completed()
+            same(y, np.full(n, expected))
+    half = tg.ones(3, dtype=tg.bfloat16) * (rank + 1)
+    dist.all_reduce(half)
+    assert half.tolist() == [size * (size + 1) / 2] * 3
+    out = [tg.zeros(2) for _ in range(size)]
+    dist.all_gather(out, tg.ones(2) * rank)
+    assert [t.tolist() for t in out] == [[i, i] for i in range(size)]
+    joined = tg.zeros(2 * size)
+    dist.all_gather_into_tensor(joined, tg.ones(2) * rank)
+    same(joined, np.repeat(range(size), 2))
+    piece = tg.zeros(2)
+    dist.reduce_scatter_tensor(piece, tg.arange(2.0 * size))
+    same(piece, size * np.arange(2 * size)[2 * rank:2 * rank + 2])
+    dist.reduce_scatter(piece, [tg.ones(2) * i for i in range(size)])
+    same(piece, [size * rank] * 2)
+    dist.all_to_all(out, [tg.ones(2) * (10 * rank + i) for i in range(size)])
+    assert [t.tolist() for t in out] == [[10 * i + rank] * 2 for i in range(size)]
+    rows = tg.zeros(sum(i + 1 for i in range(size)))              # rank i sends i + 1 to each
+    dist.all_to_all_single(rows, tg.ones((rank + 1) * size) * rank, [i + 1 for i in range(size)], [rank + 1] * size)
+    same(rows, np.repeat(range(size), range(1, size + 1)))
+    b = tg.ones(2) * rank
+    dist.broadcast(b, src=size - 1)
+    same(b, [size - 1] * 2)
+    dist.reduce(b, dst=0)
+    same(b, [size * (size - 1) if rank == 0 else size - 1] * 2)
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": "r" * rank})
+    assert objects == [{"rank": "r" * i} for i in range(size)]
+    some = [rank, {}] if rank == 0 else [None, None]
+    dist.broadcast_object_list(some)
+    assert some == [0, {}]
+    dist.barrier()
+"""
+GROUPS = """
+    group = dist.new_group([0, size - 1])
+    if rank in (0, size - 1):
+        z = tg.ones(2) * (rank + 1)
+        dist.all_reduce(z, group=group)
+        same(z, [size + 1] * 2)
+    else:
+        assert group is dist.GroupMember.NON_GROUP_MEMBER
+    big = tg.ones(100000) * rank                                    # both send before either receives
+    got = tg.zeros(100000)
+    works = [dist.isend(big, (rank + 1) % size), dist.irecv(got, (rank - 1) % size)]
+    for work in works:
+        work.wait()
+    same(got, np.full(100000, (rank - 1) % size))
+    if rank == 0:
+        dist.send(big, 1, tag=3)
+    elif rank == 1:
+        assert dist.recv(got, 0, tag=3) == 0 and got.sum().item() == 0
+"""
+
+
+def test_one_rank_needs_no_mpi():
+    """Also with mpi4py hidden; sums, gathers and DDP are those of one rank."""
+    hidden = "import importlib.util as u; find = u.find_spec; u.find_spec = lambda n, *a: None if n == 'mpi4py' else find(n, *a)\n"
+    env = {k: v for k, v in os.environ.items() if "PMI" not in k} | {"PYTHONPATH": str(ROOT)}
+    more = """
+    assert size == 1 and not dist.is_available() and dist.is_initialized()
+    p = tg.ones(2).requires_grad_()
+    (F.all_reduce(p) * F.all_gather(p)[0]).sum().backward()
+    same(p.grad, [2, 2])
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    model(tg.ones(3, 2)).sum().backward()
+    same(model.module.weight.grad, [[3, 3]])
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
+    try:
+        dist.barrier()
+    except tg.errors.DistributedError as error:
+        assert "barrier" in str(error) and "init_process_group" in str(error)
+    else:
+        raise AssertionError
+    """
+    text = hidden + BEGIN + textwrap.dedent(COLLECTIVES) + textwrap.dedent(more)
+    done = subprocess.run([sys.executable, "-c", text], env=env, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_several_ranks_without_mpi4py_say_so():
+    text = "import importlib.util as u; u.find_spec = lambda n, *a: None\nimport tracegrad as tg; tg.distributed.init_process_group()"
+    done = subprocess.run([sys.executable, "-c", text], env=os.environ | {"PYTHONPATH": str(ROOT), "PMI_SIZE": "2"}, cwd=ROOT,
+                          capture_output=True, text=True, timeout=100, check=False)
+    assert "init_process_group: mpiexec started 2 ranks, and mpi4py is not installed" in done.stderr
+
+
+@mpi
+@pytest.mark.parametrize("count", [2, 3])
+def test_collectives_groups_and_messages(count):
+    ranks(count, COLLECTIVES + GROUPS)
+
+
+@mpi
+def test_what_differentiates():
+    """First and second order, untraced and traced, forward mode; adjoints go through the other ranks."""
+    ranks(3, """
+        total = sum(range(1, size + 1))
+        x = (tg.tensor([1.0, 2.0, 3.0], dtype=tg.float64) * (rank + 1)).requires_grad_()
+        for wrap in (lambda f: f, tg.trace):
+            cube = wrap(lambda x: tg.autograd.grad((F.all_reduce(x) ** 3).sum(), x, create_graph=True)[0])
+            for _ in range(3):
+                g = cube(x)
+                same(g, size * 3 * (np.array([1, 2, 3]) * total) ** 2)
+            second = wrap(lambda x: tg.autograd.grad(tg.autograd.grad((F.all_reduce(x) ** 3).sum(), x, create_graph=True)[0].sum(), x)[0])
+            same(second(x), size * size * 6 * np.array([1, 2, 3]) * total)
+            def d(f):
+                return wrap(lambda x: tg.autograd.grad(f(x).sum(), x)[0])(x)
+            w = tg.arange(float(size), dtype=tg.float64).reshape(-1, 1) + rank
+            same(d(lambda x: F.all_gather(x) * w), [sum(rank + i for i in range(size))] * 3)
+            same(d(lambda x: F.reduce_scatter(x.unsqueeze(1)) * (rank + 1)), [[1, 2, 3]][0])
+            same(d(lambda x: F.all_to_all_single(x) * (rank + 1)), [1, 2, 3])
+            same(d(lambda x: F.broadcast(x, 1) * (rank + 1)), [total * (rank == 1)] * 3)
+            same(d(lambda x: F.sendrecv(x, (rank + 1) % size, (rank - 1) % size) * (rank + 1)), [(rank + 1) % size + 1] * 3)
+            same(d(lambda x: F.all_reduce(x, "max")), [size * (rank == size - 1)] * 3)
+            same(d(lambda x: F.all_reduce(x, "avg")), [1] * 3)
+        y, t = tg.func.jvp(F.all_reduce, (x.detach(),), (tg.ones(3, dtype=tg.float64) * rank,))
+        same(t, [sum(range(size))] * 3)
+        if rank == 0:                                               # a pipeline of two: the loss is rank 1's
+            F.send(x * 2, 1).backward()
+            same(x.grad, [6, 6, 6])
+        elif rank == 1:
+            (F.recv(x, 0) * 3).sum().backward()
+        kept = x * 1                                                # in place, with a history
+        dist.all_reduce(kept)
+        same(tg.autograd.grad(kept.sum(), x)[0], [size] * 3)
+    """)
+
+
+@mpi
+def test_a_trace_keeps_the_order_and_what_nobody_uses():
+    """A send has no result; a replay makes it, and every operation in the program's order."""
+    ranks(2, """
+        @tg.trace
+        def step(x):
+            if rank == 0:
+                dist.send(x, 1)
+            else:
+                got = tg.zeros(3)
+                dist.recv(got, 0)
+                x.add_(got)
+            y = F.all_reduce(x)
+            dist.broadcast(x, 1)
+            if rank == 0:
+                dist.send(x, 1)
+            else:
+                dist.recv(x, 0)
+            return y
+        for k in range(4):
+            x = tg.ones(3) * (rank + 1 + k)
+            same(step(x), [4 + 3 * k] * 3)
+            same(x, [3 + 2 * k] * 3)
+        assert len(step.compilations) == 1, step.compilations
+        try:
+            tg.trace(lambda x: (dist.barrier(), x)[1])(x)
+        except tg.errors.DistributedError as error:
+            assert str(error).startswith("barrier: a trace records values")
+        else:
+            raise AssertionError
+    """)
+
+
+TRAINING = """
+    def parameters(traced, parallel):
+        tg.manual_seed(3 + rank * parallel)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8).eval(), nn.Tanh(), nn.Linear(8, 1)).to(tg.float64)
+        tg.manual_seed(3)
+        whole = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8).eval(), nn.Tanh(), nn.Linear(8, 1)).to(tg.float64)
+        if rank == 0:
+            model.load_state_dict(whole.state_dict())
+        net = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-4) if parallel else whole
+        optimizer = tg.optim.Adam(net.parameters(), lr=0.05)
+        def step(x, y):
+            optimizer.zero_grad()
+            ((net(x) - y) ** 2).mean().backward()
+            optimizer.step()
+        run = tg.trace(step) if traced else step
+        rng = np.random.default_rng(0)
+        for _ in range(5):
+            x, y = rng.normal(size=(12, 4)), rng.normal(size=(12, 1))
+            if parallel:
+                x, y = x[rank::size], y[rank::size]
+            run(tg.from_numpy(x), tg.from_numpy(y))
+        return [p.detach().numpy() for p in net.parameters()]
+    alone = parameters(False, False)
+    for traced in (False, True):
+        found = parameters(traced, True)
+        for a, b in zip(alone, found, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+        for a, b in zip(found, parameters(traced, True), strict=True):
+            assert a.tobytes() == b.tobytes()                       # equal bits from run to run
+        everybody = [None] * size
+        dist.all_gather_object(everybody, [p.tobytes() for p in found])
+        assert everybody.count(everybody[0]) == size                # and on all ranks
+"""
+
+
+@mpi
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_data_parallel_training_is_that_of_one_rank(count):
+    ranks(count, TRAINING)
+
+
+@mpi
+def test_no_sync_and_unused_parameters():
+    ranks(2, """
+        net = nn.parallel.DistributedDataParallel(nn.Linear(1, 1, bias=False))
+        with net.no_sync():
+            net(tg.ones(1, 1) * (rank + 1)).sum().backward()
+        same(net.module.weight.grad, [[rank + 1]])
+        net(tg.ones(1, 1) * 10 * (rank + 1)).sum().backward()
+        same(net.module.weight.grad, [[16.5]])                      # the mean of 11 and 22
+        class Two(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+            def forward(self, x):
+                return self.a(x) if rank == 0 else self.b(x)
+        net = nn.parallel.DistributedDataParallel(Two(), find_unused_parameters=True)
+        net(tg.ones(1, 1)).sum().backward()
+        same(net.module.a.weight.grad, [[0.5]])
+        same(net.module.b.weight.grad, [[0.5]])
+    """)
+
+
+@mpi
+def test_a_rank_that_raises_ends_the_others():
+    """With an error that names it, and the operation and the line where they waited."""
+    told = ranks(3, """
+        if rank == 1:
+            raise ValueError("no data here")
+        dist.all_reduce(tg.ones(3))
+    """, code=1)
+    assert told.count("all_reduce: rank 1 failed with ValueError: no data here") >= 2
+    assert "rank 0 waited for it at <string>:" in told
+    assert "rank 2 waited for it at <string>:" in told
+
+
+@mpi
+def test_a_rank_that_ends_or_is_killed_or_is_slow_ends_the_others():
+    assert "all_reduce: rank 1 has ended its program" in ranks(2, "if rank == 0: dist.all_reduce(tg.ones(3))", code=1)
+    assert ranks(2, "import os\nif rank == 1: os.kill(os.getpid(), 9)\ndist.all_reduce(tg.ones(3))", code=1)
+    assert "recv from rank 1: rank 0 waited for 1 s" in ranks(2, """
+        import time
+        dist.destroy_process_group(); dist.init_process_group(timeout=1)
+        if rank == 1: time.sleep(8)
+        else: dist.recv(tg.ones(3), 1)
+    """, code=1)
+
+
+@mpi
+def test_other_operations_on_other_ranks_are_an_error():
+    told = ranks(2, "dist.all_reduce(tg.ones(3 + rank))", code=1)
+    assert "all_reduce(float32[3], sum) at <string>" in told
+    assert "all_reduce(float32[4], sum) at <string>" in told
+    assert "operation 1 of world" in told
+
+
+def test_sampler():
+    Torchs = pytest.importorskip("torch", reason="torch is the reference here, and is not installed").utils.data.DistributedSampler
+    for n, drop_last in ((10, False), (10, True), (1, False)):
+        for rank in range(3):
+            ours = DistributedSampler(range(n), 3, rank, shuffle=False, drop_last=drop_last)
+            theirs = Torchs(range(n), 3, rank, shuffle=False, drop_last=drop_last)
+            assert list(ours) == list(theirs)
+            assert len(ours) == len(theirs)
+    parts = [DistributedSampler(range(9), 3, rank) for rank in range(3)]
+    first = [list(p) for p in parts]
+    assert sorted(n for part in first for n in part) == list(range(9))
+    for p in parts:
+        p.set_epoch(1)
+    assert [list(p) for p in parts] != first

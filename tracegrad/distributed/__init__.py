@@ -1,0 +1,49 @@
+"""torch.distributed's names over MPI (mpi4py, extra `mpi`): one program, started by mpiexec as several ranks. Start at `collectives.py`.
+
+`world.py` has the process group and what happens when a rank fails, `exchange.py` moves arrays,
+`functional.py` has the forms that differentiate.
+"""
+
+from __future__ import annotations
+
+from tracegrad.distributed import functional
+from tracegrad.distributed.collectives import (
+    Work,
+    all_gather,
+    all_gather_into_tensor,
+    all_gather_object,
+    all_reduce,
+    all_to_all,
+    all_to_all_single,
+    barrier,
+    broadcast,
+    broadcast_object_list,
+    irecv,
+    isend,
+    recv,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_tensor,
+    send,
+)
+from tracegrad.distributed.exchange import ReduceOp
+from tracegrad.distributed.world import (
+    GroupMember,
+    ProcessGroup,
+    destroy_process_group,
+    get_backend,
+    get_node_local_rank,
+    get_rank,
+    get_world_size,
+    group,
+    init_process_group,
+    is_available,
+    is_initialized,
+    is_mpi_available,
+    new_group,
+)
+
+__all__ = ["GroupMember", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce",
+           "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "destroy_process_group", "functional",
+           "get_backend", "get_node_local_rank", "get_rank", "get_world_size", "group", "init_process_group", "irecv", "is_available",
+           "is_initialized", "is_mpi_available", "isend", "new_group", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "send"]

@@ -1,0 +1,327 @@
+"""Operations on the tensors of several ranks that return new tensors, differentiate at every order, and trace.
+
+    from tracegrad.distributed import functional as dist
+
+The derivative of a sum over the ranks is a sum over the ranks, of a gather a reduce_scatter, of a send a recv. So all ranks run backward
+through the same operations. In a trace each is a step of the plan on the host, in the order of the program.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad.custom.custom_function import Function
+from tracegrad.custom.host_call import host_call
+from tracegrad.distributed.exchange import Exchange, ReduceOp, checked_op
+from tracegrad.distributed.world import ProcessGroup, World, member, world
+from tracegrad.errors import ArgumentError, DistributedError, DTypeError, ShapeError, user_line
+from tracegrad.support.modes import no_grad, state
+from tracegrad.tensors.tensor import Tensor, from_array
+
+__all__ = ["all_gather", "all_reduce", "all_to_all_single", "broadcast", "recv", "reduce_scatter", "send", "sendrecv"]
+
+Move = Callable[..., Any]            # of an Exchange and an array: an array
+
+
+class Pending:
+    """A result that comes from the thread of the messages."""
+
+    def __init__(self, own: World, job: Callable[[], Any]) -> None:
+        self.error: BaseException | None = None
+        self.value: Any = None
+        self.done = threading.Event()
+
+        def run() -> None:
+            try:
+                self.value = job()
+            except BaseException as error:              # the caller's to raise
+                self.error = error
+            self.done.set()
+
+        own.submit(run)
+
+    def get(self) -> Any:
+        """The result, when it is there. Raises what the operation raised."""
+        self.done.wait()
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def start(who: str, group: ProcessGroup | None, shown: str, move: Move, array: Any, agree: bool = True) -> Pending:
+    """Begin `move`, after the operations before it."""
+    exchange = Exchange(who, member(who, group), user_line(), shown)
+
+    def job() -> Any:
+        if agree:
+            exchange.agree()
+        return move(exchange, array)
+
+    return Pending(world(who), job)
+
+
+# By device, a number that every traced operation reads and writes: so a plan has them all, in the program's order.
+_order: dict[Any, Tensor] = {}
+
+
+def perform(who: str, group: ProcessGroup | None, shown: str, move: Move, x: Tensor, shape: Sequence[int] | None = None) -> Tensor:
+    """What `move` gives of x's values, of this shape (default: x's); untraced now, in a trace at every call."""
+    checked(who, x)
+    own = member(who, group)
+    shape = tuple(x.shape if shape is None else shape)
+    if state.trace is None:
+        return from_array(start(who, own, shown, move, values(who, x)).get(), x.device)
+    line = user_line()
+
+    def step(array: Any, number: Any) -> Any:
+        exchange = Exchange(who, own, line, shown)
+
+        def job() -> Any:
+            exchange.agree()
+            return move(exchange, np.ascontiguousarray(array).reshape(np.shape(array)))
+
+        return Pending(world(who), job).get(), number + np.int32(1)
+
+    step.__name__ = who
+    return _in_order(step, x, shape)
+
+
+def _in_order(step: Callable[..., Any], x: Tensor, shape: Sequence[int]) -> Tensor:
+    """A step of the plan, after those before it, that is made also if nobody uses its result."""
+    assert state.trace is not None
+    order = _order[x.device]
+    state.trace.lasting[id(order)] = order
+    result, number = host_call(step, x, order, like=[(tuple(shape), x.dtype), ((), "int32")])
+    with no_grad():
+        order.copy_(number)
+    return result  # type: ignore[no-any-return]
+
+
+def checked(who: str, x: Any) -> Tensor:
+    """x. Raises DTypeError unless it is a Tensor; before a trace uses its device, the device's order of operations is made."""
+    if not isinstance(x, Tensor):
+        raise DTypeError(f"{who}: expected a Tensor, got {type(x).__name__}; make one with tg.tensor")
+    if x.device not in _order:
+        inside, state.trace = state.trace, None
+        try:
+            _order[x.device] = from_array(np.zeros((), np.int32), x.device)
+        finally:
+            state.trace = inside
+    return x
+
+
+def values(who: str, x: Tensor) -> Any:
+    """A copy of the tensor's values."""
+    state.looked |= x._node().needs_grad
+    return np.array(x.detach()._value(who), order="C")
+
+
+def described(x: Tensor, *more: Any) -> str:
+    return ", ".join([f"{x.dtype}{list(x.shape)}".replace("tracegrad.", ""), *map(str, more)])
+
+
+# ---------------------------------------------------------------------------------------------- linear operations
+def _sum(x: Tensor, group: ProcessGroup, op: str) -> Tensor:
+    return perform("all_reduce", group, described(x, op), lambda e, a: e.all_reduce(a, op), x)
+
+
+def _gather(x: Tensor, group: ProcessGroup) -> Tensor:
+    return perform("all_gather", group, described(x), lambda e, a: e.gather(a), x, (group.size(), *x.shape))
+
+
+def _scatter(x: Tensor, group: ProcessGroup, op: str) -> Tensor:
+    shape = x.shape[1:]
+    size = int(np.prod(shape))
+
+    def move(e: Exchange, a: Any) -> Any:
+        return e.reduce_scatter(a.reshape(-1), [size] * e.size, op).reshape(shape)
+
+    return perform("reduce_scatter", group, described(x, op), move, x, shape)
+
+
+def _all_to_all(x: Tensor, group: ProcessGroup, sent: tuple[int, ...], received: tuple[int, ...]) -> Tensor:
+    row = int(np.prod(x.shape[1:]))
+    shape = (sum(received), *x.shape[1:])
+
+    def move(e: Exchange, a: Any) -> Any:
+        return e.exchange(a.reshape(-1), [n * row for n in sent], [n * row for n in received]).reshape(shape)
+
+    return perform("all_to_all", group, f"{x.dtype}, rows of {list(x.shape[1:])}", move, x, shape)
+
+
+def _broadcast(x: Tensor, group: ProcessGroup, src: int) -> Tensor:
+    return perform("broadcast", group, described(x, f"src={group.ranks[src]}"), lambda e, a: e.broadcast(a, src), x)
+
+
+def _reduce(x: Tensor, group: ProcessGroup, dst: int) -> Tensor:
+    def move(e: Exchange, a: Any) -> Any:
+        total = e.all_reduce(a, "sum")
+        return total if e.rank == dst else np.zeros_like(a)
+
+    return perform("reduce", group, described(x, f"dst={group.ranks[dst]}"), move, x)
+
+
+def _permute(x: Tensor, group: ProcessGroup, dst: int | None, src: int | None) -> Tensor:
+    checked("sendrecv", x)
+    return messages("send" if src is None else "recv" if dst is None else "sendrecv", group, x, dst, src)
+
+
+def messages(who: str, group: ProcessGroup, x: Tensor, dst: int | None, src: int | None, tag: int = 1) -> Tensor:
+    """Send x to a rank, receive of one what has x's shape (zeros where src is None)."""
+    def move(array: Any) -> Any:
+        return post(who, group, array, dst, src, tag, line)()
+
+    line = user_line()
+    if state.trace is None:
+        return from_array(move(values(who, x)), x.device)
+
+    def step(array: Any, number: Any) -> Any:
+        return move(np.array(array, order="C")), number + np.int32(1)
+
+    step.__name__ = who
+    return _in_order(step, x, x.shape)
+
+
+def post(who: str, group: ProcessGroup, array: Any, dst: int | None, src: int | None, tag: int, line: str) -> Callable[[], Any]:
+    """Begin to send the array and to receive one like it; what is returned waits for both, and returns the latter."""
+    own, out = world(who), np.zeros_like(array)
+    if own.mpi is None or group.size() == 1:
+        raise DistributedError(f"{who}: there is no other rank; start the program with mpiexec -n 2 (or more)")
+    requests = []
+    with own.lock:
+        if src is not None:
+            got = [out.reshape(-1).view(np.uint8), own.mpi.BYTE]
+            requests.append((group.comm.Irecv(got, src, tag), f"recv from rank {group.ranks[src]}"))
+        if dst is not None:
+            given = [array.reshape(-1).view(np.uint8), own.mpi.BYTE]
+            requests.append((group.comm.Isend(given, dst, tag), f"send to rank {group.ranks[dst]}"))
+
+    def finish() -> Any:
+        for request, what in requests:
+            own.wait(request, f"{who}: {what}" if who == "sendrecv" else what, line)
+        return out
+
+    return finish
+
+
+_RULES: dict[str, Callable[..., Tensor]] = {
+    "sum": _sum, "gather": _gather, "scatter": _scatter, "all_to_all": _all_to_all, "broadcast": _broadcast, "reduce": _reduce,
+    "permute": _permute,
+}
+
+
+class Collective(Function):
+    """A linear operation of all ranks, and its adjoint."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, name: str, group: ProcessGroup, *options: Any) -> Tensor:
+        ctx.call = name, group, options
+        return _RULES[name](x, group, *options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        name, group, options = ctx.call
+        if name == "gather":
+            back = Collective.apply(grad, "scatter", group, "sum")
+        elif name == "scatter":
+            (op,) = options
+            back = Collective.apply(grad if op == "sum" else grad / group.size(), "gather", group)
+        elif name in ("all_to_all", "permute"):
+            back = Collective.apply(grad, name, group, *reversed(options))
+        else:
+            back = Collective.apply(grad, {"broadcast": "reduce", "reduce": "broadcast"}.get(name, name), group, *options)
+        return (back, None, None, *(None for _ in options))
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        name, group, options = ctx.call
+        return Collective.apply(tangent, name, group, *options)  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------------------------------------- public
+def place(who: str, group: ProcessGroup, rank: int, name: str) -> int:
+    """The number in the group of a rank of the world. Raises ArgumentError."""
+    if rank not in group.ranks:
+        raise ArgumentError(f"{who}: {name} is one of the ranks {list(group.ranks)} of the group, got {rank!r}")
+    return group.ranks.index(rank)
+
+
+def all_reduce(tensor: Tensor, op: str = ReduceOp.SUM, group: ProcessGroup | None = None) -> Tensor:
+    """The tensors of all ranks put together. Raises DTypeError for an op that its numbers do not have.
+
+        tg.distributed.functional.all_reduce(tg.ones(3))            # of two ranks
+    """
+    own = member("all_reduce", group)
+    checked_op("all_reduce", op, checked("all_reduce", tensor).dtype)
+    if op in (ReduceOp.SUM, ReduceOp.AVG) or not tensor.requires_grad:
+        return Collective.apply(tensor, "sum", own, op)  # type: ignore[no-any-return]
+    parts = Collective.apply(tensor, "gather", own)         # their derivatives need all values
+    return {"product": parts.prod, "min": parts.amin, "max": parts.amax}[op](0)  # type: ignore[no-any-return]
+
+
+def all_gather(tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
+    """(ranks, *shape): the tensors of all ranks, which have equal shapes. Its derivative is reduce_scatter."""
+    return Collective.apply(checked("all_gather", tensor), "gather", member("all_gather", group))  # type: ignore[no-any-return]
+
+
+def reduce_scatter(tensor: Tensor, op: str = ReduceOp.SUM, group: ProcessGroup | None = None) -> Tensor:
+    """Of tensors (ranks, *shape): row `rank` of what they are, put together; op: SUM or AVG. Raises ShapeError."""
+    own = member("reduce_scatter", group)
+    if op not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise ArgumentError(f"reduce_scatter: op is SUM or AVG here, got {op!r}; use tg.distributed.reduce_scatter, which has no "
+                            "derivative")
+    if not checked("reduce_scatter", tensor).ndim or tensor.shape[0] != own.size():
+        raise ShapeError(f"reduce_scatter: the first dimension has one row for each of {own.size()} ranks, got the shape "
+                         f"{tuple(tensor.shape)}; reshape it")
+    return Collective.apply(tensor, "scatter", own, checked_op("reduce_scatter", op, tensor.dtype))  # type: ignore[no-any-return]
+
+
+def all_to_all_single(tensor: Tensor, output_split_sizes: Sequence[int] | None = None, input_split_sizes: Sequence[int] | None = None,
+                      group: ProcessGroup | None = None) -> Tensor:
+    """Rows of the tensor to each rank (input_split_sizes; default: equally many), and what they sent to this one. Raises ShapeError."""
+    own = member("all_to_all", group)
+    rows = checked("all_to_all", tensor).shape[0] if tensor.ndim else 0
+    equal = [rows // own.size()] * own.size()
+    sent, received = tuple(input_split_sizes or equal), tuple(output_split_sizes or equal)
+    if sum(sent) != rows or len(sent) != own.size() or len(received) != own.size():
+        raise ShapeError(f"all_to_all: {own.size()} ranks get {list(sent)} of {rows} rows; give split sizes, one for each rank, whose sum "
+                         "is the number of rows")
+    return Collective.apply(tensor, "all_to_all", own, sent, received)  # type: ignore[no-any-return]
+
+
+def broadcast(tensor: Tensor, src: int, group: ProcessGroup | None = None) -> Tensor:
+    """Rank src's tensor, on all ranks; the others give one of that shape. The derivative is the sum, on src, and 0 elsewhere."""
+    own = member("broadcast", group)
+    there = place("broadcast", own, src, "src")
+    return Collective.apply(checked("broadcast", tensor), "broadcast", own, there)  # type: ignore[no-any-return]
+
+
+def sendrecv(tensor: Tensor, dst: int | None, src: int | None, group: ProcessGroup | None = None) -> Tensor:
+    """Send to one rank and receive of another what has the same shape. None: to nobody, or zeros of nobody. The derivative goes back.
+
+        y = dist.sendrecv(x, dst=(rank + 1) % size, src=(rank - 1) % size)          # a ring
+    """
+    own = member("sendrecv", group)
+    ends = [None if r is None else place("sendrecv", own, r, name) for r, name in ((dst, "dst"), (src, "src"))]
+    return Collective.apply(checked("sendrecv", tensor), "permute", own, *ends)  # type: ignore[no-any-return]
+
+
+def send(tensor: Tensor, dst: int, group: ProcessGroup | None = None) -> Tensor:
+    """Send to a rank that calls `recv`. Returns 0., which the loss adds, so that backward waits for the gradient that comes back."""
+    own = member("send", group)
+    there = place("send", own, dst, "dst")
+    return Collective.apply(checked("send", tensor), "permute", own, there, None).sum()  # type: ignore[no-any-return]
+
+
+def recv(like: Tensor, src: int, group: ProcessGroup | None = None) -> Tensor:
+    """What a rank sends, of like's shape and dtype. It requires grad if these are floats: backward sends the gradient to src."""
+    own = member("recv", group)
+    place_of = place("recv", own, src, "src")
+    start_of = checked("recv", like).detach()
+    if np.dtype(like.dtype).kind not in "biu" and state.grad:
+        start_of = start_of.clone().requires_grad_()
+    return Collective.apply(start_of, "permute", own, None, place_of)  # type: ignore[no-any-return]
