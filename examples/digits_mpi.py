@@ -2,7 +2,7 @@
 
 The batch of all ranks together has 64 digits, and the numbers are float64: any number of ranks gives the same accuracy.
 
-    mpiexec -n 2 python examples/digits_mpi.py [--epochs N]
+    mpiexec -n 2 python examples/digits_mpi.py [--epochs N] [--device NAME]
 """
 
 import argparse
@@ -22,7 +22,10 @@ BATCH = 64
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--device", help="index, kind (cpu, gpu) or part of the name of an OpenCL device")
     args = parser.parse_args()
+    if args.device:
+        tg.set_device(args.device)
     dist.init_process_group(timeout=120)
     rank, size = dist.get_rank(), dist.get_world_size()
 
@@ -51,6 +54,8 @@ def main():
         accuracy = (model(tg.from_numpy(test_x)).argmax(dim=1).numpy() == test_y).mean()
     if rank == 0:
         print(f"{size} {'ranks' if size > 1 else 'rank'}: test accuracy {accuracy:.2%} on {len(test_y)} digits")
+        kernels = step.kernels()
+        print(f"\nOne of the kernels of a step:\n\n{next(iter(kernels), kernels)}")       # without any, `kernels` says why
     dist.destroy_process_group()
 
 

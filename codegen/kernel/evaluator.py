@@ -44,7 +44,6 @@ from tracegrad.codegen.kernel.ir.spelling import spelling
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.kernel.lanes import is_name
-from tracegrad.codegen.kernel.text.names import made
 from tracegrad.codegen.kernel.writer import ROUNDING, Writer
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node
@@ -74,7 +73,10 @@ class Evaluator(Elements):
     def name(self, node: Node) -> str:
         """What to call a value: a result after its pointer; a derivative's step, which is no variable of the user's, by its operation."""
         base = self.writer.base(node)
-        return f"{base}_i" if node in self.stored else made(node.fn.name if node.loc.derived else base)
+        if node in self.stored:
+            return f"{base}_i"
+        name = node.fn.name if node.loc.derived else base
+        return node.fn.makes or name if name == node.fn.name else name
 
     # -- the walk
 

@@ -38,6 +38,7 @@ class Operation:
 
     name: ClassVar[str] = ""
     family: ClassVar[str] = ""              # how the code generator treats it
+    makes: ClassVar[str] = ""               # what kernels call what it makes, where its name says how and not what
     differentiable: ClassVar[bool] = True
     required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
     constant: ClassVar[bool] = True         # its result depends on operands and attributes alone

@@ -68,17 +68,6 @@ def possible(base: str) -> str:
     return "t_" + base if _BUILTIN.match(base) or _BUILTIN.match(f"{base}1") else base     # half_life, half: no number behind it would help
 
 
-_MADE = {
-    "philox": "random_bits", "bitwise_and": "bits", "bitwise_or": "bits", "bitwise_xor": "bits", "bitwise_not": "bits",
-    "bitwise_left_shift": "shifted", "bitwise_right_shift": "shifted",
-}
-
-
-def made(operation: str) -> str:
-    """What to call what an operation makes, where that is not its name: after what it is."""
-    return _MADE.get(operation, operation)
-
-
 @memoize(4096)
 def entry_of(base: str) -> str:
     """What the name of a kernel may begin with (a number follows, so it is no word of the language), from what it computes."""

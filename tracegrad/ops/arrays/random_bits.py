@@ -24,7 +24,7 @@ from tracegrad.support.philox import philox_block
 
 class Philox(Elementwise):
     """Word `word` (0 to 3) of the block that Philox-4x32-10 makes of a 64-bit key and a 64-bit counter, each as two uint32 (low, high)."""
-    name, nin, kinds, differentiable, expensive, cost = "philox", 4, "u", False, True, 20.0
+    name, makes, nin, kinds, differentiable, expensive, cost = "philox", "random_bits", 4, "u", False, True, 20.0
     cases = [(tuple(np.array(v, np.uint32) for v in ([1, 2], 3, [4, 5], 6)), dict(word=word)) for word in range(4)]
 
     def numpy(self, key_low, key_high, low, high, *, word): return philox_block(key_low, key_high, low, high)[word]

@@ -361,7 +361,7 @@ class Isnan(Comparison):
 
 class BitwiseAnd(Elementwise):
     """a & b; logical and of bools."""
-    name, nin, kinds, differentiable = "bitwise_and", 2, "biu", False
+    name, makes, nin, kinds, differentiable = "bitwise_and", "bits", 2, "biu", False
     operator = ("&", 4)
     mixes = True
     numpy = staticmethod(np.bitwise_and)
@@ -371,7 +371,7 @@ class BitwiseAnd(Elementwise):
 
 class BitwiseOr(Elementwise):
     """a | b; logical or of bools."""
-    name, nin, kinds, differentiable = "bitwise_or", 2, "biu", False
+    name, makes, nin, kinds, differentiable = "bitwise_or", "bits", 2, "biu", False
     operator = ("|", 2)
     mixes = True
     numpy = staticmethod(np.bitwise_or)
@@ -380,7 +380,7 @@ class BitwiseOr(Elementwise):
 
 class BitwiseXor(Elementwise):
     """a ^ b; exclusive or of bools."""
-    name, nin, kinds, differentiable = "bitwise_xor", 2, "biu", False
+    name, makes, nin, kinds, differentiable = "bitwise_xor", "bits", 2, "biu", False
     operator = ("^", 3)
     mixes = True
     numpy = staticmethod(np.bitwise_xor)
@@ -389,7 +389,7 @@ class BitwiseXor(Elementwise):
 
 class BitwiseNot(Elementwise):
     """~x; logical not of bools (which are 0 or 1, or lane masks in vectors: the code generator negates those with !)."""
-    name, kinds, differentiable = "bitwise_not", "biu", False
+    name, makes, kinds, differentiable = "bitwise_not", "bits", "biu", False
     operator = ("~", 8)
     numpy = staticmethod(np.invert)
     def opencl(self, x): return f"(~{x})"
@@ -397,7 +397,7 @@ class BitwiseNot(Elementwise):
 
 class ShiftLeft(Elementwise):
     """a << b, for b below the number of bits; what more gives is the device's choice."""
-    name, nin, kinds, differentiable, domain = "bitwise_left_shift", 2, "iu", False, (0, 5)
+    name, makes, nin, kinds, differentiable, domain = "bitwise_left_shift", "shifted", 2, "iu", False, (0, 5)
     operator = ("<<", 5)
     numpy = staticmethod(np.left_shift)
     def opencl(self, a, b): return f"({a} << {b})"
@@ -405,7 +405,7 @@ class ShiftLeft(Elementwise):
 
 class ShiftRight(Elementwise):
     """a >> b (arithmetic on signed integers), for b below the number of bits; what more gives is the device's choice."""
-    name, nin, kinds, differentiable, domain = "bitwise_right_shift", 2, "iu", False, (0, 5)
+    name, makes, nin, kinds, differentiable, domain = "bitwise_right_shift", "shifted", 2, "iu", False, (0, 5)
     operator = (">>", 5)
     numpy = staticmethod(np.right_shift)
     def opencl(self, a, b): return f"({a} >> {b})"
