@@ -55,7 +55,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 SIZES = 32, 48, 64, 33, 40, 17, 96, 31, 5, 1, 80
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [p if n % 2 == 0 else pytest.param(p, marks=pytest.mark.long) for n, p in enumerate(PROGRAMS)])
 def test_generic_kernels_compute_what_those_for_the_size_do(program: str) -> None:
     fixed, any_size = tg.trace(PROGRAMS[program]), tg.trace(PROGRAMS[program], dynamic=None)
     for n in SIZES:
@@ -168,6 +168,7 @@ def training(dynamic: bool | None) -> tuple[Any, Any]:
     return step, net
 
 
+@pytest.mark.long
 def test_a_training_step_trains_as_for_one_size_and_builds_less() -> None:
     losses, built, models = [], [], []
     for dynamic in (False, None):
@@ -184,7 +185,7 @@ def test_a_training_step_trains_as_for_one_size_and_builds_less() -> None:
     assert generic_ < fixed, (generic_, fixed)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [p if n % 4 == 0 else pytest.param(p, marks=pytest.mark.long) for n, p in enumerate(PROGRAMS)])
 def test_any_number_may_be_an_argument(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generic, "depends", lambda number, varying: True)
     monkeypatch.setattr(generic, "MOST", 10_000)
