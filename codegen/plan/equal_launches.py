@@ -138,8 +138,9 @@ def _merged(parts: Sequence[Part], context: Context) -> Kernel:
         branch.items = [Assign(symbol, own_value) for symbol, own_value in takes[i]]
         body.items.append(branch)
     number = Infix("+", Infix("*", Infix("-", value(group), start), local), value(item))
-    body.items.append(Declare(var, f"const {first.type}", number))
-    guarded = If(Infix("<", At(var.index), size))
+    wide = Var(var.name, groups * local)                     # what was 0 in a kernel of one item is not here
+    body.items.append(Declare(wide, f"const {first.type}", number))
+    guarded = If(Infix("<", At(wide.index), size))
     guarded.items = first.inside
     body.items.append(guarded)
     kernels = [p.kernel for p in parts]
