@@ -295,7 +295,8 @@ def test_layout_rows_lead_downwards_and_derivatives_stand_beside():
     assert [late.boxes[i].key for left, _ in late.rows for i in left] == ["early", "late"], "what a box is given first does not move it up"
 
 
-def test_five_thousand_operations(tmp_path):
+def large():
+    """A traced function of 5,000 operations, called."""
     @tg.trace
     def f(x, w):
         for _ in range(1250):
@@ -303,6 +304,11 @@ def test_five_thousand_operations(tmp_path):
         return x
 
     f(tg.ones(3), tg.ones(3))
+    return f
+
+
+def test_five_thousand_operations(tmp_path):
+    f = large()
     program = page_of(f, tmp_path / "f.html", runs=0)["programs"][0]
     check_links(program)
     assert len(program["nodes"]) > 5000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tests.tracing.test_page import HOSTILE, training
+from tests.tracing.test_page import HOSTILE, large, training
 from tracegrad.execute.devices import find_device
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the page's browser tests need Playwright: pip install '.[browser]'")
@@ -38,14 +38,7 @@ def folder(tmp_path_factory):
         step(x, y, 0.1)
         step.page(folder / "step.html", runs=2)
 
-        @tg.trace
-        def large(x, w):
-            for _ in range(1250):
-                x = tg.tanh(x * w + 0.1 * x)
-            return x
-
-        large(tg.ones(3), tg.ones(3))
-        large.page(folder / "large.html", runs=0)
+        large().page(folder / "large.html", runs=0)
         hostile = tg.trace(lambda x: (x * 2).sin())
         hostile.__name__ = HOSTILE
         hostile(tg.ones(3))

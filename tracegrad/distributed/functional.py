@@ -52,13 +52,12 @@ class Pending:
         return self.value
 
 
-def start(who: str, group: ProcessGroup | None, shown: str, move: Move, array: Any, agree: bool = True) -> Pending:
-    """Begin `move`, after the operations before it."""
-    exchange = Exchange(who, member(who, group), user_line(), shown)
+def start(who: str, group: ProcessGroup | None, shown: str, move: Move, array: Any, line: str = "") -> Pending:
+    """Begin `move`, after the operations before it. line: the user's, where it is not the one that calls now."""
+    exchange = Exchange(who, member(who, group), line or user_line(), shown)
 
     def job() -> Any:
-        if agree:
-            exchange.agree()
+        exchange.agree()
         return move(exchange, array)
 
     return Pending(world(who), job)
@@ -78,13 +77,8 @@ def perform(who: str, group: ProcessGroup | None, shown: str, move: Move, x: Ten
     line = user_line()
 
     def step(array: Any, number: Any) -> Any:
-        exchange = Exchange(who, own, line, shown)
-
-        def job() -> Any:
-            exchange.agree()
-            return move(exchange, np.ascontiguousarray(array).reshape(np.shape(array)))
-
-        return Pending(world(who), job).get(), number + np.int32(1)
+        given = np.ascontiguousarray(array).reshape(np.shape(array))
+        return start(who, own, shown, move, given, line).get(), number + np.int32(1)
 
     step.__name__ = who
     return _in_order(step, x, shape)

@@ -6,22 +6,21 @@ dtype, by NumPy (`_Wide`), from the same inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tracegrad.errors import TracegradError
-from tracegrad.execute.devices import find_device, upload
+from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import Aval, Graph, Node
-from tracegrad.graph.primitive import bind, cast, const, data, placeholder
+from tracegrad.graph.primitive import bind, cast, const, placeholder
 from tracegrad.inspection.twin import Array, OperandAt, Operation, Twin, elements_of, number
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.html import preformatted
-from tracegrad.tensors.tensor import Tensor
 
 _TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-4, "complex64": 1e-4}
 _TINY = 1e-30                   # an error up to this is none, however small the numbers
@@ -79,16 +78,17 @@ class Comparison:
 def compare(program: Any, name: str, values: Sequence[Any], reference: Any, tolerance: float | None) -> Comparison:
     """Compare a Program's intermediates on these values with a reference; see `Traced.compare`."""
     twin = Twin(program, values)
-    against, pairs = _dtype_pairs(twin, reference) if _is_dtype(reference) else _device_pairs(twin, program, reference)
+    beside = _Wide(twin, dtypes.as_dtype(reference)) if _is_dtype(reference) else twin.on(find_device(reference))
+    against = str(beside.dtype) if isinstance(beside, _Wide) else f"the device {beside.device.name}"
     errors, first = [], None
-    for node, value, expected in pairs:
-        error, index = _error(value, expected)
-        allowed = _TOLERANCES.get(str(node.dtype), 1e-10) if tolerance is None else tolerance
-        errors.append((twin.operation(node), error))
-        if error > allowed and first is None:
-            first = (node, error, index)
-    left = None if first is None else _left(twin, reference, program, *first)
-    return Comparison(name, against, left, errors)
+    for batch in twin.batches():
+        for node, value, expected in zip(batch, twin.run(batch), beside.run(batch), strict=True):
+            error, index = _error(value, expected)
+            allowed = _TOLERANCES.get(str(node.dtype), 1e-10) if tolerance is None else tolerance
+            errors.append((twin.operation(node), error))
+            if error > allowed and first is None:
+                first = (node, error, index)
+    return Comparison(name, against, None if first is None else _left(twin, beside, *first), errors)
 
 
 def _is_dtype(reference: Any) -> bool:
@@ -98,34 +98,11 @@ def _is_dtype(reference: Any) -> bool:
         return False
 
 
-def _device_pairs(twin: Twin, program: Any, reference: Any) -> tuple[str, Iterator[tuple[Node, Array, Array]]]:
-    other = _on(twin, program, find_device(reference))
-    pairs = ((node, value, expected) for (node, value), (_, expected) in zip(twin.all(), other.all(), strict=True))
-    return f"the device {other.device.name}", pairs
-
-
-def _on(twin: Twin, program: Any, device: Any) -> Twin:
-    """The same program and values on another device."""
-    values = [value if node.aval.weak else upload(device, Tensor(data(node.aval, value), twin.device).numpy())
-              for node, value in zip(twin.graph.inputs, twin.values, strict=True)]
-    other = Twin(program, values)
-    other.graph, other.nodes, other.device = twin.graph, twin.nodes, device
-    return other
-
-
-def _dtype_pairs(twin: Twin, reference: Any) -> tuple[str, Iterator[tuple[Node, Array, Array]]]:
-    wide = _Wide(twin, dtypes.as_dtype(reference))
-    return str(wide.dtype), ((node, value, expected) for (node, value), expected in zip(twin.all(), wide.values(twin.nodes), strict=True))
-
-
-def _left(twin: Twin, reference: Any, program: Any, node: Node, error: float, index: tuple[int, ...]) -> Left:
+def _left(twin: Twin, beside: Twin | _Wide, node: Node, error: float, index: tuple[int, ...]) -> Left:
     """What there is to tell of the first operation that is off: its own operands, in both programs."""
     wanted = [node, *(() if node in twin.graph.inputs else node.operands)]
     value, *operands = twin.run(wanted)
-    if _is_dtype(reference):
-        expected, *others = _Wide(twin, dtypes.as_dtype(reference)).values(wanted)
-    else:
-        expected, *others = _on(twin, program, find_device(reference)).run(wanted)
+    expected, *others = beside.run(wanted)
     own, theirs = [], []
     for i, (operand, a, b) in enumerate(zip(wanted[1:], operands, others, strict=True)):
         about = twin.operation(operand)
@@ -157,27 +134,27 @@ class _Wide:
         self.dtype, self.twin = dtype, twin
         self.new: dict[Node, Node] = {}
         self.arrays = []
-        for node, value in zip(twin.graph.inputs, twin.values, strict=True):
-            array = np.asarray(value, node.dtype) if node.aval.weak else Tensor(data(node.aval, value), twin.device).numpy()
-            self.arrays.append(array.astype(self.wide(node)) if not node.aval.weak else array)
-            self.new[node] = node if node.aval.weak else placeholder(Aval(node.shape, self.wide(node)))
+        for node, value in twin.inputs():
+            weak = node.aval.weak
+            self.arrays.append(np.asarray(value, node.dtype) if weak else value.astype(self.wide(node.dtype)))
+            self.new[node] = node if weak else placeholder(Aval(node.shape, self.wide(node.dtype)))
         for node in twin.graph:
             if node not in self.new:
                 self.new[node] = self._made(node)
 
-    def wide(self, node: Node) -> Any:
+    def wide(self, dtype: Any) -> Any:
         """The dtype that takes the place of a node's."""
-        kind = dtype_kind(node.dtype)
+        kind = dtype_kind(dtype)
         pair = np.dtype(np.complex128 if self.dtype.itemsize > 4 else np.complex64)
-        return self.dtype if kind == "f" else pair if kind == "c" else node.dtype
+        return self.dtype if kind == "f" else pair if kind == "c" else dtype
 
     def _made(self, node: Node) -> Node:
         if node.fn.name == "const":
-            return const(node.attrs["value"].item(), self.wide(node), node.aval.weak) if dtype_kind(node.dtype) in "fc" else node
-        wanted = node.dtype if node.aval.weak else self.wide(node)
+            return const(node.attrs["value"].item(), self.wide(node.dtype), node.aval.weak) if dtype_kind(node.dtype) in "fc" else node
+        wanted = node.dtype if node.aval.weak else self.wide(node.dtype)
         operands = tuple(self.new[o] for o in node.operands)
         if node.operands and node.fn.family not in ("loop", "while_loop", "host_call", "opencl_call"):
-            attrs = {k: self._attribute(v) for k, v in node.attrs.items()}
+            attrs = {k: self.wide(v) if isinstance(v, np.dtype) else v for k, v in node.attrs.items()}
             try:
                 made = bind(node.fn, operands, attrs)
             except (TracegradError, TypeError, ValueError):
@@ -188,12 +165,7 @@ class _Wide:
         made = bind(node.fn, own, node.attrs) if node.operands else node
         return made if made.dtype == wanted else cast(made, wanted)
 
-    def _attribute(self, value: Any) -> Any:
-        if isinstance(value, np.dtype) and dtype_kind(value) in "fc":
-            return self.dtype if dtype_kind(value) == "f" else np.dtype(np.complex128 if self.dtype.itemsize > 4 else np.complex64)
-        return value
-
-    def values(self, nodes: Sequence[Node]) -> list[Array]:
+    def run(self, nodes: Sequence[Node]) -> list[Array]:
         """The values of the twin's nodes in this dtype."""
         inputs = [self.new[node] for node in self.twin.graph.inputs]
         return interpret(Graph.capture(inputs, [self.new[node] for node in nodes]), self.arrays)

@@ -22,7 +22,7 @@ from tracegrad.ops.arrays.pointwise import isinf, isnan, where
 from tracegrad.ops.arrays.reductions import amax
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.support.html import preformatted, table
+from tracegrad.support.html import columns, preformatted, table
 
 KINDS = ("denormal", "inf", "nan")       # from better to worse
 _BUCKETS = 12                            # of a histogram
@@ -102,9 +102,7 @@ class Debug:
 
     def table(self) -> str:
         """The ranges as text: of each intermediate its smallest and largest number, and how its powers of two are spread."""
-        rows = [_COLUMNS, *map(_cells, self.ranges)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return "\n".join(columns([_COLUMNS, *map(_cells, self.ranges)]))
 
     def __str__(self) -> str:
         if not self:

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from tracegrad.errors import printable
 from tracegrad.inspection.report import bytes_text
-from tracegrad.support.html import table
+from tracegrad.support.html import columns, table
 from tracegrad.support.plan import HostStep, Launch, Loop, Plan, Slot, Step
 
 
@@ -37,6 +37,9 @@ class Moment:
     step: str
     bytes: int
     alive: list[Value] = field(repr=False)
+
+
+_COLUMNS = ["step", "alive", "value", "line"]
 
 
 class Memory(Sequence[Moment]):
@@ -90,16 +93,14 @@ class Memory(Sequence[Moment]):
         return rows
 
     def __str__(self) -> str:
-        rows = [["step", "alive", "value", "line"], *self._rows()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([self._summary(), *lines])
+        return "\n".join([self._summary(), *columns([_COLUMNS, *self._rows()])])
 
     def _repr_html_(self) -> str:
-        return table(["step", "alive", "value", "line"], self._rows(), self._summary())
+        return table(_COLUMNS, self._rows(), self._summary())
 
 
-def _touched(step: Launch | HostStep) -> list[int]:
+def touched(step: Launch | HostStep) -> list[int]:
+    """The slots that a step reads or writes."""
     return [a for a in step.args if isinstance(a, int)] if isinstance(step, Launch) else [*step.inputs, *step.outputs]
 
 
@@ -115,7 +116,7 @@ def _lives(plan: Plan) -> dict[int, tuple[int, int]]:
                 loops.append((number, end - 1, {s for s, (_, last) in lives.items() if last >= number}))
                 number = end
                 continue
-            for slot in _touched(step):
+            for slot in touched(step):
                 if plan.slots[slot].kind == "temp":
                     lives[slot] = lives.get(slot, (number, number))[0], number
             number += 1

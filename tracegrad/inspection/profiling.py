@@ -21,7 +21,7 @@ from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.limits import Limits, limits
 from tracegrad.runtime.profiler import Span, own_times, record
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.support.html import table
+from tracegrad.support.html import columns, table
 from tracegrad.support.plan import Computed, HostStep, Launch, Plan
 
 
@@ -77,11 +77,7 @@ class Profile(Sequence[KernelTime]):
         return f"<profile of {self.name}: {len(self)} rows, {_time(self.seconds)}>"
 
     def __str__(self) -> str:
-        rows = [_COLUMNS, *self._cells()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.rjust(w) if 0 < i < 8 else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
-                 for line in rows]
-        return "\n".join([*self._head(), *(line.rstrip() for line in lines), *self.remedies])
+        return "\n".join([*self._head(), *columns([_COLUMNS, *self._cells()], range(1, 8)), *self.remedies])
 
     def _repr_html_(self) -> str:
         return table(_COLUMNS, self._cells(), "; ".join(self._head()), self.remedies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os.path import basename
@@ -11,6 +12,7 @@ import numpy as np
 
 from tracegrad.errors import printable
 from tracegrad.execute.compile import executable_graph
+from tracegrad.execute.devices import Device, upload
 from tracegrad.execute.program import Program
 from tracegrad.graph.ir import Node
 from tracegrad.graph.leaves import Bundle
@@ -61,15 +63,32 @@ class Twin:
         found = Program(self.graph.inputs, outputs, self.device)(self.values)
         return [Tensor(data(node.aval, value), self.device).numpy() for node, value in zip(outputs, found, strict=True)]
 
+    def batches(self) -> Iterator[list[Node]]:
+        """The nodes in order, as many together as the host holds values of."""
+        batch: list[Node] = []
+        for node in self.nodes:
+            if batch and sum(n.aval.nbytes for n in batch) + node.aval.nbytes > TOGETHER:
+                yield batch
+                batch = []
+            batch.append(node)
+        yield batch
+
     def all(self) -> Iterator[tuple[Node, Array]]:
         """Every node with its value, in order; some at a time."""
-        batch: list[Node] = []
-        for node in [*self.nodes, None]:
-            if batch and (node is None or sum(n.aval.nbytes for n in batch) + node.aval.nbytes > TOGETHER):
-                yield from zip(batch, self.run(batch), strict=True)
-                batch = []
-            if node is not None:
-                batch.append(node)
+        for batch in self.batches():
+            yield from zip(batch, self.run(batch), strict=True)
+
+    def inputs(self) -> Iterator[tuple[Node, Any]]:
+        """The graph's inputs with their values on the host: arrays, and run-time scalars as they are."""
+        for node, value in zip(self.graph.inputs, self.values, strict=True):
+            yield node, value if node.aval.weak else Tensor(data(node.aval, value), self.device).numpy()
+
+    def on(self, device: Device) -> Twin:
+        """The same program and values on another device."""
+        other = copy.copy(self)
+        other.device = device
+        other.values = [value if node.aval.weak else upload(device, value) for node, value in self.inputs()]
+        return other
 
     def operation(self, node: Node) -> Operation:
         """The node, for people."""

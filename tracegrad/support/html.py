@@ -1,4 +1,4 @@
-"""Small pieces of HTML for notebooks: `table`."""
+"""Tables and text as people see them: HTML for notebooks (`table`), and `columns` for terminals."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], caption: str
     body = "".join("<tr>" + "".join(f'<td style="text-align:left">{escaped(cell)}</td>' for cell in row) + "</tr>" for row in rows)
     below = "".join(f"<p>{escaped(note)}</p>" for note in notes)
     return f"<div>{above}<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{below}</div>"
+
+
+def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """The lines of a table as text. right: the columns that end, and do not begin, below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [[cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))] for row in rows]
+    return ["  ".join(line).rstrip() for line in lines]
 
 
 def preformatted(text: object) -> str:

@@ -25,7 +25,7 @@ from tracegrad.support.dtypes import DType, float32, float64, int32, int64, uint
 from tracegrad.support.plan import Offset, Target
 
 # What may be a number of C: not in a name, nor in a mark. Then what is one: floats, with f, and integers, with a suffix.
-_TOKEN = re.compile(r"(?<![\w.$\x01\x03\x10])(\d[\w.]*(?:(?<=e)[+-]\d+f?)?)")
+_TOKEN = re.compile(r"(?<![\w.$\x01\x03])(\d[\w.]*(?:(?<=e)[+-]\d+f?)?)")
 _NUMBER = re.compile(r"(\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+)(f?)|(\d+)(UL|u|L)?")
 _FIXED = re.compile(r"#|__attribute__|__builtin_shuffle|\basm\b|\bcase\b")      # lines in which compilers want constants
 _SUFFIX: dict[str | None, DType] = {"UL": uint64, "u": uint32, "L": int64}
@@ -107,7 +107,6 @@ class Template:
     def __init__(self) -> None:
         self.seen: list[tuple[Found, ...]] = []
         self.places: list[int] = []
-        self.sizes = 0                                       # how many kernels it stood for
 
     @property
     def count(self) -> int:

@@ -18,7 +18,7 @@ from tracegrad.errors import ArgumentError
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.printing import aval_text
-from tracegrad.inspection.memory import Memory
+from tracegrad.inspection.memory import Memory, touched
 from tracegrad.inspection.page.layout import folded
 from tracegrad.inspection.profiling import Measured, for_whom, measured
 from tracegrad.inspection.remedies import remedies
@@ -164,14 +164,13 @@ def _kernels(plan: Plan, inner: Sequence[tuple[str, Plan]]) -> list[Model]:
 def _step(step: Launch | HostStep, times: int, plan: Plan, lines: _Lines, kernels: Sequence[Model]) -> Model:
     if isinstance(step, HostStep):
         return {"name": step.name, "kernel": -1, "host": True, "times": times, "bytes": 0, "flops": 0, "computes": [], "lines": [],
-                "why": [step.note] if step.note else [], "nodes": [], "slots": [*step.inputs, *step.outputs], "items": ""}
+                "why": [step.note] if step.note else [], "nodes": [], "slots": touched(step), "items": ""}
     own = next(i for i, kernel in enumerate(kernels) if kernel["name"] == step.entry)
     fused = for_whom(step, plan)
-    slots = [a for a in step.args if isinstance(a, int)]
     return {"name": step.entry, "kernel": own, "host": False, "times": times, "bytes": step.bytes * times, "flops": step.flops * times,
             "why": [w for w in step.note.split("; ") if w], "computes": [name for name, *_ in step.fused],
             "lines": list(dict.fromkeys(lines.of(file, line) for _, line, _, file, _ in fused)),
-            "nodes": [], "slots": slots, "items": "x".join(map(str, step.global_size))}
+            "nodes": [], "slots": touched(step), "items": "x".join(map(str, step.global_size))}
 
 
 def _recomputed(steps: Sequence[Launch | HostStep], lines: _Lines) -> list[Model]:
