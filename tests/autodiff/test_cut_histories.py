@@ -130,7 +130,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("eager", [True, False])
-@one_of(3, "case", CASES)
+@one_of(6, "case", CASES)
 def test_nothing_is_kept_of_the_steps_before(case, eager, monkeypatch):
     monkeypatch.setattr(config, "eager", eager)
     step = CASES[case]()

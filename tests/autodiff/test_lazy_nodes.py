@@ -18,6 +18,7 @@ import tracegrad as tg
 from tests.autodiff.histories import PROGRAMS, REFUSED
 from tests.autodiff.test_history import EXPECTED, leaves, values
 from tests.helpers import corpus
+from tests.helpers.marks import one_of
 from tests.helpers.values import given
 from tracegrad import nn
 from tracegrad.autograd import backward_cache
@@ -49,7 +50,7 @@ def told(error):
     return type(error).__name__, str(error).split(":")[0], str(error).split(".py")[0], str(error)[-70:]
 
 
-@pytest.mark.parametrize("name", CALLS)
+@one_of(2, "name", CALLS)
 def test_what_a_freed_call_tells_is_the_same_at_every_turn(name, device):
     x, w, b = parameters()
     found = []
@@ -70,7 +71,7 @@ def test_what_a_freed_call_tells_is_the_same_at_every_turn(name, device):
                 np.testing.assert_allclose(g, first, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@one_of(3, "name", CALLS)
 def test_derivatives_of_derivatives_hooks_and_histories(name, device):
     x, w, b = parameters(tg.float64 if device.fp64 else tg.float32)
     found = []

@@ -150,7 +150,7 @@ MAPPED = {
 }
 
 
-@one_of(2, "name", MAPPED)
+@one_of(4, "name", MAPPED)
 def test_vmap_is_a_loop(name):
     x = draw(5, 3, 3)
     fn = MAPPED[name]
@@ -342,7 +342,7 @@ def test_what_comes_back_beside_a_result_has_no_history_of_the_transform_s(run):
     lambda r: r, lambda r: r[1:], lambda r: r.reshape(-1, 1).t(), lambda r: r.add_(2), lambda r: r[1:].add_(2), lambda r: r.detach(),
     lambda r: r[::2].t(), lambda r: tg.vmap(lambda e: e)(r)[1:], lambda r: tg.vmap(lambda e: e.add_(5))(r).mul_(2),
 ])
-@one_of(3, "n", [3, 12, 65], first=1)
+@one_of(6, "n", [3, 12, 65], first=1)
 @pytest.mark.parametrize("dims", [(0, 0), (1, 0), (1, 1)])
 def test_results_of_vmap_share_memory_as_in_torch(run, fn, n, dims):
     """With what was mapped: what is written to them later is written there."""

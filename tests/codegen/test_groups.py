@@ -194,7 +194,7 @@ def chained(n: int) -> Any:
     return tg.hessian(f)
 
 
-@one_of(3, "n", [7, 12, 20], first=1)
+@one_of(6, "n", [7, 12, 20], first=1)
 def test_a_list_of_long_parts_is_no_long_kernel(n: int, on_numpy: None) -> None:
     """Drivers took minutes to compile one of 2,300 lines: each of its 12 parts was short enough."""
     h = tg.linspace(-0.5, 0.5, n, dtype=tg.float64)

@@ -44,7 +44,7 @@ def held(traced: Any, shape: tuple[int, ...]) -> int:
     return sum(slot.kind == "temp" and slot.shape == shape for slot in traced.plan.slots)
 
 
-@one_of(3, "n", [60, 300, 1500], 1)
+@one_of(6, "n", [60, 300, 1500], 1)
 @pytest.mark.parametrize("reader", READERS)
 def test_what_a_trace_changed_is_what_later_steps_read(reader: str, n: int) -> None:
     read, rng = READERS[reader], np.random.default_rng(n)

@@ -120,7 +120,7 @@ def stack(rows: int, width: int) -> Any:
                                                       for shape in ((rows, 16, width), (width, 12), (12, 12)))
 
 
-@pytest.mark.parametrize("target", ["avx2", "gpu"])
+@one_of(2, "target", ["avx2", "gpu"])
 def test_products_of_row_after_row_are_lowered_twice(on_numpy: Any, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     program, *args = stack(24, 12)
     plan_of(program, *args, target=target)                     # checked: each is also lowered by itself, and compared
@@ -142,7 +142,7 @@ def test_products_of_row_after_row_are_lowered_twice(on_numpy: Any, monkeypatch:
     assert len(lowered) > few + 30
 
 
-@one_of(2, "width", [3, 65])
+@one_of(4, "width", [3, 65])
 def test_rows_where_a_vector_may_not_begin_are_lowered_each(on_numpy: Any, width: int) -> None:
     with Checked(SOME) as checked:
         program, *args = stack(6, width)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.marks import one_of
 
 
 def both(fn):
@@ -340,7 +341,7 @@ def test_derivatives_through_a_transform_in_a_body(inner):
         tg.set_device(previous)
 
 
-@pytest.mark.parametrize("n", [7, 33, 65])
+@one_of(2, "n", [7, 33, 65])
 def test_steps_of_gradient_descent_in_a_scan(n):
     """On the device: how the loss after some steps depends on the data and on the learning rate (as hyperparameters are learnt)."""
     rng = np.random.default_rng(n)

@@ -37,7 +37,7 @@ def of(scan, w, xs):
     return (c * c).sum() + ys.cos().sum()
 
 
-@one_of(3, "n", [7, 9, 33], 1)
+@one_of(6, "n", [7, 9, 33], 1)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_values_and_derivatives_are_those_of_the_turns(interpreter, program, n):
     """Of Python's loop, untraced both: the value, the gradients, a product with the Hessian, a tangent."""

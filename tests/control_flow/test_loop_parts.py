@@ -174,7 +174,7 @@ def trained(layer, x, *rest):
 
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
-@one_of(3, ("hidden", "batch", "length"), [(7, 4, 1), (16, 2, 2), (31, 6, 3), (32, 8, 4), (33, 4, 3), (65, 4, 2), (99, 2, 2)])
+@one_of(6, ("hidden", "batch", "length"), [(7, 4, 1), (16, 2, 2), (31, 6, 3), (32, 8, 4), (33, 4, 3), (65, 4, 2), (99, 2, 2)])
 @pytest.mark.usefixtures("on_numpy")
 def test_layers(kind, hidden, batch, length):
     tg.manual_seed(hidden)
@@ -187,7 +187,7 @@ def test_layers(kind, hidden, batch, length):
     assert len(notes(traced)) == 2                           # the loop and its derivative's
 
 
-@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+@one_of(3, "kind", ["RNN", "LSTM", "GRU"])
 @pytest.mark.usefixtures("on_numpy")
 def test_layers_of_all_sorts(kind):
     more = {"proj_size": 3} if kind == "LSTM" else {}
@@ -267,7 +267,7 @@ def test_sums_of_what_is_not_stacked_are_carried():
 # --------------------------------------------------------------------------------------------------------------------- the device
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@one_of(2, "kind", ["LSTM", "GRU"])
 def test_on_the_device(kind):
     tg.manual_seed(3)
     layer = getattr(nn, kind)(16, 33)

@@ -246,7 +246,7 @@ def interpreter():
     tg.set_device(previous)
 
 
-@pytest.mark.parametrize("k", [None, 1, 4], ids=["all kept", "every carry", "every 4th"])
+@one_of(2, "k", [None, 1, 4], ids=["all kept", "every carry", "every 4th"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_derivatives_of_every_kind(interpreter, program, k):
     n = LENGTHS.get(program, 7)
@@ -269,7 +269,7 @@ def test_derivatives_of_every_kind(interpreter, program, k):
     close(everything(tg.scan if k is None else checkpointed(k)), everything(unrolled), 1e-8)
 
 
-@pytest.mark.parametrize("tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
+@one_of(2, "tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_kernels_read_in_c(interpreter, program, tuning):
     """Every access checked: rows, the two places of a carry, what turns share."""
@@ -318,7 +318,7 @@ def test_a_turn_is_one_core_s_or_all_of_them_launched(n):
             assert any(isinstance(step, Loop) for step in compile_graph(graph, CPU).steps) == launched
 
 
-@pytest.mark.parametrize("n", [700, 4097, 6400, 9000])
+@one_of(2, "n", [700, 4097, 6400, 9000])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_loop_of_several_work_items_becomes_part_of_another_kernel(n, dtype):
     """Each of its items goes through all turns: so does each where they are a loop of one work-item, in a loop around or beside others."""
@@ -351,7 +351,7 @@ def test_a_loop_of_several_work_items_becomes_part_of_another_kernel(n, dtype):
 
 
 @pytest.mark.parametrize("program", [wave, adams_bashforth, behind_one_another, signs_that_change])
-@one_of(2, "tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
+@one_of(4, "tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
 @pytest.mark.parametrize("turns", [(1, 2, 3, 12), pytest.param((4, 5, 6, 40), marks=pytest.mark.long)])
 def test_carries_that_become_others_lie_in_a_ring(interpreter, program, tuning, turns):
     """Also where there are fewer turns than carries in the row."""
@@ -510,7 +510,7 @@ def test_finite_differences(interpreter):
         assert abs(slope - found) <= 1e-6 * max(1.0, abs(slope)), program.__name__
 
 
-@pytest.mark.parametrize("dtype", [tg.float32, F])
+@one_of(2, "dtype", [tg.float32, F])
 def test_on_the_device(dtype):
     """All programs in one traced function, by the device's kernels."""
     def everything(scan):
@@ -700,7 +700,7 @@ def test_host_calls_factorizations_and_users_kernels_in_the_body():
         close([a.numpy() for a in g(c, xs)], [a.numpy() for a in h(c, xs)])
 
 
-@one_of(2, "length", [1, 5], first=1)
+@one_of(4, "length", [1, 5], first=1)
 @pytest.mark.usefixtures("device")
 def test_host_calls_and_users_kernels_read_what_a_turn_hands_on(length):
     """They are given whole buffers, and carries and rows lie somewhere else in every turn: also in a loop around theirs."""

@@ -9,6 +9,7 @@ import pytest
 import scipy.special
 
 import tracegrad as tg
+from tests.helpers.marks import one_of
 from tests.helpers.values import close, f64
 from tracegrad.errors import ArgumentError, AutogradError, BuildError, DTypeError, ShapeError, TraceError, UnsupportedError
 from tracegrad.support.plan import HostStep
@@ -472,7 +473,7 @@ def test_kernels_behind_macros(device):
     close(tg.trace(lambda x: triple(x) + triple(x * 2.0) + tenfold(x))(f64(1.0, grad=False)), [19.0])
 
 
-@pytest.mark.parametrize("traced", [False, True])
+@one_of(2, "traced", [False, True])
 def test_a_mistake_in_the_users_text(device, traced):
     """The message has the line of C, what it came from, the compiler's words and the way out; the exception has all of the log."""
     if device.kind == "numpy":

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.marks import one_of
 from tracegrad.execute import compile as tg_compile
 from tracegrad.execute import deferred as pending
 from tracegrad.execute import eager_executor, policy
@@ -159,7 +160,7 @@ class TestLoops:
             after.append(work.compiled)
         assert after[-1] == after[8]
 
-    @pytest.mark.parametrize("look", [True, False])
+    @one_of(2, "look", [True, False])
     def test_a_loop_does_not_grow(self, device, look, monkeypatch):
         monkeypatch.setattr(tg.config, "pending", 300)
 
@@ -325,7 +326,7 @@ def _train_and_forget(x, w, y):
     w.grad = None
 
 
-@pytest.mark.parametrize("use", [
+@one_of(2, "use", [
     _train_and_forget,
     lambda x, w, y: (x * 2).mean().item(),
     lambda x, w, y: x[0, 1:3].sum().item(),

@@ -156,7 +156,7 @@ PROGRAMS |= {name: lambda name=name, options=options: trained(name, options) for
 
 
 @pytest.mark.parametrize("numpy_first", [True, False], ids=["eager", "kernels"])
-@one_of(3, "program", PROGRAMS)
+@one_of(6, "program", PROGRAMS)
 def test_bits_are_the_same(program, numpy_first, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", numpy_first)
 
@@ -205,7 +205,7 @@ def test_many_programs_by_chance_have_the_same_bits(eager, monkeypatch):
 RECALLED = {"arrays of numbers", "backwards", "calls", "steps of optimizers", "templates by attributes"}
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["from the start", "after recall"])
+@one_of(2, "known", [False, True], ids=["from the start", "after recall"])
 def test_nothing_is_asked_or_kept(known, monkeypatch):
     """Neither where everything is known already."""
     monkeypatch.setattr(tg.config, "eager", True)

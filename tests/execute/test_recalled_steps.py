@@ -142,7 +142,7 @@ PROGRAMS = [dropout_and_adamw, accumulated_and_clipped, two_losses_of_one_forwar
             a_schedule_and_groups_that_change]
 
 
-@one_of(2, "program", PROGRAMS)
+@one_of(4, "program", PROGRAMS)
 def test_the_short_way_computes_what_the_long_way_does(program, device, at_length, recalled):
     if device.kind != "numpy" and not tg.config.eager and program not in PROGRAMS[:2]:
         pytest.skip("two programs are compiled, the others run by numpy")

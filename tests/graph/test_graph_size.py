@@ -92,7 +92,7 @@ def test_twenty_thousand_nodes_on_the_interpreter(unhurried):
         tg.set_device(previous)
 
 
-@one_of(3, "size", [4, 16, 1000], first=1)
+@one_of(6, "size", [4, 16, 1000], first=1)
 def test_kernels_stay_short(unhurried, size):
     """Also where values are so small that computing them again is cheaper than storing them: 4,000 statements take a driver minutes."""
     f = tg.trace(tg.grad(recurrence(250)))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.marks import one_of
 from tracegrad import nn
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.ir import topological
@@ -105,7 +106,7 @@ def test_options(kind, options):
     np.testing.assert_allclose(states(last)[0].detach().numpy(), expected_last[0][:, 2], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+@one_of(3, "kind", ["RNN", "LSTM", "GRU"])
 def test_gradients(kind):
     layer = getattr(nn, kind)(2, 3, bidirectional=True).double()
     x = tg.tensor(RNG.normal(size=(4, 2, 2)), requires_grad=True)
@@ -180,7 +181,7 @@ def test_cells_are_one_step_of_their_layer(kind):
         cell(x[0], (h[0][:2], h[0]) if len(h) == 2 else h[0][:2])
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@one_of(2, "kind", ["LSTM", "GRU"])
 def test_gradients_of_a_traced_call_on_the_device(kind, device):
     tg.manual_seed(3)
     layer = getattr(nn, kind)(6, 8)

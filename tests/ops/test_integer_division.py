@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.marks import one_of
 from tracegrad.runtime.drivers.pocl_conversions import by_halves
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
-@pytest.mark.parametrize("n", [12, 100])
+@one_of(2, "n", [12, 100])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_by_numbers(dtype, n, device):
     info = np.iinfo(dtype)

@@ -104,7 +104,7 @@ def agree(found: Any, expected: Any, label: str, sums: bool) -> None:
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-@pytest.mark.parametrize("turns", [3, pytest.param(1, marks=[pytest.mark.matrix, pytest.mark.long])], ids=["dtypes by turns", "each dtype"])
+@pytest.mark.parametrize("turns", [5, pytest.param(1, marks=[pytest.mark.matrix, pytest.mark.long])], ids=["dtypes by turns", "each dtype"])
 def test_every_case_of_every_op(op: Any, on: Any, turns: int) -> None:
     batch, tried = Batch(), 0
     for number, (shapes, attrs) in enumerate(cases(op)):

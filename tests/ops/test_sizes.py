@@ -233,7 +233,7 @@ UPDATES = [         # statements that change the arguments x, y: where a result 
 ]
 
 
-@one_of(2, "n", [33, 129])
+@one_of(4, "n", [33, 129])
 def test_updates_of_arguments(on: Any, n: int) -> None:
     """In a traced function, twice, one after the other: what the arguments hold, and what was computed from their old values."""
     rng = np.random.default_rng(n)

@@ -71,7 +71,7 @@ SHARES: dict[str, tuple[Any, list[list[float]], list[list[float]]]] = {
 }
 
 
-@one_of(3, "case", SHARES)
+@one_of(6, "case", SHARES)
 def test_shares_of_the_gradient(case: str) -> None:
     """Untraced, traced, and as a direction: a jvp along each vector is the sum of its gradient."""
     fn, arrays, expected = SHARES[case]
@@ -192,7 +192,7 @@ PICKED = {
 
 
 @pytest.mark.parametrize("scanned", [False, True])
-@one_of(2, "name", PICKED, first=1)
+@one_of(4, "name", PICKED, first=1)
 @pytest.mark.parametrize("dtype", [tg.float32, tg.float64])
 def test_thresholds_that_are_elements_equal_them_in_an_untraced_backward(monkeypatch, dtype, name, scanned):
     """Kernels did the forward and numpy computes elements again, in other last places: what was picked from them is picked again."""

@@ -10,6 +10,7 @@ import pytest
 import tracegrad as tg
 from tests.execute.test_plan_cache import graph_of, planned
 from tests.helpers.kernels import TARGETS, Checked
+from tests.helpers.marks import one_of
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Graph
@@ -65,7 +66,7 @@ def test_plans_do_as_much_arithmetic(on_numpy):
     assert sum(launch.flops for launch in plan.launches) < 1.1 * (TURNS + 1) * 2 * 48 ** 3
 
 
-@pytest.mark.parametrize("program", [with_one_row, nested, nothing])
+@one_of(2, "program", [with_one_row, nested, nothing])
 def test_values_and_derivatives(program, on_numpy):
     def loss(*args: Any) -> Any:
         h, ys = program(*args)

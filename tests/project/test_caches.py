@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.sources import parsed
 from tracegrad.execute.program import programs
 from tracegrad.support import cache
 from tracegrad.support.cache import Cache
@@ -95,7 +96,7 @@ def changed(tree):
 
 
 def test_every_cache_is_listed():
-    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+    trees = {name: parsed(path) for name, path in MODULES.items()}
     changes = {name: changed(tree) for name, tree in trees.items()}
     everywhere = set().union(*changes.values())
     known = {id(t) for t in [*cache.tables().values(), *cache.caches()]}
@@ -115,7 +116,7 @@ def test_every_cache_is_listed():
 def test_nothing_memoizes_by_itself():
     """functools' caches are made by cache.memoize, which lists them; those of a call's own are its own."""
     for name, path in MODULES.items():
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         lasting = [*tree.body, *(n for c in tree.body if isinstance(c, ast.ClassDef) for n in c.body)]
         texts = [ast.unparse(d) for n in lasting if isinstance(n, ast.FunctionDef) for d in n.decorator_list]
         assert not [t for t in texts if t.split("(")[0].split(".")[-1] in ("lru_cache", "cache")], name

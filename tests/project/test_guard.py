@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tracegrad as tg
+from tests.helpers.sources import parsed
 from tests.helpers.values import given
 from tracegrad import amp, autograd, nn
 from tracegrad.autograd import backward_cache
@@ -147,7 +148,7 @@ def test_no_module_sets_anothers_attribute(folder):
     for path in sorted((ROOT / folder).rglob("*.py")):
         if path.relative_to(ROOT).parts[:2] in (("tracegrad", "codegen"), ("tracegrad", "runtime")):
             continue                                                    # links
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         modules = imported_modules(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):

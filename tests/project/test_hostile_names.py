@@ -197,7 +197,7 @@ def names_for(place: str) -> Iterator[str]:
     return (word for word in words if (word, place) not in NEEDS and not keyword.iskeyword(word))
 
 
-@one_of(4, ("place", "name"), [(place, name) for place in PLACES for name in names_for(place)])
+@one_of(8, ("place", "name"), [(place, name) for place in PLACES for name in names_for(place)])
 def test_a_name_in_every_place(place: str, name: str, driver: Device, tmp_path: Path) -> None:
     f, found, wanted = traced(place, name)
     for a, b in zip(leaves(found), leaves(wanted), strict=True):
@@ -214,7 +214,7 @@ def test_a_name_in_every_place(place: str, name: str, driver: Device, tmp_path: 
     json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
 
 
-@one_of(4, "place", PLACES)
+@one_of(8, "place", PLACES)
 def test_the_text_for_people_builds(place: str, driver: Device) -> None:
     """What `f.kernels()` shows is C: with the names, lines and comments that drivers are not given."""
     texts = [traced(place, name)[0].plan.source for name in list(names_for(place))[:13]]
@@ -234,7 +234,7 @@ OWN_NAMES = {
 OWN_TARGETS = TARGETS | {"gpu without fp64": replace(TARGETS["gpu"], fp64=False)}
 
 
-@one_of(3, "row", OWN_NAMES)
+@one_of(6, "row", OWN_NAMES)
 def test_what_a_kernel_calls_its_own_is_no_users(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the code generator declares has a name that was reserved or asked for: no user's is called so."""
     others: set[str] = set()

@@ -15,6 +15,7 @@ import pyopencl as cl
 import pytest
 
 import tracegrad as tg
+from tests.helpers.marks import one_of
 from tests.runtime.test_kernel_cache import replace, several
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl
 from tracegrad.runtime.programs import build_worker, builders, packing, program
@@ -94,7 +95,7 @@ class TestProcesses:
     def test_one_process_where_that_is_asked_for(self, tmp_path):
         assert run(tmp_path, TRACEGRAD_BUILDERS="1") == "0 [] []"
 
-    @pytest.mark.parametrize("code", ["raise SystemExit", "import time; time.sleep(100)", "print('x', flush=True); input(); input()"])
+    @one_of(3, "code", ["raise SystemExit", "import time; time.sleep(100)", "print('x', flush=True); input(); input()"])
     def test_a_process_that_does_not_do_its_part(self, tmp_path, code):
         assert run(tmp_path, f'builders._RUN, builders.LATENESS = "{code}", 0.2').startswith("1 [False]")
 

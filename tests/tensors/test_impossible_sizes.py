@@ -75,6 +75,7 @@ def test_parameters_are_stored_so_they_have_to_fit() -> None:
             make()
 
 
+@pytest.mark.long
 def test_what_is_never_stored_may_be_larger_than_the_device() -> None:
     """A tensor that is only reduced, or of which a part is taken, needs no memory."""
     if tg.device().kind == "numpy":

@@ -36,7 +36,7 @@ def test_nobody_counts_references(folder):
         assert not [word for word in ("getrefcount", "get_referrers", "get_objects", "getweakref") if word in text], path
 
 
-@one_of(3, ("name", "mode"), [(name, ownership_programs.MODES[(k + j) % 4]) for k, name in enumerate(NAMES) for j in range(4)])
+@one_of(6, ("name", "mode"), [(name, ownership_programs.MODES[(k + j) % 4]) for k, name in enumerate(NAMES) for j in range(4)])
 def test_a_value_stays_what_it_was_for_its_holder(kernels, name, mode):
     ownership_programs.check(name, mode)
 
@@ -67,7 +67,7 @@ main({shift!r})
 SHIFTS = {"less": "return real(x) - 2", "more": "return real(x)", "none": "raise RuntimeError('no such count')"}
 
 
-@one_of(3, "shift", SHIFTS)
+@one_of(6, "shift", SHIFTS)
 def test_counts_that_are_shifted_change_nothing(shift):
     """As on another interpreter. (Of the values that functions bind at import there is none, either: the process begins with it.)"""
     found = subprocess.run([sys.executable, "-c", SHIFTED.format(body=SHIFTS[shift], shift=shift)], cwd=ROOT, capture_output=True,
@@ -91,7 +91,7 @@ def uncollected(monkeypatch, kernels):
     monkeypatch.setattr(owning, "_ref", Kept)
 
 
-@one_of(3, ("name", "mode"), [(name, ownership_programs.MODES[1:][k % 3]) for k, name in enumerate(NAMES)])
+@one_of(6, ("name", "mode"), [(name, ownership_programs.MODES[1:][k % 3]) for k, name in enumerate(NAMES)])
 def test_garbage_counts_as_a_holder(uncollected, name, mode):
     ownership_programs.check(name, mode)
 
@@ -144,7 +144,7 @@ def test_nothing_is_copied_where_nobody_holds_the_value(copies, mode, leaf):
     assert place(p) == before
 
 
-@one_of(2, "name", ownership_programs.HOLDERS)
+@one_of(4, "name", ownership_programs.HOLDERS)
 def test_a_holder_costs_a_copy_and_no_more(copies, name):
     """The memory is written again once the holder is gone, and its own memory is written while it is there."""
     p = tg.tensor(ownership_programs.START)

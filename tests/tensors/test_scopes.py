@@ -53,7 +53,7 @@ CHANGES = {
 }
 
 
-@one_of(4, "n", [3, 12, 65, 129], 1)
+@one_of(8, "n", [3, 12, 65, 129], 1)
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_is_not_mapped_takes_no_value_of_an_example(run, name, n):
     out, rows = draw(n), draw(5, n)
@@ -253,7 +253,7 @@ def test_what_a_while_loop_gives_its_functions_is_their_own(run):
     close(start, before)
 
 
-@pytest.mark.parametrize("n", [3, 12, 65, 129])
+@one_of(2, "n", [3, 12, 65, 129])
 @pytest.mark.parametrize("way", ["plain", "vmap", "trace", "both", "grad"])
 def test_a_scan_changes_tensors_from_outside_at_every_turn(way, n):
     """Also those that the same trace or vmap made."""

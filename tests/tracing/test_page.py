@@ -307,6 +307,7 @@ def large():
     return f
 
 
+@pytest.mark.long
 def test_five_thousand_operations(tmp_path):
     f = large()
     program = page_of(f, tmp_path / "f.html", runs=0)["programs"][0]

@@ -35,7 +35,7 @@ def as_untraced(name, f, device):
             close(slope(x, c), tg.grad(lambda x, c: (f(x, c) * 1.0).sum())(x, c), tolerance)
 
 
-@one_of(4, "name", ["lerp", "quantile", "xlog1py", "xlogy"])
+@one_of(8, "name", ["lerp", "quantile", "xlog1py", "xlogy"])
 def test_a_python_float_is_of_the_tensors_dtype(device, name):
     """A choice between two numbers of run time made float32 of them; of float32 tensors quantile refused one."""
     as_untraced(name, {
@@ -44,7 +44,7 @@ def test_a_python_float_is_of_the_tensors_dtype(device, name):
     }[name], device)
 
 
-@one_of(2, "name", ["pad", "full_like", "hardtanh", "celu", "softshrink", "smooth_l1_loss", "nan_to_num",
+@one_of(4, "name", ["pad", "full_like", "hardtanh", "celu", "softshrink", "smooth_l1_loss", "nan_to_num",
                                   "triplet_margin_loss", "isclose"])
 def test_functions_of_numbers_take_a_python_float_that_changes(device, name):
     F = tg.nn.functional
@@ -113,7 +113,7 @@ OF_A_FLOAT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OF_A_FLOAT)
+@one_of(3, "name", OF_A_FLOAT)
 def test_functions_take_run_time_floats_as_they_take_floats(name, device):
     plain, traced = OF_A_FLOAT[name], tg.trace(OF_A_FLOAT[name])
     x = tg.tensor(np.random.default_rng(0).normal(size=(5, 7)).astype("float32"))
@@ -577,8 +577,8 @@ def rss_mb():
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
 
-@one_of(2, "wrap", [lambda f: f, tg.trace], ids=["untraced", "traced"])
-def test_two_thousand_steps_do_not_grow(device, wrap):
+@one_of(4, "wrap", [lambda f: f, tg.trace], ids=["untraced", "traced"])
+def test_a_thousand_steps_do_not_grow(device, wrap):
     w = tg.full((100, 20), 0.01, requires_grad=True)
     x = tg.ones(16, 100)
 
@@ -596,18 +596,18 @@ def test_two_thousand_steps_do_not_grow(device, wrap):
     tg.synchronize()
     gc.collect()
     before = rss_mb()
-    for k in range(2000):
+    for k in range(1000):
         step(1e-4 + k * 1e-7)
     tg.synchronize()
     gc.collect()
-    assert rss_mb() - before < 20
+    assert rss_mb() - before < 10
 
 
 def test_a_loop_that_never_looks_does_not_grow(device):
     x = tg.ones(1000)
     for _ in range(50):
         x = x * 0.999 + 0.001
-    for _ in range(20_000):
+    for _ in range(8_000):
         x = x * 0.999 + 0.001
     close(x, np.ones(1000))
 

@@ -15,6 +15,7 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers.kernels import Checked
+from tests.helpers.marks import one_of
 from tests.helpers.plan_audit import TARGETS, planned
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.runtime.device import Device, find
@@ -74,7 +75,7 @@ def test_sorting_by_digits(n: int, dtype: str, tuning: Tuning) -> None:
 
 
 @pytest.mark.usefixtures("on_numpy")
-@pytest.mark.parametrize("tuning", [Tuning(), Tuning(group=4, sort_local=64, select_chunk=16)])
+@one_of(2, "tuning", [Tuning(), Tuning(group=4, sort_local=64, select_chunk=16)])
 @pytest.mark.parametrize(("rows", "n"), [(1, 1), (3, 2), (5, 7), (3, 9), (2, 33), (1, 100)])
 def test_sorting_networks(rows: int, n: int, tuning: Tuning) -> None:
     """Rows shorter and longer than what an item has in registers; several rows of a group; the better halves of runs."""
@@ -90,7 +91,7 @@ def test_sorting_networks(rows: int, n: int, tuning: Tuning) -> None:
 
 
 @pytest.mark.usefixtures("on_numpy")
-@pytest.mark.parametrize("tuning", [SMALL, SMALL._replace(few_rows_items=2), SMALL._replace(exact_columns=64, exact_spread=100)])
+@one_of(2, "tuning", [SMALL, SMALL._replace(few_rows_items=2), SMALL._replace(exact_columns=64, exact_spread=100)])
 @pytest.mark.parametrize(("rows", "count", "rest"), [(7, 50, 3), (100, 65, 1), (1, 300, 1), (300, 90, 2), (16, 400, 1)])
 def test_scatters(rows: int, count: int, rest: int, tuning: Tuning) -> None:
     """By sorting, by totals of few rows, by exact sums; in place, too."""

@@ -56,7 +56,7 @@ def shifted(x: Any, y: Any, n: int) -> list[Any]:
     ]
 
 
-@one_of(4, ("n", "dtype"), [(n, dtype) for k, n in enumerate(SIZES) for dtype in (("float32", "float64"), ("float64", "float32"))[k % 2]])
+@one_of(8, ("n", "dtype"), [(n, dtype) for k, n in enumerate(SIZES) for dtype in (("float32", "float64"), ("float64", "float32"))[k % 2]])
 def test_kernels_of_ordinary_rows(on_numpy: Any, n: int, dtype: str) -> None:
     rng = np.random.default_rng(n)
     x, y = (tg.tensor(rng.standard_normal((3, n)).astype(dtype)) for _ in range(2))
@@ -65,7 +65,7 @@ def test_kernels_of_ordinary_rows(on_numpy: Any, n: int, dtype: str) -> None:
     assert checked.count == len(checked.targets)
 
 
-@one_of(2, "n", [13, 40, 65, 129])
+@one_of(4, "n", [13, 40, 65, 129])
 def test_derivatives_of_ordinary_rows(on_numpy: Any, n: int) -> None:
     rng = np.random.default_rng(n)
     x, y = (tg.tensor(rng.standard_normal((3, n))) for _ in range(2))

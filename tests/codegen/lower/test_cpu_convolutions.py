@@ -58,7 +58,7 @@ def checked(fn: Any, *arrays: Any, targets: dict[str, Target] = CPUS, tuning: Tu
 
 
 @pytest.mark.usefixtures("on_numpy")
-@one_of(4, ("x", "w", "options"), WINDOWS)
+@one_of(8, ("x", "w", "options"), WINDOWS)
 def test_convolutions_and_their_gradients(x: Any, w: Any, options: Any) -> None:
     def fn(x: Any, w: Any, b: Any) -> Any:
         y = F.relu(F.conv2d(x, w, b, **options)) + 1
@@ -70,7 +70,7 @@ def test_convolutions_and_their_gradients(x: Any, w: Any, options: Any) -> None:
 
 
 @pytest.mark.usefixtures("on_numpy")
-@one_of(5, ("x", "w", "options"), WINDOWS)
+@one_of(10, ("x", "w", "options"), WINDOWS)
 def test_each_element_is_stored_once(x: Any, w: Any, options: Any) -> None:
     """What is added to an array in its place would be added twice where tiles overlap."""
     def fn(x: Any, w: Any, y: Any, gx: Any, gw: Any) -> Any:

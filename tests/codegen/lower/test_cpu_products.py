@@ -114,7 +114,7 @@ def test_lines_along_k_are_transposed_into_panels(target: Target, dtype: str) ->
 
 
 @pytest.mark.usefixtures("on_numpy")
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@one_of(2, "dtype", ["float32", "float64"])
 def test_a_product_beyond_the_second_cache_has_its_k_in_blocks(dtype: str) -> None:
     """k below, at and above a block and two, whole and with a rest, in all layouts."""
     target, tuning, blocked = replace(CPU, l2_bytes=8 << 10), Tuning(panel_bytes=4 << 10), []

@@ -61,7 +61,7 @@ def test_rows_of_every_length_on_other_devices(on: Any, n: int, which: str) -> N
     check(device, cases(n + 200, SHARED + MOVED, n), "float64")
 
 
-@one_of(4, "rows", [1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 100, 4095, 4096, 4097, 9001])
+@one_of(8, "rows", [1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 100, 4095, 4096, 4097, 9001])
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
 def test_every_number_of_rows(on: Any, rows: int, n: int) -> None:      # noqa: F811
     """Fewer than a vector has lanes; whole vectors and some; what one work-item does, and several, the last of which does less."""
@@ -88,7 +88,7 @@ def test_without_vectors(on: Any, simd_bytes: int) -> None:      # noqa: F811
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool", "float16", "complex64", "complex128"])
-@one_of(3, "n", [2, 3, 5, 10, 20, 31], first=1)
+@one_of(6, "n", [2, 3, 5, 10, 20, 31], first=1)
 def test_every_dtype(on: Any, n: int, dtype: str) -> None:      # noqa: F811
     rng = np.random.default_rng(n)
     x, r = (tg.tensor(rng.integers(0, 2 if dtype == "bool" else 50, s)).to(getattr(tg, dtype)) for s in ((67, n), (n,)))

@@ -113,7 +113,7 @@ def test_what_is_done_with_them(name: str, behind: str) -> None:
         close(tg.trace(tg.grad(loss))(x), tg.grad(loss)(x).numpy(), 1e-9)
 
 
-@pytest.mark.parametrize("rows", [1, 5, 33, 3000])
+@one_of(2, "rows", [1, 5, 33, 3000])
 def test_rows_of_lists(rows: int) -> None:
     """Of lists of numbers in each row, and of vectors in the middle, in one work-item or many."""
     x, wide = draw(rows, 12), draw(12, rows, 7)

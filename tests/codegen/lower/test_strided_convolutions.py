@@ -59,7 +59,7 @@ WINDOWS = [          # the image, the kernels, and what torch calls the rest
 ]
 
 
-@one_of(2, ("x", "w", "options"), WINDOWS)
+@one_of(4, ("x", "w", "options"), WINDOWS)
 def test_gradients_of_strided_convolutions(x: Any, w: Any, options: Any) -> None:
     def loss(x: Any, w: Any) -> Any:
         return (F.conv2d(x, w, **options).tanh() ** 2).sum()

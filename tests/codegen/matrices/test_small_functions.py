@@ -76,7 +76,7 @@ def scaled(batch: int, n: int, dtype: str) -> Any:
     return (drawn((batch, n, n), dtype) * norms / n).astype(dtype)
 
 
-@one_of(3, ("batch", "n", "dtype"), [
+@one_of(6, ("batch", "n", "dtype"), [
     (33, 1, "float64"), (200, 2, "float32"), (3, 3, "float64"), (1, 5, "float64"), (33, 5, "complex64"), (200, 8, "float64"),
     (33, 12, "float32"), (3, 12, "complex128"), (33, 15, "float64"), (3, 16, "float64"), (1, 16, "complex128"), (3, 17, "float64"),
     (200, 2, "complex128"),
@@ -144,7 +144,7 @@ def test_exponentials_in_kernels_of_every_target(batch: int, n: int, dtype: str,
     assert checked.count == len(targets)
 
 
-@one_of(2, "dtype", ["float64", "complex128"])
+@one_of(4, "dtype", ["float64", "complex128"])
 def test_derivatives_of_exponentials_in_kernels(dtype: str, kernels: None) -> None:
     """The second one is that of matrices twice as large."""
     a = tg.tensor(drawn((1, 2, 2), dtype) * 0.5, requires_grad=True)
@@ -307,7 +307,7 @@ def test_second_derivatives_of_functions_of_decompositions_in_kernels() -> None:
     assert gradcheck(tg.trace(lambda *x: sum((g ** 2).sum() for g in tg.grad(differentiated, (0, 1, 2))(*x))), operands(), atol=1e-4)
 
 
-@one_of(2, ("batch", "n", "dtype"), [
+@one_of(4, ("batch", "n", "dtype"), [
     (200, 2, "float32"), (33, 5, "float64"), (3, 12, "complex64"), (1, 16, "float64"), (3, 17, "float64"),
 ], first=1)
 def test_systems_of_known_factors(batch: int, n: int, dtype: str, kernels: None) -> None:

@@ -63,7 +63,7 @@ def test_kernels_of_larger_ones(n: int, dtype: str, on_numpy: None) -> None:
     assert checked.count == 2
 
 
-@one_of(4, ("batch", "n", "k", "dtype"), [
+@one_of(8, ("batch", "n", "k", "dtype"), [
     ((1000,), 2, 1, "float32"), ((129,), 4, 16, "float64"), ((1000,), 5, 2, "float32"), ((33,), 9, 1, "float64"), ((7,), 16, 3, "float32"),
     ((1,), 11, 2, "float64"), ((129,), 17, 1, "float64"), ((40,), 3, 17, "float32"),
 ])
@@ -229,7 +229,7 @@ def test_complex_matrices_in_kernels_of_every_target(batch: tuple[int, ...], n: 
     assert checked.count == 6
 
 
-@one_of(3, ("batch", "n", "k", "dtype"), [
+@one_of(6, ("batch", "n", "k", "dtype"), [
     ((300,), 3, 1, "complex128"), ((33,), 7, 8, "complex64"), ((3, 11), 8, 2, "complex128"), ((7,), 9, 1, "complex128"),
     ((33,), 16, 16, "complex128"), ((1,), 13, 1, "complex64"), ((7,), 17, 1, "complex128"), ((7,), 3, 17, "complex64"),
 ])
@@ -265,7 +265,7 @@ def test_factors_of_complex_matrices_in_kernels_of_every_target(batch: tuple[int
     assert checked.count == 6
 
 
-@one_of(5, ("batch", "n", "dtype"), [
+@one_of(10, ("batch", "n", "dtype"), [
     ((300,), 3, "complex128"), ((33,), 8, "complex64"), ((3, 11), 13, "complex128"), ((7,), 15, "complex64"), ((1,), 16, "complex128"),
 ])
 def test_factors_of_complex_matrices(batch: tuple[int, ...], n: int, dtype: str) -> None:

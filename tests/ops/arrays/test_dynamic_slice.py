@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.marks import one_of
 from tracegrad import nn
 from tracegrad.autodiff import batching
 from tracegrad.execute import eager_executor, policy
@@ -330,7 +331,7 @@ def test_looking_at_a_part_of_what_numpy_holds_computes_nothing_else(monkeypatch
         bad[0, 1].item()
 
 
-@pytest.mark.parametrize("n", [5, 17])
+@one_of(3, "n", [5, 17])
 @pytest.mark.parametrize("transform", [tg.hessian, tg.jacfwd, tg.jacrev, lambda f: tg.vmap(lambda v: tg.jvp(f, (v.sin(),), (v,))[1])],
                          ids=["hessian", "jacfwd", "jacrev", "vmap of jvp"])
 def test_derivatives_of_loops_over_rows_are_of_all_examples_at_once(way, transform, n, monkeypatch):

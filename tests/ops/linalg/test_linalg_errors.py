@@ -68,7 +68,7 @@ def line_of(fn: Callable[..., Any]) -> str:
     return f"test_linalg_errors.py:{inspect.getsourcelines(fn)[1]} computes"
 
 
-@one_of(2, "n", [7, 13, 40])
+@one_of(4, "n", [7, 13, 40])
 def test_errors_name_what_was_called(n: int, device: Any) -> None:
     """Kernels of small matrices, LAPACK's steps, numpy alone, the interpreter; untraced and traced."""
     given = operands(n)

@@ -338,7 +338,7 @@ def _ulps(found: Any, exact: Any) -> Any:
     return np.abs(found.astype(np.float64) - exact) / np.spacing(size.astype(found.dtype)).astype(np.float64)
 
 
-@one_of(2, "name", ACCURATE)
+@one_of(4, "name", ACCURATE)
 def test_units_in_the_last_place(name: str, device: Any) -> None:
     ours, theirs, operands, double = ACCURATE[name]
     for dtype, limit in ((np.float32, 4), (np.float64, double)):
