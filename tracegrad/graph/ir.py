@@ -4,8 +4,8 @@ A Node is one application of a Primitive to operand nodes: function, operands, s
 source location. Nodes are hash-consed through a weak table: the same primitive on the same operands with the same
 attributes *is* the same node, so common subexpressions are shared for free. (Nodes of a derivative history are shared within one call
 of the user only: see `own_nodes`. A recorded program has leaves of its own: see `own_leaves`.) Operands and attributes never
-change; the one thing a node may learn later is its `value` (the buffer that holds its result once it was computed), upon which a node that needs
-no derivative forgets its operands.
+change; the one thing a node may learn later is its `value` (the buffer that holds its result once it was computed), upon which a node
+that needs no derivative forgets its operands.
 
 A Graph is a captured program: a networkx graph of Nodes, behind a typed facade. It is built at capture, not per operation.
 """
