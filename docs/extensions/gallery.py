@@ -1,4 +1,4 @@
-"""For Sphinx: `{gallery}` shows all programs of examples/gallery, by their docstrings, with the pictures and pages that `make gallery` made.
+"""For Sphinx: `{gallery}` shows the programs of examples/gallery by their docstrings, with the pictures and pages of `make gallery`.
 
 Without these (a site that is built alone) it shows the text.
 """
@@ -42,7 +42,8 @@ class Gallery(SphinxDirective):
                 for file in made:
                     shutil.copy(file, folder)
                 page = f"{FOLDER}/{path.stem}.html"
-                card.append(f'<a href="{page}"><img src="{FOLDER}/{path.stem}.png" alt="{escape(title)}" loading="lazy" style="width: 100%"></a>')
+                picture = f'<img src="{FOLDER}/{path.stem}.png" alt="{escape(title)}" loading="lazy" style="width: 100%">'
+                card.append(f'<a href="{page}">{picture}</a>')
                 links.append(f'<a href="{page}">source, graph and kernels</a>')
             card += [f"<p>{escape(text)}</p>" for text in paragraphs]
             cards.append(f"<div>{''.join(card)}<p>{' · '.join(links)}</p></div>")
