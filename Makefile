@@ -18,6 +18,7 @@
 #   make array-api  the consortium's suite for the array API standard, on tracegrad.array_api (ARRAY_API_TESTS: a copy of it; else it is cloned)
 #   make test-torch-programs   models of transformers and timm, as they are, on tracegrad and beside torch (which it installs)
 #   make docs       build/docs/index.html: the book, all of docs/ and the reference from docstrings; warnings and broken links are errors
+#   make gallery    build/gallery: the picture and the page of each program of examples/gallery (`make docs` shows them)
 #   make coverage-table   docs/coverage.md: what each public function does, found by calling it
 #
 # Settings: PYTHON (the interpreter to start from), VENV (the environment), JOBS (pytest workers), ARGS (passed on),
@@ -34,7 +35,7 @@ EXAMPLES ?= 20
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: docs demo demo-mpi test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: docs gallery demo demo-mpi test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -98,7 +99,15 @@ bench-gpu: $(VENV)/.installed-test
 bench-first-call: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.first_call $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
 
-docs: $(VENV)/.installed-docs
+# One program after the other; what is newer than its source is there already.
+GALLERY := $(patsubst examples/gallery/%.py,build/gallery/%.html,$(filter-out %/show.py,$(wildcard examples/gallery/*.py)))
+
+gallery: $(GALLERY)
+
+build/gallery/%.html: examples/gallery/%.py | $(VENV)/.installed-docs
+	$(BIN)/python $< --out build/gallery
+
+docs: $(VENV)/.installed-docs $(GALLERY)
 	rm -rf build/docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs $(ARGS)
 	@echo build/docs/index.html

@@ -30,7 +30,7 @@ from tracegrad.codegen.schedule.host_scalars import host_scalars
 from tracegrad.codegen.tile.instructions import TABLE as MATRIX_INSTRUCTIONS
 from tracegrad.codegen.tile.instructions import candidates
 from tracegrad.config import config
-from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.ir import Graph, Node, own_leaves
 from tracegrad.graph.verify import verify
 from tracegrad.ops.primitives.dynamic_slice import in_slices
 from tracegrad.passes.loops import counted_before, hoisted
@@ -87,8 +87,16 @@ def compile_graph(
     number -> number (in graph.inputs) of the input whose buffer it is to be written to. name: what the user calls a node's value.
     results: what he calls the outputs, in their order; "" where that is not known. varying: sizes of the inputs that will be others.
     """
+    with own_leaves(graph):
+        return _compile(graph, target, donate or {}, name, results, varying)
+
+
+def _compile(
+    graph: Graph, target: Target, donate: Mapping[int, int], name: Callable[[Node], str] | None, results: Sequence[str],
+    varying: frozenset[int],
+) -> Plan:
     graph = _through_passes(graph, target)
-    graph, outputs, wanted = separate(graph, dict(donate or {}))              # results that need a buffer of their own are copies
+    graph, outputs, wanted = separate(graph, dict(donate))              # results that need a buffer of their own are copies
     called = {node: text for node, text in zip(graph.outputs, results, strict=False) if text and node.fn.family != "leaf"}
     called |= {strip(node): text for node, text in called.items() if strip(node) not in called and strip(node).fn.family != "leaf"}
 
@@ -108,8 +116,9 @@ def compile_graph(
 
 
 def _through_passes(graph: Graph, target: Target) -> Graph:
-    for label, run in passes():
-        graph = run(graph, target)
-        if config.check:
-            verify(graph, label)
+    with own_leaves(graph):
+        for label, run in passes():
+            graph = run(graph, target)
+            if config.check:
+                verify(graph, label)
     return graph

@@ -8,7 +8,7 @@ sys.path.insert(0, str(ROOT))
 
 project = "tracegrad"
 author = "the tracegrad authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docs.extensions.programs", "docs.extensions.docstrings"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docs.extensions.programs", "docs.extensions.gallery", "docs.extensions.docstrings"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["extensions"]
 myst_heading_anchors = 3                # links of the form page.md#a-heading

@@ -29,6 +29,7 @@ ALLOWED = {
     "looked": "it is noted by the read of a value, and a custom forward sets `hidden`",
     "holds": "it says only when pending work is run, and is set where `turning` is",
     "own": "one call's nodes: set inside a call that is not recalled, and not around calls of the user's",
+    "leaves": "set while a program is recorded or compiled; what is recalled has constants of its own",
     "symbolic": "follows from the guards", "plain": "follows from the guards",
 }
 

@@ -3,9 +3,9 @@
 A Node is one application of a Primitive to operand nodes: function, operands, static attributes, aval, and the user's
 source location. Nodes are hash-consed through a weak table: the same primitive on the same operands with the same
 attributes *is* the same node, so common subexpressions are shared for free. (Nodes of a derivative history are shared within one call
-of the user only: see `own_nodes`.) Operands and attributes never change; the one thing
-a node may learn later is its `value` (the buffer that holds its result once it was computed), upon which a node that needs
-no derivative forgets its operands.
+of the user only: see `own_nodes`. A recorded program has leaves of its own: see `own_leaves`.) Operands and attributes never
+change; the one thing a node may learn later is its `value` (the buffer that holds its result once it was computed), upon which a node
+that needs no derivative forgets its operands.
 
 A Graph is a captured program: a networkx graph of Nodes, behind a typed facade. It is built at capture, not per operation.
 """
@@ -259,6 +259,21 @@ def own_nodes() -> Iterator[None]:
         yield
     finally:
         state.own = previous
+
+
+@contextmanager
+def own_leaves(nodes: Iterable[Node] = ()) -> Iterator[None]:
+    """Constants and index numbers that are made inside belong to one program: they are shared with `nodes` and with each other only.
+
+    They depend on nothing, so without this any two programs would share them, and what is made of them, with the line of the first.
+    """
+    previous = state.leaves
+    found = {(n.fn, (), *n.attrs.items()): n for n in nodes if not n.operands and n.fn.family in ("leaf", "index") and n.fn.name != "data"}
+    state.leaves = found if previous is None else previous | found
+    try:
+        yield
+    finally:
+        state.leaves = previous
 
 
 def forget_operands(node: Node, instead: tuple[Node, ...] = ()) -> None:

@@ -90,14 +90,15 @@ class Primitive(Operation):
 def bind(fn: Operation, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
     """The node that applies `fn`: the one that exists, or a new one. Operands are nodes of the right dtypes already, attrs hashable.
 
-    One that a derivative may go through is shared within one call of the user's only: see `ir.own_nodes`.
+    One that a derivative may go through is shared within one call of the user's only: see `ir.own_nodes`. One without operands is
+    shared within its program only: see `ir.own_leaves`.
     """
     key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
-    own = state.own
-    if own is not None and needs_grad(fn, operands):
+    own = state.own if operands else state.leaves
+    if own is not None and (not operands or needs_grad(fn, operands)):
         node: Node | None = own.get(key)
         if node is None:
-            node = own[key] = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), True)
+            node = own[key] = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), bool(operands))
         return node
     entry = INTERN.get(key)
     node = None if entry is None else entry()
@@ -250,14 +251,14 @@ def unique() -> int:
 def const(value: Any, dtype: DType, weak: bool = False) -> Node:
     """A compile-time scalar."""
     key = (type(value), value, dtype, weak)
-    entry = _consts[key]
+    entry = _consts[key] if state.leaves is None else None
     node = None if entry is None else entry()
     if node is None:
         with np.errstate(over="ignore"):
             exact = dtype.type(value)
         bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
         node = bind(REGISTRY["const"], (), {"value": exact, "bits": bits, "weak": weak})
-        if value and exact.dtype.kind != "c":           # not a zero, which may be -0.0, as may a part of a complex number
+        if value and exact.dtype.kind != "c" and state.leaves is None:      # not a zero, which may be -0.0, as may a part of a complex one
             _consts[key] = Entry(node)
     return node
 

@@ -16,6 +16,7 @@ from tracegrad.config import config
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.realize import Work, lock
 from tracegrad.graph.canonical import resolve
+from tracegrad.graph.ir import own_leaves
 from tracegrad.graph.primitive import data, renewed
 from tracegrad.support.cache import listed
 from tracegrad.support.modes import state
@@ -44,7 +45,8 @@ class Update:
         recording = Recording("step", device)
         state.trace = recording
         try:
-            optimizer._update(group, params)
+            with own_leaves():
+                optimizer._update(group, params)
         finally:
             state.trace = None
         self.sources = recording.sources

@@ -54,6 +54,7 @@ class _State(threading.local):
     looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see control_flow/loop_detection.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
+    leaves: dict[Any, Any] | None = None  # see ir.own_leaves
     # The guards:
     trace: Recorder | None
     examples: int  # inside vmap: tensors stand for one example and have no values

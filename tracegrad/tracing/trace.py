@@ -20,6 +20,7 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.devices import find_device
+from tracegrad.graph.ir import own_leaves
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import aval_text, returned_names
 from tracegrad.inspection.report import Kernels, explain, inner_plans
@@ -137,6 +138,7 @@ class Traced:
         return replay, flat
 
     @without_collection
+    @own_leaves()
     def _record(self, args: Any, kwargs: Any, flat: Sequence[Any], varying: frozenset[int] = frozenset()) -> tuple[Replay, str]:
         """Run the body on tracers and compile what it did. Also what Python state the body changed, in words ("": it can be replayed)."""
         tensors = [x for x in flat if isinstance(x, Tensor)]
