@@ -3,7 +3,7 @@
 #
 #   make demo       train on scikit-learn's handwritten digits through generated OpenCL kernels
 #   make demo-mpi   the same with two ranks of MPI (RANKS=4: four), and with one: the same accuracy; installs mpi4py and an MPI
-#   make test       what has to pass before a commit: lint, types, import rules, the quick tests
+#   make test       what has to pass before a commit: lint, types, import rules, the quick tests (those of several ranks where MPI can be installed)
 #   make test-all   make test, and the long tests beside torch, SciPy and scikit-learn, which it installs
 #   make bench      tracegrad beside torch eager, torch.compile and jax.jit (PyTensor and Dr.Jit where installed); writes benchmarks/RESULTS.md
 #                   (ARGS="--once --rounds 5 --seconds 0.2 --pause 0.1" takes half of the time)
@@ -52,7 +52,7 @@ check: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check
+test: check $(VENV)/.tried-mpi
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 test-all: check $(VENV)/.installed-test-all
@@ -136,6 +136,11 @@ $(BIN)/python:
 	  { echo "tracegrad needs python >= 3.11; this is $$($(PYTHON) --version 2>&1): make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "could not create $(VENV): on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
+
+# Without MPI the tests of several ranks are skipped, and say so.
+$(VENV)/.tried-mpi: pyproject.toml | $(BIN)/python
+	@$(PIP) --editable '.[mpi]' || echo "pip could not install the extra mpi: the tests of several ranks are skipped"
+	@touch $@
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(PIP) --editable '.[$*]'

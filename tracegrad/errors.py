@@ -31,6 +31,7 @@ import contextlib
 import re
 import sys
 from os.path import dirname
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,9 @@ def printable(text: str) -> str:
     return "".join([c if c.isprintable() else " " if c in "\t\xa0" else "\N{REPLACEMENT CHARACTER}" for c in text])
 
 
-def user_line() -> str:
-    """The nearest line outside tracegrad on the Python stack, as "file:line"; "" if there is none."""
-    frame = sys._getframe(1)
+def user_line(frame: FrameType | None = None) -> str:
+    """The nearest line outside tracegrad on the Python stack (default: the caller's), as "file:line"; "" if there is none."""
+    frame = sys._getframe(1) if frame is None else frame
     while frame.f_code.co_filename.startswith(INTERNAL):
         if frame.f_back is None:
             return ""
@@ -68,8 +69,9 @@ def user_line() -> str:
 class TracegradError(Exception):
     """Base of all tracegrad errors. `line` is where the user's program was ("file:line"); the message ends with it."""
 
-    def __init__(self, message: str = "") -> None:
-        self.line = user_line()
+    def __init__(self, message: str = "", line: str = "") -> None:
+        """line: where the user's program was, where it is not the line that calls now."""
+        self.line = line or user_line()
         super().__init__(message if not self.line or self.line in message else f"{message} (at {self.line})")
 
     def called(self, name: str) -> None:

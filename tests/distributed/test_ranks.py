@@ -1,47 +1,18 @@
-"""Several ranks: each test is a program that mpiexec starts, oversubscribed and bounded in time. Skipped without mpi4py and mpiexec."""
+"""Collectives, their derivatives and traces, and data-parallel training, on several ranks (`ranks` of conftest.py)."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
-from tracegrad.utils.data import DistributedSampler
-
-ROOT = Path(__file__).parents[2]
-MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-WITHOUT = importlib.util.find_spec("mpi4py") is None or MPIEXEC is None
-mpi = pytest.mark.skipif(WITHOUT, reason="needs mpi4py and mpiexec: pip install 'tracegrad[mpi]'")
-BEGIN = """
-import numpy as np
 import tracegrad as tg
-from tracegrad import nn
-dist, F = tg.distributed, tg.distributed.functional
-dist.init_process_group(timeout=30)
-rank, size = dist.get_rank(), dist.get_world_size()
-def same(x, expected):
-    np.testing.assert_allclose(x.detach().numpy(), expected, rtol=1e-6)
-"""
-
-
-def run(command, text, code=0):
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
-                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run([*command, sys.executable, "-c", BEGIN + textwrap.dedent(text)], env=env, cwd=ROOT, capture_output=True,
-                          text=True, timeout=100, check=False)
-    assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def ranks(count, text, code=0):
-    return run([MPIEXEC, "-n", str(count)], text, code)
-
+from tests.helpers.ranks import BEGIN, ROOT
+from tracegrad.autograd.hooks import after_backward
+from tracegrad.utils.data import DistributedSampler
 
 COLLECTIVES = """
     x = tg.arange(3.0) + rank
@@ -139,14 +110,13 @@ def test_several_ranks_without_mpi4py_say_so():
     assert "init_process_group: mpiexec started 2 ranks, and mpi4py is not installed" in done.stderr
 
 
-@mpi
-@pytest.mark.parametrize("count", [2, 3])
-def test_collectives_groups_and_messages(count):
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_collectives_groups_and_messages(ranks, count):
     ranks(count, COLLECTIVES + GROUPS)
 
 
-@mpi
-def test_what_differentiates():
+@pytest.mark.long
+def test_what_differentiates(ranks):
     """First and second order, untraced and traced, forward mode; adjoints go through the other ranks."""
     ranks(3, """
         total = sum(range(1, size + 1))
@@ -181,8 +151,8 @@ def test_what_differentiates():
     """)
 
 
-@mpi
-def test_a_trace_keeps_the_order_and_what_nobody_uses():
+@pytest.mark.long
+def test_a_trace_keeps_the_order_and_what_nobody_uses(ranks):
     """A send has no result; a replay makes it, and every operation in the program's order."""
     ranks(2, """
         @tg.trace
@@ -249,14 +219,13 @@ TRAINING = """
 """
 
 
-@mpi
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_data_parallel_training_is_that_of_one_rank(count):
+def test_data_parallel_training_is_that_of_one_rank(ranks, count):
     ranks(count, TRAINING)
 
 
-@mpi
-def test_no_sync_and_unused_parameters():
+@pytest.mark.long
+def test_no_sync_and_unused_parameters(ranks):
     ranks(2, """
         net = nn.parallel.DistributedDataParallel(nn.Linear(1, 1, bias=False))
         with net.no_sync():
@@ -277,37 +246,52 @@ def test_no_sync_and_unused_parameters():
     """)
 
 
-@mpi
-def test_a_rank_that_raises_ends_the_others():
-    """With an error that names it, and the operation and the line where they waited."""
-    told = ranks(3, """
-        if rank == 1:
-            raise ValueError("no data here")
-        dist.all_reduce(tg.ones(3))
-    """, code=1)
-    assert told.count("all_reduce: rank 1 failed with ValueError: no data here") >= 2
-    assert "rank 0 waited for it at <string>:" in told
-    assert "rank 2 waited for it at <string>:" in told
+def test_a_listener_hears_of_backwards_that_are_recalled(recalled):
+    """DistributedDataParallel is one; that it lives keeps no backward from being recalled, of its parameters or others."""
+
+    class Listener:
+        def after_backward(self, reached):
+            heard.append([id(t) for t in reached])
+
+    heard, listener, w = [], Listener(), tg.ones(3, requires_grad=True)
+    after_backward.add(listener)
+    try:
+        for _ in range(5):
+            (w * 2).sum().backward()
+    finally:
+        after_backward.discard(listener)
+    assert recalled() >= 2
+    assert heard == [[id(w)]] * 5
+    assert w.grad.tolist() == [10, 10, 10]
 
 
-@mpi
-def test_a_rank_that_ends_or_is_killed_or_is_slow_ends_the_others():
-    assert "all_reduce: rank 1 has ended its program" in ranks(2, "if rank == 0: dist.all_reduce(tg.ones(3))", code=1)
-    assert ranks(2, "import os\nif rank == 1: os.kill(os.getpid(), 9)\ndist.all_reduce(tg.ones(3))", code=1)
-    assert "recv from rank 1: rank 0 waited for 1 s" in ranks(2, """
-        import time
-        dist.destroy_process_group(); dist.init_process_group(timeout=1)
-        if rank == 1: time.sleep(8)
-        else: dist.recv(tg.ones(3), 1)
-    """, code=1)
-
-
-@mpi
-def test_other_operations_on_other_ranks_are_an_error():
-    told = ranks(2, "dist.all_reduce(tg.ones(3 + rank))", code=1)
-    assert "all_reduce(float32[3], sum) at <string>" in told
-    assert "all_reduce(float32[4], sum) at <string>" in told
-    assert "operation 1 of world" in told
+@pytest.mark.long
+def test_data_parallel_backwards_are_recalled(ranks):
+    """With the bits of those that are not, also where gradients are accumulated."""
+    ranks(2, """
+        from tracegrad.autograd import backward_cache
+        from tracegrad.support import cache
+        real, count = backward_cache.Backward._gradients, []
+        def gradients(self):
+            found = real(self)
+            count.append(found is not None)
+            return found
+        backward_cache.Backward._gradients = gradients
+        def train():
+            tg.manual_seed(0)
+            net = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)))
+            optimizer = tg.optim.SGD(net.parameters(), lr=0.1)
+            for k in range(16):
+                ((net(tg.from_numpy(np.full((2, 3), rank + k, np.float32))) - 1) ** 2).mean().backward()
+                if k % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            return b"".join(p.detach().numpy().tobytes() for p in net.parameters())
+        found = train()
+        assert sum(count) >= 3, count
+        tg.config.recall = False
+        assert train() == found
+    """)
 
 
 def test_sampler():

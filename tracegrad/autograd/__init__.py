@@ -14,7 +14,6 @@ from tracegrad.autograd.backward_cache import Backward
 from tracegrad.autograd.hooks import (
     GradFn,
     RemovableHandle,
-    after_backward,
     grad_fn_of,
     post_accumulate_hooks,
     register_hook,
@@ -25,6 +24,7 @@ from tracegrad.autograd.hooks import (
     retains_grad,
     run_post_accumulate_hooks,
     steps_back,
+    tell_of_backward,
 )
 from tracegrad.autograd.transforms import matching
 from tracegrad.custom.custom_function import Function
@@ -89,12 +89,14 @@ def backward(
         return
     outputs = [t._node() for t in roots]
     known = None
-    plain = grad_tensors is None and not (create_graph or retain_graph or retaining or post_accumulate_hooks or after_backward)
+    plain = grad_tensors is None and not (create_graph or retain_graph or retaining or post_accumulate_hooks)
     if len(roots) == 1 and plain and outputs[0].aval.size == 1:
         with lock:
             known = Backward(roots[0])
-            if known.run():
-                return
+            leaves_reached = known.run()
+        if leaves_reached is not None:
+            tell_of_backward(leaves_reached)
+            return
     cotangents = _cotangents("backward", roots, outputs, grad_tensors)
     order = _history("backward", outputs)
     # All variables, also those whose tensors are gone: what a custom backward on the way there does, and its errors, are the caller's.
@@ -104,7 +106,7 @@ def backward(
     receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
     for tensor, ct in receivers:
         _accumulate(tensor, ct, create_graph)
-    if post_accumulate_hooks or after_backward:
+    if post_accumulate_hooks:
         run_post_accumulate_hooks([t for t, _ in receivers])
     if not (create_graph if retain_graph is None else retain_graph):
         reached = [n for n, ct in zip(wanted, grads, strict=True) if ct is not None]
@@ -114,6 +116,7 @@ def backward(
             known.learn(works, order, sums)
     elif state.trace is None:
         flush()
+    tell_of_backward([t for t, _ in receivers])
 
 
 def _backward_to(
@@ -126,8 +129,9 @@ def _backward_to(
     reached = [(t, g) for t, g in zip(inputs, found, strict=True) if g is not None]
     for tensor, g in reached:
         _accumulate(tensor, g._node(), create_graph)
-    if post_accumulate_hooks or after_backward:
+    if post_accumulate_hooks:
         run_post_accumulate_hooks([t for t, _ in reached])
+    tell_of_backward([t for t, _ in reached])
 
 
 def grad(

@@ -146,12 +146,16 @@ class Backward:
             if walk.follow(root._node(), inputs):
                 self.walk = walk
 
-    def run(self) -> bool:
-        """Make the backward of a structure that is remembered: gradients go to the leaves, pending work is computed, the history freed."""
+    def run(self) -> list[Tensor] | None:
+        """Make the backward of a structure that is remembered: gradients go to the leaves, pending work is computed, the history freed.
+
+        Returns the leaves; None where the structure is not remembered.
+        """
         found = self._gradients()
         if found is None:
-            return False
+            return None
         walk, recipe, gradients = found
+        reached = []
         for (i, _), gradient in zip(recipe.grads, gradients, strict=True):
             tensor = leaves.get(walk.nodes[i].attrs["uid"])
             if tensor is not None:
@@ -160,8 +164,9 @@ class Backward:
                 else:
                     tensor._grad._n = gradient
                     tensor._grad._versions += 1
+                reached.append(tensor)
         self._end(walk, recipe)
-        return True
+        return reached
 
     def grads(self) -> tuple[Tensor, ...] | None:
         """The gradients by the inputs where the structure is remembered, as in `run`, else None."""

@@ -87,9 +87,13 @@ def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], 
 after_backward: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def run_post_accumulate_hooks(tensors: Sequence[Tensor]) -> None:
+def tell_of_backward(tensors: Sequence[Tensor]) -> None:
+    """A backward has ended, recalled or not, which added to the gradients of these leaves."""
     for listener in list(after_backward):
         listener.after_backward(tensors)
+
+
+def run_post_accumulate_hooks(tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         for hook in list(post_accumulate_hooks.get(id(tensor), (None, {}))[1].values()):
             if state.trace is not None:

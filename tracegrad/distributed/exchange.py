@@ -88,7 +88,7 @@ class Exchange:
             other = next(i for i, d in enumerate(digests) if d != digests[0])
             raise DistributedError(f"{self.who}: the ranks do not do the same: operation {self.group.count} of {self.group.name} is "
                                    f"{texts[0]} on rank {self.group.ranks[0]}, and {texts[other]} on rank "
-                                   f"{self.group.ranks[other]}; every rank has to call the same operations in the same order")
+                                   f"{self.group.ranks[other]}; every rank has to call the same operations in the same order", self.line)
 
     def gather(self, array: Array) -> Array:
         """(size, *shape): every rank's array."""

@@ -18,12 +18,18 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-from tracegrad.errors import ArgumentError, DistributedError
+import numpy as np
+
+from tracegrad.distributed.watch import Watched, start
+from tracegrad.errors import INTERNAL, ArgumentError, DistributedError, user_line
 from tracegrad.execute.devices import find_device, list_devices, set_device
 
 # What launchers tell a process of the number of ranks, for a process that has no mpi4py.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE")
 _INSTALL = "pip install 'tracegrad[mpi]', which brings mpi4py and an MPI"
+_GONE, _ASK, _REPLY = 0, 1, 2           # tags of what ranks say of themselves
+_LISTEN = 0.2           # seconds: how often a rank listens that waits for nobody
+_ANSWER = 2.0           # seconds that a rank has to say where it is
 _GRACE = 5.0            # seconds that a failed rank gives the others to say so, and a rank that left to have its last messages delivered
 
 
@@ -61,6 +67,10 @@ class World:
         self.thread: threading.Thread | None = None
         self.gone: dict[int, str] = {}              # ranks that failed or left, and what they said
         self.said = False
+        self.doing, self.done = "", ""              # the operation that waits now, and the last one
+        self.replies: dict[int, str] = {}           # where ranks are that were asked
+        self.sent: list[Any] = []
+        self.watched = Watched("", 0, 0)
         if mpi is None:
             self.group, self.local_rank = ProcessGroup(None, (0,), 0, "world"), 0
             return
@@ -69,18 +79,32 @@ class World:
         self.group = ProcessGroup(comm, range(comm.size), comm.rank, "world")
         shared = comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank = int(shared.rank)
+        if comm.size > 1:
+            folder = shared.bcast(start(shared.size) if shared.rank == 0 else "")
+            self.watched = Watched(folder, self.local_rank, comm.rank)
+            self._begin()
         shared.Free()
 
     # ------------------------------------------------------------------------------------------ waiting
     def submit(self, job: Callable[[], None]) -> None:
         """Run the job on the thread of the messages, after those before it."""
         if self.thread is None:
-            self.thread = threading.Thread(target=self._serve, name="tracegrad messages", daemon=True)
-            self.thread.start()
+            self._begin()
         self.jobs.put(job)
 
+    def _begin(self) -> None:
+        self.thread = threading.Thread(target=self._serve, name="tracegrad messages", daemon=True)
+        self.thread.start()
+
     def _serve(self) -> None:
-        while (job := self.jobs.get()) is not None:
+        while True:
+            try:
+                job = self.jobs.get(timeout=_LISTEN)
+            except queue.Empty:                     # a rank that computes answers others that wait for it
+                self.listen()
+                continue
+            if job is None:
+                return
             job()
 
     def stop(self) -> None:
@@ -92,32 +116,69 @@ class World:
     def wait(self, request: Any, what: str, line: str) -> None:
         """Until the request is done. Raises DistributedError if a rank is gone or the time is up."""
         start, pause, noticed = time.monotonic(), 0.0, 0.0
-        while True:
-            with self.lock:
-                if request.Test():
-                    return
-            now = time.monotonic()
-            self.listen()
-            if self.gone:
-                noticed = noticed or now            # what it sent before may still be on its way
-                if now - noticed > 1.0:
-                    raise DistributedError(f"{what}: {'; '.join(self.gone.values())}; rank {self.group.rank()} waited for it at {line}")
-            if now - start > self.timeout:
-                raise DistributedError(f"{what}: rank {self.group.rank()} waited for {self.timeout:g} s at {line}; another rank is slow, "
-                                       "has ended, or called something else. Give init_process_group a longer timeout, or look where it is")
-            time.sleep(pause)
-            pause = min(0.001, pause + 0.00001)
+        self.doing = f"{what} at {line}"
+        self.watched.at(f"waited in {self.doing}")
+        try:
+            while True:
+                with self.lock:
+                    if request.Test():
+                        return
+                now = time.monotonic()
+                self.listen()
+                if self.gone:
+                    noticed = noticed or now            # what it sent before may still be on its way
+                    if now - noticed > 1.0:
+                        raise DistributedError(f"{what}: {'; '.join(self.gone.values())}; rank {self.group.rank()} waited for it at {line}",
+                                               line)
+                if now - start > self.timeout:
+                    raise DistributedError(f"{what}: rank {self.group.rank()} waited for {self.timeout:g} s at {line}. {self._ask()}. Give "
+                                           "init_process_group a longer timeout, or look at what is slow there", line)
+                time.sleep(pause)
+                pause = min(0.001, pause + 0.00001)
+        finally:
+            self.doing, self.done = "", self.doing
+            self.watched.at(f"was after {self.done}")
 
     def listen(self) -> None:
-        """Hear what ranks said that failed or left."""
+        """Hear what ranks said that failed or left, and answer those that ask where this one is."""
         if self.mpi is None:
             return
+        self.gone |= self.watched.heard()
         with self.lock:
-            status = self.mpi.Status()
-            while self.news.Iprobe(self.mpi.ANY_SOURCE, 0, status):
-                text = bytearray(status.Get_count(self.mpi.BYTE))
-                self.news.Recv([text, self.mpi.BYTE], status.source, 0)
-                self.gone[status.source] = text.decode()
+            for tag in (_GONE, _ASK, _REPLY):
+                status = self.mpi.Status()
+                while self.news.Iprobe(self.mpi.ANY_SOURCE, tag, status):
+                    text = bytearray(status.Get_count(self.mpi.BYTE))
+                    self.news.Recv([text, self.mpi.BYTE], status.source, tag)
+                    if tag == _ASK:
+                        self._send(self._where(), status.source, _REPLY)
+                    else:
+                        (self.gone if tag == _GONE else self.replies)[status.source] = text.decode()
+
+    def _send(self, text: str, rank: int, tag: int) -> None:
+        data = text.encode()[:2000]
+        self.sent = [(request, d) for request, d in self.sent if not request.Test()]        # MPI reads the data until then
+        self.sent.append((self.news.Isend([data, self.mpi.BYTE], rank, tag), data))
+
+    def _where(self) -> str:
+        if self.doing:
+            return f"waits in {self.doing}"
+        now = user_line(sys._current_frames().get(threading.main_thread().ident or 0))
+        return f"is at {now}, after {self.done}" if self.done else f"is at {now}, and has called no operation"
+
+    def _ask(self) -> str:
+        """Where the other ranks are: those that are not in the operation of this one."""
+        others = [r for r in self.group.ranks if r != self.group.rank()]
+        with self.lock:
+            for rank in others:
+                self._send("", rank, _ASK)
+        until = time.monotonic() + _ANSWER
+        while len(self.replies) < len(others) and time.monotonic() < until:
+            self.listen()
+            time.sleep(0.01)
+        found = {r: self.replies.get(r, "does not answer: it has ended, or computes outside Python") for r in others}
+        late = [f"rank {r} {text}" for r, text in found.items() if text != f"waits in {self.doing}"]
+        return "; ".join(late[:8]) + (f"; and {len(late) - 8} others" if len(late) > 8 else "") or "All ranks wait in it"
 
     def say(self, text: str) -> None:
         """Tell all other ranks that this one is gone."""
@@ -125,10 +186,9 @@ class World:
             return
         self.said = True
         with self.lock:
-            data = text.encode()[:2000]
             for other in self.group.ranks:
                 if other != self.group.rank():
-                    self.news.Isend([data, self.mpi.BYTE], other, 0)
+                    self._send(text, other, _GONE)
 
     def fail(self, error: BaseException) -> None:
         """End this rank and all others, when they have had the time to say where they were."""
@@ -141,6 +201,7 @@ class World:
         while len(self.gone) < self.group.size() - 1 and time.monotonic() < until:
             self.listen()
             time.sleep(0.01)
+        self.watched.leave(failing=True)
         time.sleep(0.5)                             # mpiexec drops what it has not read of the ranks' output
         self.mpi.COMM_WORLD.Abort(1)
 
@@ -229,9 +290,13 @@ class _Hook:
 
 
 def _line(trace: TracebackType | None) -> str:
-    while trace is not None and trace.tb_next is not None:
+    """The last line on the way to the error that is neither tracegrad's nor NumPy's."""
+    found = ""
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith((*INTERNAL, os.path.dirname(np.__file__))):
+            found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    return found
 
 
 def _leave(own: World) -> None:
@@ -249,6 +314,7 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
         return
     own.stop()
     own.listen()
+    own.watched.leave()
     if isinstance(sys.excepthook, _Hook):
         sys.excepthook = sys.excepthook.before
     _world = None
