@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import weakref
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
 
 from tracegrad.autodiff.derivatives import variable
@@ -165,6 +166,9 @@ class History(Handle):
     def __deepcopy__(self, memo: Any) -> Tensor:
         copied = self.detach().clone()
         copied.grad = None if self.grad is None else self.grad.detach().clone()
+        if own := getattr(self, "__dict__", None):
+            vars(copied).update(deepcopy(own, memo))
+        memo[id(self)] = copied
         return copied.requires_grad_() if self.requires_grad else copied
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
