@@ -20,7 +20,7 @@ from tracegrad.ops.primitives.transfer import transfer
 from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.support.layouts import accept_format
-from tracegrad.support.modes import no_grad, state
+from tracegrad.support.modes import no_grad, state, unseen
 from tracegrad.tensors.parts.handle import Handle
 from tracegrad.tensors.parts.view_steps import own_copy
 
@@ -38,7 +38,7 @@ class History(Handle):
 
     @property
     def requires_grad(self) -> bool:
-        return self._node().needs_grad and not state.hidden
+        return self._node().needs_grad and not unseen()
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -46,7 +46,7 @@ class History(Handle):
 
     @property
     def is_leaf(self) -> bool:
-        return state.hidden or self._is_leaf()
+        return unseen() or self._is_leaf()
 
     def _is_leaf(self) -> bool:
         node = self._node()
