@@ -61,6 +61,42 @@ say("gradients", run)
 """)
 
 
+def test_enable_grad_in_a_forward():
+    """Adjoint methods differentiate in the forward of a Function (torchsde does); elsewhere in it nothing requires grad."""
+    beside_torch("""
+seen = []
+w = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
+class Newton(torch.autograd.Function):
+    "x with x^2 = w, by steps that need a derivative."
+    @staticmethod
+    def forward(ctx, w):
+        seen.append([torch.is_grad_enabled(), (w * 2).requires_grad])
+        x = torch.ones_like(w)
+        for _ in range(6):
+            with torch.enable_grad():
+                y = x.detach().requires_grad_()
+                f = y * y - w.detach()
+                seen.append([torch.is_grad_enabled(), y.requires_grad, f.requires_grad, f.is_leaf, f.grad_fn is None])
+                outputs = [o if o.requires_grad else o.detach().requires_grad_() for o in (f,)]
+                slope, = torch.autograd.grad(outputs, y, torch.ones_like(y))
+            x = x - f.detach() / slope
+        with torch.set_grad_enabled(True):
+            seen.append([(y * 1).requires_grad, torch.is_grad_enabled()])
+        seen.append([torch.is_grad_enabled(), x.requires_grad])
+        ctx.save_for_backward(x)
+        return x
+    @staticmethod
+    def backward(ctx, g):
+        x, = ctx.saved_tensors
+        return g / (2 * x)
+def run():
+    x = Newton.apply(w)
+    x.sum().backward()
+    return x, w.grad, seen, torch.is_grad_enabled(), (w * 1).requires_grad
+say("newton", run)
+""", 1e-6)
+
+
 def test_older_argument_orders_and_storages():
     beside_torch("""
 x, y = torch.ones(2), torch.tensor([2.0, 3.0])

@@ -100,6 +100,16 @@ draw("state", state)
 """)
 
 
+def test_blocks_do_not_change_the_stream():
+    beside_torch(DRAWS + """
+for block in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+    def inside():
+        with block():
+            return torch.randn(20), torch.rand(3), torch.nn.functional.dropout(torch.ones(9), 0.5), torch.empty(3).cauchy_()
+    draw(block.__name__, inside)
+""", 1e-6)
+
+
 def test_a_script_prints_torchs_losses():
     beside_torch("""
 from torch import nn

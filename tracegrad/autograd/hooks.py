@@ -13,7 +13,7 @@ from tracegrad.graph.ir import Node
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, unique
 from tracegrad.support.cache import listed
-from tracegrad.support.modes import state
+from tracegrad.support.modes import state, unseen
 from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
@@ -171,4 +171,4 @@ class GradFn:
 
 def grad_fn_of(tensor: Tensor) -> GradFn | None:
     node = tensor._node()
-    return None if state.hidden or tensor._is_leaf() else GradFn(node)
+    return None if unseen() or tensor._is_leaf() else GradFn(node)

@@ -78,8 +78,8 @@ class Function:
         handles = [_untracked(v) if isinstance(v, Tensor) else v for v in values]
         ctx = Context(cls, names, handles, needs)
         replaced = dict(zip(names, handles, strict=True))
-        hidden, looked = state.hidden, state.looked
-        state.hidden, state.looked = True, False
+        hidden, shown, looked = state.hidden, state.shown, state.looked
+        state.hidden, state.shown, state.looked = True, False, False
         separate = _has(cls, "setup_context")
         try:
             context = () if separate else (ctx,)
@@ -92,7 +92,7 @@ class Function:
                 cls.setup_context(ctx, tuple(handles[:given]), raw)
             opaque = state.looked or scope is not None
         finally:
-            state.hidden, state.looked = hidden, looked or state.looked
+            state.hidden, state.shown, state.looked = hidden, shown, looked or state.looked
             ctx._phase = "between"
         return _record(cls, ctx, values, handles, raw, any(needs), given, opaque)
 

@@ -49,9 +49,6 @@ class Parameter(Tensor):
         memo[id(self)] = copied
         return copied
 
-    def __reduce__(self) -> Any:
-        return (*super().__reduce__(), vars(self)) if vars(self) else super().__reduce__()
-
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
 

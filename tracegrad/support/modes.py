@@ -50,6 +50,7 @@ class _State(threading.local):
     """
 
     grad: bool = True
+    shown: bool = False  # inside enable_grad in a custom forward: tensors report requires_grad after all
     scopes: tuple[Any, ...] = ()  # the vmaps and recorded bodies around: see tensors/scopes.py
     looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see control_flow/loop_detection.py
@@ -96,14 +97,16 @@ class GradMode:
 
     def __init__(self, mode: bool) -> None:
         self._mode = mode
-        self._previous: list[bool] = []
+        self._previous: list[tuple[bool, bool]] = []
 
     def __enter__(self) -> None:
-        self._previous.append(state.grad)
+        self._previous.append((state.grad, state.shown))
         state.grad = self._mode
+        if state.hidden:
+            state.shown |= self._mode
 
     def __exit__(self, *exc: object) -> None:
-        state.grad = self._previous.pop()
+        state.grad, state.shown = self._previous.pop()
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
@@ -138,15 +141,15 @@ class _SetGradMode(GradMode):
 
     def __init__(self, mode: bool) -> None:
         super().__init__(mode)
-        self._before = state.grad
-        state.grad = mode
+        super().__enter__()
+        self._before = self._previous.pop()
 
     def __enter__(self) -> None:
-        self._previous.append(self._before)
-        state.grad = self._mode
+        super().__enter__()
+        self._previous[-1] = self._before
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        state.grad = self._before
+        state.grad, state.shown = self._before
         return super().__call__(fn)
 
 
@@ -166,8 +169,13 @@ def set_grad_enabled(mode: bool) -> GradMode:
 
 
 def is_grad_enabled() -> bool:
-    """Whether operations are being recorded."""
-    return state.grad
+    """Whether operations are being recorded. In a custom forward they are not, as its results' derivatives are backward's."""
+    return state.grad and not unseen()
+
+
+def unseen() -> bool:
+    """Whether tensors report no requires_grad: inside a custom forward, but for what enable_grad is for there."""
+    return state.hidden and not state.shown
 
 
 @contextmanager

@@ -163,7 +163,7 @@ def as_torch(generator: Any) -> None:
 
 def torchs(count: int) -> Any:
     """torch's generator, for `count` numbers of the stream. None where they are Philox's: without as_torch(), in traces and vmap."""
-    if not _torchs or state.trace is not None or state.scopes:
+    if not _torchs or state.trace is not None or any(scope.many for scope in state.scopes):
         return None
     advance(count)
     return _present.stream.torchs()

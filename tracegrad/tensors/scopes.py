@@ -23,6 +23,7 @@ class Scope:
     """Code whose tensors are its own."""
 
     randomness: str | None = None  # what random functions do in a vmap; None: nothing particular
+    many = True  # what it runs once stands for many runs
     before: tuple[Any, ...]
 
     def refuse(self, tensor: Handle, node: Node | None, call: str) -> None:
@@ -68,6 +69,7 @@ class Recorded(Scope):
 
 
 _INFERENCE = Scope()
+_INFERENCE.many = False
 
 
 class _InferenceMode(GradMode):

@@ -172,8 +172,8 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         return PUBLIC["ne"](self, other) if acceptable(other) else NotImplemented
 
     def __reduce__(self) -> Any:
-        """For pickle and copy: the values and requires_grad, without history. Restored on the default device."""
-        return _restored, (type(self), self.detach().numpy(), self.requires_grad)
+        """For pickle and copy: the values, requires_grad and attributes of one's own, without history. Restored on the default device."""
+        return _restored, (type(self), self.detach().numpy(), self.requires_grad), *([vars(self)] if vars(self) else [])
 
 
     # --------------------------------------------------------------------------------------------------- dtype, device

@@ -16,6 +16,7 @@ ABSENT = {
              "Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
     "torch.nn": "CrossMapLRN2d",
+    "torch.profiler": "profile schedule tensorboard_trace_handler",
     "torch.ao": "",
     "torch.ao.quantization": "QuantStub DeQuantStub QuantWrapper FakeQuantize QConfig",
     "torch.ao.nn": "",

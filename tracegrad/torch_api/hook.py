@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from tracegrad.errors import TracegradError
-from tracegrad.torch_api import devices, dtypes, modules, random_numbers, requirements, tensor_methods
+from tracegrad.torch_api import devices, dtypes, modules, overrides, random_numbers, requirements, tensor_methods
 from tracegrad.torch_api.absent import ABSENT, placeholder
 
 _DUNDERS = {"__version__", "__config__", "__future__"}         # names of torch's that look like Python's own
@@ -32,7 +32,7 @@ class Facade(ModuleType):
         if name in _DUNDERS or not (name.startswith("__") and name.endswith("__")):
             for source in self._sources:
                 if hasattr(source, name):
-                    value = getattr(source, name)
+                    value = overrides.overridable(getattr(source, name))
                     if isinstance(value, ModuleType) and modules.is_ours(value):
                         break                                   # a submodule: torch's, not tracegrad's
                     vars(self)[name] = value
@@ -88,4 +88,5 @@ def install(device: str | None = None) -> None:
     dtypes.install()
     random_numbers.install()
     tensor_methods.install()
+    overrides.install()
     devices.use(device)

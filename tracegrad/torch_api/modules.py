@@ -23,6 +23,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("torch.optim.adamw", "torch.optim.sgd", "torch.optim.adam"), "optim"),
     **dict.fromkeys(("torch.amp.autocast_mode", "torch.amp.grad_scaler"), "amp"),
     **dict.fromkeys(("torch.cuda.amp.autocast_mode", "torch.cuda.amp.grad_scaler"), "cuda.amp"),
+    "torch.utils.hooks": "autograd.hooks",
+    **dict.fromkeys(("torch.distributed.nn", "torch.distributed.nn.functional"), "distributed.functional"),
     "torch.utils.data._utils.collate": "utils.data.collate",
     "torch.distributions.kl": "distributions.divergence",
     "torch.distributions.transforms": "distributions.transforms distributions.joined_transforms",

@@ -427,7 +427,8 @@ def _straight(fn: Any) -> Any:
 
 def acceptable(other: Any) -> bool:
     """Whether `other` can be an operand of an operator."""
-    return isinstance(other, (Operators, bool, int, float, complex)) or hasattr(other, "dtype")
+    own = isinstance(other, (Operators, bool, int, float, complex))
+    return own or (hasattr(other, "dtype") and not hasattr(other, "__torch_function__"))         # which has operators of its own
 
 
 def _plain(name: str) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import weakref
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
 
 from tracegrad.autodiff.derivatives import variable
@@ -19,7 +20,7 @@ from tracegrad.ops.primitives.transfer import transfer
 from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.support.layouts import accept_format
-from tracegrad.support.modes import no_grad, state
+from tracegrad.support.modes import no_grad, state, unseen
 from tracegrad.tensors.parts.handle import Handle
 from tracegrad.tensors.parts.view_steps import own_copy
 
@@ -37,7 +38,7 @@ class History(Handle):
 
     @property
     def requires_grad(self) -> bool:
-        return self._node().needs_grad and not state.hidden
+        return self._node().needs_grad and not unseen()
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -45,7 +46,7 @@ class History(Handle):
 
     @property
     def is_leaf(self) -> bool:
-        return state.hidden or self._is_leaf()
+        return unseen() or self._is_leaf()
 
     def _is_leaf(self) -> bool:
         node = self._node()
@@ -165,6 +166,9 @@ class History(Handle):
     def __deepcopy__(self, memo: Any) -> Tensor:
         copied = self.detach().clone()
         copied.grad = None if self.grad is None else self.grad.detach().clone()
+        if own := getattr(self, "__dict__", None):
+            vars(copied).update(deepcopy(own, memo))
+        memo[id(self)] = copied
         return copied.requires_grad_() if self.requires_grad else copied
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:

@@ -9,9 +9,15 @@ from tracegrad.execute.devices import find_device
 from tracegrad.torch_api import devices
 from tracegrad.torch_api.devices import device
 from tracegrad.torch_api.names._markers import Unchanged
+from tracegrad.torch_api.overrides import Off
+from tracegrad.torch_api.overrides import Off as DisableTorchFunction
+from tracegrad.torch_api.overrides import disabled as _disabled_torch_function_impl
+from tracegrad.torch_api.overrides import enabled as _is_torch_function_enabled
+from tracegrad.torch_api.overrides import modes_entered as _len_torch_function_stack
 from tracegrad.torch_api.random_numbers import Generator
 
-__all__ = ["DispatchKey", "DispatchKeySet", "Generator", "Graph", "Node", "Value", "device"]
+__all__ = ["DisableTorchFunction", "DispatchKey", "DispatchKeySet", "Generator", "Graph", "Node", "Value",
+           "_disabled_torch_function_impl", "_is_torch_function_enabled", "_len_torch_function_stack", "device"]
 
 
 class DispatchKey(Enum):
@@ -29,7 +35,13 @@ class DispatchKeySet(frozenset[Any]):
 
 
 _ExcludeDispatchKeyGuard = _IncludeDispatchKeyGuard = _AutoDispatchBelowAutograd = _DisableTorchDispatch = Unchanged
-DisableTorchFunction = DisableTorchFunctionSubclass = Unchanged
+
+
+class DisableTorchFunctionSubclass(Off):
+    """A block in which no argument's `__torch_function__` is called; those of modes are."""
+
+    def __init__(self) -> None:
+        super().__init__(modes=False)
 
 
 class Graph:
@@ -65,7 +77,6 @@ def _false(*_: Any) -> bool:
     return False
 
 
-_is_torch_function_enabled = _len_torch_function_stack = _false
 _jit_set_texpr_fuser_enabled = _jit_set_profiling_mode = _jit_set_profiling_executor = _false
 _jit_override_can_fuse_on_gpu = _jit_override_can_fuse_on_cpu = _jit_can_fuse_on_gpu = _jit_can_fuse_on_cpu = _false
 _jit_set_nvfuser_enabled = _jit_set_nvfuser_guard_mode = _false

@@ -1,0 +1,218 @@
+"""`__torch_function__`, subclasses of Tensor and modes under the hook, beside torch."""
+
+from __future__ import annotations
+
+from tests.torch_api.both import beside_torch
+
+CLASSES = """
+import copy, operator, pickle
+import torch.nn.functional as F
+from torch import nn
+log = []
+class Logged(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        log.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs)
+class Plain(torch.Tensor):
+    pass
+class Other:
+    "No tensor."
+    def __init__(self, value):
+        self.value = value
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func not in HANDLED:
+            return NotImplemented
+        return HANDLED[func](*args, **(kwargs or {}))
+HANDLED = {torch.add: lambda x, y: ("add", y.value),
+    torch.Tensor.add: lambda x, y: ("method", x.value if isinstance(x, Other) else y.value),
+           F.relu: lambda x, inplace=False: ("relu", x.value),
+    torch.cat: lambda xs: ("cat", len(xs)), torch.matmul: lambda x, y: "product",
+           F.linear: lambda x, w, b: ("linear", x.value), torch.mean: lambda x: "mean", nn.init.normal_: lambda *rest, **more: "drawn",
+           torch.linalg.norm: lambda x: "norm"}
+torch.manual_seed(0)
+x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+def kind(value):
+    return [kind(v) for v in value] if isinstance(value, (tuple, list)) else type(value).__name__
+"""
+
+
+def test_results_are_of_the_subclass():
+    beside_torch(CLASSES + """
+t = x.as_subclass(Plain)
+calls = dict(
+    add=lambda: t + 1, radd=lambda: 1 + t, both=lambda: x + t, sub=lambda: t - x, rsub=lambda: 1 - t, matmul=lambda: x @ t,
+    div=lambda: 2 / t,
+    power=lambda: 2 ** t, neg=lambda: -t, eq=lambda: t == 1, less=lambda: t < x, whole=lambda: t // 2, index=lambda: t[0],
+    rows=lambda: list(t),
+    method=lambda: x.add(t), function=lambda: torch.add(x, t), cat=lambda: torch.cat([x, t]), stack=lambda: torch.stack((t, x)),
+    relu=lambda: F.relu(t), linear=lambda: nn.Linear(2, 2)(t), norm=lambda: nn.BatchNorm1d(2)(t), loss=lambda: F.mse_loss(t, x),
+    shape=lambda: t.shape, transposed=lambda: t.T, data=lambda: t.data, detached=lambda: t.detach(), total=lambda: t.sum(),
+    parts=lambda: t.split(1), length=lambda: len(t), number=lambda: t.sum().item(), array=lambda: t.numpy(),
+    zeros=lambda: torch.zeros_like(t),
+    new=lambda: t.new_zeros(2), other=lambda: t.to(torch.float64), where=lambda: torch.where(t > 0, t, x), best=lambda: list(t.max(0)),
+    named=lambda: torch.add(input=x, other=t), equal=lambda: torch.equal(t, x), plain=lambda: torch.tensor(t),
+    same=lambda: torch.as_tensor(t),
+    einsum=lambda: torch.einsum("ij->i", t), norms=lambda: torch.linalg.norm(t), inverse=lambda: ~(t > 0),
+    written=lambda: t.clone().add_(1),
+    out=lambda: torch.add(x, x, out=t.clone()), back=lambda: t.as_subclass(torch.Tensor), made=lambda: Plain([1.0, 2.0]),
+    sized=lambda: Plain(2, 3).shape,
+    wrapped=lambda: Plain(x), pickled=lambda: pickle.loads(pickle.dumps(t)), copied=lambda: copy.copy(t), text=lambda: repr(t),
+    meta=lambda: t.dtype)
+def found(call):
+    value = call()
+    return kind(value), value if not isinstance(value, torch.Size) and "array" not in kind(value) else list(value)
+for name, call in calls.items():
+    say(name, lambda: found(call))
+def gradients():
+    a = x.clone().requires_grad_()
+    b = a.as_subclass(Plain)
+    loss = (b * b).sum()
+    loss.backward()
+    c = torch.ones(2).as_subclass(Plain).requires_grad_()
+    d, = torch.autograd.grad((c * c).sum(), c)
+    return kind([loss, a.grad, c, d]), a.grad, c.is_leaf, b.is_leaf, d
+say("gradients", gradients)
+def shared():
+    a = torch.zeros(3)
+    b = a.as_subclass(Plain)
+    b.add_(1)
+    a[0] = 5
+    return a, b, b.is_leaf
+say("shared", shared)
+""", 1e-6)
+
+
+def test_functions_come_to_the_class():
+    """By torch's names; what packages build on: units, metadata, masks."""
+    beside_torch(CLASSES + """
+t = x.as_subclass(Logged)
+calls = dict(
+    add=lambda: t + 1, radd=lambda: 1 + t, both=lambda: x + t, sub=lambda: t - x, product=lambda: x @ t, div=lambda: t / 2,
+    less=lambda: t < x,
+    written=lambda: operator.iadd(t, 1), index=lambda: t[0], put=lambda: operator.setitem(t, 0, 1.0), method=lambda: x.add(t),
+    function=lambda: torch.add(x, t), cat=lambda: torch.cat([x, t]), relu=lambda: nn.ReLU()(t), linear=lambda: nn.Linear(2, 2)(t),
+    loss=lambda: nn.MSELoss()(t, x), total=lambda: t.sum(), reduced=lambda: torch.sum(t),
+    cross=lambda: F.cross_entropy(t, torch.tensor([0, 1])),
+    max=lambda: t.max(), length=lambda: len(t), number=lambda: t[0, 0].item(), true=lambda: bool(t[0, 0]), shape=lambda: t.shape,
+    data=lambda: t.data, grad=lambda: t.grad, dropout=lambda: nn.Dropout(0.5)(t), where=lambda: torch.where(x > 0, t, x),
+    exp=lambda: t.exp(),
+    mean=lambda: t.mean(0, keepdim=True), view=lambda: t.view(4), changed=lambda: t.to(torch.float64), double=lambda: t.double(),
+    text=lambda: repr(t), softmax=lambda: F.softmax(t, 0), flat=lambda: t.reshape(-1))
+def seen(call):
+    log.clear()
+    call()
+    return list(log)
+for name, call in calls.items():
+    say(name, lambda: seen(call))
+class Meters(torch.Tensor):
+    "A tensor with attributes of its own, made by a constructor of its own."
+    def __new__(cls, data, unit, *args, **kwargs):
+        return super().__new__(cls, data, *args, **kwargs)
+    def __init__(self, data, unit):
+        super().__init__()
+        self.unit = unit
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        units = {a.unit for a in args if isinstance(a, Meters)}
+        result = super().__torch_function__(func, types, args, kwargs)
+        if isinstance(result, Meters):
+            result.unit = units.pop()
+        return result
+def meters():
+    a = Meters([1.0, 2.0], "m")
+    b = torch.ones(2) * a.exp()[0]
+    return kind(b), b.unit, b, a.unit, kind(a.sum()), a.sum().unit
+say("meters", meters)
+class Own(torch.Tensor):
+    "As programs did before __torch_function__: _make_subclass."
+    @staticmethod
+    def __new__(cls, data, extra, requires_grad=False):
+        made = torch.Tensor._make_subclass(cls, data, requires_grad)
+        made.extra = extra
+        return made
+    __torch_function__ = torch._C._disabled_torch_function_impl
+def own():
+    a = Own(torch.ones(2), 3, True)
+    (a * 2).sum().backward()
+    return kind(a), a.extra, kind(a * 2), a.grad, a.is_leaf
+say("own", own)
+class Mine(nn.Parameter):
+    def __new__(cls, data, requires_grad=True, tag=None):
+        made = super().__new__(cls, data, requires_grad)
+        made.tag = tag
+        return made
+def parameters():
+    layer = nn.Linear(2, 2)
+    layer.weight = Mine(torch.eye(2), tag="w")
+    layer(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(layer.parameters(), 0.5).step()
+    return kind(layer.weight), layer.weight.tag, layer.weight, kind(layer.weight * 2), len(list(layer.parameters()))
+say("parameters", parameters)
+""", 1e-6)
+
+
+def test_other_classes_come_to_their_own():
+    beside_torch(CLASSES + """
+p = Other(5)
+calls = dict(
+    add=lambda: torch.add(x, p), cat=lambda: torch.cat([x, p]), relu=lambda: F.relu(p), linear=lambda: nn.Linear(2, 2)(p),
+    mean=lambda: torch.mean(p),
+    product=lambda: torch.matmul(x, p), method=lambda: x.add(p), sum=lambda: x + p, turned=lambda: p + x,
+    drawn=lambda: nn.init.normal_(p),
+    norm=lambda: torch.linalg.norm(p))
+for name, call in calls.items():
+    say(name, call)
+def missing():
+    try:
+        torch.exp(p)
+    except TypeError as error:
+        return "exp" in str(error), "__torch_function__" in str(error)
+say("missing", missing)
+from torch.overrides import handle_torch_function, has_torch_function, is_tensor_like
+def mine(a):
+    if has_torch_function((a,)):
+        return handle_torch_function(mine, (a,), a)
+    return "plain"
+HANDLED[mine] = lambda a: ("handled", a.value)
+say("handled", lambda: (mine(p), mine(x), is_tensor_like(p), is_tensor_like(x), is_tensor_like(3), has_torch_function((x, 1))))
+class Above(Other):
+    pass
+HANDLED[torch.sub] = lambda a, b: type(b).__name__
+say("subclass", lambda: (torch.sub(p, Above(1)), torch.add(x, Above(3))))
+""")
+
+
+def test_modes_see_every_call():
+    beside_torch(CLASSES + """
+from torch.overrides import TorchFunctionMode
+class Log(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+class Twice(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func in (torch.add, torch.Tensor.add, torch.ones) else result
+def logged():
+    with Log() as log:
+        y = torch.ones(2)
+        y = y + 1
+        y.exp().sum()
+        F.relu(y)
+    return log.seen, torch.ones(2) + 1
+say("logged", logged)
+def twice():
+    with Twice():
+        y = torch.ones(2) + 1
+        with Log() as log:
+            z = torch.add(y, 1)
+        with torch._C.DisableTorchFunction():
+            w = y + 1
+    return y, z, w, log.seen
+say("twice", twice)
+""")

@@ -1,0 +1,23 @@
+"""torch.profiler: its marks. What takes time is measured by `tracegrad`'s own profiler; `profile` of torch's is not here (absent.py)."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from tracegrad.torch_api.names._markers import Unchanged
+
+
+class ProfilerActivity(Enum):
+    """What torch's profiler would record."""
+
+    CPU, XPU, MTIA, CUDA, HPU, PrivateUse1 = auto(), auto(), auto(), auto(), auto(), auto()
+
+
+class ProfilerAction(Enum):
+    """What a step of a schedule would do."""
+
+    NONE, WARMUP, RECORD, RECORD_AND_SAVE = auto(), auto(), auto(), auto()
+
+
+class record_function(Unchanged):
+    """A block with a name, which nothing is done with."""

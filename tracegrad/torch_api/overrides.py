@@ -1,0 +1,358 @@
+"""`__torch_function__`: subclasses of Tensor, other classes, and modes that decide what torch's functions do. Start at `overridable`.
+
+A function that a program takes from torch's modules looks for such classes among its arguments' types. Methods of Tensor do once there
+is a subclass, another class with `__torch_function__`, or a mode: before that they cost nothing more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+
+from tracegrad.autograd import backward, grad
+from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
+from tracegrad.nn import functional, init
+from tracegrad.nn.parameter import Buffer, Parameter, UninitializedParameter
+from tracegrad.tensors.tensor import Tensor, older
+from tracegrad.torch_api import dtypes
+
+_OWN = Tensor, Parameter, Buffer, UninitializedParameter
+# Types of arguments that override nothing and hold nothing that might.
+_plain: set[type] = {*_OWN, int, float, bool, complex, str, bytes, type(None), slice, type(Ellipsis), type, np.ndarray, dtypes.dtype}
+_HOLDERS = list, tuple
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.modes: list[Any] = []
+        self.all_off = self.subclasses_off = 0
+
+
+_thread = _Thread()
+_entered: list[Any] = []                    # the modes of all threads: empty where no call need ask
+_wrappers: dict[Any, Any] = {}              # of functions: what programs get in their place
+
+
+def disabled(cls: type, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """The `__torch_function__` of a class that overrides nothing."""
+    return func(*args, **kwargs or {})
+
+
+class Off:
+    """A block in which no `__torch_function__` is called; with `modes` False those of modes still are."""
+
+    def __init__(self, modes: bool = True) -> None:
+        self._modes = modes
+
+    def __enter__(self) -> None:
+        _thread.subclasses_off += 1
+        _thread.all_off += self._modes
+
+    def __exit__(self, *_: Any) -> None:
+        _thread.subclasses_off -= 1
+        _thread.all_off -= self._modes
+
+
+def enabled() -> bool:
+    """Whether arguments' `__torch_function__` is called."""
+    return not _thread.subclasses_off
+
+
+def modes_entered() -> int:
+    """How many modes this thread is in."""
+    return len(_thread.modes)
+
+
+def overrides(cls: type) -> bool:
+    """Whether calls with arguments of this class go to its `__torch_function__`."""
+    handler = getattr(cls, "__torch_function__", None)
+    return handler is not None and cls not in _OWN and getattr(handler, "__func__", handler) is not disabled
+
+
+def overriding(args: Iterable[Any]) -> list[Any]:
+    """The arguments, one of each class, that override functions, in the order in which they are asked: subclasses before their bases."""
+    found: list[Any] = []
+    for arg in args:
+        for item in arg if type(arg) in _HOLDERS else (arg,):
+            cls = type(item)
+            if cls in _plain or any(type(other) is cls for other in found):
+                continue
+            if overrides(cls):
+                found.insert(next((i for i, other in enumerate(found) if issubclass(cls, type(other))), len(found)), item)
+            elif cls not in _HOLDERS and cls is not dict:
+                _plain.add(cls)
+    return found
+
+
+def overridden(func: Callable[..., Any], real: Callable[..., Any], args: Any, kwargs: Any, among: Iterable[Any] | None = None) -> Any:
+    """What the call func(*args, **kwargs) gives, asking modes and arguments first. real: what computes it where nobody overrides it."""
+    if _thread.all_off:
+        return real(*args, **kwargs)
+    asked = [] if _thread.subclasses_off else overriding((*args, *kwargs.values()) if among is None else among)
+    types = tuple(type(a) for a in asked)
+    if _thread.modes:
+        mode = _thread.modes.pop()
+        try:
+            result = mode.__torch_function__(func, types, args, kwargs)
+        finally:
+            _thread.modes.append(mode)
+        if result is not NotImplemented:
+            return result
+    if not asked:
+        return real(*args, **kwargs)
+    see_methods()
+    for arg in asked:
+        result = type(arg).__torch_function__(func, types, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    raise TypeError(f"no implementation found for '{getattr(func, '__name__', func)}' on types that implement __torch_function__: "
+                    f"{[t.__name__ for t in types]}")
+
+
+def overridable(fn: Any) -> Any:
+    """The function that programs get in the place of `fn`; anything that takes no tensors, itself."""
+    if type(fn) is not FunctionType:
+        return fn
+    if (known := _wrappers.get(fn)) is not None:
+        return known
+    if fn not in _functions():
+        return fn
+    shown_to_modes_only = fn.__name__ in _SEEN_BY_MODES_ONLY
+
+    @wraps(fn)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        if _entered or not _plain.issuperset(map(type, args)) or (kwargs and not _plain.issuperset(map(type, kwargs.values()))):
+            if shown_to_modes_only:
+                with Off(modes=False):
+                    return overridden(entry, fn, args, kwargs)
+            return overridden(entry, fn, args, kwargs)
+        return fn(*args, **kwargs)
+
+    entry.__name__ = fn.__name__.strip("_") + "_" * _in_place(fn)
+    _wrappers[fn] = _wrappers[entry] = entry
+    return entry
+
+
+# What makes plain tensors of anything, and tells of them.
+_SEEN_BY_MODES_ONLY = {"tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"}
+_known: set[Any] = set()
+
+
+def _functions() -> set[Any]:
+    """What computes with tensors."""
+    if not _known:
+        tables = PUBLIC, FUNCTIONAL, LINALG, SPECIAL, FOURIER, vars(functional), {n: f for n, f in vars(init).items() if n.endswith("_")}
+        _known.update(fn for table in tables for name, fn in table.items() if type(fn) is FunctionType and name != "is_tensor")
+        _known.update((backward, grad))
+    return _known
+
+
+def _in_place(fn: Callable[..., Any]) -> bool:
+    """Whether a function writes into its argument, so that its name ends in "_"."""
+    return any(table.get(fn.__name__) is fn for table in (PUBLIC, FUNCTIONAL, vars(init))) and fn.__name__.endswith("_")
+
+
+def is_overridable(fn: Any) -> bool:
+    """Whether it is a function as `overridable` gives them."""
+    return type(fn) is FunctionType and _wrappers.get(fn) is fn
+
+
+# ---------------------------------------------------------------------------------------------------------------- methods
+
+
+class _Method:
+    """A method of Tensor that asks. Tensor.add itself is the plain function: that is what a `__torch_function__` is given."""
+
+    def __init__(self, real: Callable[..., Any], shown: Callable[..., Any]) -> None:
+        self._real = real
+
+        def entry(*args: Any, **kwargs: Any) -> Any:
+            if _entered or not _plain.issuperset(map(type, args)) or (kwargs and not _plain.issuperset(map(type, kwargs.values()))):
+                return overridden(shown, real, args, kwargs)
+            return real(*args, **kwargs)
+
+        self._entry = entry
+
+    def __get__(self, tensor: Any, cls: Any = None) -> Any:
+        return self._real if tensor is None else MethodType(self._entry, tensor)
+
+
+class _Property(property):
+    """A property of Tensor that asks: a `__torch_function__` is given Tensor.shape.__get__."""
+
+    def __init__(self, real: property) -> None:
+        super().__init__(lambda x: overridden(real.__get__, real.__get__, (x,), {}),
+                         real.fset and (lambda x, value: overridden(real.__set__, real.__set__, (x, value), {})))
+
+
+# What torch calls an operator's function; others have its own name.
+_OPERATORS = {f"__{n}__": n for n in ("add", "sub", "mul", "matmul", "pow", "neg", "abs", "lt", "le", "gt", "ge", "eq", "ne")} | {
+    f"__i{n}__": f"{n}_" for n in ("add", "sub", "mul", "pow")} | {
+    "__radd__": "add", "__rmul__": "mul", "__truediv__": "div", "__itruediv__": "div_"} | {
+    f"__{kind}{n}__": f"__{kind}{n}__"
+    for n in ("floordiv", "mod", "and", "or", "xor", "lshift", "rshift") for kind in ("", "r", "i")} | {
+    n: n for n in ("__rsub__", "__rtruediv__", "__rpow__", "__rmatmul__")}
+_DUNDERS = ("getitem", "setitem", "len", "bool", "float", "int", "complex", "index", "contains", "repr", "format", "deepcopy", "invert")
+_NOT_ASKED = {"as_subclass", "untyped_storage", "storage", "data_ptr"}
+_sees: list[bool] = []
+
+
+def see_methods() -> None:
+    """From now on methods of Tensor ask, too."""
+    if _sees:
+        return
+    _sees.append(True)
+    named = [n for n in dir(Tensor) if not n.startswith("_") and n not in _NOT_ASKED]
+    for name in (*named, *(f"__{n}__" for n in _DUNDERS)):
+        real = getattr(Tensor, name)
+        if isinstance(real, FunctionType):
+            if real.__name__ in ("<lambda>", "method", "text") or real.__name__.strip("_") == name:
+                real.__name__ = name                            # by which programs know it
+            setattr(Tensor, name, _Method(real, real))
+    plain: list[tuple[Any, Any]] = [(getattr(Tensor, name, None), getattr(Tensor, called, None)) for name, called in _OPERATORS.items()]
+    for (name, called), (real, shown) in zip(_OPERATORS.items(), plain, strict=True):
+        if isinstance(real, FunctionType):
+            if name == called:
+                real.__name__ = name
+            setattr(Tensor, name, _Method(real, shown))
+
+
+# ------------------------------------------------------------------------------------------------------------- subclasses
+
+
+def as_subclass(self: Tensor, cls: type[Tensor]) -> Any:
+    """The tensor as one of class `cls`: the same memory and history."""
+    found: Any = self._view(self)
+    found.__class__ = cls
+    return found
+
+
+def _converted(result: Any, cls: type[Tensor], given: Sequence[Any]) -> Any:
+    """A result of a function as torch gives it for arguments of `cls`: its tensors are of that class, too."""
+    if isinstance(result, Tensor):
+        if isinstance(result, cls):
+            return result
+        if type(result) is Tensor and all(result is not x for x in given):
+            result.__class__ = cls                          # nobody else has seen it
+            return result
+        return as_subclass(result, cls)
+    if isinstance(result, (tuple, list)):
+        parts = [_converted(r, cls, given) for r in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+    return result
+
+
+NOT_CONVERTED = {Tensor.grad.__get__}
+
+
+def torch_function(cls: Any, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Tensor.__torch_function__: what `func` gives, of class `cls`."""
+    if not all(issubclass(cls, t) for t in types):
+        return NotImplemented
+    kwargs = kwargs or {}
+    with Off(modes=False):
+        result = func(*args, **kwargs)
+    return result if func in NOT_CONVERTED else _converted(result, cls, (*args, *kwargs.values()))
+
+
+def _make_subclass(cls: type[Tensor], data: Tensor, require_grad: bool = False, **_: Any) -> Any:
+    """A tensor of class `cls` with the memory of `data`, without its history."""
+    with Off():
+        return as_subclass(data.detach(), cls).requires_grad_(require_grad)
+
+
+def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Tensor.__new__: of a program's class with the values that it is given; of this library's own, empty."""
+    if cls in _OWN or not issubclass(cls, Tensor):
+        return object.__new__(cls)
+    with Off():
+        if issubclass(cls, Parameter):
+            made = object.__new__(cls)
+            Parameter.__init__(made, *args, **kwargs)
+            return made
+        source = args[0] if args and isinstance(args[0], Tensor) else older(args, dtypes.NAMES["float32"].dtype, **kwargs)
+        return as_subclass(source.detach() if source.requires_grad else source, cls)
+
+
+def _once(real: Callable[..., None]) -> Callable[..., None]:
+    """`__init__` of Tensor and Parameter, which does nothing where `_new` made the tensor."""
+
+    @wraps(real)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if type(self) in _OWN or not hasattr(self, "_n"):
+            real(self, *args, **kwargs)
+
+    return __init__
+
+
+def _subclassed(cls: type[Tensor]) -> None:
+    """A program has derived a class from Tensor."""
+    owner: Any = Tensor
+    if Tensor.__new__ is object.__new__:
+        owner.__new__ = _new
+        owner.__init__, Parameter.__init__ = _once(Tensor.__init__), _once(Parameter.__init__)  # type: ignore[method-assign]
+    see_methods()
+    if overrides(cls):
+        for name in (n for n in dir(Tensor) if not n.startswith("_")):
+            real = getattr(Tensor, name)
+            if isinstance(real, property) and getattr(cls, name) is real:
+                setattr(cls, name, _Property(real))
+
+
+def _rebuilt(cls: type[Tensor], restore: Callable[..., Tensor], args: Any) -> Tensor:
+    """A tensor of a program's class that was pickled."""
+    with Off():
+        return as_subclass(restore(*args), cls)  # type: ignore[no-any-return]
+
+
+def install() -> None:
+    """Let functions of nn.functional ask, which modules call; let classes be derived from Tensor."""
+    owner: Any = Tensor
+    owner.__torch_function__ = classmethod(torch_function)
+    parameter: Any = Parameter
+    parameter.__torch_function__ = classmethod(disabled)
+    owner.__init_subclass__ = classmethod(lambda cls, **_: _subclassed(cls))
+    owner.as_subclass, owner._make_subclass = as_subclass, staticmethod(_make_subclass)
+    reduce = Tensor.__reduce__
+
+    def reduced(self: Tensor) -> Any:
+        cls = type(self)
+        if cls in _OWN or issubclass(cls, Parameter):
+            return reduce(self)
+        with Off():
+            restore, (_, *args), *_ = reduce(self)
+        return _rebuilt, (cls, restore, (Tensor, *args)), *([vars(self)] if vars(self) else [])
+
+    owner.__reduce__ = reduced
+    for name in functional.__all__:
+        setattr(functional, name, overridable(getattr(functional, name)))
+
+
+class Mode:
+    """torch.overrides.TorchFunctionMode: a block in which every function and method goes to `__torch_function__` first, which a class
+
+    derived from this one has. Inside it the mode itself is off.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+    def __enter__(self) -> Any:
+        see_methods()
+        _thread.modes.append(self)
+        _entered.append(self)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        _thread.modes.pop()
+        _entered.remove(self)
+
+    @classmethod
+    def push(cls, *args: Any, **kwargs: Any) -> Any:
+        """The mode, by torch's older name."""
+        return cls(*args, **kwargs)
