@@ -199,7 +199,7 @@ def _total(p: Gradient, parts: int) -> Kernel:
     steps: list[Step] = [Zeros(sums)]
     if parts:
         value = Tile("value", (part, g, o, c, ky, kx), p.dtype)
-        steps.append(Loop(part, (Load(value, _partial(p, f, parts, "const")), Add(sums, value))))
+        steps.append(Loop(part, (Load(value, _partial(p, f, parts, "const")), Add(sums, value)), steps=tuning().product_blocks))
     steps.append(Store(sums, p.result(f), p.statements))
     size = (parts + 1) * prod(p.sizes)
     about = f"Adds up {parts} partial gradients." if parts else f"Gradient by {kh}x{kw} weights: an empty sum."

@@ -223,7 +223,7 @@ def _total(p: Product, parts: int) -> Kernel:
     if parts:
         value = Tile("value", (part, batch, rows, columns), p.dtype)
         source = f.scratch(_partial(p, parts), "partial", "const", (parts, p.batch, p.m, p.n))
-        steps.append(Loop(part, (program.Load(value, source), Add(c, value))))
+        steps.append(Loop(part, (program.Load(value, source), Add(c, value)), steps=tuning().product_blocks))
     steps.append(Store(c, f.result(p.result, p.where), _statements(p)))
     size = (parts + 1) * p.batch * p.m * p.n
     about = f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros."

@@ -618,6 +618,41 @@ def test_optimizers_of_parameters_on_several_devices(optimizer: str, two: Any) -
     _agree(_train(Two(a, b), OPTIMIZERS[optimizer], 15), _train(Two(a, a), OPTIMIZERS[optimizer], 15))
 
 
+EVERY = [name for name in tg.optim.__all__ if isinstance(getattr(tg.optim, name), type) and name != "Optimizer"
+         and issubclass(getattr(tg.optim, name), tg.optim.Optimizer)]
+
+
+@one_of(4, ("name", "options"), [*((name, {}) for name in EVERY), ("LBFGS", {"line_search_fn": "strong_wolfe"})])
+def test_every_optimizer_steps_on_two_devices(name: str, options: dict[str, Any], two: Any) -> None:
+    """Values and states are those of one device, after a state was saved and loaded too."""
+    ends = []
+    for a, b in (two, (two[0], two[0])):
+        model = nn.Sequential(nn.Linear(3, 4, bias=False, device=a), nn.Linear(4, 2, bias=False, device=b))
+        for k, p in enumerate(model.parameters()):
+            with tg.no_grad():
+                p.copy_(tg.tensor(np.sin(np.arange(p.numel()) + k).reshape(p.shape), dtype=p.dtype, device=p.device))
+        x = tg.tensor(np.cos(np.arange(15.0)).reshape(5, 3), dtype=tg.float32, device=a)
+
+        def closure(model: Any = model, x: Any = x, b: Any = b) -> Any:
+            for p in model.parameters():
+                p.grad = None
+            loss = (model[1](model[0](x).tanh().to(b)) ** 2).sum()
+            loss.backward()
+            return loss
+
+        optimizer = getattr(tg.optim, name)(model.parameters(), **options)
+        for step in range(6):
+            if step == 3:
+                saved = optimizer.state_dict()
+                optimizer = getattr(tg.optim, name)(model.parameters(), **options)
+                optimizer.load_state_dict(saved)
+            closure()
+            optimizer.step(closure)
+        assert [p.device for p in model.parameters()] == [a, b]
+        ends.append([closure().item(), *(p.detach().numpy() for p in model.parameters())])
+    _agree(ends[:1], ends[1:])
+
+
 def test_clipping_over_several_devices(pair: Any) -> None:
     torch = pytest.importorskip("torch")
     a, b = pair

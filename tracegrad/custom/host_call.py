@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.custom.user_call import opaque_value
-from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
+from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, printable
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.leaves import Shared
 from tracegrad.graph.operators import public
@@ -26,7 +26,7 @@ class HostCall(Shared):
     def __init__(self, fn: Callable[..., Any], avals: tuple[Aval, ...]) -> None:
         super().__init__()
         self.fn, self.output_avals = fn, avals
-        self.called = getattr(fn, "__name__", type(fn).__name__)
+        self.called = printable(getattr(fn, "__name__", type(fn).__name__))
         self.name = own_name(self.called)  # type: ignore[misc]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 import optree
 
 from tracegrad.autodiff.derivatives import zeros_like
-from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError
+from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError, printable
 from tracegrad.execute.devices import Device
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaves import CustomCall
@@ -162,7 +162,7 @@ class UserCall(CustomCall):
     def __init__(self, cls: type[Any], ctx: Context, outputs: list[Any], values: list[Any], originals: dict[int, Tensor], given: int,
                  opaque: bool, own_jvp: bool) -> None:
         tensors = [o for o in outputs if isinstance(o, Tensor)]
-        self.name = cls.__name__  # type: ignore[misc]
+        self.name = printable(cls.__name__)  # type: ignore[misc]
         self.cls, self.ctx, self.given, self.own_jvp = cls, ctx, given, own_jvp
         self.devices = [t._device for t in (*tensors, *(v for v in values if isinstance(v, Tensor)))]       # of results and arguments
         self.outputs = [isinstance(o, Tensor) for o in outputs]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import linecache
 import os
 import sys
 from collections import Counter
@@ -34,6 +33,7 @@ from tracegrad.runtime.disk import Folder
 from tracegrad.support import plan as plans
 from tracegrad.support.dtypes import spelled
 from tracegrad.support.plan import Plan, Target
+from tracegrad.support.source_lines import line_of
 
 FOLDER = Folder("plans")
 LARGE = 16 << 20               # bytes of constants from which on a plan is not kept
@@ -82,7 +82,7 @@ def key(graph: Graph, target: Target, donate: Mapping[int, int], results: Sequen
         program = described.graph(graph)
     except Unkept:
         return None
-    lines = [(*loc, linecache.getline(loc.filename, loc.line)) for loc in described.lines]
+    lines = [(*loc, line_of(loc.filename, loc.line)) for loc in described.lines]
     tuned = sys.modules.get("tracegrad.support.tuning")     # not loaded: nobody can have asked for other numbers than the library's
     switches = config.fuse, config.fourier, tuned and tuned.changed()
     parts = (LIBRARY, target, switches, sorted(donate.items()), tuple(results), lines, program, sorted(varying))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tracegrad.errors import INTERNAL, LinAlgError, printable
 from tracegrad.support.cache import Cache
+from tracegrad.support.source_lines import notice
 
 
 class _Line(NamedTuple):
@@ -109,7 +110,8 @@ def user_location(depth: int = 1, call: str = "") -> Location:
 def _located(frame: FrameType, call: str) -> Location:
     """The line where a frame is; `user_location` finds it from then on."""
     code = frame.f_code
-    key = (code.co_filename, frame.f_lineno, code.co_name, call)
+    notice(frame)
+    key = (code.co_filename, frame.f_lineno or 0, code.co_name, call)
     found: Location | None = _locations[key]
     if found is None:
         found = _locations[key] = Location(*key[:3])

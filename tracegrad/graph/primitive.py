@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import DeviceError, DTypeError
+from tracegrad.errors import DeviceError, DTypeError, printable
 from tracegrad.graph.cached_subgraphs import calls, describe, learn
 from tracegrad.graph.canonical import number_of, without_number
 from tracegrad.graph.ir import INTERN, Aval, Entry, Node, enter
@@ -30,7 +30,7 @@ from tracegrad.support.modes import state
 REGISTRY: dict[str, Primitive] = {}
 def own_name(name: str) -> str:
     """What an operation that a user gave this name is called: never as one of ours, which passes know by their names."""
-    return f"{name}_" if name in REGISTRY else name
+    return f"{name}_" if name in REGISTRY else printable(name)
 
 
 class _Primitives:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 import keyword
-import linecache
 import re
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from os.path import basename
 from types import CodeType
 from typing import Any
@@ -22,11 +20,12 @@ from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.locations import Location
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.source_lines import line_of, lines_of, parsed
 
 
 def source_line(location: Location) -> str:
     """The text of a user's line, stripped; empty if it is not to be had."""
-    return printable(linecache.getline(location.filename, location.line).strip())
+    return printable(line_of(location.filename, location.line))
 
 
 def file_line(location: Location) -> str:
@@ -34,14 +33,15 @@ def file_line(location: Location) -> str:
     return f"{printable(basename(location.filename))}:{location.line}"
 
 
-@memoize(4096)
 def assigned_name(filename: str, line: int) -> str:
     """The variable that a line assigns to, or an empty string."""
-    try:
-        statement = ast.parse(linecache.getline(filename, line).strip()).body[0]
-    except (SyntaxError, IndexError, ValueError):
-        return ""
-    if any(isinstance(part, ast.Lambda) for part in ast.walk(statement)):
+    return _assigned(line_of(filename, line))
+
+
+@memoize(4096)
+def _assigned(text: str) -> str:
+    statement = next(iter(parsed(text)), None)
+    if statement is None or any(isinstance(part, ast.Lambda) for part in ast.walk(statement)):
         return ""                                # the name is the function's, not the value's
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
         return statement.targets[0].id
@@ -56,14 +56,14 @@ def _definition(fn: Callable[..., Any]) -> ast.stmt | None:
     code = getattr(fn, "__code__", None)
     if code is None:
         return None
-    lines = linecache.getlines(code.co_filename, getattr(fn, "__globals__", None))
+    lines = lines_of(code.co_filename)
     first, last, codes = code.co_firstlineno - 1, 0, [code]
     for part in codes:                               # those of the functions inside it, too
-        last = max(last, *(end or 0 for _, end, *_ in part.co_positions()))
+        last = max([last, *(end or 0 for _, end, *_ in part.co_positions())])
         codes += [constant for constant in part.co_consts if isinstance(constant, CodeType)]
     for end in range(last, min(last + 8, len(lines)) + 1):       # brackets may be closed on lines that have no code
-        with suppress(SyntaxError, IndexError, ValueError):
-            return ast.parse(textwrap.dedent("".join(lines[first:end]))).body[0]
+        for statement in parsed(textwrap.dedent("".join(lines[first:end]))):
+            return statement
     return None
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import optree
 
+from tracegrad.errors import printable
 from tracegrad.graph.ir import Node
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor
@@ -46,13 +47,13 @@ def _path(module: Module) -> str:
     for outer, path in reversed(_RUNNING.modules):
         for name, child in outer.named_modules():
             if child is module:
-                return f"{path}.{name}" if name else path
+                return f"{path}.{printable(name)}" if name else path
     names = getattr(state.trace, "names", {})
     for name, parameter in module.named_parameters():
         label = names.get(id(parameter), "")
-        if label.endswith(f".{name}"):
+        if label.endswith(f".{printable(name)}"):
             return str(label[:-len(name) - 1])
-    return type(module).__name__
+    return printable(type(module).__name__)
 
 
 def _nodes(tree: Any) -> list[Node]:

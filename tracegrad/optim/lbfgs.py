@@ -23,7 +23,8 @@ class LBFGS(Optimizer):
 
     max_iter, max_eval: iterations and evaluations of the closure in a step (max_eval: 5/4 max_iter if None). tolerance_grad: ends where no
     element of the gradient is larger. tolerance_change: ends where loss and parameters move less. history_size: pairs of changes that are
-    kept. line_search_fn: None (the step length is lr) or "strong_wolfe".
+    kept. line_search_fn: None (the step length is lr) or "strong_wolfe". Parameters may lie on several devices; the direction and its history
+    lie on that of the first one.
 
     >>> model, x, y = nn.Linear(3, 2), tg.randn(10, 3), tg.randn(10, 2)
     >>> opt = tg.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")
@@ -138,13 +139,14 @@ class LBFGS(Optimizer):
         return d
 
     def _flat_gradient(self) -> Any:
-        parts = [in_reals(PUBLIC["zeros_like"](p) if p.grad is None else p.grad).reshape(-1) for p in self.param_groups[0]["params"]]
-        return PUBLIC["cat"](parts, 0)
+        params = self.param_groups[0]["params"]
+        parts = [in_reals(PUBLIC["zeros_like"](p) if p.grad is None else p.grad).reshape(-1) for p in params]
+        return PUBLIC["cat"]([part.to(params[0].device) for part in parts], 0)
 
     def _add(self, t: float, d: Any) -> None:
         start = 0
         for p in map(in_reals, self.param_groups[0]["params"]):
-            p.add_(d[start:start + p.numel()].reshape(p.shape), alpha=t)
+            p.add_(d[start:start + p.numel()].reshape(p.shape).to(p.device), alpha=t)
             start += p.numel()
 
     def _load(self, p: Tensor, name: str, value: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.errors import printable
 from tracegrad.support.cache import Cache, memoize
 from tracegrad.tensors.tensor import Tensor
 
@@ -64,7 +65,7 @@ def tensor_names(fn: Callable[..., Any], arguments: Iterable[tuple[str, Any]] = 
     for o in late:
         for name, tensor in o._trace_names(names):
             names.setdefault(id(tensor), name)
-    return {key: name.removeprefix(".").removeprefix("self.") for key, name in names.items()}
+    return {key: printable(name.removeprefix(".").removeprefix("self.")) for key, name in names.items()}
 
 
 def _named_by(f: types.FunctionType) -> list[tuple[str, Any]]:

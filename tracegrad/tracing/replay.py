@@ -15,7 +15,7 @@ import numpy as np
 import optree
 
 from tracegrad.autodiff import derivatives
-from tracegrad.errors import TraceError
+from tracegrad.errors import TraceError, printable
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.program import Program
 from tracegrad.execute.realize import realize
@@ -368,7 +368,7 @@ def _labels(paths: Sequence[tuple[Any, ...]], returned: Sequence[str]) -> list[s
             parts = [returned[0], *path]
         elif path and isinstance(path[0], int) and len(returned) == len(heads):
             parts = [returned[path[0]], *path[1:]]
-        labels.append("_".join(map(str, parts)) if parts[0] else "")
+        labels.append(printable("_".join(map(str, parts))) if parts[0] else "")
     return labels
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import optree
 
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, TraceError
+from tracegrad.errors import ArgumentError, TraceError, printable
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import own_leaves
@@ -52,8 +52,8 @@ class Traced:
     """A function under @trace. Call it; then look at `graph`, `kernels()`, `source()` and `explain()` of its latest call."""
 
     def __init__(self, fn: Callable[..., Any], dynamic: bool | None = False) -> None:
-        self.__name__: str = getattr(fn, "__name__", type(fn).__name__)
         functools.update_wrapper(self, fn)
+        self.__name__: str = printable(getattr(fn, "__name__", type(fn).__name__))
         self._fn = fn
         self._varying = Varying(dynamic)
         self._replays: dict[Any, list[Replay]] = {}
@@ -147,7 +147,7 @@ class Traced:
         labels = _labels(self._fn, args, kwargs)
         statics = [(labels[i] if i < len(labels) else "", x) for i, x in enumerate(flat) if not isinstance(x, (Tensor, *_NUMBERS))]
         names = tensor_names(self._fn, statics) | {id(x): label for x, label in zip(flat, labels, strict=False) if isinstance(x, Tensor)}
-        recording = Recording(getattr(self._fn, "__qualname__", repr(self._fn)), device, names)
+        recording = Recording(printable(getattr(self._fn, "__qualname__", repr(self._fn))), device, names)
         own = [vars(x) for x in tensors if type(x) is not Tensor and getattr(x, "__dict__", None)]         # a Parameter's attributes
         objects = [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own]
         reach = GuardSet(self._fn, objects)
@@ -463,7 +463,7 @@ def _labels(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
         n = len(optree.tree_leaves(a, none_is_leaf=True, namespace=ORDERED))
         names += [base] if n == 1 else [f"{base}_{k}" for k in range(n)]
     for key, a in kwargs.items():
-        names += [key] * len(optree.tree_leaves(a, none_is_leaf=True, namespace=ORDERED))
+        names += [printable(key)] * len(optree.tree_leaves(a, none_is_leaf=True, namespace=ORDERED))
     return names
 
 

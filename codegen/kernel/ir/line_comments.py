@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 from os.path import basename
 from typing import Any
 
 from tracegrad.codegen.kernel.text.markup import beside
 from tracegrad.graph.ir import Node
+from tracegrad.support.source_lines import line_of
 
 
 def is_fixed(node: Node) -> bool:
@@ -38,7 +38,7 @@ def line_comment(node: Node | None, previous: Any, fixed: dict[Node, bool]) -> t
     key = (loc.filename, loc.line, loc.derived)
     if key == previous:
         return "", previous
-    source = linecache.getline(loc.filename, loc.line).strip()
+    source = line_of(loc.filename, loc.line)
     if len(source) > 80:
         source = source[:77] + "..."
     return beside(f"{basename(loc.filename)}:{loc.line}{' ∂' if loc.derived else ''}  {source}".rstrip()), key

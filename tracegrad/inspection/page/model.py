@@ -7,7 +7,6 @@ others it has to do with.
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,6 +23,7 @@ from tracegrad.inspection.profiling import Measured, for_whom, measured
 from tracegrad.inspection.remedies import remedies
 from tracegrad.inspection.report import inner_plans, kernel_text
 from tracegrad.support.plan import HostStep, Launch, Plan
+from tracegrad.support.source_lines import lines_of, parsed
 
 Model = dict[str, Any]
 _MARK = re.compile(r"//\s*(.*?):(\d+)( ∂)?(?:  .*)?$")
@@ -283,7 +283,7 @@ def _files(lines: _Lines) -> Model:
     names = list(dict.fromkeys(file for file, _ in lines.number))
     parts = []
     for i, file in enumerate(names):
-        text = [line.rstrip("\n") for line in linecache.getlines(file)]
+        text = [line.rstrip("\n") for line in lines_of(file)]
         spans = sorted({_around(text, line, functions) for functions in [_functions(text)] for f, line in lines.number if f == file})
         merged: list[tuple[int, int]] = []
         for start, end in spans:
@@ -296,12 +296,9 @@ def _files(lines: _Lines) -> Model:
 
 
 def _functions(text: Sequence[str]) -> list[tuple[int, int]]:
-    try:
-        tree = ast.parse("\n".join(text))
-    except (SyntaxError, ValueError):
-        return []
     return [(min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno or node.lineno)
-            for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+            for statement in parsed("\n".join(text)) for node in ast.walk(statement)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
 def _around(text: Sequence[str], line: int, functions: Sequence[tuple[int, int]]) -> tuple[int, int]:
