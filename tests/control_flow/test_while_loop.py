@@ -136,6 +136,29 @@ def test_what_a_loop_hands_on_is_in_registers():
         assert sum(plan.slots[a].nbytes > 8 for a in inside) == 2, name       # the two stacks
 
 
+def test_small_vectors_that_a_loop_hands_on_are_in_registers():
+    """So are vectors of few numbers: in a descent within a descent a store and a load of them would be waited for at every iteration.
+
+    (Those that kernels read as a whole vector of the CPU stay in memory: there, a vector has two numbers at least.)
+    """
+    def descent(f, x):
+        def step(v):
+            new = v[0] - 0.1 * tg.grad(f)(v[0])
+            return new, ((new - v[0]) ** 2).sum().sqrt()
+
+        return tg.while_loop(lambda v: v[1] > 1e-6, step, (x, tg.tensor(1.0, dtype=F)))[0]
+
+    def nested(x):
+        return descent(lambda a: ((a - 1) ** 2).sum() + (a * descent(lambda b: ((b - a) ** 2).sum(), tg.zeros_like(a)).detach()).sum(), x)
+
+    run = tg.trace(nested)
+    close([run(tg.zeros(2, dtype=F))], [tg.full((2,), 2 / 3, dtype=F)], 1e-4)
+    for name, plan in {"device": run.plan, **{n: compile_graph(executable_graph(run.graph), t) for n, t in TARGETS.items() if t.simd_bytes > 16}}.items():
+        within = [k for k in plan.launches if "while" in plan.source.partition(f" {k.entry}(")[2].partition("__kernel")[0]]
+        inside = [plan.slots[a] for launch in within for a in launch.args if isinstance(a, int)]
+        assert within and not any(s.kind == "temp" and s.shape == (2,) for s in inside), name
+
+
 def test_the_batch_of_a_vmap_adds_no_launches():
     f = growing(tg.while_loop)
 
