@@ -18,7 +18,7 @@ from tracegrad.execute.devices import Device
 from tracegrad.execute.matrix_trial import target_of
 from tracegrad.graph.canonical import canonical
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaves import CustomCall, Shared
 from tracegrad.graph.locations import located
 from tracegrad.graph.operation import Operation
 from tracegrad.graph.primitive import REGISTRY, bind, numpy_time
@@ -117,11 +117,14 @@ def executable_graph(graph: Graph) -> Graph:
             else:  # also merges equal nodes, which users' tensors have each their own of
                 operands = tuple([new[o] for o in node.operands])
                 fn = fn.executed or fn
-                new[node] = bind(_one_of(loops, fn, operands) if fn.family in _LOOPS else fn, operands, node.attrs)
+                if fn.family in _LOOPS and isinstance(fn, Shared):
+                    fn, operands = _one_of(loops, *fn.once(operands))
+                new[node] = bind(fn, operands, node.attrs)
     return _trimmed(Graph.capture(graph.inputs, [new[o] for o in graph.outputs]))
 
 
-def _one_of(loops: dict[tuple[Node, ...], list[Operation]], fn: Operation, operands: tuple[Node, ...]) -> Operation:
+def _one_of(loops: dict[tuple[Node, ...], list[Operation]], fn: Operation, operands: tuple[Node, ...]
+            ) -> tuple[Operation, tuple[Node, ...]]:
     """The loop that does the same on the same operands, if there is one: each call of `scan` or `while_loop` records one of its own.
 
     (What a derivative computes again of the function, a loop in the function, is such.)
@@ -129,9 +132,9 @@ def _one_of(loops: dict[tuple[Node, ...], list[Operation]], fn: Operation, opera
     others = loops.setdefault(operands, [])
     for other in others:
         if other is fn or (other.family == fn.family and _told(other) == _told(fn)):
-            return other
+            return other, operands
     others.append(fn)
-    return fn
+    return fn, operands
 
 
 def _told(part: Any) -> Any:
