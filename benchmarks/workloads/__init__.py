@@ -10,7 +10,7 @@ from benchmarks.workloads.finance import BlackScholes
 from benchmarks.workloads.gemm import LARGE_PRODUCTS, PRODUCTS
 from benchmarks.workloads.graph_size import GraphSize
 from benchmarks.workloads.heat import HeatAdjoint, HeatStep, PeriodicHeat, SmallFields
-from benchmarks.workloads.iterations import ScanUntil, WhileLoop, WhileLoopGradient
+from benchmarks.workloads.iterations import MINIMISERS, ScanUntil, WhileLoop, WhileLoopGradient
 from benchmarks.workloads.layers import Attention, LayerNorm, MlpAdam, MlpUntraced, Recurrent, TransformerBlock, WrittenAttention
 from benchmarks.workloads.lists import ListOfLists
 from benchmarks.workloads.physics import LennardJones, Stencil, Trajectories
@@ -71,6 +71,7 @@ SINGLE: list[Workload] = [
     WhileLoop(),
     WhileLoopGradient(),
     ScanUntil(),
+    *MINIMISERS,
     *(Stencil(size, dimensions) for size, dimensions in ((1 << 24, 1), (4096, 2), (256, 3))),
     Recurrent("LSTM", 4),
     ChainValue(np.float64),

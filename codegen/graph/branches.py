@@ -6,7 +6,7 @@ the selects by one condition again, and what nobody needs but them, and makes a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from tracegrad.codegen.graph.rewrite import at
@@ -62,13 +62,28 @@ def _groups(graph: Graph) -> list[list[Node]]:
 
 
 def _exclusive(graph: Graph, group: Sequence[Node]) -> dict[Node, int]:
-    """The nodes that nothing needs but one operand (1 or 2) of the selects, and which."""
+    """The nodes that nothing needs but one operand (1 or 2) of the selects, and which. Results that are computed together stay together."""
+    calls: dict[Any, list[Node]] = {}
+    for node in graph:
+        if isinstance(node.fn, Shared):
+            calls.setdefault((node.fn, node.operands), []).append(node)
+    outside: set[Node] = set()
+    while True:
+        side = _sides(graph, group, outside)
+        torn = {n for results in calls.values() if len({side.get(n) for n in results}) > 1 for n in results}
+        if torn <= outside:
+            return side
+        outside |= torn
+
+
+def _sides(graph: Graph, group: Sequence[Node], outside: Collection[Node]) -> dict[Node, int]:
+    """The nodes that nothing needs but one operand of the selects, and which, where those `outside` are none."""
     users: dict[Node, set[int]] = {o: {0} for o in graph.outputs}
     side: dict[Node, int] = {}
     selects, inputs = set(group), set(graph.inputs)
     for node in reversed(list(graph)):
         uses = users.get(node, set())
-        if node not in selects and node not in inputs and node.operands and len(uses) == 1 and 0 not in uses:
+        if node not in selects and node not in inputs and node not in outside and node.operands and len(uses) == 1 and 0 not in uses:
             side[node], = uses
         for k, o in enumerate(node.operands):
             users.setdefault(o, set()).add(k if node in selects else side.get(node, 0))

@@ -18,10 +18,11 @@ from tracegrad.codegen.kernel.ir.vectors import ctype
 from tracegrad.codegen.kernel.text.markup import whole_in
 from tracegrad.codegen.plan.batch_launches import Step, effects
 from tracegrad.graph.ir import Node
+from tracegrad.support.tuning import tuning
 
 
 def in_registers(steps: Sequence[Step], outside: Container[Any]) -> list[Step]:
-    """The steps, with the temporaries of single numbers that only one kernel of one work-item touches as variables of it.
+    """The steps, with the temporaries of few numbers that only one kernel of one work-item touches as variables of it.
 
     outside: the buffers that somebody else reads or has written.
     """
@@ -40,14 +41,14 @@ def _touched(steps: Sequence[Step]) -> Iterator[Any]:
 def _own(kernel: Kernel, count: Counter[Any], outside: Container[Any]) -> Kernel:
     if kernel.foreign or kernel.cooperates or prod(kernel.global_size) > 1:
         return kernel
-    found = [p for p in kernel.parameters if isinstance(p, Buffer) and p.access != "const" and count[p.ref] == 1 and _size(p.ref) == 1
-             and p.ref not in outside]
+    found = [p for p in kernel.parameters if isinstance(p, Buffer) and p.access != "const" and count[p.ref] == 1 
+             and 0 < _size(p.ref) <= tuning().register_elements and p.ref not in outside]
     if not found:
         return kernel
     addressed = whole_in("\n".join(kernel.bare))           # by loads of vectors, and by pointers to one of several
     found = [p for p in found if p.name not in addressed]
     body = Block("")
-    body.items = [*(Allocate(Array(p.name, ctype(p.dtype), 1, False)) for p in found), *kernel.body.items]
+    body.items = [*(Allocate(Array(p.name, ctype(p.dtype), _size(p.ref), False)) for p in found), *kernel.body.items]
     gone = set(map(id, found))
     return replace(kernel, parameters=tuple(p for p in kernel.parameters if id(p) not in gone), body=body)
 

@@ -136,6 +136,72 @@ def test_what_a_loop_hands_on_is_in_registers():
         assert sum(plan.slots[a].nbytes > 8 for a in inside) == 2, name       # the two stacks
 
 
+def test_small_vectors_that_a_loop_hands_on_are_in_registers():
+    """So are vectors of few numbers: in a descent within a descent a store and a load of them would be waited for at every iteration.
+
+    (Those that kernels read as a whole vector of the CPU stay in memory: there, a vector has two numbers at least.)
+    """
+    def descent(f, x):
+        def step(v):
+            new = v[0] - 0.1 * tg.grad(f)(v[0])
+            return new, ((new - v[0]) ** 2).sum().sqrt()
+
+        return tg.while_loop(lambda v: v[1] > 1e-6, step, (x, tg.tensor(1.0, dtype=F)))[0]
+
+    def nested(x):
+        return descent(lambda a: ((a - 1) ** 2).sum() + (a * descent(lambda b: ((b - a) ** 2).sum(), tg.zeros_like(a)).detach()).sum(), x)
+
+    run = tg.trace(nested)
+    close([run(tg.zeros(2, dtype=F))], [tg.full((2,), 2 / 3, dtype=F)], 1e-4)
+    for name, plan in {"device": run.plan, **{n: compile_graph(executable_graph(run.graph), t) for n, t in TARGETS.items() if t.simd_bytes > 16}}.items():
+        within = [k for k in plan.launches if "while" in plan.source.partition(f" {k.entry}(")[2].partition("__kernel")[0]]
+        inside = [plan.slots[a] for launch in within for a in launch.args if isinstance(a, int)]
+        assert within and not any(s.kind == "temp" and s.shape == (2,) for s in inside), name
+
+
+def descent_along_a_loop(x):
+    """A descent whose objective is a loop, and whose derivative is needed where the objective got less."""
+    def objective(w):
+        def step(v):
+            return v[0] + 0.1 * v[1], v[1] - 0.1 * (v[0] - tg.tensor([1.0, 0.5], dtype=F)) * w
+
+        y = tg.while_loop(lambda v: v[0][0] < 1, step, (tg.tensor([0.0, 0.1], dtype=F), tg.tensor([0.7, 0.2], dtype=F)))[0]
+        return (y[1] - 1) ** 2
+
+    def step(v):
+        w, f, g = v
+        new = w - 0.05 * g
+        f_new = objective(new)
+        return tg.cond(f_new < f, lambda _: (new, f_new, tg.func.jacfwd(objective)(new)), lambda _: (w, f, g * 0), (w,))
+
+    return tg.while_loop(lambda v: (v[2] ** 2).sum() > 1e-6, step, (x, objective(x), tg.func.jacfwd(objective)(x)), max_iterations=40)[0]
+
+
+def test_a_loop_that_is_recorded_twice_runs_once():
+    """The objective's loop, recorded again where it is differentiated: equal, with equal constants, on one side of a branch or the other."""
+    x = tg.tensor(0.3, dtype=F)
+    run = tg.trace(descent_along_a_loop)
+    close([run(x)], [descent_along_a_loop(x)])
+    for name, plan in {"device": run.plan, **{n: compile_graph(executable_graph(run.graph), t) for n, t in TARGETS.items()}}.items():
+        kernels = [k.partition("\n}")[0] for k in plan.source.split("__kernel void ")[1:]]
+        assert max(k.count("while (") for k in kernels) == 3, name           # the descent, the objective, its tangent
+
+
+def test_a_loop_takes_what_it_is_given_twice_once():
+    def loop(x, a, b):
+        return tg.while_loop(lambda y: y.sum() < 10, lambda y: y * a + b, x)
+
+    def twice(x, a):
+        return (loop(x, a * 2, a * 2) + loop(x, a * 2, a * 2)).sum()
+
+    x, a = tg.tensor([0.5, 1.0], dtype=F), tg.tensor([0.75, 1.0], dtype=F)
+    run = tg.trace(twice)
+    close([run(x, a)], [twice(x, a)])
+    loops = {(n.fn, n.operands) for n in executable_graph(run.graph) if n.fn.family == "while_loop"}
+    assert [len(operands) for _, operands in loops] == [2]                   # the carry, the constant
+    close(tg.trace(first_order(twice))(x, a), first_order(twice)(x, a))
+
+
 def test_the_batch_of_a_vmap_adds_no_launches():
     f = growing(tg.while_loop)
 

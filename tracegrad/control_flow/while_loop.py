@@ -61,6 +61,7 @@ class _Host(Shared):
     def __init__(self) -> None:
         super().__init__()
         self._over: dict[Any, Loop] = {}                   # scans over batches of operands
+        self._once: dict[tuple[int, ...], Any] = {}        # see `once`
 
     kernel: Repeated | Graph                 # (of Pull: from its operands to its results)
 
@@ -103,6 +104,15 @@ class WhileLoop(_Host):
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return *self.carried, COUNT
 
+    def once(self, operands: tuple[Node, ...]) -> tuple[Shared, tuple[Node, ...]]:
+        places = first_places(operands, self.body.carries, len(operands))
+        if len(set(places)) == len(places):
+            return self, operands
+        if places not in self._once:
+            test, body = merged(places, self.body, [self.goes_on])
+            self._once[places] = WhileLoop(test[0], body, self.device, self.limit)
+        return self._once[places], tuple([operands[i] for i in dict.fromkeys(places)])
+
     @cached_property
     def kernel(self) -> Repeated:  # type: ignore[override]
         body, count = self.body, placeholder(COUNT, "iteration")
@@ -131,6 +141,21 @@ class WhileLoop(_Host):
         return [*(v.download(aval.shape, aval.dtype) for v, aval in zip(values, self.carried, strict=False)), np.int64(turns)]
 
 
+def first_places(operands: Sequence[Node], carries: int, own: int) -> tuple[int, ...]:
+    """For each operand the number of the first one that it is the same as, of a loop's constants; of others its own."""
+    first = {o: i for i, o in reversed([*enumerate(operands)]) if carries <= i < own}
+    return tuple([first[o] if carries <= i < own else i for i, o in enumerate(operands)])
+
+
+def merged(places: Sequence[int], body: Body, more: Sequence[Node] = ()) -> tuple[list[Node], Body]:
+    """`more` and a body with one input where several are given the same."""
+    inputs = body.inputs
+    instead = {p: inputs[at] for p, at in zip(inputs, places, strict=False)}
+    made = substituted([*more, *body.outs], instead)
+    kept = [inputs[i] for i in dict.fromkeys(places) if i < len(inputs)]
+    return made[:len(more)], Body(kept, made[len(more):], body.carries, body.rows)
+
+
 class Counted(_Host):
     """The body as often as the last operand says. Results: the last values."""
 
@@ -143,6 +168,14 @@ class Counted(_Host):
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(o.aval for o in self.body.outs)
+
+    def once(self, operands: tuple[Node, ...]) -> tuple[Shared, tuple[Node, ...]]:
+        places = first_places(operands, self.body.carries, len(self.body.inputs))
+        if len(set(places)) == len(places):
+            return self, operands
+        if places not in self._once:
+            self._once[places] = Counted(merged(places, self.body)[1], self.device)
+        return self._once[places], tuple([operands[i] for i in dict.fromkeys(places)])
 
     @cached_property
     def kernel(self) -> Repeated:  # type: ignore[override]

@@ -16,9 +16,11 @@ from tracegrad.execute import plan_cache
 from tracegrad.execute.code_generator import code_generator
 from tracegrad.execute.devices import Device
 from tracegrad.execute.matrix_trial import target_of
+from tracegrad.graph.canonical import canonical
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaves import CustomCall, Shared
 from tracegrad.graph.locations import located
+from tracegrad.graph.operation import Operation
 from tracegrad.graph.primitive import REGISTRY, bind, numpy_time
 from tracegrad.graph.printing import namer
 from tracegrad.runtime.launch import Executable
@@ -26,6 +28,7 @@ from tracegrad.runtime.programs.program import load_compiler
 from tracegrad.support.plan import Plan
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
+_LOOPS = "loop", "while_loop"              # families of operations of which each call has one of its own
 
 
 def compiled(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequence[str], varying: frozenset[int] = frozenset()
@@ -96,6 +99,7 @@ def _tell(plan: Plan, nodes: int, device: Device, seconds: float) -> None:
 def executable_graph(graph: Graph) -> Graph:
     """The graph without boundary nodes."""
     new: dict[Node, Node] = {n: n for n in graph.inputs}
+    loops: dict[tuple[Node, ...], list[Operation]] = {}
     with located(None) as line:
         for node in graph:
             if node in new:
@@ -111,8 +115,36 @@ def executable_graph(graph: Graph) -> Graph:
             elif not node.operands:
                 new[node] = _own_leaf(node)
             else:  # also merges equal nodes, which users' tensors have each their own of
-                new[node] = bind(fn.executed or fn, tuple([new[o] for o in node.operands]), node.attrs)
+                operands = tuple([new[o] for o in node.operands])
+                fn = fn.executed or fn
+                if fn.family in _LOOPS and isinstance(fn, Shared):
+                    fn, operands = _one_of(loops, *fn.once(operands))
+                new[node] = bind(fn, operands, node.attrs)
     return _trimmed(Graph.capture(graph.inputs, [new[o] for o in graph.outputs]))
+
+
+def _one_of(loops: dict[tuple[Node, ...], list[Operation]], fn: Operation, operands: tuple[Node, ...]
+            ) -> tuple[Operation, tuple[Node, ...]]:
+    """The loop that does the same on the same operands, if there is one: each call of `scan` or `while_loop` records one of its own.
+
+    (What a derivative computes again of the function, a loop in the function, is such.)
+    """
+    others = loops.setdefault(operands, [])
+    for other in others:
+        if other is fn or (other.family == fn.family and _told(other) == _told(fn)):
+            return other, operands
+    others.append(fn)
+    return fn, operands
+
+
+def _told(part: Any) -> Any:
+    """What a loop does, as something that is equal for equal loops; of what is no loop, itself."""
+    if isinstance(part, tuple):
+        return tuple(map(_told, part))
+    if isinstance(part, Graph):
+        found = canonical(part.outputs, part.inputs, lambda n: n if n.fn.name in ("data", "placeholder") else None)
+        return (*map(_told, found.parts), None, *[found.number[o] for o in part.outputs])
+    return _told(part.described) if getattr(part, "family", "") in _LOOPS else part
 
 
 def _trimmed(graph: Graph) -> Graph:

@@ -147,6 +147,10 @@ class Shared(Primitive):
     def __init__(self) -> None:
         self._memo: tuple[Sequence[Any], dict[str, Any], Sequence[Any], set[int]] | None = None
 
+    def once(self, operands: tuple[Node, ...]) -> tuple[Shared, tuple[Node, ...]]:
+        """The same operation given each of its operands once, where it is one that several may stand for; and those operands."""
+        return self, operands
+
     def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
         raise NotImplementedError
 

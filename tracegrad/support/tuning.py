@@ -150,6 +150,7 @@ class Tuning(NamedTuple):
     merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
     looped_lines: int = 2400           # of a kernel with a loop over iterations in it, which saves the launches of every iteration,
     iteration_work: int = 3 << 17      # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
+    register_elements: int = 8         # of a temporary that one work-item keeps in registers
     branch_work: int = 40              # flops from which on a branch of one work-item's loop is an `if`
     item_iteration_work: int = 1 << 13 # and that a work-item of a GPU does in the time of a launch whose result the host waits for (20 us)
     looped_work: int = 3 << 19         # flops + bytes of an iteration with large rows where each work-item loops for itself: with more they

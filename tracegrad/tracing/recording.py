@@ -84,6 +84,7 @@ class Recording:
         self.no_grads: list[Place] = []  # tensors whose grad was seen to be None
         self.leaves: list[tuple[Tensor, Node]] = []  # leaves from outside that were written, and the variables they became
         self.adopted: dict[int, Tensor] = {}  # constants made by the body
+        self.constants: dict[tuple[Aval, bytes], Node] = {}  # those that the program holds, by what they are
         self.lasting: dict[int, Tensor] = {}  # tensors of tracegrad's own, which no replay finds replaced: they need no guard
         self.values: dict[Node, np.ndarray[Any, Any]] = {}  # of what is known while recording, as somebody asked: see `known`
         self.renewed: list[tuple[dict[str, Any], str, Tensor]] = []  # see `renew`
@@ -163,10 +164,14 @@ class Recording:
         if id(tensor) not in self.adopted or tensor._n.needs_grad or tensor._n.aval.nbytes > CONSTANT:
             return None
         found = read(tensor._n, tensor._device, True)
+        key = tensor._n.aval, found.tobytes()
+        if (known := self.constants.get(key)) is not None:
+            return known                    # what a function that is called twice makes of the same numbers is the same
         attrs: dict[str, Any] = {"aval": tensor._n.aval}
         if found.size and found.dtype.kind in "iu":
             attrs["range"] = int(found.min()), int(found.max())
-        return data(tensor._n.aval, found, attrs)
+        self.constants[key] = node = data(tensor._n.aval, found, attrs)
+        return node
 
     def rebind(self, tensor: Tensor, node: Node) -> None:
         """A tensor from outside was changed in place."""

@@ -28,7 +28,7 @@ from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.ownership import own
 from tracegrad.tensors.parts.history import become_leaf
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor, holding
 from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.guards import GuardSet, Slot
 from tracegrad.tracing.reachable_names import is_foreign
@@ -110,6 +110,7 @@ class Replay:
             and not (self.guarded or self.assigned or reach.tensors or recording.no_grads)
         )
         self.avals = [node.aval for node in recording.inputs]
+        self.holders = [(node.aval, {"aval": node.aval}) for node in results]     # what the node of each result is made with
         used = [*recording.sources, *recording.no_grads, *self.effects, *(place for place, _ in [*self.grad_effects, *self.leaves]),
                 *(what if kind == "grad" else what[0] for kind, what in self.recipe if kind in ("grad", "outside"))]
         self.assigned.settle([what if kind == "grad" else (kind, what) for kind, what in used], flat, reach)
@@ -183,10 +184,15 @@ class Replay:
             values.append(value)
         if (len(args) > 1 and len({*map(id, args)}) < len(args)) or not self.reach.holds():
             return None
-        out = self.program(values)
+        return self._tensors(self.program(values))
+
+    def _tensors(self, values: Sequence[Any]) -> Any:
+        """A result that needs no tree, of these values."""
+        device = self.recording.device
         if self.plain == "tensor":
-            return _leaf(out[0], self.result_nodes[0].aval, device)
-        return tuple([_leaf(value, node.aval, device) for value, node in zip(out, self.result_nodes, strict=True)])
+            aval, attrs = self.holders[0]
+            return holding(device, aval, attrs, values[0])
+        return tuple([holding(device, aval, attrs, value) for value, (aval, attrs) in zip(values, self.holders, strict=True)])
 
     def given(self, args: Sequence[Any]) -> tuple[list[Any], list[Tensor | None]]:
         """The values of the program's inputs in a call with argument leaves `args`, and the tensors that they are of."""
@@ -258,8 +264,7 @@ class Replay:
         device = self.recording.device
         history = self.recorded and state.grad
         if self.plain and not history:
-            tensors = [_leaf(value, node.aval, device) for value, node in zip(values, self.result_nodes, strict=True)]
-            return tensors[0] if self.plain == "tensor" else tuple(tensors)
+            return self._tensors(values)
         leaves = {node: Tensor(derivatives.variable(data(node.aval, value)), device)
                   for node, value in zip(self.result_nodes, values, strict=True) if node in self.made_leaves}
         for leaf in leaves.values():
