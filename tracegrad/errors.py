@@ -72,8 +72,6 @@ class TracegradError(Exception):
     def __init__(self, message: str = "", line: str = "") -> None:
         """line: where the user's program was, where it is not the line that calls now."""
         self.line = line or user_line()
-    def __init__(self, message: str = "") -> None:
-        self.line = user_line()
         message = "\n".join(map(printable, message.split("\n")))        # it may quote any text of the user's, as the name of a parameter
         super().__init__(message if not self.line or self.line in message else f"{message} (at {self.line})")
 

@@ -41,7 +41,7 @@ def _touched(steps: Sequence[Step]) -> Iterator[Any]:
 def _own(kernel: Kernel, count: Counter[Any], outside: Container[Any]) -> Kernel:
     if kernel.foreign or kernel.cooperates or prod(kernel.global_size) > 1:
         return kernel
-    found = [p for p in kernel.parameters if isinstance(p, Buffer) and p.access != "const" and count[p.ref] == 1 
+    found = [p for p in kernel.parameters if isinstance(p, Buffer) and p.access != "const" and count[p.ref] == 1
              and 0 < _size(p.ref) <= tuning().register_elements and p.ref not in outside]
     if not found:
         return kernel

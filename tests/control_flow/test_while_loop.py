@@ -129,7 +129,8 @@ def test_what_a_loop_hands_on_is_in_registers():
 
     run = tg.trace(tg.value_and_grad(root))
     close(run(x), [x.sqrt(), 0.5 / x.sqrt()], 1e-6)
-    for name, plan in {"device": run.plan, **{n: compile_graph(executable_graph(run.graph), t) for n, t in TARGETS.items()}}.items():
+    others = {n: compile_graph(executable_graph(run.graph), t) for n, t in TARGETS.items()}
+    for name, plan in {"device": run.plan, **others}.items():
         inside = {a for launch in plan.launches for a in launch.args if isinstance(a, int) and plan.slots[a].kind == "temp"}
         users = {a: sum(a in launch.args for launch in plan.launches) for a in inside}
         assert all(n > 1 or plan.slots[a].shape != (1,) for a, n in users.items()), name
@@ -153,10 +154,12 @@ def test_small_vectors_that_a_loop_hands_on_are_in_registers():
 
     run = tg.trace(nested)
     close([run(tg.zeros(2, dtype=F))], [tg.full((2,), 2 / 3, dtype=F)], 1e-4)
-    for name, plan in {"device": run.plan, **{n: compile_graph(executable_graph(run.graph), t) for n, t in TARGETS.items() if t.simd_bytes > 16}}.items():
+    wide = {n: compile_graph(executable_graph(run.graph), t) for n, t in TARGETS.items() if t.simd_bytes > 16}
+    for name, plan in {"device": run.plan, **wide}.items():
         within = [k for k in plan.launches if "while" in plan.source.partition(f" {k.entry}(")[2].partition("__kernel")[0]]
         inside = [plan.slots[a] for launch in within for a in launch.args if isinstance(a, int)]
-        assert within and not any(s.kind == "temp" and s.shape == (2,) for s in inside), name
+        assert within, name
+        assert not any(s.kind == "temp" and s.shape == (2,) for s in inside), name
 
 
 def descent_along_a_loop(x):
@@ -174,15 +177,17 @@ def descent_along_a_loop(x):
         f_new = objective(new)
         return tg.cond(f_new < f, lambda _: (new, f_new, tg.func.jacfwd(objective)(new)), lambda _: (w, f, g * 0), (w,))
 
-    return tg.while_loop(lambda v: (v[2] ** 2).sum() > 1e-6, step, (x, objective(x), tg.func.jacfwd(objective)(x)), max_iterations=40)[0]
+    start = x, objective(x), tg.func.jacfwd(objective)(x)
+    return tg.while_loop(lambda v: (v[2] ** 2).sum() > 1e-6, step, start, max_iterations=40)[0]
 
 
 def test_a_loop_that_is_recorded_twice_runs_once():
-    """The objective's loop, recorded again where it is differentiated: equal, with equal constants, on one side of a branch or the other."""
+    """The objective's loop, recorded again where it is differentiated: equal constants, on one side of a branch or the other."""
     x = tg.tensor(0.3, dtype=F)
     run = tg.trace(descent_along_a_loop)
     close([run(x)], [descent_along_a_loop(x)])
-    for name, plan in {"device": run.plan, **{n: compile_graph(executable_graph(run.graph), t) for n, t in TARGETS.items()}}.items():
+    others = {n: compile_graph(executable_graph(run.graph), t) for n, t in TARGETS.items()}
+    for name, plan in {"device": run.plan, **others}.items():
         kernels = [k.partition("\n}")[0] for k in plan.source.split("__kernel void ")[1:]]
         assert max(k.count("while (") for k in kernels) == 3, name           # the descent, the objective, its tangent
 

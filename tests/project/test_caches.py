@@ -48,6 +48,7 @@ OTHERS = {
     "support.dtypes": {"_default_float": "state: the default dtype", "users": "what programs see in place of dtypes: set once"},
     "torch_api.checkpoints": {"_known": "the classes that a program allows"},
     "torch_api.storages": {"_copies": "what addresses point to, as long as their tensors live"},
+    "torch_api.overrides": {"_entered": "state: the modes that are entered"},
     "torch_api.printing": {"_options": "state: how tensors are printed"},
     "torch_api.names.hub": {"_dir": "state: a setting"},
     "torch_api.names.ops": {"_registered": "the operations that a program registers"},
