@@ -17,6 +17,7 @@ from tracegrad.autograd import backward_cache
 from tracegrad.graph.ir import INTERN
 from tracegrad.nn import functional as F
 from tracegrad.tensors.parts.history import leaves
+from tracegrad.tracing.traced_call import TracedCall
 
 # ---------------------------------------------------------------------------------------------------------------- programs
 
@@ -288,3 +289,29 @@ def test_threads(monkeypatch):
     for program, values in found.values():
         for a, b in zip(values, wanted[program] * 3, strict=True):
             np.testing.assert_allclose(a, b, rtol=3e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("how", ["backward", "grad"])
+def test_the_pullback_of_a_traced_call_is_derived_once(how, monkeypatch):
+    """A training loop around a traced forward: from the third backward on no operation of the trace is derived, or made, again."""
+    derived = []
+    real = TracedCall.vjp
+    monkeypatch.setattr(TracedCall, "vjp", lambda *args, **attrs: derived.append(0) or real(*args, **attrs))
+
+    def layer(x, w):
+        return (x @ w).tanh() * tg.tensor([0.5, 1.0, 1.5, 2.0])            # a product, which is kept, and a constant of the trace
+
+    def loss(f, x, w):
+        return (f(f(x, w) * 0.5, w) - 1.0).square().sum()
+
+    traced, x = tg.trace(layer), given(0, 3, 4)
+    for step in range(6):
+        w = given(1 + step, 4, 4).requires_grad_()
+        wanted, = tg.autograd.grad(loss(layer, x, w), w)
+        if how == "grad":
+            found, = tg.autograd.grad(loss(traced, x, w), w)
+        else:
+            loss(traced, x, w).backward()
+            found = w.grad
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), 1e-4, 1e-5)
+    assert len(derived) == 2 * 2

@@ -1,6 +1,7 @@
 """What a backward is looked up by: the pending work and the history of a root, walked over once. Start at `History.follow`.
 
-Never recalled, since Python code may have a say in it: hooks, custom Functions, kernels of the user's, derivatives of derivatives, traces.
+Never recalled, since Python code may have a say in it: hooks, custom Functions, kernels of the user's, derivatives of derivatives, and
+traces with one of these in them, or that write what they read.
 Nor is what goes from one device to another: it is several programs.
 """
 

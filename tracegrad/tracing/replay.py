@@ -101,6 +101,7 @@ class Replay:
             and [what for _, what in recording.sources] == list(range(len(flat)))
         )
         self.recorded = bool(differentiable)
+        self.call: TracedCall | None = None                    # of all calls whose inputs keep their values
         fresh = self.recipe == [("value", k) for k in range(len(self.recipe))] and not assigned and not self.made_leaves
         # The two shapes of result that need no tree: one new tensor, or a tuple of them.
         self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
@@ -309,10 +310,13 @@ class Replay:
                 before[node] = value
             sources.append(source)
         sources += [*(at(place, args)._node() for place, _ in self.leaves), *made]
-        known = {n: data(n.aval, v) for n, v in zip(self.residuals, residuals, strict=True)}
+        known = [data(n.aval, v) for n, v in zip(self.residuals, residuals, strict=True)]
         raw = [data(n.aval, v) for n, v in zip(self.result_nodes, values, strict=True)]
-        call = TracedCall(self, known, before)
-        return bind(call, (*raw, *sources), {})
+        if before:
+            call = TracedCall(self, before)
+        else:
+            call = self.call = self.call or TracedCall(self, {})
+        return bind(call, call.operands(raw, sources, known), {})
 
 
 class _Recipe:

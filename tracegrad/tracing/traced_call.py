@@ -8,13 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from tracegrad.autodiff import derivatives
-from tracegrad.autodiff.substitution import HOOKS
+from tracegrad.autodiff.substitution import HOOKS, substituted
 from tracegrad.execute.devices import upload
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, data
+from tracegrad.support.modes import state
 from tracegrad.tracing.recording import Recording
 
 _VARIABLE = REGISTRY["variable"]
@@ -25,70 +26,88 @@ class Replayed(Protocol):
 
     recording: Recording
     result_nodes: list[Node]
+    residuals: list[Node]
     written: dict[Node, int]
     saves: bool
 
 
 class TracedCall(CustomCall):
-    """A replayed trace as one node of the outer graph: its derivatives instantiate the recorded graph on the call's values."""
+    """Calls of a replayed trace as nodes of the outer graph: their derivatives instantiate the recorded graph on a call's values.
+
+    Operands: the results, what they were computed of (the program's inputs, the leaves that it wrote), the residuals, and constants.
+    """
 
     pushes = True
 
-    def __init__(self, replay: Replayed, residuals: dict[Node, Node], before: dict[Node, Any]) -> None:
-        """before: values of the inputs that have others by now."""
-        self.replay, self.residuals, self.before = replay, residuals, before
-        self.name = replay.recording.name  # type: ignore[misc]
-        self.saves = replay.saves  # type: ignore[misc]
+    def __init__(self, replay: Replayed, before: dict[Node, Any]) -> None:
+        """before: values of the inputs that have others by now; without, all calls of the replay have one TracedCall."""
+        recording = replay.recording
+        self.inputs, self.device = recording.inputs, recording.device
+        self.results, self.kept, self.written, self.before = replay.result_nodes, replay.residuals, replay.written, before
+        self.name, self.saves = recording.name, replay.saves  # type: ignore[misc]
+        self.graph = Graph.capture(self.inputs, self.results)
+        # Constants of the program (Recording._constant): here, values on the device.
+        self.constants = {n: data(n.aval, upload(self.device, n.value), n.attrs) for n in self.graph if isinstance(n.value, np.ndarray)}
+        known = set(self.inputs)
+        ordinary = all(n in known or ((n.fn.registered or getattr(n.fn, "ordinary", False) or getattr(n.fn, "structural", False))
+                                      and n.fn.name not in ("placeholder", "transfer") and n not in HOOKS) for n in self.graph)
+        self.structural = ordinary and not (before or self.written)  # type: ignore[misc]
+
+    def operands(self, results: Sequence[Node], sources: Sequence[Node], residuals: Sequence[Node]) -> tuple[Node, ...]:
+        """Those of a call."""
+        return *results, *sources, *residuals, *self.constants.values()
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return tuple(n.aval for n in self.replay.result_nodes)
+        return tuple(n.aval for n in self.results)
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        results = self.replay.result_nodes
-        outs, variables = self._instance([r for r, c in zip(results, ct, strict=True) if c is not None], operands)
+        wanted = [r for r, c in zip(self.results, ct, strict=True) if c is not None]
+        outs, variables, computed = self._instance(wanted, operands)
         pulled = derivatives.vjp(outs, variables, [c for c in ct if c is not None])
-        return (*(None for _ in results), *pulled)
+        if computed and not state.grad:                    # then only their values count, which operands have
+            values = iter(substituted([p for p in pulled if p is not None], computed))
+            pulled = [None if p is None else next(values) for p in pulled]
+        return (*[None] * len(self.results), *pulled, *[None] * (len(operands) - len(self.results) - len(pulled)))
 
     def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
         """The results' tangents, by number."""
-        count = len(self.replay.result_nodes)
-        outs, variables = self._instance(self.replay.result_nodes, operands)
-        moving = [(v, t) for v, t in zip(variables, tangents[count:], strict=True) if t is not None]
+        count = len(self.results)
+        outs, variables, _ = self._instance(self.results, operands)
+        moving = [(v, t) for v, t in zip(variables, tangents[count:], strict=False) if t is not None]
         found = derivatives.jvp(outs, [v for v, _ in moving], [t for _, t in moving])
         return {k: t for k, t in enumerate(found) if t is not None} or None
 
-    def _instance(self, wanted: Sequence[Node], operands: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        """The wanted results, computed anew from variables, one for each source; and those."""
-        sources = operands[len(self.replay.result_nodes):]
-        new: dict[Node, Node] = dict(self.residuals)
-        variables = []
-        count = len(self.replay.recording.inputs)
-        for node, source in zip(self.replay.recording.inputs, sources[:count], strict=True):
+    def _instance(self, wanted: Sequence[Node], operands: Sequence[Node]) -> tuple[list[Node], list[Node], dict[Node, Node]]:
+        """The wanted results, computed anew from variables, one for each source; those; and residuals computed so, with the operands."""
+        end = len(operands) - len(self.kept) - len(self.constants)
+        sources, count = operands[len(self.results):end], len(self.inputs)
+        residuals = dict(zip(self.kept, operands[end:], strict=False))
+        new: dict[Node, Node] = residuals | dict(zip(self.constants, operands[end + len(self.kept):], strict=True))
+        variables, computed = [], {}
+        for node, source in zip(self.inputs, sources[:count], strict=True):
             # A node of its own per source: sources may depend on one another, and only the way through this call counts here.
             variables.append(Node(REGISTRY["copy"], (source,), {}, source.aval, True) if source.needs_grad else source)
             if node in self.before:
                 variables[-1].value = self.before[node]
             new[node] = variables[-1]
-        written = self.replay.written
         variables += sources[count:]
-        for node in Graph.capture(self.replay.recording.inputs, wanted):
-            if node in new and node not in self.residuals:
+        for node in Graph.capture(self.inputs, wanted):
+            if node in new and node not in residuals:
                 continue
             with located(node.loc):
-                if node in written:  # a leaf that the function wrote: this way out belongs to what it is now
-                    made = variables[count + written[node]] = derivatives.variable(new[node.operands[0]])
+                if node in self.written:  # a leaf that the function wrote: this way out belongs to what it is now
+                    made = variables[count + self.written[node]] = derivatives.variable(new[node.operands[0]])
                 elif node.fn is _VARIABLE:
                     made = new[node.operands[0]]
-                elif isinstance(node.value, np.ndarray):    # a constant of the program (Recording._constant): here, a value on the device
-                    made = data(node.aval, upload(self.replay.recording.device, node.value), node.attrs)
                 elif node.fn.name == "const" or not node.operands:
                     made = node
                 else:
                     made = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
-            if node in self.residuals and made.value is None and resolve(made) is made:
-                made.value = self.residuals[node].value
+            if node in residuals and made.value is None and resolve(made) is made:
+                made.value = residuals[node].value
+                computed[made] = residuals[node]
             if node in HOOKS and node.fn is not _VARIABLE:          # a leaf's are called where its gradient arrives
                 made = made.twin()
                 HOOKS[made] = HOOKS[node]
             new[node] = made
-        return [new[r] for r in wanted], variables
+        return [new[r] for r in wanted], variables, computed
