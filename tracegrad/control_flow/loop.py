@@ -57,6 +57,21 @@ def needed_inputs(body: Body, results: Sequence[int]) -> list[int]:
         live = found
 
 
+def first_places(operands: Sequence[Node], carries: int, own: int) -> tuple[int, ...]:
+    """For each operand the number of the first one that it is the same as, of a loop's constants; of others its own."""
+    first = {o: i for i, o in reversed([*enumerate(operands)]) if carries <= i < own}
+    return tuple([first[o] if carries <= i < own else i for i, o in enumerate(operands)])
+
+
+def merged(places: Sequence[int], body: Body, more: Sequence[Node] = ()) -> tuple[list[Node], Body]:
+    """`more` and a body with one input where several are given the same."""
+    inputs = body.inputs
+    instead = {p: inputs[at] for p, at in zip(inputs, places, strict=False)}
+    made = substituted([*more, *body.outs], instead)
+    kept = [inputs[i] for i in dict.fromkeys(places) if i < len(inputs)]
+    return made[:len(more)], Body(kept, made[len(more):], body.carries, body.rows)
+
+
 class Loop(Shared):
     """`length` iterations of a body (the last row first if `reverse`). Operands: the first carries, what is scanned, the constants.
 

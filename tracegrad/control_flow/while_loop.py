@@ -21,7 +21,7 @@ import numpy as np
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.derivatives import dense, variable, zeros_like
 from tracegrad.autodiff.substitution import substituted
-from tracegrad.control_flow.loop import Body, Loop, needed_inputs
+from tracegrad.control_flow.loop import Body, Loop, first_places, merged, needed_inputs
 from tracegrad.control_flow.repeated import Repeated
 from tracegrad.control_flow.scan import outputs, turned
 from tracegrad.execute.compile import executable_graph
@@ -139,21 +139,6 @@ class WhileLoop(_Host):
             values[:n] = turn(values)
             turns += 1
         return [*(v.download(aval.shape, aval.dtype) for v, aval in zip(values, self.carried, strict=False)), np.int64(turns)]
-
-
-def first_places(operands: Sequence[Node], carries: int, own: int) -> tuple[int, ...]:
-    """For each operand the number of the first one that it is the same as, of a loop's constants; of others its own."""
-    first = {o: i for i, o in reversed([*enumerate(operands)]) if carries <= i < own}
-    return tuple([first[o] if carries <= i < own else i for i, o in enumerate(operands)])
-
-
-def merged(places: Sequence[int], body: Body, more: Sequence[Node] = ()) -> tuple[list[Node], Body]:
-    """`more` and a body with one input where several are given the same."""
-    inputs = body.inputs
-    instead = {p: inputs[at] for p, at in zip(inputs, places, strict=False)}
-    made = substituted([*more, *body.outs], instead)
-    kept = [inputs[i] for i in dict.fromkeys(places) if i < len(inputs)]
-    return made[:len(more)], Body(kept, made[len(more):], body.carries, body.rows)
 
 
 class Counted(_Host):

@@ -20,9 +20,8 @@ from tracegrad.execute.deferred import flush
 from tracegrad.execute.program import Program
 from tracegrad.execute.realize import realize
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.ir import Aval, Graph, Node, topological
-from tracegrad.graph.leaves import CustomCall
-from tracegrad.graph.primitive import REGISTRY, bind, data, saves, to_keep
+from tracegrad.graph.ir import Aval, Node, topological
+from tracegrad.graph.primitive import REGISTRY, bind, data, saves
 from tracegrad.support import random_state
 from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.attributes import base_of
@@ -33,7 +32,7 @@ from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.guards import GuardSet, Slot
 from tracegrad.tracing.reachable_names import is_foreign
 from tracegrad.tracing.recording import Recording, at, reached
-from tracegrad.tracing.traced_call import TracedCall
+from tracegrad.tracing.traced_call import TracedCall, residuals_of
 
 _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
 
@@ -73,7 +72,7 @@ class Replay:
         passed = topological(differentiable, lambda n: not n.needs_grad)
         variables = {n.operands[0] for n in passed if n.fn is _VARIABLE}
         self.passed = {i for i, n in enumerate(recording.inputs) if n in variables}          # inputs that a derivative comes to
-        self.residuals = _residuals(differentiable)
+        self.residuals = residuals_of(differentiable)
         self.saves = any(map(saves, passed))
         self.outputs = [*results, *effect_nodes, *grad_nodes, *self.residuals]
         self.count = (len(results), len(effect_nodes), len(grad_nodes))
@@ -429,20 +428,6 @@ def _histories(results: list[Node], freed: set[Node]) -> set[Node]:
         if node in freed or any(o in cut for o in node.operands if o.needs_grad):
             cut.add(node)
     return {n for n in results if n.needs_grad and n not in cut}
-
-
-def _residuals(outputs: list[Node]) -> list[Node]:
-    """What a later backward through `outputs` should not compute again."""
-    if not outputs:
-        return []
-    found: dict[Node, None] = {}
-    for node in Graph.capture([], outputs):
-        if node.needs_grad and isinstance(node.fn, CustomCall) and node.fn.kept_results is not None:
-            found |= dict.fromkeys(node.fn.kept_results(node))
-        elif node.needs_grad and node.fn.expensive:
-            found[node] = None
-    results = set(outputs)
-    return [n for n in to_keep(found) if n not in results]
 
 
 def _node_in(recording: Recording, tensor: Tensor) -> Node:

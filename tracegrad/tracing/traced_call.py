@@ -14,7 +14,7 @@ from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.locations import located
-from tracegrad.graph.primitive import REGISTRY, bind, data
+from tracegrad.graph.primitive import REGISTRY, bind, data, to_keep
 from tracegrad.support.modes import state
 from tracegrad.tracing.recording import Recording
 
@@ -111,3 +111,17 @@ class TracedCall(CustomCall):
                 HOOKS[made] = HOOKS[node]
             new[node] = made
         return [new[r] for r in wanted], variables, computed
+
+
+def residuals_of(outputs: list[Node]) -> list[Node]:
+    """What a later backward through `outputs` should not compute again."""
+    if not outputs:
+        return []
+    found: dict[Node, None] = {}
+    for node in Graph.capture([], outputs):
+        if node.needs_grad and isinstance(node.fn, CustomCall) and node.fn.kept_results is not None:
+            found |= dict.fromkeys(node.fn.kept_results(node))
+        elif node.needs_grad and node.fn.expensive:
+            found[node] = None
+    results = set(outputs)
+    return [n for n in to_keep(found) if n not in results]
