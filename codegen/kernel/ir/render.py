@@ -68,9 +68,9 @@ from tracegrad.codegen.kernel.ir.statements import (
     Update,
 )
 from tracegrad.codegen.kernel.ir.vectors import LANES, ctype
-from tracegrad.codegen.kernel.text.markup import called, extent, marked, offset, plain, used, with_comment, with_numbers
+from tracegrad.codegen.kernel.text.markup import called, extent, marked, number, offset, plain, used, with_comment, with_numbers
 from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import OPENCL, DType, float16, int64, is_half, uint32, uint64
+from tracegrad.support.dtypes import OPENCL, DType, float16, float32, float64, int32, int64, is_half, uint32, uint64
 from tracegrad.support.plan import required
 
 # How tightly an expression holds together: what is below the level of where it stands is put in parentheses.
@@ -79,6 +79,7 @@ _LEVEL = dict.fromkeys(COMPARISONS, _COMPARISON) | dict.fromkeys(("&&", "||"), _
     dict.fromkeys("+-", _SUM) | dict.fromkeys("*/%", _PRODUCT))
 
 
+_LITERALS = frozenset((int32, uint32, int64, uint64, float32, float64))          # dtypes that have literals in C
 _SUFFIX = {int64: "L", uint32: "u", uint64: "UL"}
 
 
@@ -122,11 +123,13 @@ def moved(how: str, access: Access, lanes: int = 1) -> str:
 
 class Printer:
     """Prints what kernels are made of, with names marked (see `markup`). clang: whether its builtins are there; fixed: the indices that are
-    numbers, which are printed as those.
+    numbers, which are printed as those; numbers: whether numbers are marked, too, but those that have to be constants.
     """
 
-    def __init__(self, clang: bool, fixed: Mapping[Var, int] | None = None) -> None:
+    def __init__(self, clang: bool, fixed: Mapping[Var, int] | None = None, numbers: bool = False) -> None:
         self.clang, self.fixed = clang, fixed or {}
+        self.whole: Callable[[int], str] = _whole if numbers else str
+        self.literal = _literal_marked if numbers else literal
 
     def given(self, x: Index, lane: Var | None = None) -> Index:
         """An index, with numbers in place of the variables that are fixed; but that of lanes, which has one number each, stays."""
@@ -158,7 +161,7 @@ class Printer:
         return marked(symbol.name)
 
     def index(self, x: Index) -> str:
-        return self.given(x).marked()
+        return self.given(x).marked(number=self.whole)
 
     def address(self, access: Access) -> str:
         name, at = self.name(access.memory), access.at
@@ -218,7 +221,7 @@ class Printer:
     def store(self, access: Access, value: str, stride: int) -> str:
         memory, lanes = access.memory, access.lanes * access.each
         if stride != 1:
-            return f"{used(f'STORE_STRIDED{lanes}')}({self.address(access)}, {stride}, {value});"
+            return f"{used(f'STORE_STRIDED{lanes}')}({self.address(access)}, {self.whole(stride)}, {value});"
         half = isinstance(memory, Buffer) and is_half(memory.dtype)
         if lanes == 1:
             if half:
@@ -233,7 +236,7 @@ class Printer:
         return f"{used(reached(memory), f'{memory.type}{lanes}')}, {self.address(access)}) = {value};"
 
     def instruct(self, s: Instruct) -> str:
-        given = [self.address(x) if isinstance(x, Access) else self.top(x) for x in s.given]
+        given = [self.address(x) if isinstance(x, Access) else PLAIN.top(x) for x in s.given]      # some want constants
         return f"{used(s.of.name)}({', '.join(given)});"
 
     def report(self, s: Report) -> str:
@@ -251,8 +254,8 @@ class Printer:
         if isinstance(block, Loop):
             var, step = self.name(block.var), block.step
             stop = self.operand(block.stop.value)
-            fits = f"{var} + {step} <= {stop}" if block.whole else f"{var} < {stop}"
-            more = f"{var} += {step}" if step > 1 else f"{var}++"
+            fits = f"{var} + {self.whole(step)} <= {stop}" if block.whole else f"{var} < {stop}"
+            more = f"{var} += {self.whole(step)}" if step > 1 else f"{var}++"
             above = f"#pragma unroll{f' {block.unrolled}' if block.unrolled > 1 else ''}\n" if block.unrolled else ""
             return f"{above}for ({block.type} {var} = {self.top(block.start.value)}; {fits}; {more}) {{"
         if isinstance(block, If):
@@ -272,7 +275,20 @@ def _alone(index: Index) -> Any:
 
 
 def _literal(p: Printer, x: Literal) -> tuple[str, int]:
-    return literal(x.value, x.dtype)
+    return p.literal(x.value, x.dtype)
+
+
+def _whole(value: int) -> str:
+    """A whole number of an index, marked."""
+    return f"-{number(str(-value), int32)}" if value < 0 else number(str(value), int32)
+
+
+def _literal_marked(value: Any, dtype: DType) -> tuple[str, int]:
+    """`literal`, marked if it is a number that an argument could stand for."""
+    text, level = literal(value, dtype)
+    if dtype not in _LITERALS or (dtype.kind == "f" and not np.isfinite(value)) or (dtype.kind == "i" and abs(int(value)) >> 31):
+        return text, level
+    return (f"-{number(text[1:], dtype)}" if text[0] == "-" else number(text, dtype)), level
 
 
 def _zeros(p: Printer, x: Zeros) -> tuple[str, int]:
@@ -299,7 +315,8 @@ def _limit(p: Printer, x: Limit) -> tuple[str, int]:
 
 def _at(p: Printer, x: At) -> tuple[str, int]:
     index = p.given(x.index, x.lane if x.each is not None else None)
-    text = index.marked() if x.each is None or x.lane is None else index.marked({x.lane: p.top(x.each)})
+    names = None if x.each is None or x.lane is None else {x.lane: p.top(x.each)}
+    text = index.marked(names, number=p.whole)
     if not index.terms:
         return text, _ATOM if index.constant >= 0 else _SUM
     (atom, c), *more = index.terms
@@ -337,7 +354,7 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
     if half:
         return f"{moved('load', access, lanes)}(0, {p.address(access)})", _ATOM
     if x.macro:
-        return f"{used(x.macro, type_)}, {p.address(access)}, {x.stride})", _ATOM
+        return f"{used(x.macro, type_)}, {p.address(access)}, {p.whole(x.stride)})", _ATOM
     return f"{used('LOAD_ALIGNED' if access.aligned else 'LOAD', type_)}, {p.address(access)})", _ATOM
 
 
@@ -461,20 +478,20 @@ PLAIN = Printer(False)
 Expression.shown = staticmethod(lambda x: plain(PLAIN.operand(x)))
 
 
-def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
-    """The lines of a kernel's body, indented, with names marked; and what is said beside each."""
+def lines(body: Block, clang: bool, numbers: bool = False) -> list[tuple[str, str]]:
+    """The lines of a kernel's body, indented, with names marked; and what is said beside each. numbers: as `Printer` has it."""
     out: list[tuple[str, str]] = []
     previous: Any = None
     constants = constants_in(body)
-    printer = Printer(clang, constants)
+    printer = Printer(clang, constants, numbers)
     fixed: dict[Node, bool] = {}
     names: dict[str, str] = {}                               # of a merged kernel's parts: what their parameters are called now
-    numbers: Iterator[int] | None = None                     # and what offsets they have
+    offsets: Iterator[int] | None = None                     # and what offsets they have
     outer: list[tuple[dict[str, str], Iterator[int] | None]] = []         # the same, in the blocks around
 
     def add(text: str, comment: str = "") -> None:
         given = names
-        text = with_numbers(text, numbers) if numbers is not None else text
+        text = with_numbers(text, offsets) if offsets is not None else text
         out.append((called(text, lambda name: marked(given.get(name, name))) if given else text, comment))
 
     def add_statement(pad: str, statement: Statement) -> None:
@@ -496,8 +513,8 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
             if isinstance(item, Block):
                 if not item.items:
                     continue
-                outer.append((names, numbers))
-                numbers = iter(item.numbers) if item.numbers is not None else numbers
+                outer.append((names, offsets))
+                offsets = iter(item.numbers) if item.numbers is not None else offsets
                 if item.renamed:
                     names = names | {old: names.get(new, new) for old, new in item.renamed.items()}
                 previous = None if item.comment else previous
@@ -510,7 +527,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
                 if len(item.items) == 1 and isinstance(inner, Statement) and not item.comment and head != "{":
                     add(pad + head[:-2])
                     add_statement(pad + "  ", inner)
-                    names, numbers = outer.pop()
+                    names, offsets = outer.pop()
                     stack.pop()
                     continue
                 add(with_comment(pad + head, item.comment, 0))
@@ -519,7 +536,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
             add_statement(pad, item)
         else:
             if stack:
-                names, numbers = outer.pop()
+                names, offsets = outer.pop()
                 if depth > stack[-1][2]:
                     add(pad[:-2] + "}")
     return out

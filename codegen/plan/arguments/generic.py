@@ -11,78 +11,37 @@ wrong guess costs a build later, or an argument that never changes. Never argume
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracegrad.codegen.kernel.ir.expressions import Number
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.text.markup import marked, without_comment
-from tracegrad.support.cache import Cache, memoize
-from tracegrad.support.dtypes import DType, float32, float64, int32, int64, uint32, uint64
+from tracegrad.codegen.kernel.text.markup import Constant, marked, with_constants
+from tracegrad.support.cache import Cache
 from tracegrad.support.plan import Offset, Target
 
-# What may be a number of C: not in a name, nor in a mark. Then what is one: floats, with f, and integers, with a suffix.
-_TOKEN = re.compile(r"(?<![\w.$\x01\x03])(\d[\w.]*(?:(?<=e)[+-]\d+f?)?)")
-_NUMBER = re.compile(r"(\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+)(f?)|(\d+)(UL|u|L)?")
-_FIXED = re.compile(r"#|__attribute__|__builtin_shuffle|\basm\b|\bcase\b")      # lines in which compilers want constants
-_SUFFIX: dict[str | None, DType] = {"UL": uint64, "u": uint32, "L": int64}
 LEAST = 5                              # sizes below tell nothing: too much is a multiple of them
 MOST = 48                              # arguments of a kernel for numbers: OpenCL promises 1024 bytes for all of them
 templates = Cache("kernels whose sizes vary", 4096)
 
 
-class Found(NamedTuple):
-    """A number in a text: what it is, and its dtype."""
-
-    value: int | float
-    dtype: DType
-
-
-@memoize(4096)
-def _found(text: str) -> Found | None:
-    """The number that a text is, if it is one."""
-    match = _NUMBER.fullmatch(text)
-    if match is None:
-        return None
-    if match[1]:
-        return Found(float(match[1]), float32 if match[2] else float64)
-    value = int(match[3])
-    return Found(value, _SUFFIX[match[4]] if match[4] else int32 if value < 1 << 31 else int64)
-
-
-def _replaced(text: str, other: Callable[[Found], str | None]) -> str:
-    """The text with other(number) in place of each number that may be an argument (None: it stays)."""
-    if _FIXED.search(text) and "\n" in text:
-        return "\n".join([_replaced(line, other) for line in text.split("\n")])
-    parts = [text] if _FIXED.search(text) else _TOKEN.split(text)
-    for i in range(1, len(parts), 2):
-        if parts[i - 1].endswith("[") and parts[i + 1].startswith("]"):      # the size of an array, or one of its elements
-            continue
-        number = _found(parts[i])
-        if number is not None:
-            parts[i] = other(number) or parts[i]
-    return "".join(parts)
-
-
-def numbers_of(kernel: Kernel) -> tuple[str, tuple[Found, ...]]:
+def numbers_of(kernel: Kernel) -> tuple[str, tuple[Constant, ...]]:
     """What a kernel is but for its numbers, and these."""
-    found: list[Found] = []
+    found: list[Constant] = []
 
-    def note(number: Found) -> str:
+    def note(number: Constant) -> str:
         found.append(number)
         return f"#{number.dtype.char}"
 
-    group = str(kernel.group)
-    return group + _replaced(kernel.form[len(group):], note), tuple(found)
+    return with_constants(kernel.numbered_form, note), tuple(found)
 
 
 @dataclass(eq=False)
 class Generic(Kernel):
-    """A kernel with arguments in place of numbers. of: the lines of the one that has numbers; instead: for each of these, in order, the
-    argument, None for those that stay."""
+    """A kernel with arguments in place of numbers. of: the lines of the one that has numbers, these marked; instead: for each number, in
+    order, the argument, None for those that stay."""
 
     of: tuple[tuple[str, str], ...] = ()
     instead: tuple[str | None, ...] = ()
@@ -90,11 +49,7 @@ class Generic(Kernel):
     @cached_property
     def printed(self) -> list[tuple[str, str]]:
         instead = iter(self.instead)
-        found = []
-        for text, comment in self.of:
-            code = without_comment(text)
-            found.append((_replaced(code, lambda number: next(instead)) + text[len(code):], comment))
-        return found
+        return [(with_constants(text, lambda number: next(instead)), comment) for text, comment in self.of]
 
 
 class Template:
@@ -105,7 +60,7 @@ class Template:
     """
 
     def __init__(self) -> None:
-        self.seen: list[tuple[Found, ...]] = []
+        self.seen: list[tuple[Constant, ...]] = []
         self.places: list[int] = []
 
     @property
@@ -113,7 +68,7 @@ class Template:
         """How many arguments it has."""
         return max(self.places, default=-1) + 1
 
-    def add(self, numbers: tuple[Found, ...], varying: Collection[int]) -> None:
+    def add(self, numbers: tuple[Constant, ...], varying: Collection[int]) -> None:
         """Have it stand for a kernel with these numbers, too."""
         if self.seen and self.fits(numbers):
             templates.hits += 1
@@ -128,13 +83,13 @@ class Template:
             same = len(set(values)) == 1
             self.places.append(-1 if same else arguments.setdefault((values, column[0].dtype), len(arguments)))
 
-    def fits(self, numbers: tuple[Found, ...]) -> bool:
+    def fits(self, numbers: tuple[Constant, ...]) -> bool:
         """Whether it stands for a kernel with these numbers."""
-        given: dict[int, Found] = {}
+        given: dict[int, Constant] = {}
         return all(n == own if place < 0 else given.setdefault(place, n) == n
                    for n, own, place in zip(numbers, self.seen[-1], self.places, strict=True))
 
-    def kernel(self, kernel: Kernel, numbers: tuple[Found, ...]) -> tuple[Kernel, tuple[Offset, ...]]:
+    def kernel(self, kernel: Kernel, numbers: tuple[Constant, ...]) -> tuple[Kernel, tuple[Offset, ...]]:
         """The kernel with arguments, and these arguments for one with these numbers."""
         given = {place: n for n, place in zip(numbers, self.places, strict=True) if place >= 0}
         base = "size"
@@ -143,11 +98,11 @@ class Template:
         more = [Number(None, f"{base}{i}", given[i].dtype) for i in range(self.count)]
         instead = tuple([marked(more[place].name) if place >= 0 else None for place in self.places])
         own: dict[str, Any] = {f.name: getattr(kernel, f.name) for f in fields(Kernel)}
-        made = Generic(**own | {"parameters": (*kernel.parameters, *more)}, of=tuple(kernel.printed), instead=instead)
+        made = Generic(**own | {"parameters": (*kernel.parameters, *more)}, of=tuple(kernel.numbered), instead=instead)
         return made, tuple([Offset(given[i].value, given[i].dtype) for i in range(self.count)])
 
 
-def depends(number: Found, varying: Collection[int]) -> bool:
+def depends(number: Constant, varying: Collection[int]) -> bool:
     """Whether a number looks as if it were made of one of these sizes: a multiple, or one over a multiple (a mean)."""
     value = number.value
     if isinstance(value, float):
