@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.index.varying import uneven, varies
 from tracegrad.codegen.kernel.ir.expressions import Expression, Joined, Lanes, Local
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare
@@ -32,10 +33,10 @@ def pack(
             for n, value in enumerate(transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
                 write(to(b, number, at.index + n, line), value)
         first = last // block * block
-    if size % block or block == 1:
+    if uneven(size, block) or block == 1:
         with w.scope():
             at = Var(w.own("k"), size)
-            with w.loop(at, first, last), ExitStack() as inside:
+            with w.loop(at, first, last, kept=varies(size)), ExitStack() as inside:
                 line = _counted(w, inside, "line", panel, 1)
                 found = source(b, line0 + line, at.index)
                 assert found.read is not None

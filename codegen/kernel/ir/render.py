@@ -68,7 +68,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     Update,
 )
 from tracegrad.codegen.kernel.ir.vectors import LANES, ctype
-from tracegrad.codegen.kernel.text.markup import called, extent, marked, number, offset, plain, used, with_comment, with_numbers
+from tracegrad.codegen.kernel.text.markup import as_extents, called, extent, marked, number, offset, plain, used, with_comment, with_numbers
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import OPENCL, DType, float16, float32, float64, int32, int64, is_half, uint32, uint64
 from tracegrad.support.plan import required
@@ -130,6 +130,7 @@ class Printer:
         self.clang, self.fixed = clang, fixed or {}
         self.whole: Callable[[int], str] = _whole if numbers else str
         self.literal = _literal_marked if numbers else literal
+        self.ends: Callable[[str], str] = as_extents if numbers else str
 
     def given(self, x: Index, lane: Var | None = None) -> Index:
         """An index, with numbers in place of the variables that are fixed; but that of lanes, which has one number each, stays."""
@@ -253,11 +254,13 @@ class Printer:
             return "{"
         if isinstance(block, Loop):
             var, step = self.name(block.var), block.step
-            stop = self.operand(block.stop.value)
+            start, stop = self.top(block.start.value), self.operand(block.stop.value)
+            if block.kept or any(isinstance(b.value, At) and b.value.index.terms for b in (block.start, block.stop)):
+                start, stop = self.ends(start), self.ends(stop)
             fits = f"{var} + {self.whole(step)} <= {stop}" if block.whole else f"{var} < {stop}"
             more = f"{var} += {self.whole(step)}" if step > 1 else f"{var}++"
             above = f"#pragma unroll{f' {block.unrolled}' if block.unrolled > 1 else ''}\n" if block.unrolled else ""
-            return f"{above}for ({block.type} {var} = {self.top(block.start.value)}; {fits}; {more}) {{"
+            return f"{above}for ({block.type} {var} = {start}; {fits}; {more}) {{"
         if isinstance(block, If):
             return f"{'else ' * block.otherwise}{f'if ({self.top(block.condition)}) ' if block.condition is not None else ''}{{"
         if isinstance(block, Repeat):

@@ -133,10 +133,11 @@ def number(text: str, dtype: DType) -> str:
 
 
 class Constant(NamedTuple):
-    """A number that `number`, `offset` or `extent` marked."""
+    """A number that `number`, `offset` or `extent` (then `ends`) marked."""
 
     value: int | float
     dtype: DType
+    ends: bool
 
 
 def with_constants(text: str, instead: Callable[[Constant], str | None]) -> str:
@@ -151,7 +152,12 @@ def with_constants(text: str, instead: Callable[[Constant], str | None]) -> str:
 @memoize(4096)
 def _constant(mark: str, text: str) -> Constant:
     dtype = _DTYPES[mark]
-    return Constant(float(text.rstrip("f")) if dtype.kind == "f" else int(text.rstrip("UuL")), dtype)
+    return Constant(float(text.rstrip("f")) if dtype.kind == "f" else int(text.rstrip("UuL")), dtype, mark == "\x07")
+
+
+def as_extents(text: str) -> str:
+    """The text with its ints marked as extents."""
+    return _CONSTANT.sub(lambda match: f"\x07{match[2]}\x08" if _DTYPES[match[1]] is int32 else match[0], text)
 
 
 def renamed(text: str, old: str, new: str) -> str:

@@ -3,9 +3,10 @@
 Each size is lowered by itself, so every decision of the schedule is made for the size at hand. Then the text of each kernel is compared
 with what was seen before: kernels that differ in numbers only have one `Template`, in which the numbers that differ are arguments. A
 launch passes the numbers of its own size, so the kernel computes what its own text would, and what was proved of that (`verify_kernel`)
-holds. A kernel with other statements (where the rest of a row is done in other vectors, say) has a template of its own.
+holds. A kernel with other statements has a template of its own; `kernel/index/varying.py` says what is done to have few of them.
 
-The first kernel of a template has nothing to be compared with. There, numbers are arguments that are multiples of a size that varies. A
+The first kernel of a template has nothing to be compared with. There, numbers are arguments that are multiples of a size that varies, and
+those that tell where loops over such sizes, and work-items, begin and end. A
 wrong guess costs a build later, or an argument that never changes. Never arguments: sizes of arrays, and numbers in directives.
 """
 
@@ -16,14 +17,14 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from tracegrad.codegen.kernel.index.varying import LEAST
 from tracegrad.codegen.kernel.ir.expressions import Number
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.text.markup import Constant, marked, with_constants
 from tracegrad.support.cache import Cache
 from tracegrad.support.plan import Offset, Target
 
-LEAST = 5                              # sizes below tell nothing: too much is a multiple of them
-MOST = 48                              # arguments of a kernel for numbers: OpenCL promises 1024 bytes for all of them
+MOST = 96                              # arguments of a kernel for numbers: OpenCL promises 1024 bytes for all of them
 templates = Cache("kernels whose sizes vary", 4096)
 
 
@@ -74,19 +75,20 @@ class Template:
             templates.hits += 1
             return
         if not self.seen:
-            self.seen.append(tuple([n._replace(value=n.value * 2 + 1) if depends(n, varying) else n for n in numbers]))
+            self.seen.append(tuple([n._replace(value=n.value * 2 + 1) if n.ends or depends(n, varying) else n for n in numbers]))
         self.seen.append(numbers)
         arguments: dict[Any, int] = {}
         self.places = []
-        for column in zip(*self.seen, strict=True):
+        for i, column in enumerate(zip(*self.seen, strict=True)):
             values = tuple([n.value for n in column])
             same = len(set(values)) == 1
-            self.places.append(-1 if same else arguments.setdefault((values, column[0].dtype), len(arguments)))
+            key = i if column[0].ends else (values, column[0].dtype)         # ends that are the same now will not be
+            self.places.append(-1 if same else arguments.setdefault(key, len(arguments)))
 
     def fits(self, numbers: tuple[Constant, ...]) -> bool:
         """Whether it stands for a kernel with these numbers."""
         given: dict[int, Constant] = {}
-        return all(n == own if place < 0 else given.setdefault(place, n) == n
+        return all(n.value == own.value if place < 0 else given.setdefault(place, n).value == n.value
                    for n, own, place in zip(numbers, self.seen[-1], self.places, strict=True))
 
     def kernel(self, kernel: Kernel, numbers: tuple[Constant, ...]) -> tuple[Kernel, tuple[Offset, ...]]:
@@ -103,13 +105,10 @@ class Template:
 
 
 def depends(number: Constant, varying: Collection[int]) -> bool:
-    """Whether a number looks as if it were made of one of these sizes: a multiple, or one over a multiple (a mean)."""
+    """Whether a number looks as if it were made of one of these sizes: a multiple, or a float that is no short fraction (of a mean)."""
     value = number.value
     if isinstance(value, float):
-        if not 0 < value < 0.5 or round(1 / value) > 1 << 31:
-            return False
-        over = round(1 / value)
-        return number.dtype.type(1 / over) == number.dtype.type(value) and any(over % n == 0 for n in varying if n >= LEAST)
+        return not (value * 1024).is_integer()
     return value > 0 and any(value % n == 0 for n in varying if n >= LEAST)
 
 
