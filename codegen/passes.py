@@ -20,6 +20,7 @@ from tracegrad.codegen.graph.simplify import simplify
 from tracegrad.codegen.kernel.index.varying import sizes_that_vary
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
+from tracegrad.codegen.plan.arguments.generic import kept as TEMPLATES
 from tracegrad.codegen.plan.assemble import assemble
 from tracegrad.codegen.plan.batch_launches import batched
 from tracegrad.codegen.plan.equal_launches import side_by_side
@@ -41,7 +42,7 @@ from tracegrad.support.plan import Plan, Target
 from tracegrad.support.tuning import tuning
 
 # What the stages above see (`execute/code_generator.py`):
-__all__ = ["MATRIX_INSTRUCTIONS", "candidates", "compile_graph", "passes"]
+__all__ = ["MATRIX_INSTRUCTIONS", "TEMPLATES", "candidates", "compile_graph", "passes"]
 Pass = Callable[[Graph, Target], Graph]
 
 

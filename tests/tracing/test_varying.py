@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -150,6 +154,41 @@ def test_reused_kernels_are_counted() -> None:
     traced(rows(96))
     assert generic.templates.hits > before
     assert "kernels whose sizes vary" in str(tg.report())
+
+
+SCRIPT = """
+import sys, numpy as np, tracegrad as tg
+step, built = tg.trace(lambda x: (x.softmax(1) * 2).relu(), dynamic=True), set()
+for n in map(int, sys.argv[1:]):
+    step(tg.tensor(np.ones((n, 24), np.float32))).numpy()
+    built.update(f.key for f in step.plan.functions)
+print("\\n".join(built))
+"""
+
+
+def test_a_second_process_asks_for_kernels_that_the_first_one_built(tmp_path: Path) -> None:
+    """Also for sizes that the first one never saw."""
+
+    def built(*sizes: int) -> set[str]:
+        done = subprocess.run([sys.executable, "-c", SCRIPT, *map(str, sizes)], env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+                              capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    first = built(64, 96, 200)
+    assert first
+    assert built(224, 130) <= first
+
+
+@pytest.mark.parametrize("contents", [b"", b"[]", b"{}", b"[1, 2]", b'[["<i4"], [0], ["x"]]', b'[["<i4"], [0], [1, 2]]', b"\xff"])
+def test_a_damaged_file_of_a_template_is_as_good_as_none(contents: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Damaged:
+        def get(self, name: str) -> bytes:
+            return contents
+
+        def put(self, name: str, contents: bytes) -> None: ...
+
+    monkeypatch.setattr(generic, "kept", [Damaged()])
+    assert generic.Template.known("name").seen == []
 
 
 def training(dynamic: bool | None) -> tuple[Any, Any]:

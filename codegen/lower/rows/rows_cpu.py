@@ -705,20 +705,15 @@ class RowKernel:
 
     def left(self, unroll: int) -> tuple[tuple[int, int] | None, list[tuple[int, int, int]], tuple[int, int] | None]:
         """What is left of the columns after steps of `unroll` vectors, each as (begin, stop): what is done in whole vectors, in narrower
-        ones, with how many lanes these have, and what is done one by one. None: nothing.
-
-        Where the number of columns varies, all of them are there, and those begin within the row where they stop, too.
-        """
+        ones, with their lanes, and one by one. None: nothing. Where the number of columns varies, all of them are there, perhaps empty."""
         s, n, width = self.shape, self.shape.cols[-1], self.shape.width
         if not self.in_vectors(width * unroll):
             return None, [], (0, n)
         rest, always = n % (width * unroll), varies(n)
-        ends: list[tuple[int, int, int]] = []
-        more: tuple[int, int] | None = None
+        ends, more = list[tuple[int, int, int]](), None
 
         def part(size: int, lanes: int) -> tuple[int, int]:
-            begin = n - rest if size else n - lanes
-            return begin, begin + size
+            return (begin := n - rest if size else n - lanes), begin + size
 
         if s.length is None and not s.across:
             whole = rest - rest % width

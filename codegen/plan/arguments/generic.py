@@ -12,10 +12,14 @@ wrong guess costs a build later, or an argument that never changes. Never argume
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from tracegrad.codegen.kernel.index.varying import LEAST
 from tracegrad.codegen.kernel.ir.expressions import Number
@@ -26,6 +30,17 @@ from tracegrad.support.plan import Offset, Target
 
 MOST = 96                              # arguments of a kernel for numbers: OpenCL promises 1024 bytes for all of them
 templates = Cache("kernels whose sizes vary", 4096)
+
+
+class Folder(Protocol):
+    """Files by name, which other processes wrote or read."""
+
+    def get(self, name: str) -> bytes | None: ...
+
+    def put(self, name: str, contents: bytes) -> None: ...
+
+
+kept: list[Folder] = []                # where templates are kept for later processes, if anywhere
 
 
 def numbers_of(kernel: Kernel) -> tuple[str, tuple[Constant, ...]]:
@@ -56,6 +71,7 @@ class Generic(Kernel):
 class Template:
     """Kernels that differ in numbers only.
 
+    Later processes get what is known of it from the disk, so that they build the same kernels, which are on the disk, too.
     seen: the numbers of some of them, which tell the others by: a number that is the same in all stays; two that are the same as each other
     in each of them are one argument. places: for each number which argument it is, -1 for none.
     """
@@ -64,19 +80,46 @@ class Template:
         self.seen: list[tuple[Constant, ...]] = []
         self.places: list[int] = []
 
+    @classmethod
+    def known(cls, name: str) -> Template:
+        """What an earlier process knew of it, or a new one. Whatever is wrong with a file, it is as good as none."""
+        made = cls()
+        contents = kept[0].get(name) if kept else None
+        try:
+            dtypes, ends, *samples = json.loads(contents) if contents is not None else ((), ())
+            seen = [tuple([Constant(float.fromhex(v) if isinstance(v, str) else int(v), np.dtype(dtype), bool(end))
+                           for v, dtype, end in zip(values, dtypes, ends, strict=True)]) for values in samples]
+        except (ValueError, TypeError):
+            return made
+        made.seen = seen
+        made.arrange()
+        return made
+
+    def keep(self, name: str) -> None:
+        """Leave it to later processes."""
+        if kept:
+            samples = [[n.value.hex() if isinstance(n.value, float) else n.value for n in numbers] for numbers in self.seen]
+            last = self.seen[-1]
+            kept[0].put(name, json.dumps([[n.dtype.str for n in last], [n.ends for n in last], *samples]).encode())
+
     @property
     def count(self) -> int:
         """How many arguments it has."""
         return max(self.places, default=-1) + 1
 
-    def add(self, numbers: tuple[Constant, ...], varying: Collection[int]) -> None:
-        """Have it stand for a kernel with these numbers, too."""
+    def add(self, numbers: tuple[Constant, ...], varying: Collection[int]) -> bool:
+        """Have it stand for a kernel with these numbers, too; whether it did not before."""
         if self.seen and self.fits(numbers):
             templates.hits += 1
-            return
+            return False
         if not self.seen:
             self.seen.append(tuple([n._replace(value=n.value * 2 + 1) if n.ends or depends(n, varying) else n for n in numbers]))
         self.seen.append(numbers)
+        self.arrange()
+        return True
+
+    def arrange(self) -> None:
+        """Find out which numbers are arguments."""
         arguments: dict[Any, int] = {}
         self.places = []
         for i, column in enumerate(zip(*self.seen, strict=True)):
@@ -117,11 +160,15 @@ def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int]
     """The kernels with arguments, the arguments for each of them by name, and what is to be said of it. varying: the sizes that vary."""
     described = {kernel.entry: numbers_of(kernel) for kernel in kernels if not kernel.foreign}
     with templates.lock:
+        changed: dict[str, Template] = {}
         for key, numbers in described.values():              # all of them first, so that equal ones have one text
-            template = templates[target, key]
+            template, name = templates[target, key], hashlib.sha256(repr((target, key)).encode()).hexdigest()
             if template is None:
-                template = templates[target, key] = Template()
-            template.add(numbers, varying)
+                template = templates[target, key] = Template.known(name)
+            if template.add(numbers, varying):
+                changed[name] = template
+        for name, template in changed.items():
+            template.keep(name)
         made: list[Kernel] = []
         more: dict[str, tuple[Offset, ...]] = {}
         fixed: list[str] = []
