@@ -17,7 +17,7 @@ from tracegrad.codegen.graph.halves import halves
 from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical, stacked_terms
 from tracegrad.codegen.graph.simplify import simplify
-from tracegrad.codegen.kernel.index.varying import sizes_that_vary
+from tracegrad.codegen.kernel.index.varying import derived, sizes_that_vary
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.plan.arguments.generic import kept as TEMPLATES
@@ -89,7 +89,10 @@ def compile_graph(
     number -> number (in graph.inputs) of the input whose buffer it is to be written to. name: what the user calls a node's value.
     results: what he calls the outputs, in their order; "" where that is not known. varying: sizes of the inputs that will be others.
     """
-    with own_leaves(graph), sizes_that_vary(varying, [n for x in graph.inputs for n in x.shape]):
+    given = frozenset(n for x in graph.inputs for n in x.shape)
+    if varying:
+        varying = derived(varying, given, [n for x in graph for n in x.shape])
+    with own_leaves(graph), sizes_that_vary(varying, given):
         return _compile(graph, target, donate or {}, name, results, varying)
 
 

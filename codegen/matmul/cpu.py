@@ -307,10 +307,7 @@ def _tiles(x: Problem, parts: int) -> list[Kernel]:
     """Register tiles of rows x vectors, after packing what cannot be read in place or is large."""
     p, a, b = x.of, x.a, x.b
     width = min(lanes(p.dtype, p.target), 1 << (x.n.bit_length() - 1))
-    many = 840                                               # a multiple of all sizes of tiles: none is better for a size that varies
-    rows, vectors = register_tile(many if varies(x.m) and x.m >= 8 else x.m, many if varies(x.n) and x.n >= width else ceil_div(x.n, width),
-                                  p.target)
-    vectors = min(vectors, max(1, x.n // width)) if varies(x.n) else vectors
+    rows, vectors = _register_tile(x, width)
     columns = min(vectors * width, x.n)
     k = ceil_div(p.k, parts)
     large = k * x.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and x.m >= 10 * rows
@@ -325,6 +322,17 @@ def _tiles(x: Problem, parts: int) -> list[Kernel]:
         packed.append(kernel)
     high, wide = _deep_block(x, rows, columns, depth) if depth else _block(x, parts, rows, columns)
     return [*packed, _product(replace(x, a=a, b=b), parts, (rows, columns), (high, wide), width, 1, depth)]
+
+
+def _register_tile(x: Problem, width: int) -> tuple[int, int]:
+    """Rows and vectors of a tile. Of sizes that vary it depends as little as can be, as long as it fits: a multiple of all tiles' sizes has
+    no best one."""
+    down, across, many = x.m, ceil_div(x.n, width), 840
+    if varies(x.n) and x.n >= width:
+        vectors = register_tile(many if varies(x.m) else x.m, many, x.of.target)[1]
+        across = many if vectors * width <= x.n else x.n // width
+    rows, vectors = register_tile(many if varies(x.m) else x.m, across, x.of.target)
+    return register_tile(down, across, x.of.target) if rows > down else (rows, vectors)
 
 
 def _depth(p: Product, rows: int, columns: int) -> int:

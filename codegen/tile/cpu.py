@@ -28,6 +28,7 @@ from tracegrad.codegen.tile.registers import (
     offsets_of,
     read,
     registers_of,
+    rest,
     rows_of,
     running,
     start_of,
@@ -418,7 +419,7 @@ class _Tiles:
         if loop.early or (not first.terms and not last.terms and not uneven(last.constant - first.constant, axis.lanes)):
             return
         var = Var(w.own(axis.name), axis.size)
-        with w.loop(var, last // axis.lanes * axis.lanes, last, kept=varies(axis.size)):
+        with w.loop(var, *rest(last, axis.lanes), kept=varies(axis.size)):
             self.open[axis] = var.index
             for row, found in rows.items():
                 for start, total in found:

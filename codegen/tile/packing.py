@@ -12,7 +12,7 @@ from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Place
-from tracegrad.codegen.tile.registers import let, start_of, write
+from tracegrad.codegen.tile.registers import let, rest, start_of, write
 
 
 def pack(
@@ -32,7 +32,7 @@ def pack(
             rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
             for n, value in enumerate(transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
                 write(to(b, number, at.index + n, line), value)
-        first = last // block * block
+        first, last = rest(last, block)
     if uneven(size, block) or block == 1:
         with w.scope():
             at = Var(w.own("k"), size)

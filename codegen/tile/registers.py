@@ -61,6 +61,12 @@ def start_of(w: Writer, name: str, size: int, tile: int, number: Index, lanes: i
     return var.index
 
 
+def rest(last: Index, step: int) -> tuple[Index, Index]:
+    """Where what is left of 0..last-1 after whole steps begins and ends. Nothing begins within, too: what would be read there is there."""
+    first = last // step * step
+    return (last - 1, last - 1) if not last.terms and first == last else (first, last)
+
+
 def let(w: Writer, name: str, value: Expression, changes: bool = False) -> Local:
     """A variable with that value."""
     return w.let(w.own(name), value, changes=changes)

@@ -6,7 +6,7 @@ early. Kernels for sizes that vary keep it, so those of two sizes differ in numb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
@@ -19,6 +19,15 @@ class Sizes(NamedTuple):
 
     varying: frozenset[int] = frozenset()
     fixed: frozenset[int] = frozenset()
+
+
+NEAR = 8                               # what is cut off, padded and put before or behind changes a size by so much at most
+
+
+def derived(varying: Iterable[int], fixed: Collection[int], found: Iterable[int]) -> frozenset[int]:
+    """Sizes that vary, with those of the ones found that look as if they were made of these: one more (a cache that grows), two less."""
+    given = frozenset(varying)
+    return given.union(n for n in frozenset(found).difference(fixed) if any(abs(n - v) <= NEAR for v in given if v >= LEAST))
 
 
 _NONE = Sizes()
