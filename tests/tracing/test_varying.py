@@ -16,8 +16,10 @@ import pytest
 import tracegrad as tg
 from tests.helpers.marks import one_of
 from tracegrad import nn
+from tracegrad.codegen.kernel.index.varying import any_vary
+from tracegrad.codegen.lower import context
 from tracegrad.codegen.plan.arguments import generic
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, CompilerBug
 from tracegrad.support.plan import Offset
 from tracegrad.tracing import varying
 
@@ -189,6 +191,70 @@ def test_a_damaged_file_of_a_template_is_as_good_as_none(contents: bytes, monkey
 
     monkeypatch.setattr(generic, "kept", [Damaged()])
     assert generic.Template.known("name").seen == []
+
+
+def test_a_form_that_is_not_proved_is_made_for_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And explain() says so."""
+
+    def verify(kernel: Any) -> None:
+        if any_vary():
+            raise CompilerBug("not proved")
+
+    monkeypatch.setattr(context, "verify_kernel", verify)
+    monkeypatch.setattr(tg.config, "check", False)           # which would ask it of all kernels
+    fixed, any_size = tg.trace(layer), tg.trace(layer, dynamic=True)
+    x = rows(53)
+    assert fixed(x).numpy().tobytes() == any_size(x).numpy().tobytes()
+    assert len(fixed.plan.launches) == len(any_size.plan.launches)
+    assert "not proved for it" in any_size.explain()
+
+
+def step_of(dynamic: bool) -> Any:
+    """A training step of a small convnet."""
+    tg.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 16, 10))
+    opt = tg.optim.SGD(net.parameters(), lr=0.1)
+
+    @tg.trace(dynamic=dynamic)
+    def step(x: Any, y: Any) -> Any:
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        return loss
+
+    return step
+
+
+@pytest.mark.long
+def test_a_convnet_at_other_batch_sizes_builds_few_kernels_and_trains_the_same() -> None:
+    fixed, any_size, built, new = step_of(False), step_of(True), set[str](), []
+    for n in (64, 96, 160, 75, 101, 83, 90):
+        rng = np.random.default_rng(n)
+        x, y = tg.tensor(rng.standard_normal((n, 1, 8, 8)).astype(np.float32)), tg.tensor(rng.integers(0, 10, n))
+        assert fixed(x, y).item() == any_size(x, y).item(), n
+        new.append(len(keys(any_size) - built))
+        built |= keys(any_size)
+    assert sum(new[5:]) <= 2, new
+
+
+@pytest.mark.long
+def test_a_growing_cache_builds_few_kernels() -> None:
+    def step(q: Any, k: Any, v: Any, more: Any) -> Any:
+        k, v = tg.cat([k, more], 2), tg.cat([v, more], 2)
+        return nn.functional.scaled_dot_product_attention(q, k, v), k, v
+
+    fixed, any_size = tg.trace(step), tg.trace(step, dynamic=True)
+    q, more = tg.full((1, 2, 1, 8), 0.1), tg.linspace(0, 1, 16).reshape(1, 2, 1, 8)
+    k = v = tg.linspace(-1, 1, 17 * 16).reshape(1, 2, 17, 8)
+    new, built = [], set[str]()
+    for _ in range(12):
+        want, (out, k_next, v_next) = fixed(q, k, v, more)[0], any_size(q, k, v, more)
+        assert want.numpy().tobytes() == out.numpy().tobytes()
+        k, v = k_next, v_next
+        new.append(len(keys(any_size) - built))
+        built |= keys(any_size)
+    assert sum(new[3:]) == 0, new
 
 
 def training(dynamic: bool | None) -> tuple[Any, Any]:
