@@ -52,8 +52,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
         for lanes, low, high in ((width, 0, inner - inner % width), (1, inner - inner % width, inner)):
             if high <= low and not varies(inner):
                 continue
-            low = min(low, inner - lanes)
-            col = Var("col", inner)
+            col, low = Var("col", inner), min(low, inner - lanes)
             with w.loop(col, low, max(low, high), lanes, kept=varies(inner)):
                 ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
                 body(col.index)
