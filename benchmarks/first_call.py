@@ -6,7 +6,8 @@ Where the time goes: "lower" is Python from the captured graph to the plan, "bui
 Beside it torch eager's first call and a later one, and those of the same program under jax.jit, where PEER_PYTHON has them.
 
 Then a small function and a transformer's step in a second process, the time that lowering takes, the programs of benchmarks/loops.py with
-64 and with 2,048 turns and beside the unrolled loop, and the CPU drivers that are installed. Last the table of targets.
+64 and with 2,048 turns and beside the unrolled loop, those of benchmarks/sizes.py, and the CPU drivers that are installed. Last the
+table of targets.
 """
 
 from __future__ import annotations
@@ -217,6 +218,34 @@ def loops(peer: str) -> list[Row]:
     return rows
 
 
+def sizes(peer: str) -> list[Row]:
+    """The programs of benchmarks/sizes.py: what the third size and those after it build and take beyond a later call, and in a second
+    process; torch beside."""
+    from benchmarks.sizes import PROGRAMS as VARYING
+
+    def ran(python: str, name: str, framework: str, caches: str) -> dict[str, Any]:
+        done = subprocess.run([python, "-m", "benchmarks.sizes", name, framework], cwd=ROOT, env=environment(caches), capture_output=True,
+                              text=True, check=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    rows = []
+    for name in VARYING:
+        with tempfile.TemporaryDirectory() as caches:
+            for process in ("", ", second process"):
+                found = ran(sys.executable, name, "tracegrad", caches)
+                steady = found["again"][2:] if name != "generation" else [statistics.median(found["again"])] * len(found["first"][2:])
+                beyond = [1e3 * (a - b) for a, b in zip(found["first"][2:], steady, strict=True)]
+                what = f"{name}, other sizes{process}"
+                rows += [Row(f"{what}: a first call beyond a later one, median", 30, statistics.median(beyond), "ms"),
+                         Row(f"{what}: the longest", None, max(beyond), "ms")]
+                rows += [Row(f"{what}: kernels from the third size on", 0, sum(found["builds"][2:]))] * (not process)
+            if has(peer, "torch"):
+                eager = 1e3 * statistics.median(ran(peer, name, "torch", caches)["first"][2:])
+                rows.append(Row(f"{name}, other sizes: a first call, torch, median", None, eager, "ms"))
+    return rows
+
+
 def drivers(peer: str, seconds: float) -> list[Row]:
     """Some programs on each of the CPU drivers, where several are installed, beside jax.jit."""
     rows = []
@@ -244,13 +273,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="programs (default: all)")
     parser.add_argument("--peer-python", default="", help="an interpreter that has torch or jax, or both")
     parser.add_argument("--seconds", type=float, default=1.0, help="for how long to call it once it is warm")
-    parser.add_argument("--only", choices=["programs", "processes", "loops", "drivers"], nargs="+", help="parts (default: all)")
+    parser.add_argument("--only", choices=["programs", "processes", "loops", "sizes", "drivers"], nargs="+", help="parts (default: all)")
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         print(json.dumps(work(options.names[0], options.work, options.seconds)))
         return
-    parts = options.only or (["programs"] if options.names else ["programs", "processes", "loops", "drivers"])
+    parts = options.only or (["programs"] if options.names else ["programs", "processes", "loops", "sizes", "drivers"])
     rows: list[Row] = []
     if "programs" in parts:
         rows += programs(options.names or list(PROGRAMS), options.peer_python, options.seconds)
@@ -258,6 +287,8 @@ def main() -> None:
         rows += second_process()
     if "loops" in parts:
         rows += loops(options.peer_python)
+    if "sizes" in parts:
+        rows += sizes(options.peer_python)
     if "drivers" in parts:
         rows += drivers(options.peer_python, options.seconds)
     print("\n" + table("first calls", rows))

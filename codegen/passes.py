@@ -17,8 +17,10 @@ from tracegrad.codegen.graph.halves import halves
 from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical, stacked_terms
 from tracegrad.codegen.graph.simplify import simplify
+from tracegrad.codegen.kernel.index.varying import derived, sizes_that_vary
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
+from tracegrad.codegen.plan.arguments.generic import kept as TEMPLATES
 from tracegrad.codegen.plan.assemble import assemble
 from tracegrad.codegen.plan.batch_launches import batched
 from tracegrad.codegen.plan.equal_launches import side_by_side
@@ -40,7 +42,7 @@ from tracegrad.support.plan import Plan, Target
 from tracegrad.support.tuning import tuning
 
 # What the stages above see (`execute/code_generator.py`):
-__all__ = ["MATRIX_INSTRUCTIONS", "candidates", "compile_graph", "passes"]
+__all__ = ["MATRIX_INSTRUCTIONS", "TEMPLATES", "candidates", "compile_graph", "passes"]
 Pass = Callable[[Graph, Target], Graph]
 
 
@@ -87,7 +89,10 @@ def compile_graph(
     number -> number (in graph.inputs) of the input whose buffer it is to be written to. name: what the user calls a node's value.
     results: what he calls the outputs, in their order; "" where that is not known. varying: sizes of the inputs that will be others.
     """
-    with own_leaves(graph):
+    given = frozenset(n for x in graph.inputs for n in x.shape)
+    if varying:
+        varying = derived(varying, given, [n for x in graph for n in x.shape])
+    with own_leaves(graph), sizes_that_vary(varying, given):
         return _compile(graph, target, donate or {}, name, results, varying)
 
 

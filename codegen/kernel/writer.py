@@ -354,9 +354,9 @@ class Writer:
         self.blocks.pop().memo = {}
 
     def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, known: tuple[Any, ...] = (),
-             unrolled: int = 0) -> Any:
-        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known, unrolled: see Block, Loop."""
-        return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known, unrolled))
+             unrolled: int = 0, kept: bool = False) -> Any:
+        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known, unrolled, kept: see Block, Loop."""
+        return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known, unrolled, kept))
 
     def branch(self, condition: Expression, known: tuple[Any, ...] = (), otherwise: bool = False) -> Any:
         """`with w.branch(...)`: only where the condition holds (and that of the branch before does not). known: see Block."""

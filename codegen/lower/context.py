@@ -15,6 +15,7 @@ from typing import Any
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.index.varying import any_vary, sizes_that_vary
 from tracegrad.codegen.kernel.ir.kernel import Kernel, LoweredLoop, RuntimeScalar
 from tracegrad.codegen.kernel.ir.vectors import index_type
 from tracegrad.codegen.kernel.text.names import entry_of
@@ -23,7 +24,7 @@ from tracegrad.codegen.kernel.writer import Namer, Writer
 from tracegrad.codegen.lower.user_sources import UserSources
 from tracegrad.codegen.schedule.grouping import Flat, Group, Place, Schedule
 from tracegrad.config import config
-from tracegrad.errors import UnsupportedError
+from tracegrad.errors import CompilerBug, UnsupportedError
 from tracegrad.graph.ir import Graph, Node, topological
 from tracegrad.graph.primitive import numpy_time
 from tracegrad.support.plan import Computed, Fault, HostStep, Target
@@ -41,6 +42,7 @@ class Context:
     ) -> None:
         self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
         self.varying = varying
+        self.for_one_size: list[str] = []                    # kernels in forms that sizes which vary do not share
         self.entries: dict[str, str] = {}                    # kernels, each with what it is called after
         self.numbers: dict[str, int] = {}
         self.places: dict[Node, int] = {}
@@ -205,7 +207,7 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | LoweredLoo
     found = LOWERINGS.get(group.lowered_by)
     if found is None:
         raise UnsupportedError(f"{group.roots[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
-    steps = found(group, context)
+    steps = found(group, context) if not any_vary() else _for_any_size(found, group, context)
     if group.lowered_by in ("loop", "while_loop", "branch"):       # those of its body came through here, bound to other buffers
         return steps
     if config.check:
@@ -216,6 +218,26 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | LoweredLoo
     if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
         nodes = computed(group, context)
         steps[-1] = replace(last, why=group.why, fused=operations(nodes, context), slow=last.slow or slow(group, nodes))
+    return steps
+
+
+def _for_any_size(lowering: Callable[..., Any], group: Group, context: Context) -> list[Kernel | HostStep | LoweredLoop]:
+    """The kernels of a group in forms that other sizes share. Those that cannot be proved for this size are made for it alone."""
+    names, numbers, constants = dict(context.entries), dict(context.numbers), len(context.constants)
+    try:
+        steps: list[Kernel | HostStep | LoweredLoop] = lowering(group, context)
+        for step in steps:
+            if isinstance(step, Kernel):
+                verify_kernel(step)
+    except CompilerBug:
+        context.entries.clear()
+        context.entries.update(names)
+        context.numbers.clear()
+        context.numbers.update(numbers)
+        del context.constants[constants:]
+        with sizes_that_vary(()):
+            steps = lowering(group, context)
+        context.for_one_size += [step.entry for step in steps if isinstance(step, Kernel)]
     return steps
 
 

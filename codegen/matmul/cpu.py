@@ -17,9 +17,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.index.varying import varies
 from tracegrad.codegen.kernel.ir.expressions import Buffer, Expression, Lanes, Load, Local
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.statements import Access, Declare, bound, clipped, clipped_at, product
+from tracegrad.codegen.kernel.ir.statements import Access, Declare, bound, clipped, product
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, lanes, register_tile
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.fused import Fused
@@ -253,7 +254,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
     number = _several(w, inside, "panel", count, each, 0)
     if p.k > chunk:
         first = w.indexed("k0", w.item(w.own("chunk"), ceil_div(p.k, chunk), 1).index * chunk)
-        last = w.bounding(w.own("k1"), p.k, clipped_at(first + chunk, p.k, p.k % chunk > 0)).index
+        last = w.bounding(w.own("k1"), p.k, clipped(first + chunk, p.k, chunk)).index
         w.bind(next(iter(last.vars)))
     with inside:
         packing.pack(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
@@ -306,7 +307,7 @@ def _tiles(x: Problem, parts: int) -> list[Kernel]:
     """Register tiles of rows x vectors, after packing what cannot be read in place or is large."""
     p, a, b = x.of, x.a, x.b
     width = min(lanes(p.dtype, p.target), 1 << (x.n.bit_length() - 1))
-    rows, vectors = register_tile(x.m, ceil_div(x.n, width), p.target)
+    rows, vectors = _register_tile(x, width)
     columns = min(vectors * width, x.n)
     k = ceil_div(p.k, parts)
     large = k * x.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and x.m >= 10 * rows
@@ -321,6 +322,17 @@ def _tiles(x: Problem, parts: int) -> list[Kernel]:
         packed.append(kernel)
     high, wide = _deep_block(x, rows, columns, depth) if depth else _block(x, parts, rows, columns)
     return [*packed, _product(replace(x, a=a, b=b), parts, (rows, columns), (high, wide), width, 1, depth)]
+
+
+def _register_tile(x: Problem, width: int) -> tuple[int, int]:
+    """Rows and vectors of a tile. Of sizes that vary it depends as little as can be, as long as it fits: a multiple of all tiles' sizes has
+    no best one."""
+    down, across, many = x.m, ceil_div(x.n, width), 840
+    if varies(x.n) and x.n >= width:
+        vectors = register_tile(many if varies(x.m) else x.m, many, x.of.target)[1]
+        across = many if vectors * width <= x.n else x.n // width
+    rows, vectors = register_tile(many if varies(x.m) else x.m, across, x.of.target)
+    return register_tile(down, across, x.of.target) if rows > down else (rows, vectors)
 
 
 def _depth(p: Product, rows: int, columns: int) -> int:
@@ -338,7 +350,7 @@ def _dots(x: Problem, parts: int) -> list[Kernel]:
     """Dot products of rows and columns that both lie along k in memory."""
     p, columns = x.of, min(4, x.n)
     most = min(x.m, 8, max(1, (p.target.registers - columns - 1) // columns))
-    rows = ceil_div(x.m, ceil_div(x.m, most))
+    rows = most if varies(x.m) else ceil_div(x.m, ceil_div(x.m, most))
     return [_product(x, parts, (rows, columns), _block(x, parts, rows, columns), 1, lanes(p.dtype, p.target), 0)]
 
 

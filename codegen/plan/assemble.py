@@ -166,6 +166,8 @@ def distinct(kernels: Sequence[Kernel], context: Context
     sizes: dict[str, tuple[Offset, ...]] = {}
     if context.varying:
         fewer, sizes, notes = generic(fewer, context.target, context.varying)
+        if context.for_one_size:
+            notes += (f"made for this size, since a form for all sizes is not proved for it: {', '.join(context.for_one_size)}",)
     entries = {}
     for entry, one in same.items():
         into, offsets = instead.get(one, (one, ()))

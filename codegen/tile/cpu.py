@@ -12,9 +12,10 @@ from itertools import product
 from math import prod
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant, unravel
+from tracegrad.codegen.kernel.index.varying import any_vary, uneven, varies
 from tracegrad.codegen.kernel.ir.expressions import Array, Expression, Infix, Lanes, Literal, Local, Splat, Vector
 from tracegrad.codegen.kernel.ir.expressions import Zeros as Nothing
-from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, If, clipped_at
+from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, If, clipped
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype, pieces
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Fill, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
@@ -27,6 +28,7 @@ from tracegrad.codegen.tile.registers import (
     offsets_of,
     read,
     registers_of,
+    rest,
     rows_of,
     running,
     start_of,
@@ -122,9 +124,9 @@ class _Tiles:
     def share(self, axis: Axis) -> None:
         """Declare where the tiles of an item end, if that is no number."""
         several = axis.held(Held.TILE)
-        if axis.held(Held.GLOBAL) > 1 and several > 1:
+        if axis.held(Held.GLOBAL) > 1 and (several > 1 or any_vary()):
             end, count = (self.items[axis] + 1) * several, ceil_div(axis.size, registers_of(axis))
-            last = self.w.bounding(self.w.own(f"last_{axis.name}_tile"), count, clipped_at(end, count, count % several > 0))
+            last = self.w.bounding(self.w.own(f"last_{axis.name}_tile"), count, clipped(end, count, several))
             self.w.bind(last)
             self.lasts[axis] = last.index
 
@@ -139,9 +141,9 @@ class _Tiles:
         """The loop over an item's tiles along an axis, and where the tile begins."""
         size, several, item = registers_of(axis), axis.held(Held.TILE), self.items.get(axis, ZERO)
         count = ceil_div(axis.size, size)
-        if several > 1 and count > 1:
+        if count > 1 and (several > 1 or axis in self.lasts):
             number = Var(self.w.own(f"{axis.name}_tile" if size > 1 else axis.name), count)
-            inside.enter_context(self.w.loop(number, item * several, self.lasts.get(axis, constant(count))))
+            inside.enter_context(self.w.loop(number, item * several, self.lasts.get(axis, constant(count)), kept=any_vary()))
             item = number.index
         self.numbers[axis] = item
         folded = any(isinstance(step, Fold) and step.tile.axes[-1] is axis for step in self.program.steps)
@@ -257,7 +259,7 @@ class _Tiles:
 
     def end(self, loop: Loop, first: Index, length: int) -> Index:
         size = loop.axis.size
-        last = self.w.bounding(self.w.own(f"{loop.axis.name}1"), size, clipped_at(first + length, size, size % length > 0))
+        last = self.w.bounding(self.w.own(f"{loop.axis.name}1"), size, clipped(first + length, size, length))
         self.w.bind(last)
         return last.index
 
@@ -301,14 +303,14 @@ class _Tiles:
 
     def loop(self, loop: Loop, first: Index, last: Index) -> None:
         w, axis = self.w, loop.axis
-        if loop.written or (axis not in self.counts and last == first + axis.lanes):
+        if loop.written or (axis not in self.counts and last == first + axis.lanes and not varies(axis.size)):
             for n in range(axis.size // axis.lanes):
                 self.iteration(loop, first + n * axis.lanes, n, loop.written and axis.size > 1)
         elif axis.size >= axis.lanes:
             with self.in_levels(loop, first, self.counts.get(axis, last)) as (begin, stop):
                 var = Var(w.own(axis.name), axis.size)
                 unrolled = 0 if axis.lanes > 1 else loop.unrolled and 4
-                with w.scope(), w.loop(var, begin, stop, axis.lanes, axis.lanes > 1, unrolled=unrolled):
+                with w.scope(), w.loop(var, begin, stop, axis.lanes, axis.lanes > 1, unrolled=unrolled, kept=varies(axis.size)):
                     self.body(loop, var.index)
         if loop.early and axis.size % axis.lanes:
             self.known[axis] = axis.lanes - axis.size % axis.lanes
@@ -414,10 +416,10 @@ class _Tiles:
                 total = added(w, [self.vectors[tile][spot] for spot in spots])
                 rows[row].append((start, let(w, f"{name}_{start}", total, changes=True)))
         self.summed[tile] = rows
-        if loop.early or (not first.terms and not last.terms and (last.constant - first.constant) % axis.lanes == 0):
+        if loop.early or (not first.terms and not last.terms and not uneven(last.constant - first.constant, axis.lanes)):
             return
         var = Var(w.own(axis.name), axis.size)
-        with w.loop(var, last // axis.lanes * axis.lanes, last):
+        with w.loop(var, *rest(last, axis.lanes), kept=varies(axis.size)):
             self.open[axis] = var.index
             for row, found in rows.items():
                 for start, total in found:

@@ -13,7 +13,7 @@ from math import prod
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, unravel
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Literal, Local, Operand, Splat, combined
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
-from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, Declare, clipped_at
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, Declare, clipped
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.item_registers import ItemRegisters, Registers
@@ -168,7 +168,7 @@ class Items(ItemRegisters):
         first = self.index(loop.part, {}) * length
         end = first + length
         if limit is None:
-            stop = clipped_at(end, count, count % length > 0)
+            stop = clipped(end, count, length)
             last = w.bounding(self.w.own("last"), count, stop)
         else:
             last = w.known(self.w.own("last"), count + 1, w.least(end, (limit.index + (unit - 1)) // unit))

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.index.varying import uneven, varies
 from tracegrad.codegen.kernel.ir.expressions import Expression, Joined, Lanes, Local
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Place
-from tracegrad.codegen.tile.registers import let, start_of, write
+from tracegrad.codegen.tile.registers import let, rest, start_of, write
 
 
 def pack(
@@ -31,11 +32,11 @@ def pack(
             rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
             for n, value in enumerate(transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
                 write(to(b, number, at.index + n, line), value)
-        first = last // block * block
-    if size % block or block == 1:
+        first, last = rest(last, block)
+    if uneven(size, block) or block == 1:
         with w.scope():
             at = Var(w.own("k"), size)
-            with w.loop(at, first, last), ExitStack() as inside:
+            with w.loop(at, first, last, kept=varies(size)), ExitStack() as inside:
                 line = _counted(w, inside, "line", panel, 1)
                 found = source(b, line0 + line, at.index)
                 assert found.read is not None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.index.varying import uneven
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Joined, Lanes, Local, Vector
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare, bound
@@ -49,15 +50,21 @@ def offsets_of(axis: Axis) -> list[int]:
 def start_of(w: Writer, name: str, size: int, tile: int, number: Index, lanes: int = 1) -> Index:
     """Where tile number `number` of an axis begins: the last one early, where they do not fit. That of vectors is a variable always."""
     right, most = number * tile, max(0, size - tile)
-    if (size % tile == 0 or size < tile) and lanes == 1:
+    if not (uneven(size, tile) and size >= tile) and lanes == 1:
         return w.indexed(name, right)
     var = Var(w.own(name), most + lanes)
     right = right if right.terms else constant(min(right.constant, most))
-    early = bool(right.terms) and size > tile and size % tile > 0
+    early = bool(right.terms) and size > tile and uneven(size, tile)
     w.add(Declare(var, f"const {w.index}", w.least(right, most) if early else w.at(right),
                   bound=Bound(w.at(right), constant(min(right.lo, most)), right, most) if early else bound(right)))
     w.bind(var)
     return var.index
+
+
+def rest(last: Index, step: int) -> tuple[Index, Index]:
+    """Where what is left of 0..last-1 after whole steps begins and ends. Nothing begins within, too: what would be read there is there."""
+    first = last // step * step
+    return (last - 1, last - 1) if not last.terms and first == last else (first, last)
 
 
 def let(w: Writer, name: str, value: Expression, changes: bool = False) -> Local:

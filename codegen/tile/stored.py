@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel
-from tracegrad.codegen.kernel.ir.expressions import Array, Expression, combined
+from tracegrad.codegen.kernel.index.varying import varies
+from tracegrad.codegen.kernel.ir.expressions import Array, Expression, Infix, combined
 from tracegrad.codegen.kernel.ir.statements import Access
-from tracegrad.codegen.kernel.ir.vectors import pieces
+from tracegrad.codegen.kernel.ir.vectors import ctype, pieces
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Axis, Store
 from tracegrad.codegen.tile.registers import early_by, lanes_of, read, registers_of, rows_of, running, write
@@ -26,6 +27,8 @@ class Tiles(Protocol):
 
     def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index: ...
 
+    def number(self, axis: Axis) -> Index: ...
+
     def only(self, axis: Axis, otherwise: bool = False, number: int | Index = 0) -> AbstractContextManager[None]: ...
 
     def bind_starts(self) -> None: ...
@@ -36,6 +39,7 @@ class Stored:
 
     def __init__(self, tiles: Tiles, store: Store, rows: dict[tuple[int, ...], list[Piece]], sums: Array | None) -> None:
         self.tiles, self.w, self.store, self.found, self.sums = tiles, tiles.w, store, rows, sums
+        self.one_by_one = False
         self.axes, self.columns = store.tile.axes, store.tile.axes[-1]
         self.outer, self.numbered = rows_of(store.tile), self.columns.of[0] if self.columns.of is not None else None
         self.apart = next((axis for axis in self.axes if axis.apart), None)
@@ -46,6 +50,9 @@ class Stored:
             self.vectors(ranges)
             return
         axis, *rest = axes
+        if varies(axis.size) and axis.size > registers_of(axis):
+            self.along(rest, {**ranges, axis: range(registers_of(axis))})
+            return
         over = -axis.size % registers_of(axis)
         if over:
             with self.tiles.only(axis):
@@ -59,7 +66,12 @@ class Stored:
         for number in self.each(self.numbered, ranges):
             if number.terms and self.numbered is not None:
                 self.tiles.begin(self.numbered, number)
-            if over:
+            if varies(self.columns.size) and self.columns.size > size and self.apart is None and self.sums is None:
+                with self.tiles.only(self.columns, False, number):
+                    self.rows(ranges, inner, {self.numbered: number}, range(size))
+                with self.tiles.only(self.columns, True, number), self.through_array():
+                    self.rows(ranges, inner, {self.numbered: number}, range(over, size))
+            elif over:
                 with self.tiles.only(self.columns, False, number):
                     self.rows(ranges, inner, {self.numbered: number}, range(size))
                 with self.tiles.only(self.columns, True, number):
@@ -81,7 +93,8 @@ class Stored:
     def rows(self, ranges: dict[Axis, range], axes: Sequence[Axis], at: dict[Axis | None, Index], columns: range) -> None:
         if axes:
             for n in self.each(axes[0], ranges):
-                self.rows(ranges, axes[1:], {**at, axes[0]: n}, columns)
+                with self.new(axes[0], n):
+                    self.rows(ranges, axes[1:], {**at, axes[0]: n}, columns)
             return
         for lane in range(1 if self.apart is None else min(self.apart.lanes, self.apart.size)):
             if self.apart is not None and lane < early_by(self.apart):
@@ -90,6 +103,35 @@ class Stored:
             else:
                 self.row(at, columns, lane)
 
+    @contextmanager
+    def through_array(self) -> Iterator[None]:
+        """The tile goes to an array, from which its columns are stored one by one, in a loop."""
+        size = sum(x.lanes for _, x in next(iter(self.found.values())))
+        self.sums = self.w.array(self.w.own("sums"), ctype(self.store.tile.dtype), len(self.found) * size, reserved=True)
+        for n, row in enumerate(self.found.values()):
+            for at, (_, x) in zip(running([x.lanes for _, x in row]), row, strict=True):
+                self.w.store(Access(self.sums, constant(n * size + at), each=x.lanes), x)
+        self.one_by_one = True
+        yield
+        self.sums, self.one_by_one = None, False
+
+    @contextmanager
+    def new(self, axis: Axis, n: Index) -> Iterator[None]:
+        """Where row number n of a tile is not the tile's before: a test, where tiles begin early for some sizes."""
+        if not self.tested(axis, n):
+            yield
+            return
+        at, first = self.tiles.at(axis, n), self.tiles.number(axis) * registers_of(axis)
+        known = ("range", at - first, 0, registers_of(axis)), ("range", at, 0, axis.size)
+        with self.w.scope(), self.w.branch(Infix(">=", self.w.at(at), self.w.at(first)), known):
+            self.tiles.bind_starts()
+            yield
+
+    def tested(self, axis: Axis, n: Index) -> bool:
+        """Whether `new` tests a row (the last one of a tile is the tile's in any case)."""
+        size = registers_of(axis)
+        return axis in self.outer and varies(axis.size) and axis.size > size and (bool(n.terms) or n.constant < size - 1)
+
     def row(self, at: dict[Axis | None, Index], columns: range, n: int) -> None:
         """Stores these columns of row number n of those that are lanes."""
         spot = [at[axis] for axis in self.outer]
@@ -97,6 +139,11 @@ class Stored:
         size, done = sum(x.lanes for _, x in row), columns.start
         first = ravel(spot, [registers_of(axis) for axis in self.outer]) * size
         places = running([x.lanes for _, x in row])
+        if self.one_by_one and self.sums is not None:
+            var = Var(self.w.own("column"), size)
+            with self.w.loop(var, columns.start, columns.stop, kept=True):
+                self.element(at, n, var.index, read(Access(self.sums, first + var.index), row[0][1].dtype, 1))
+            return
         for (start, x), behind in zip(row, places, strict=True):
             begin, lanes = n * self.columns.lanes * (self.apart is not None), x.lanes if self.apart is None else self.columns.lanes
             some = range(max(0, done - start), min(lanes, columns.stop - start))
@@ -117,6 +164,9 @@ class Stored:
         for axis in self.axes:
             offset = column if axis is self.columns else constant(n) if axis is self.apart else at.get(axis, ZERO)
             x = self.tiles.at(axis, offset, at[self.numbered])
+            if axis is not self.columns and self.tested(axis, offset):
+                first = self.tiles.number(axis) * registers_of(axis)
+                x = first + bounded(x - first, 0, registers_of(axis))
             indices.append(bounded(x, 0, axis.size) if axis is self.columns or axis.of is not None else x)
         found = self.store.root(*indices)
         test = combined("&&", found.tests)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +16,10 @@ import pytest
 import tracegrad as tg
 from tests.helpers.marks import one_of
 from tracegrad import nn
+from tracegrad.codegen.kernel.index.varying import any_vary
+from tracegrad.codegen.lower import context
 from tracegrad.codegen.plan.arguments import generic
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, CompilerBug
 from tracegrad.support.plan import Offset
 from tracegrad.tracing import varying
 
@@ -150,6 +156,105 @@ def test_reused_kernels_are_counted() -> None:
     traced(rows(96))
     assert generic.templates.hits > before
     assert "kernels whose sizes vary" in str(tg.report())
+
+
+SCRIPT = """
+import sys, numpy as np, tracegrad as tg
+step, built = tg.trace(lambda x: (x.softmax(1) * 2).relu(), dynamic=True), set()
+for n in map(int, sys.argv[1:]):
+    step(tg.tensor(np.ones((n, 24), np.float32))).numpy()
+    built.update(f.key for f in step.plan.functions)
+print("\\n".join(built))
+"""
+
+
+def test_a_second_process_asks_for_kernels_that_the_first_one_built(tmp_path: Path) -> None:
+    """Also for sizes that the first one never saw."""
+
+    def built(*sizes: int) -> set[str]:
+        done = subprocess.run([sys.executable, "-c", SCRIPT, *map(str, sizes)], env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+                              capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    first = built(64, 96, 200)
+    assert first
+    assert built(224, 130) <= first
+
+
+@pytest.mark.parametrize("contents", [b"", b"[]", b"{}", b"[1, 2]", b'[["<i4"], [0], ["x"]]', b'[["<i4"], [0], [1, 2]]', b"\xff"])
+def test_a_damaged_file_of_a_template_is_as_good_as_none(contents: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Damaged:
+        def get(self, name: str) -> bytes:
+            return contents
+
+        def put(self, name: str, contents: bytes) -> None: ...
+
+    monkeypatch.setattr(generic, "kept", [Damaged()])
+    assert generic.Template.known("name").seen == []
+
+
+def test_a_form_that_is_not_proved_is_made_for_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And explain() says so."""
+
+    def verify(kernel: Any) -> None:
+        if any_vary():
+            raise CompilerBug("not proved")
+
+    monkeypatch.setattr(context, "verify_kernel", verify)
+    monkeypatch.setattr(tg.config, "check", False)           # which would ask it of all kernels
+    fixed, any_size = tg.trace(layer), tg.trace(layer, dynamic=True)
+    x = rows(53)
+    assert fixed(x).numpy().tobytes() == any_size(x).numpy().tobytes()
+    assert len(fixed.plan.launches) == len(any_size.plan.launches)
+    assert "not proved for it" in any_size.explain()
+
+
+def step_of(dynamic: bool) -> Any:
+    """A training step of a small convnet."""
+    tg.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 16, 10))
+    opt = tg.optim.SGD(net.parameters(), lr=0.1)
+
+    @tg.trace(dynamic=dynamic)
+    def step(x: Any, y: Any) -> Any:
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        return loss
+
+    return step
+
+
+@pytest.mark.long
+def test_a_convnet_at_other_batch_sizes_builds_few_kernels_and_trains_the_same() -> None:
+    fixed, any_size, built, new = step_of(False), step_of(True), set[str](), []
+    for n in (64, 96, 160, 75, 101, 83, 90):
+        rng = np.random.default_rng(n)
+        x, y = tg.tensor(rng.standard_normal((n, 1, 8, 8)).astype(np.float32)), tg.tensor(rng.integers(0, 10, n))
+        assert fixed(x, y).item() == any_size(x, y).item(), n
+        new.append(len(keys(any_size) - built))
+        built |= keys(any_size)
+    assert sum(new[5:]) <= 2, new
+
+
+@pytest.mark.long
+def test_a_growing_cache_builds_few_kernels() -> None:
+    def step(q: Any, k: Any, v: Any, more: Any) -> Any:
+        k, v = tg.cat([k, more], 2), tg.cat([v, more], 2)
+        return nn.functional.scaled_dot_product_attention(q, k, v), k, v
+
+    fixed, any_size = tg.trace(step), tg.trace(step, dynamic=True)
+    q, more = tg.full((1, 2, 1, 8), 0.1), tg.linspace(0, 1, 16).reshape(1, 2, 1, 8)
+    k = v = tg.linspace(-1, 1, 17 * 16).reshape(1, 2, 17, 8)
+    new, built = [], set[str]()
+    for _ in range(12):
+        want, (out, k_next, v_next) = fixed(q, k, v, more)[0], any_size(q, k, v, more)
+        assert want.numpy().tobytes() == out.numpy().tobytes()
+        k, v = k_next, v_next
+        new.append(len(keys(any_size) - built))
+        built |= keys(any_size)
+    assert sum(new[3:]) == 0, new
 
 
 def training(dynamic: bool | None) -> tuple[Any, Any]:

@@ -19,6 +19,9 @@ class CodeGenerator(Protocol):
     MATRIX_INSTRUCTIONS: Any
     """By name: the matrix instructions that it knows. `of` is the dtype that one multiplies."""
 
+    TEMPLATES: list[Any]
+    """Where templates of kernels whose sizes vary are kept for later processes: a folder, as `runtime.disk` has it, or nothing."""
+
     def candidates(self, target: Target, extensions: Iterable[str]) -> tuple[str, ...]:
         """The names of the matrix instructions that a device with these extensions may have."""
 

@@ -21,8 +21,7 @@ from tracegrad.config import config
 from tracegrad.errors import LinAlgError
 from tracegrad.execute import policy
 from tracegrad.execute.background import Job, in_background
-from tracegrad.execute.code_generator import code_generator
-from tracegrad.execute.compile import compiled, executable_graph
+from tracegrad.execute.compile import compiled, executable_graph, learned
 from tracegrad.execute.devices import NUMPY, Device, HostValue
 from tracegrad.graph.canonical import Key, Places, fixed, is_number
 from tracegrad.graph.ir import ON_HOST, Graph, Node
@@ -143,7 +142,7 @@ class Program:
     def generalize(self, donate: Mapping[int, int], varying: frozenset[int]) -> None:
         """Note which kernels it has, so that those of other sizes can be compared with them. varying: its sizes that are others there."""
         if self.executable is not None:
-            code_generator().compile_graph(executable_graph(self.graph), self.device.target, donate=donate, varying=varying)
+            learned(executable_graph(self.graph), self.device, donate, varying)
 
     def prepared(self) -> Program:
         """The program itself, compiled: what a thread does.

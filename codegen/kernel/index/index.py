@@ -8,7 +8,7 @@ loops that call theirs `col` have two, and what is known of one is not known of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from math import gcd
 from typing import Union
@@ -302,14 +302,17 @@ class Index:
         """C text; `names` maps variables to other texts (a vector of lanes, say)."""
         return plain(self.marked(names))
 
-    def marked(self, names: Mapping[Var, str] | None = None, over: str = "/") -> str:
-        """The same, with the names of variables and what is added to them marked (see `markup`). over: the sign of a quotient."""
-        parts = [f"-{_atom_text(atom, names, True, over)}" if c == -1 else f"{_atom_text(atom, names, True, over)} * {c}" if c != 1
-                 else _atom_text(atom, names, False, over) for atom, c in self.terms]
+    def marked(self, names: Mapping[Var, str] | None = None, over: str = "/", number: Callable[[int], str] = str) -> str:
+        """The same, with the names of variables and what is added to them marked (see `markup`). over: the sign of a quotient; number: how
+        factors and divisors are written.
+        """
+        parts = [f"-{_atom_text(atom, names, True, over, number)}" if c == -1
+                 else f"{_atom_text(atom, names, True, over, number)} * {number(c)}" if c != 1
+                 else _atom_text(atom, names, False, over, number) for atom, c in self.terms]
         if self.constant and parts:
             parts.append(f"{'-' * (self.constant < 0)}{offset(abs(self.constant))}")
         elif not parts:
-            parts.append(str(self.constant))
+            parts.append(number(self.constant))
         if len(parts) > 1 and self.terms[0][1] == -1:
             parts.append(parts.pop(0))                   # 3 - i, rather than -i + 3
         return " + ".join(parts).replace("+ -", "- ")
@@ -382,7 +385,7 @@ def _given(atom: Atom, values: Mapping[Var, int]) -> Index:
     return base // atom.divisor if atom.kind == "div" else base % atom.divisor
 
 
-def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool, over: str) -> str:
+def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool, over: str, number: Callable[[int], str]) -> str:
     """An atom as C; factor: it is multiplied, or subtracted."""
     if atom.var is not None:
         if names is not None and atom.var in names:
@@ -391,7 +394,7 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool, over: 
     base, k = atom.base, atom.divisor
     assert base is not None
     if atom.kind == "bounded":
-        text = base.marked(names, over)
+        text = base.marked(names, over, number)
     else:
         shift = -(base.lo // k) if base.lo < 0 else 0    # C truncates: make the dividend non-negative first
         if shift:
@@ -399,10 +402,12 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool, over: 
         while len(base.terms) == 1 and base.terms[0][0].kind == "bounded" and base.terms[0][1] == 1 and not base.constant:
             base = base.terms[0][0].base or base             # what is known of it is nothing to print
         (term, c), *more = base.terms
-        text = base.marked(names, over)
+        text = base.marked(names, over, number)
         alone = term.var is not None and c == 1 and not more and not base.constant
         text = text if alone else f"({text})"
-        text = f"{text} % {k}" if atom.kind == "mod" else f"{text} {over} {k} - {offset(shift)}" if shift else f"{text} {over} {k}"
+        divisor = number(k)
+        text = (f"{text} % {divisor}" if atom.kind == "mod" else f"{text} {over} {divisor} - {offset(shift)}" if shift
+                else f"{text} {over} {divisor}")
     return f"({text})" if factor else text
 
 

@@ -10,7 +10,7 @@ from tracegrad.codegen.kernel.ir.statements import Block, Break, Declare, Item, 
 def _only_iteration(loop: Loop) -> int | None:
     """The index of a loop that has one iteration, whatever the program's numbers are."""
     start, stop = loop.start.value, loop.stop.value
-    if not isinstance(start, At) or not isinstance(stop, At) or start.index.terms or stop.index.terms:
+    if loop.kept or not isinstance(start, At) or not isinstance(stop, At) or start.index.terms or stop.index.terms:
         return None
     first, end = start.index.constant, stop.index.constant - (loop.step - 1) * loop.whole
     once = first < end <= first + loop.step

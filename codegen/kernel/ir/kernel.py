@@ -34,6 +34,7 @@ from tracegrad.codegen.kernel.text.markup import (
     called_each,
     marked,
     names_in,
+    number,
     plain,
     plain_each,
     uses_in,
@@ -41,6 +42,7 @@ from tracegrad.codegen.kernel.text.markup import (
     with_offsets,
     without_comment,
 )
+from tracegrad.support.dtypes import int32
 from tracegrad.support.plan import Computed, Function, Plain
 
 
@@ -133,7 +135,15 @@ class Kernel:
     @cached_property
     def printed(self) -> list[tuple[str, str]]:
         """The lines of the body, with names marked, and what is said beside each."""
-        lines = render.lines(self.body, self.clang)
+        return self._lines(False)
+
+    @cached_property
+    def numbered(self) -> list[tuple[str, str]]:
+        """The same, with numbers marked, too."""
+        return self._lines(True)
+
+    def _lines(self, constants: bool) -> list[tuple[str, str]]:
+        lines = render.lines(self.body, self.clang, constants)
         if self.numbers is not None:
             numbers = iter(self.numbers)
             lines = [(with_numbers(text, numbers), comment) for text, comment in lines]
@@ -211,9 +221,9 @@ class Kernel:
         """The lines of the body, without comments, variables called name(what they are called)."""
         return called_each(self.bare, name)
 
-    def _whole(self, name: Callable[[str], str]) -> str:
-        """All of it but what it is called, variables called name(what they are called)."""
-        lines = [*(p.declaration for p in self.parameters), *self.bare]
+    def _whole(self, name: Callable[[str], str], bare: Sequence[str] | None = None) -> str:
+        """All of it but what it is called, variables called name(what they are called). bare: its lines, if not those that it has."""
+        lines = [*(p.declaration for p in self.parameters), *(self.bare if bare is None else bare)]
         return f"{self.group} " + called("\n".join(lines), name)
 
     def launched(self, times: int) -> Kernel:
@@ -287,6 +297,12 @@ class Kernel:
         return self._whole(lambda name: numbers.setdefault(name, f"${len(numbers)}"))
 
     @property
+    def numbered_form(self) -> str:
+        """The form with numbers marked."""
+        numbers: dict[str, str] = {}
+        return self._whole(lambda name: numbers.setdefault(name, f"${len(numbers)}"), [without_comment(text) for text, _ in self.numbered])
+
+    @property
     def outline(self) -> str:
         """The form with its parameters numbered and all other names left out: two locals of blocks side by side may share a name or not."""
         numbers = {p.name: f"${k}" for k, p in enumerate(self.parameters)}
@@ -296,7 +312,7 @@ class Kernel:
 def _argument(given: tuple[str, int]) -> str | None:
     """What stands in place of a number that is an argument now."""
     name, more = given
-    return f"({marked(name)} {'-' if more < 0 else '+'} {abs(more)})" if more else marked(name) if name else None
+    return f"({marked(name)} {'-' if more < 0 else '+'} {number(str(abs(more)), int32)})" if more else marked(name) if name else None
 
 
 @dataclass(eq=False)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.constant_indices import constants_in
 from tracegrad.codegen.kernel.ir.expressions import (
@@ -68,44 +66,25 @@ from tracegrad.codegen.kernel.ir.statements import (
     Update,
 )
 from tracegrad.codegen.kernel.ir.vectors import LANES, ctype
-from tracegrad.codegen.kernel.text.markup import called, extent, marked, offset, plain, used, with_comment, with_numbers
+from tracegrad.codegen.kernel.text.literals import (
+    ATOM,
+    COMPARISON,
+    LOGIC,
+    OPEN,
+    PREFIX,
+    PRODUCT,
+    SUM,
+    literal,
+    literal_marked,
+    whole_marked,
+)
+from tracegrad.codegen.kernel.text.markup import as_extents, called, extent, marked, offset, plain, used, with_comment, with_numbers
 from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import OPENCL, DType, float16, int64, is_half, uint32, uint64
+from tracegrad.support.dtypes import OPENCL, float16, is_half
 from tracegrad.support.plan import required
 
-# How tightly an expression holds together: what is below the level of where it stands is put in parentheses.
-_OPEN, _LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(7)
-_LEVEL = dict.fromkeys(COMPARISONS, _COMPARISON) | dict.fromkeys(("&&", "||"), _LOGIC) | (
-    dict.fromkeys("+-", _SUM) | dict.fromkeys("*/%", _PRODUCT))
-
-
-_SUFFIX = {int64: "L", uint32: "u", uint64: "UL"}
-
-
-def literal(value: Any, dtype: DType) -> tuple[str, int]:
-    """`value` as a C literal of exactly `dtype` (of another, it would make calls of overloaded functions ambiguous), and its level."""
-    if dtype.kind == "b":
-        return ("1" if value else "0"), _ATOM
-    if dtype.kind in "iu":
-        v = int(value)
-        if dtype.itemsize < 4:
-            return (f"({OPENCL[dtype]}){v}" if v >= 0 else f"({OPENCL[dtype]})({v})"), _PREFIX
-        suffix = _SUFFIX.get(dtype, "")
-        if v == -(1 << 63):
-            return "-9223372036854775807L - 1", _OPEN
-        if v == -(1 << 31) and not suffix:
-            return "-2147483647 - 1", _OPEN
-        return f"{v}{suffix}", _OPEN if v < 0 else _ATOM
-    x = float(value)
-    if x != x or x in (float("inf"), float("-inf")):
-        text = "NAN" if x != x else "INFINITY" if x > 0 else "-INFINITY"
-        if dtype == np.float64:
-            return f"(double)({text})" if x < 0 else f"(double){text}", _PREFIX
-        return text, _OPEN if x < 0 else _ATOM
-    text = repr(x) if dtype == np.float64 else str(np.float32(x))
-    if "." not in text and "e" not in text:
-        text += ".0"
-    return text if dtype == np.float64 else text + "f", _OPEN if text[0] == "-" else _ATOM
+_LEVEL = dict.fromkeys(COMPARISONS, COMPARISON) | dict.fromkeys(("&&", "||"), LOGIC) | (
+    dict.fromkeys("+-", SUM) | dict.fromkeys("*/%", PRODUCT))
 
 
 def reached(memory: Array | Pointer) -> str:
@@ -122,11 +101,14 @@ def moved(how: str, access: Access, lanes: int = 1) -> str:
 
 class Printer:
     """Prints what kernels are made of, with names marked (see `markup`). clang: whether its builtins are there; fixed: the indices that are
-    numbers, which are printed as those.
+    numbers, which are printed as those; numbers: whether numbers are marked, too, but those that have to be constants.
     """
 
-    def __init__(self, clang: bool, fixed: Mapping[Var, int] | None = None) -> None:
+    def __init__(self, clang: bool, fixed: Mapping[Var, int] | None = None, numbers: bool = False) -> None:
         self.clang, self.fixed = clang, fixed or {}
+        self.whole: Callable[[int], str] = whole_marked if numbers else str
+        self.literal = literal_marked if numbers else literal
+        self.ends: Callable[[str], str] = as_extents if numbers else str
 
     def given(self, x: Index, lane: Var | None = None) -> Index:
         """An index, with numbers in place of the variables that are fixed; but that of lanes, which has one number each, stays."""
@@ -146,19 +128,19 @@ class Printer:
         """An expression that stands for itself."""
         return _PRINT[type(x)](self, x)[0]
 
-    def operand(self, x: Expression, level: int = _COMPARISON + 1) -> str:
+    def operand(self, x: Expression, level: int = COMPARISON + 1) -> str:
         """An expression as a part of another, where what is below `level` needs parentheses."""
         text, own = _PRINT[type(x)](self, x)
         return text if own >= level else f"({text})"
 
     def atom(self, x: Expression) -> str:
-        return self.operand(x, _ATOM)
+        return self.operand(x, ATOM)
 
     def name(self, symbol: Any) -> str:
         return marked(symbol.name)
 
     def index(self, x: Index) -> str:
-        return self.given(x).marked()
+        return self.given(x).marked(number=self.whole)
 
     def address(self, access: Access) -> str:
         name, at = self.name(access.memory), access.at
@@ -218,7 +200,7 @@ class Printer:
     def store(self, access: Access, value: str, stride: int) -> str:
         memory, lanes = access.memory, access.lanes * access.each
         if stride != 1:
-            return f"{used(f'STORE_STRIDED{lanes}')}({self.address(access)}, {stride}, {value});"
+            return f"{used(f'STORE_STRIDED{lanes}')}({self.address(access)}, {self.whole(stride)}, {value});"
         half = isinstance(memory, Buffer) and is_half(memory.dtype)
         if lanes == 1:
             if half:
@@ -233,7 +215,7 @@ class Printer:
         return f"{used(reached(memory), f'{memory.type}{lanes}')}, {self.address(access)}) = {value};"
 
     def instruct(self, s: Instruct) -> str:
-        given = [self.address(x) if isinstance(x, Access) else self.top(x) for x in s.given]
+        given = [self.address(x) if isinstance(x, Access) else PLAIN.top(x) for x in s.given]      # some want constants
         return f"{used(s.of.name)}({', '.join(given)});"
 
     def report(self, s: Report) -> str:
@@ -250,11 +232,13 @@ class Printer:
             return "{"
         if isinstance(block, Loop):
             var, step = self.name(block.var), block.step
-            stop = self.operand(block.stop.value)
-            fits = f"{var} + {step} <= {stop}" if block.whole else f"{var} < {stop}"
-            more = f"{var} += {step}" if step > 1 else f"{var}++"
+            start, stop = self.top(block.start.value), self.operand(block.stop.value)
+            if block.kept or any(isinstance(b.value, At) and b.value.index.terms for b in (block.start, block.stop)):
+                start, stop = self.ends(start), self.ends(stop)
+            fits = f"{var} + {self.whole(step)} <= {stop}" if block.whole else f"{var} < {stop}"
+            more = f"{var} += {self.whole(step)}" if step > 1 else f"{var}++"
             above = f"#pragma unroll{f' {block.unrolled}' if block.unrolled > 1 else ''}\n" if block.unrolled else ""
-            return f"{above}for ({block.type} {var} = {self.top(block.start.value)}; {fits}; {more}) {{"
+            return f"{above}for ({block.type} {var} = {start}; {fits}; {more}) {{"
         if isinstance(block, If):
             return f"{'else ' * block.otherwise}{f'if ({self.top(block.condition)}) ' if block.condition is not None else ''}{{"
         if isinstance(block, Repeat):
@@ -272,20 +256,20 @@ def _alone(index: Index) -> Any:
 
 
 def _literal(p: Printer, x: Literal) -> tuple[str, int]:
-    return literal(x.value, x.dtype)
+    return p.literal(x.value, x.dtype)
 
 
 def _zeros(p: Printer, x: Zeros) -> tuple[str, int]:
-    return ("0" if x.lanes == 1 else f"({x.type})(0)"), _ATOM
+    return ("0" if x.lanes == 1 else f"({x.type})(0)"), ATOM
 
 
 def _symbol(p: Printer, x: Local | Number | Pointer) -> tuple[str, int]:
-    return p.name(x), _ATOM
+    return p.name(x), ATOM
 
 
 def _address(p: Printer, x: Address) -> tuple[str, int]:
-    more = "" if x.more is None else f" + {p.operand(x.more, _SUM)}"
-    return f"{p.address(Access(x.memory, x.base))}{more}", _SUM
+    more = "" if x.more is None else f" + {p.operand(x.more, SUM)}"
+    return f"{p.address(Access(x.memory, x.base))}{more}", SUM
 
 
 def _held(p: Printer, x: Held) -> tuple[str, int]:
@@ -294,24 +278,25 @@ def _held(p: Printer, x: Held) -> tuple[str, int]:
 
 def _limit(p: Printer, x: Limit) -> tuple[str, int]:
     n = x.index.constant
-    return f"{'-' * (n < 0)}{offset(abs(n))}", _ATOM if n >= 0 else _SUM
+    return f"{'-' * (n < 0)}{offset(abs(n))}", ATOM if n >= 0 else SUM
 
 
 def _at(p: Printer, x: At) -> tuple[str, int]:
     index = p.given(x.index, x.lane if x.each is not None else None)
-    text = index.marked() if x.each is None or x.lane is None else index.marked({x.lane: p.top(x.each)})
+    names = None if x.each is None or x.lane is None else {x.lane: p.top(x.each)}
+    text = index.marked(names, number=p.whole)
     if not index.terms:
-        return text, _ATOM if index.constant >= 0 else _SUM
+        return text, ATOM if index.constant >= 0 else SUM
     (atom, c), *more = index.terms
     if more or index.constant or c != 1 or atom.kind == "bounded":
-        return text, _SUM
+        return text, SUM
     if atom.var is not None:
-        return text, _ATOM
-    return text, _SUM if atom.base is not None and atom.base.lo < 0 else _PRODUCT
+        return text, ATOM
+    return text, SUM if atom.base is not None and atom.base.lo < 0 else PRODUCT
 
 
 def _steps(p: Printer, x: Steps) -> tuple[str, int]:
-    return f"({x.type})({', '.join(map(str, range(x.lanes)))})", _ATOM
+    return f"({x.type})({', '.join(map(str, range(x.lanes)))})", ATOM
 
 
 def _load(p: Printer, x: Load) -> tuple[str, int]:
@@ -319,83 +304,83 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
     half = isinstance(memory, Buffer) and is_half(memory.dtype)
     if lanes == 1:
         if half and p.place(access):
-            return f"{moved('load', access)}({p.place(access)}, {p.name(memory)})", _ATOM
-        return p.element(access), _ATOM
+            return f"{moved('load', access)}({p.place(access)}, {p.name(memory)})", ATOM
+        return p.element(access), ATOM
     if isinstance(memory, Buffer):
         type_ = ctype(memory.dtype, lanes)
     elif isinstance(memory, Array) and memory.lanes == lanes:
-        return p.element(access), _ATOM
+        return p.element(access), ATOM
     else:
-        return f"{used(reached(memory), f'{memory.type}{lanes}')}, {p.address(access)})", _ATOM
+        return f"{used(reached(memory), f'{memory.type}{lanes}')}, {p.address(access)})", ATOM
     if x.places is not None:
         places, only = p.atom(x.places), "" if x.only is None else p.atom(x.only)
         if half:
             each = [f"{moved('load', access)}({places}.s{LANES[i]}, {p.name(memory)})" for i in range(lanes)]
             each = [f"({only}.s{LANES[i]} ? {e} : 0)" if only else e for i, e in enumerate(each)]
-            return f"({x.type})({', '.join(each)})", _ATOM
-        return f"{used(x.macro, type_)}, {p.name(memory)}, {places}{only and f', {only}'})", _ATOM
+            return f"({x.type})({', '.join(each)})", ATOM
+        return f"{used(x.macro, type_)}, {p.name(memory)}, {places}{only and f', {only}'})", ATOM
     if half:
-        return f"{moved('load', access, lanes)}(0, {p.address(access)})", _ATOM
+        return f"{moved('load', access, lanes)}(0, {p.address(access)})", ATOM
     if x.macro:
-        return f"{used(x.macro, type_)}, {p.address(access)}, {x.stride})", _ATOM
-    return f"{used('LOAD_ALIGNED' if access.aligned else 'LOAD', type_)}, {p.address(access)})", _ATOM
+        return f"{used(x.macro, type_)}, {p.address(access)}, {p.whole(x.stride)})", ATOM
+    return f"{used('LOAD_ALIGNED' if access.aligned else 'LOAD', type_)}, {p.address(access)})", ATOM
 
 
 def _infix(p: Printer, x: Infix) -> tuple[str, int]:
     a, b = x.parts
     if p.adds_nothing(x):
         return _PRINT[type(a)](p, a)
-    level = _LEVEL.get(x.sign, _OPEN)
-    least = _COMPARISON if level == _LOGIC else max(level, _COMPARISON + 1)
-    again = isinstance(a, Infix) and a.sign == x.sign and level < _COMPARISON       # a & b & c
-    return f"{p.top(a) if again else p.operand(a, least)} {x.sign} {p.operand(b, least + (level >= _SUM))}", level
+    level = _LEVEL.get(x.sign, OPEN)
+    least = COMPARISON if level == LOGIC else max(level, COMPARISON + 1)
+    again = isinstance(a, Infix) and a.sign == x.sign and level < COMPARISON       # a & b & c
+    return f"{p.top(a) if again else p.operand(a, least)} {x.sign} {p.operand(b, least + (level >= SUM))}", level
 
 
 def _prefix(p: Printer, x: Prefix) -> tuple[str, int]:
-    return f"{x.sign}{p.operand(x.parts[0], _PREFIX)}", _PREFIX
+    return f"{x.sign}{p.operand(x.parts[0], PREFIX)}", PREFIX
 
 
 def _select(p: Printer, x: Select) -> tuple[str, int]:
     condition, a, b = x.parts
-    texts = [p.operand(v, _OPEN + (isinstance(v, (Literal, Op)) or (v is a and isinstance(a, Select)))) for v in (a, b)]
-    return f"{p.operand(condition, _LOGIC)} ? {texts[0]} : {texts[1]}", _OPEN
+    texts = [p.operand(v, OPEN + (isinstance(v, (Literal, Op)) or (v is a and isinstance(a, Select)))) for v in (a, b)]
+    return f"{p.operand(condition, LOGIC)} ? {texts[0]} : {texts[1]}", OPEN
 
 
 def _cast(p: Printer, x: Cast) -> tuple[str, int]:
-    return f"({x.type}){p.operand(x.parts[0], _PREFIX)}", _PREFIX
+    return f"({x.type}){p.operand(x.parts[0], PREFIX)}", PREFIX
 
 
 def _convert(p: Printer, x: Convert) -> tuple[str, int]:
     given = x.parts[0]
     text = p.operand(given) if isinstance(given, Select) else p.top(given)
-    return (f"__builtin_convertvector({text}, {x.type})" if p.clang else f"convert_{x.type}({text})"), _ATOM
+    return (f"__builtin_convertvector({text}, {x.type})" if p.clang else f"convert_{x.type}({text})"), ATOM
 
 
 def _bits(p: Printer, x: Bits) -> tuple[str, int]:
-    return f"as_{x.type}({p.top(x.parts[0])})", _ATOM
+    return f"as_{x.type}({p.top(x.parts[0])})", ATOM
 
 
 def _splat(p: Printer, x: Splat) -> tuple[str, int]:
-    return f"({x.type})({p.top(x.parts[0])})", _ATOM
+    return f"({x.type})({p.top(x.parts[0])})", ATOM
 
 
 def _spread(p: Printer, x: Spread) -> tuple[str, int]:
-    return f"({x.type})(-{p.operand(x.parts[0])})", _ATOM
+    return f"({x.type})(-{p.operand(x.parts[0])})", ATOM
 
 
 def _lanes(p: Printer, x: Lanes) -> tuple[str, int]:
     which = x.which
     if not isinstance(which, str):
         which = "s" + (LANES[which] if isinstance(which, int) else LANES[which.start:which.stop])
-    return f"{p.atom(x.parts[0])}.{which}", _ATOM
+    return f"{p.atom(x.parts[0])}.{which}", ATOM
 
 
 def _zip(p: Printer, x: Zip) -> tuple[str, int]:
-    return f"{used(f'ZIP{x.lanes}', x.type)}, {', '.join(map(p.top, x.parts))})", _ATOM
+    return f"{used(f'ZIP{x.lanes}', x.type)}, {', '.join(map(p.top, x.parts))})", ATOM
 
 
 def _joined(p: Printer, x: Joined | Vector) -> tuple[str, int]:
-    return f"({x.type})({', '.join(map(p.operand, x.parts))})", _ATOM
+    return f"({x.type})({', '.join(map(p.operand, x.parts))})", ATOM
 
 
 def _every(p: Printer, x: StridedLoad) -> tuple[str, int]:
@@ -416,16 +401,16 @@ def _of_lanes(p: Printer, x: StridedLoad | Transposed, chosen: Iterable[Iterable
             while len(left) >= n:
                 pieces.append(f"{p.atom(part)}.s{''.join(left[:n])}")
                 left = left[n:]
-    return f"({x.type})({', '.join(pieces)})", _ATOM
+    return f"({x.type})({', '.join(pieces)})", ATOM
 
 
 def _op(p: Printer, x: Op) -> tuple[str, int]:
     pieces = [piece if isinstance(piece, str) else p.operand(x.parts[piece]) for piece in x.spelling.pieces]
-    return "".join(pieces), _OPEN if x.spelling.open else _ATOM
+    return "".join(pieces), OPEN if x.spelling.open else ATOM
 
 
 def _call(p: Printer, x: Call) -> tuple[str, int]:
-    return f"{x.name}({', '.join(map(p.top, x.parts))})", _ATOM
+    return f"{x.name}({', '.join(map(p.top, x.parts))})", ATOM
 
 
 def _allocate(p: Printer, x: Array) -> str:
@@ -461,20 +446,20 @@ PLAIN = Printer(False)
 Expression.shown = staticmethod(lambda x: plain(PLAIN.operand(x)))
 
 
-def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
-    """The lines of a kernel's body, indented, with names marked; and what is said beside each."""
+def lines(body: Block, clang: bool, numbers: bool = False) -> list[tuple[str, str]]:
+    """The lines of a kernel's body, indented, with names marked; and what is said beside each. numbers: as `Printer` has it."""
     out: list[tuple[str, str]] = []
     previous: Any = None
     constants = constants_in(body)
-    printer = Printer(clang, constants)
+    printer = Printer(clang, constants, numbers)
     fixed: dict[Node, bool] = {}
     names: dict[str, str] = {}                               # of a merged kernel's parts: what their parameters are called now
-    numbers: Iterator[int] | None = None                     # and what offsets they have
+    offsets: Iterator[int] | None = None                     # and what offsets they have
     outer: list[tuple[dict[str, str], Iterator[int] | None]] = []         # the same, in the blocks around
 
     def add(text: str, comment: str = "") -> None:
         given = names
-        text = with_numbers(text, numbers) if numbers is not None else text
+        text = with_numbers(text, offsets) if offsets is not None else text
         out.append((called(text, lambda name: marked(given.get(name, name))) if given else text, comment))
 
     def add_statement(pad: str, statement: Statement) -> None:
@@ -496,8 +481,8 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
             if isinstance(item, Block):
                 if not item.items:
                     continue
-                outer.append((names, numbers))
-                numbers = iter(item.numbers) if item.numbers is not None else numbers
+                outer.append((names, offsets))
+                offsets = iter(item.numbers) if item.numbers is not None else offsets
                 if item.renamed:
                     names = names | {old: names.get(new, new) for old, new in item.renamed.items()}
                 previous = None if item.comment else previous
@@ -510,7 +495,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
                 if len(item.items) == 1 and isinstance(inner, Statement) and not item.comment and head != "{":
                     add(pad + head[:-2])
                     add_statement(pad + "  ", inner)
-                    names, numbers = outer.pop()
+                    names, offsets = outer.pop()
                     stack.pop()
                     continue
                 add(with_comment(pad + head, item.comment, 0))
@@ -519,7 +504,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
             add_statement(pad, item)
         else:
             if stack:
-                names, numbers = outer.pop()
+                names, offsets = outer.pop()
                 if depth > stack[-1][2]:
                     add(pad[:-2] + "}")
     return out

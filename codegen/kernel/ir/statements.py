@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.index.varying import any_vary, varies
 from tracegrad.codegen.kernel.ir.expressions import (
     Access,
     Array,
@@ -73,7 +74,7 @@ def clipped(end: BoundLike, size: int, length: int, function: str = "") -> Bound
 
     function: what tells the less of the two, if not a comparison.
     """
-    return clipped_at(end, size, size % length > 0, function)
+    return clipped_at(end, size, size % length > 0 or any_vary(), function)
 
 
 def clipped_at(end: BoundLike, size: int, shorter: bool, function: str = "") -> Bound:
@@ -277,16 +278,19 @@ class Block:
 class Loop(Block):
     """`for (var = start; var < stop; var += step)`; whole: only as long as a whole step fits.
 
-    unrolled: the compiler is asked to write it out, by so many steps if it is a number above 1.
+    unrolled: the compiler is asked to write it out, by so many steps if it is a number above 1. kept: it stays a loop where it has one
+    iteration, since its beginning or its end varies.
     """
 
-    __slots__ = ("start", "step", "stop", "type", "unrolled", "var", "whole")
+    __slots__ = ("kept", "start", "step", "stop", "type", "unrolled", "var", "whole")
 
     def __init__(self, var: Var, type_: str, start: Bound, stop: Bound, step: int = 1, whole: bool = False,
-                 known: tuple[Any, ...] = (), unrolled: int = 0) -> None:
+                 known: tuple[Any, ...] = (), unrolled: int = 0, kept: bool = False) -> None:
         super().__init__("", (start.value, stop.value), (var,), known)
         self.var, self.type, self.start, self.stop, self.step, self.whole = var, type_, start, stop, step, whole
         self.unrolled = unrolled
+        ends = [b.value.index.constant for b in (start, stop) if isinstance(b.value, At) and not b.value.index.terms]
+        self.kept = kept or any(map(varies, ends))
 
 
 class Repeat(Block):

@@ -2,7 +2,8 @@
 
 A printed kernel has a mark before and after each name of a variable (`marked`), each use of a function that `plan.source` has to define
 (`used`), each number that is added to an index (`offset`) or says where a work-item's elements begin or end (`extent`), and before what is
-said beside a line (`with_comment`). `plain` takes the marks out; the other functions find and replace what is between them.
+said beside a line (`with_comment`). Where the printer is asked to, every other number that compilers do not want as a constant is marked,
+too (`number`). `plain` takes the marks out; the other functions find and replace what is between them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tracegrad.errors import printable
+from tracegrad.support.cache import memoize
+from tracegrad.support.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 
 _BEGIN, _END = "\x01", "\x02"
-_MARKS = bytes([*range(1, 9), 14])
+_MARKS = bytes([*range(1, 9), 14, *range(16, 23)])
 _USED = re.compile(r"\x03(\w+)(?:\((\w+))?\x04")
 _MARKED = re.compile(r"\x01(\w+)\x02")
 _NOT_INDEXED = re.compile(r"\x01(\w+)\x02(?!\[)")
 _WORD = re.compile(r"(?<![\w.\x01\x03])[A-Za-z_]\w*")
 _NUMBER = re.compile(r"([\x05\x07])(\d+)[\x06\x08]")
+_DTYPES: dict[str, DType] = {"\x05": int32, "\x07": int32, "\x10": int32, "\x11": uint32, "\x12": int64, "\x13": uint64, "\x14": float32,
+                             "\x15": float64}
+_OF_DTYPE = {dtype: mark for mark, dtype in _DTYPES.items() if mark not in "\x05\x07"}
+_CONSTANT = re.compile(r"([\x05\x07\x10-\x15])([^\x06\x08\x16]*)[\x06\x08\x16]")
 _COMMENT, _BETWEEN = "\x0e", "\x00"
 COLUMN = 70                                                  # from which on comments stand beside lines
 
@@ -118,6 +125,39 @@ def with_offsets(text: str, instead: Callable[[], str | None]) -> str:
 def with_numbers(text: str, numbers: Iterator[int]) -> str:
     """The text with these numbers in place of them."""
     return _NUMBER.sub(lambda match: f"{match[1]}{next(numbers)}{match[0][-1]}", text)
+
+
+def number(text: str, dtype: DType) -> str:
+    """A number, 0 or more, of one of the dtypes that have literals in C: int32, uint32, int64, uint64, float32 or float64."""
+    return f"{_OF_DTYPE[dtype]}{text}\x16"
+
+
+class Constant(NamedTuple):
+    """A number that `number`, `offset` or `extent` (then `ends`) marked."""
+
+    value: int | float
+    dtype: DType
+    ends: bool
+
+
+def with_constants(text: str, instead: Callable[[Constant], str | None]) -> str:
+    """The text with instead(number) in place of each marked one, in order (None: it stays)."""
+
+    def replaced(match: re.Match[str]) -> str:
+        return instead(_constant(match[1], match[2])) or match[0]
+
+    return _CONSTANT.sub(replaced, text)
+
+
+@memoize(4096)
+def _constant(mark: str, text: str) -> Constant:
+    dtype = _DTYPES[mark]
+    return Constant(float(text.rstrip("f")) if dtype.kind == "f" else int(text.rstrip("UuL")), dtype, mark == "\x07")
+
+
+def as_extents(text: str) -> str:
+    """The text with its ints marked as extents."""
+    return _CONSTANT.sub(lambda match: f"\x07{match[2]}\x08" if _DTYPES[match[1]] is int32 else match[0], text)
 
 
 def renamed(text: str, old: str, new: str) -> str:

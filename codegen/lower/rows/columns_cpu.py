@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.index.varying import uneven, varies
 from tracegrad.codegen.kernel.ir.expressions import Infix, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound, clipped
@@ -49,10 +50,10 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
     def over(body: Callable[[Index], None]) -> None:
         """A pass over the columns, in vectors."""
         for lanes, low, high in ((width, 0, inner - inner % width), (1, inner - inner % width, inner)):
-            if high <= low:
+            if high <= low and not varies(inner):
                 continue
-            col = Var("col", inner)
-            with w.loop(col, low, high, lanes):
+            col, low = Var("col", inner), min(low, inner - lanes)
+            with w.loop(col, low, max(low, high), lanes, kept=varies(inner)):
                 ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
                 body(col.index)
         ev.lane, ev.width = None, 1
@@ -94,7 +95,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
             add([r.index + k for k in range(several)], False)
         upto = stop.value
         rest = Bound(Infix("-", upto, Infix("%", Infix("-", upto, w.at(first + 1)), whole(several))), first + 1, None)
-    if several == 1 or chunks > 1 or (length - 1) % several:
+    if several == 1 or chunks > 1 or uneven(length - 1, several) or varies(middle):
         r = Var("r", middle - 1, 1)
         with rows(r, rest, 1) if several == 1 else w.loop(r, rest, stop):
             add([r.index if middle > 1 else ZERO], False)

@@ -20,6 +20,7 @@ from tracegrad.codegen.kernel.index.facts import picked
 from tracegrad.codegen.kernel.index.guards import Reads
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.index.peeling import peeled, scattered
+from tracegrad.codegen.kernel.index.varying import room, uneven, varies
 from tracegrad.codegen.kernel.ir.expressions import Cast, Expression, Infix, Lanes, Literal, Load, Select, Splat, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import (
@@ -317,7 +318,7 @@ class RowKernel:
         with row or ExitStack():
             self.depth = w.depth
             for node in self.kept:
-                self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), s.row_size)
+                self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), room(s.row_size))
             self.passes()
             self.context.store(self.ev, self.group, self.group.results(Place.ROW), self.row)
         self.end_columns(ColumnSums.finish)
@@ -388,10 +389,11 @@ class RowKernel:
         s, w, ev = self.shape, self.writer, self.ev
         whole_vectors = s.row_size - s.row_size % s.width
         for lanes, low, high in ((s.width, 0, whole_vectors), (1, whole_vectors, s.row_size)) if sums else ():
-            if high <= low:
+            if high <= low and not varies(s.row_size):
                 continue
+            low = min(low, s.row_size - lanes)
             col = Var("col", s.row_size)
-            with w.loop(col, low, high, lanes):
+            with w.loop(col, low, max(low, high), lanes, kept=varies(s.row_size)):
                 ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
                 for each in sums:
                     step(each, self.rows_chunk * s.row_size + col.index)
@@ -499,7 +501,7 @@ class RowKernel:
             if vectors:
                 names = [f"{stem[r]}_v{u}" if unroll > 1 else f"{stem[r]}_v" for u in range(unroll)]
                 vector_acc[r] = [w.declare(name, Splat(start, width), r) for name in names]
-            narrow[r] = {lanes: w.declare(f"{stem[r]}_v", Splat(start, lanes), r) for _, lanes in ends}
+            narrow[r] = {lanes: w.declare(f"{stem[r]}_v", Splat(start, lanes), r) for _, _, lanes in ends}
         self.sums = self.long_sums(reductions, width * unroll if vectors else 1, stem, vector_acc, total if tail else {}, narrow)
         with ExitStack() as outer:
             self.along(outer, reductions, roots, unroll, vector_acc, total, narrow)
@@ -508,7 +510,7 @@ class RowKernel:
         for r in reductions:
             if self.sums and r in vector_acc and adds(r):
                 vector_acc[r] = vector_acc[r][:1]            # has what the others had
-            self.result(r, stem[r], vector_acc.get(r, []), total[r], tail > 0, narrow[r])
+            self.result(r, stem[r], vector_acc.get(r, []), total[r], tail is not None, narrow[r])
 
     def long_sums(
         self, reductions: list[Node], step: int, stem: dict[Node, str], vectors: dict[Node, list[Local]], total: dict[Node, Local],
@@ -531,7 +533,7 @@ class RowKernel:
     def counted(self, var: Var, first: BoundLike, last: BoundLike, step: int, top: int, whole: bool = False) -> Any:
         """A loop over the last columns: block by block, if it is a long one of sums."""
         if not self.sums or not is_long(self.steps) or not is_long((top - var.lo) // step * self.shape.parts):
-            return self.writer.loop(var, first, last, step, whole)
+            return self.writer.loop(var, first, last, step, whole, kept=varies(self.shape.cols[-1]))
         whole = whole or var.lo % step > 0 or top % step > 0
         return in_blocks(self.writer, var, first, last, step, top, self.sums, whole, self.shape.parts)
 
@@ -541,20 +543,20 @@ class RowKernel:
         first, last = bound(0), bound(s.rows)
         if s.block < s.rows:
             first, last = product(self.part, s.block), clipped(product(self.part, s.block, s.block), s.rows, s.block)
-        left = s.rows % s.width
+        left, some = s.rows % s.width, uneven(s.rows, s.width)
         row = Var("row", s.rows, multiple=s.width)
-        with w.loop(row, first, last, s.width, whole=left > 0):
+        with w.loop(row, first, last, s.width, whole=some):
             self.row, ev.lane, ev.width = row.index, row, s.width
             self.bodies(row.index * s.row_size, [], roots, {})
             ev.lane, ev.width = None, 1
-        if not left:
+        if not some:
             return
-        row = Var("row", left, s.rows - left)
+        row = Var("row", s.rows) if varies(s.rows) else Var("row", left, s.rows - left)
         start = bound(s.rows - left)
         if s.block < s.rows:                                 # only the last work-item has some
             start = Bound(Infix("-", last.value, Infix("%", last.value, whole(s.width))), first.low, None)
             row = Var("row", s.rows)
-        with w.loop(row, start, last):
+        with w.loop(row, start, last, kept=varies(s.rows)):
             self.row = row.index
             self.bodies(row.index * s.row_size, [], roots, {})
 
@@ -572,7 +574,7 @@ class RowKernel:
                     (begin, end), = run.pieces
                     at = self.part.index * s.length + (begin - run.start * s.length)
                     first = w.bounding("first", end, at)
-                    last = w.bounding("last", end, clipped_at(first.index + s.length, end, (end - begin) % s.length > 0))
+                    last = w.bounding("last", end, clipped_at(first.index + s.length, end, uneven(end - begin, s.length)))
                     self.part_of_piece(roots, begin, end, first, last)
                 else:
                     for begin, end in run.pieces:
@@ -621,7 +623,7 @@ class RowKernel:
     def turns(self, col: Var, begin: int, stop: int, step: int) -> Iterator[None]:
         """The loop over columns `begin` to `stop`, whole steps, or its only iteration."""
         w = self.writer
-        if stop - begin > step:
+        if stop - begin > step or varies(self.shape.cols[-1]):
             with self.counted(col, begin, stop, step, stop):
                 yield
             return
@@ -655,15 +657,15 @@ class RowKernel:
             outer = outer + var.index * scale
         name = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
         ranges = [(begin, stop, unroll) for begin, stop in self.peeled(step, self.row * s.row_size + outer)] if vectors else []
-        if more:
-            ranges.append((n - n % step, n - n % step + more, 1))
+        if more is not None:
+            ranges.append((*more, 1))
         for begin, stop, times in ranges:
             end = stop if s.length is None else n            # (of chunks any may be the last)
             whole_steps = begin % width == 0 and (s.length or 0) % width == 0
-            col = Var(name, end - begin - (times - 1) * width, begin, multiple=width if whole_steps else 1)
+            col = Var(name, max(width, end - begin - (times - 1) * width), begin, multiple=width if whole_steps else 1)
             block = self.turns(col, begin, stop, width * times)
             if s.length is not None:
-                block = self.counted(col, self.first, self.last, step, n, tail > 0)
+                block = self.counted(col, self.first, self.last, step, n, tail is not None)
             with ExitStack() as inner:
                 inner.enter_context(block)
                 if self.ahead and times == unroll:
@@ -675,19 +677,20 @@ class RowKernel:
                     at = self.row * s.row_size + outer + (col.index + u * width)
                     self.bodies(at, reductions, roots, {r: names[u] for r, names in vector_acc.items()})
                 self.ev.lane, self.ev.width = None, 1
-        for begin, lanes in ends:
+        for begin, stop, lanes in ends:
             col = Var(name, lanes, begin)
-            with self.turns(col, begin, begin + lanes, lanes):
+            with self.turns(col, begin, stop, lanes):
                 self.ev.lane, self.ev.width = col, lanes
                 self.bodies(self.row * s.row_size + outer + col.index, reductions, roots, {r: narrow[r][lanes] for r in reductions})
                 self.ev.lane, self.ev.width = None, 1
-        if tail == 1 and s.length is None and not s.across:
+        if tail == (n - 1, n) and s.length is None and not s.across and not varies(n):
             self.bodies(self.row * s.row_size + outer + (n - 1), reductions, roots, total)
-        elif tail:
+        elif tail is not None:
             col = Var(name, n)
             if s.length is None:
-                col = Var(name, tail, n - tail)
-                block = self.counted(col, n - tail, n, 1, n)
+                begin, stop = tail
+                col = Var(name, n) if varies(n) else Var(name, n - begin, begin)
+                block = w.loop(col, begin, stop, kept=True) if varies(n) and vectors else self.counted(col, begin, stop, 1, n)
             elif vectors:
                 last = w.at(self.last)
                 rest = Bound(Infix("-", last, Infix("%", last, whole(step))), self.chunk * s.length, None)
@@ -700,25 +703,30 @@ class RowKernel:
                     inner.enter_context(self.each_row())
                 self.bodies(self.row * s.row_size + outer + col.index, reductions, roots, total)
 
-    def left(self, unroll: int) -> tuple[int, list[tuple[int, int]], int]:
-        """What is left of the columns after steps of `unroll` vectors: how many are done in whole vectors, where narrower ones begin and
-        of how many lanes, and how many are done one by one.
-        """
+    def left(self, unroll: int) -> tuple[tuple[int, int] | None, list[tuple[int, int, int]], tuple[int, int] | None]:
+        """What is left of the columns after steps of `unroll` vectors, each as (begin, stop): what is done in whole vectors, in narrower
+        ones, with their lanes, and one by one. None: nothing. Where the number of columns varies, all of them are there, perhaps empty."""
         s, n, width = self.shape, self.shape.cols[-1], self.shape.width
         if not self.in_vectors(width * unroll):
-            return 0, [], n
-        rest = n % (width * unroll)
-        if s.length is not None or s.across:
-            return 0, [], rest
-        whole = rest - rest % width
-        rest -= whole
-        ends = []
-        while width > 4 and rest >= 4 and self.group.statements <= tuning().tail_statements:
-            width //= 2
-            if rest >= width:
-                ends.append((n - rest, width))
-                rest -= width
-        return whole, ends, rest
+            return None, [], (0, n)
+        rest, always = n % (width * unroll), varies(n)
+        ends, more = list[tuple[int, int, int]](), None
+
+        def part(size: int, lanes: int) -> tuple[int, int]:
+            return (begin := n - rest if size else n - lanes), begin + size
+
+        if s.length is None and not s.across:
+            whole = rest - rest % width
+            if whole or (always and unroll > 1):
+                more = part(whole, width)
+            rest -= whole
+            while width > 4 and (rest >= 4 or always) and self.group.statements <= tuning().tail_statements:
+                width //= 2
+                size = width if rest >= width else 0
+                if size or always:
+                    ends.append((*part(size, width), width))
+                    rest -= size
+        return more, ends, part(rest, 1) if rest or always else None
 
     def peeled(self, step: int, base: Index) -> list[tuple[int, int]]:
         """The ranges of columns that vectors do; base: the index of column 0."""

@@ -36,7 +36,6 @@ PATTERNS = {
     "kernel/run/formulas.py": "what ops give as their C, users' among them: an expression",
     "kernel/run/functions.py": "the same: which function it calls",
     "lower/user_sources.py": "users' OpenCL C",
-    "plan/arguments/generic.py": "the numbers of printed kernels, of which those are arguments that differ between sizes",
     "mathlib": "templates of functions, and what ops give as their C",
 }
 METHODS = {
