@@ -145,12 +145,12 @@ class Attention:
         out = self.writer.buffer(in_parts, "in_parts", self.dtype, "out") if in_parts else self.result()
         t.start()
         with t.own_blocks():
-            of_rows, o = t.load("q", q, self.of_rows, E, self.scale), t.sum("o", self.of_rows, V, out, 0)
+            of_rows, o = t.load("queries", q, self.of_rows, E, self.scale), t.sum("o", self.of_rows, V, out, 0)
             top, total = t.compute("top", lambda: t.number(float("-inf"))), t.compute("sum", lambda: t.number(0.0))
             with t.other_blocks():
-                keys, values = t.load("k", k, self.of_keys, E), t.load("v", v, self.of_keys, V)
+                keys, values = t.load("keys", k, self.of_keys, E), t.load("values", v, self.of_keys, V)
                 masks, high = [t.mask(mask) for mask in self.masks], t.compute("high", lambda top: top, top)
-                scores = t.product("s")
+                scores = t.product("scores")
                 for part in t.dot(scores, of_rows, keys):
                     self.masked(t, part, masks)
                     part.unseen(float("-inf"))
@@ -201,7 +201,7 @@ class Attention:
                     assert left is not None
                     numbers, delta = self.row_numbers(t, flat), t.row_numbers("delta", left, 0)
                 masks = [t.mask(mask) for mask in self.masks]
-                weights, slopes = t.product("s"), t.product("d")
+                weights, slopes = t.product("scores"), t.product("slopes")
                 for part in t.dot(weights, own, other):
                     self.masked(t, part, masks)
                     part.map(self.weight, *numbers)
@@ -218,7 +218,7 @@ class Attention:
 
     def loaded(self, t: Blocks, side: Side, q: Buffer, k: Buffer, v: Buffer, g: Buffer) -> tuple[Lines, Lines]:
         """A side's lines of scores, where own ones are scaled, and those of the weights' gradients."""
-        (name, x), (name2, y) = (("q", q), ("g", g)) if side is self.of_rows else (("k", k), ("v", v))
+        (name, x), (name2, y) = (("queries", q), ("cotangents", g)) if side is self.of_rows else (("keys", k), ("values", v))
         return t.load(name, x, side, self.size, self.scale if side is t.own else None), t.load(name2, y, side, self.width)
 
     def row_numbers(self, t: Blocks, flat: Buffer) -> list[Tile]:
@@ -275,9 +275,9 @@ class Ranges(Attention):
 
         with t.loop("part", ZERO, parts, 1) as part:
             w.assign(top, t.larger(of_part(part, 0), top))
-        base = t.let("base", self.based(t, top))
+        high = t.let("high", self.based(t, top))
         with t.loop("part", t.y, parts, down) as part:
-            p = t.let("p", self.exp(Infix("-", of_part(part, 0), base)))
+            p = t.let("p", self.exp(Infix("-", of_part(part, 0), high)))
             w.update(total, "+", Infix("*", p, of_part(part, 1)))
             w.update(o, "+", Infix("*", p, Load(Access(source, part * elements + at), self.dtype)))
         if down > 1:
@@ -289,12 +289,12 @@ class Ranges(Attention):
             with t.loop("r", constant(1), down, 1) as r:
                 for x, share in zip((total, o), shares, strict=True):
                     w.update(x, "+", Load(Access(share, r * across + t.x), self.dtype))
-        last, all_ = (t.let(name, x) for name, x in zip(("base", "sum"), self.ended(t, top, total), strict=True))
+        base, whole = self.ended(t, top, total)
         with t.only(Infix("==", w.at(t.y), 0) if down > 1 else None, t.less(unit, elements)):
             place = bounded(unit, 0, elements)                  # not `at`, which several items may have
-            w.store(Access(result, place), Infix("/", o, all_))
+            w.store(Access(result, place), Infix("/", o, whole))
             with t.only(Infix("==", w.at(place % self.width), 0)) if self.node.attrs["statistics"] else ExitStack():
-                for n, number in enumerate(self.statistics(last, all_)):
+                for n, number in enumerate(self.statistics(base, whole)):
                     w.store(Access(result, place // self.width + self.numbers_start(n)), number)
         size = ceil_div(elements, across) * across
         made = self.finish(((size, down), (across, down)), f"Puts {parts} ranges of the keys together.", 4 * parts * elements)
