@@ -1,71 +1,53 @@
-"""Attention on CPUs: tiles of scores that never leave a core's cache, with a running softmax. Start at `lower_on_cpu`.
+"""Attention as one program over blocks of rows and keys, with a running softmax. Start at `lower_attention`.
 
-Forward (Milakov & Gimelshein 2018; Dao et al. 2022): a work-item does a block of rows. It keeps the rows' maxima, sums and results, goes
-over blocks of keys, and where a maximum grows shrinks what it has so far. Backward: a work-item does a range of a head's keys; the
-weights are computed again from the scores and the logarithms of the rows' sums. With the causal mask, blocks that no row sees are left out.
+Forward (Milakov & Gimelshein 2018; Dao et al. 2022): a block of rows keeps the rows' maxima, sums and results, goes over blocks of keys,
+and where a maximum grows shrinks what it has so far. Backward: the weights are computed again from the scores and the logarithms of the
+rows' sums. With the causal mask, blocks that no row sees are left out. No array of all scores exists, and nothing is added atomically.
 
-All arrays of a block have the rows as their last dimension, so that vectors lie along rows: no vector is added up across its lanes.
-Products are tiles of accumulators: a scalar of one operand (a key's, a value's) times vectors of the other (`_Tiles.tile`).
+`Blocks` is what the program is written with. On CPUs a work-item does a block of rows, and backward a range of a head's keys, of which it
+makes all three gradients. On GPUs a work-group does a block; backward one kernel goes from rows over keys, for the gradient of q, and one
+from keys over rows, for those of k and v. Where these are too few work-groups, the others are cut in ranges (flash-decoding, Dao et al.
+2023): what each leaves is put together in order, forward by a kernel of `Ranges`, backward by a sum of the graph's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
-from tracegrad.codegen.kernel.ir.expressions import At, Expression, Infix, Load, Pointer, Select, Splat, Steps
-from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, Bound, Buffer, Local, clipped_at
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, pieces
-from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.graph.attention import blocks, full, ranges
+from tracegrad.codegen.kernel.index.index import ZERO, Index, bounded, constant
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Load, Select
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Access, Buffer
+from tracegrad.codegen.kernel.ir.vectors import ceil_div
+from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.schedule.grouping import Group, strip
-from tracegrad.codegen.tile.blocks import Blocks, Columns, Limit
+from tracegrad.codegen.tile.blocks import Blocks, Lines, Mask, Part, Side, Tile
+from tracegrad.codegen.tile.group_blocks import GroupBlocks
+from tracegrad.codegen.tile.item_blocks import ItemBlocks
+from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import int32, int64
-from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
 
-def lower_on_cpu(group: Group, context: Context) -> list[Kernel]:
-    assert group.anchor is not None
-    tiles = _Tiles(group, context)
-    return [tiles.forward() if group.anchor.fn.name == "attention_forward" else tiles.backward()]
-
-
-class Mask(Plain):
-    """A mask operand: bools that keep a score or make it `fill`, or (None) numbers that are added; see ops/attention/fused.py."""
-
-    buffer: Buffer
-    fill: float | None
-    inner: int
-    shape: tuple[int, ...]
-
-    def where(self, heads: int, head: Index, row: Index, key: Index) -> Index:
-        """Where the element of a head's row and key is."""
-        count, lines, columns = self.shape
-        matrix = head // self.inner if count > 1 else ZERO
-        matrix = matrix if count * self.inner == heads or count == 1 else matrix % count
-        return matrix * (lines * columns) + (row * columns if lines > 1 else 0) + (key if columns > 1 else 0)
-
-
 class Attention:
-    """A kernel of attention while it is written. length, keys, size, width: L, S, E, V."""
+    """A kernel of attention while it is written. length, keys, size, width: L, S, E, V. wanted: the operands whose gradients it makes."""
 
-    def __init__(self, group: Group, context: Context) -> None:
+    def __init__(self, group: Group, context: Context, wanted: str = "") -> None:
         node = group.anchor
         assert node is not None
-        self.group, self.context, self.node, self.target = group, context, node, context.target
+        self.group, self.context, self.node, self.target, self.wanted = group, context, node, context.target, wanted
         q, k, v = node.operands[:3]
         self.heads, self.length, self.size = q.shape
         self.keys, self.width = k.shape[1], v.shape[2]
-        self.times = self.heads // k.shape[0]                   # so many heads have keys and values in common
         self.dtype = node.dtype
         self.scale, self.causal, self.nothing_is_zero = float(node.attrs["scale"]), node.attrs["causal"], node.attrs["zeros"]
         self.masks: list[Mask] = []
         self.writer = context.writer(group)
         self.ev = context.evaluator(group, self.writer)
+        self.of_rows, self.of_keys = Side(self.length), Side(self.keys, self.heads // k.shape[0])
 
     # -- buffers and functions
 
@@ -82,327 +64,242 @@ class Attention:
                       for m, (fill, inner) in zip(self.node.operands[count:], described, strict=True)]
         return [self.operand(x) for x in self.node.operands[:count]]
 
-    @property
-    def kinds(self) -> str:
-        """What a comment says of masks."""
-        return ", causal" * bool(self.causal) + ", masked" * bool(self.masks)
-
     def result(self) -> Buffer:
         stored = self.context.output(self.group, self.node)
         return self.writer.buffer(stored.ref, self.writer.base(self.node), self.dtype, stored.access)
 
-    def exp(self, x: Expression, weaker: bool = False) -> Expression:
-        return self.ev.op(_exp_nonpositive if weaker else _exp, [x], self.dtype, self.dtype, {})
+    def exp(self, x: Expression, nonpositive: bool = False) -> Expression:
+        return self.ev.op(_exp_nonpositive if nonpositive else _exp, [x], self.dtype, self.dtype, {})
 
     def log(self, x: Expression) -> Expression:
         return self.ev.op(_log, [x], self.dtype, self.dtype, {})
 
-    def finish(self, launched: tuple[int, ...], local: tuple[int, ...], about: str, products: int) -> Kernel:
-        made = self.context.finish(self.group, self.writer, launched, local, True)
-        made.comment, made.flops = about, self.work(products)
+    def finish(self, launch: tuple[tuple[int, ...], tuple[int, ...]], about: str, flops: int) -> Kernel:
+        made = self.context.finish(self.group, self.writer, *launch, True)
+        made.comment, made.flops = about, flops
         made.bytes = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
         return made
 
-    def work(self, products: int) -> int:
-        """Arithmetic of `products` products of the scores' size, and 12 for each exponential."""
+    def done(self, t: Blocks, products: int) -> Kernel:
+        """The kernel: of `products` products of the scores' size, and 12 for each exponential."""
+        of = f"The gradient, of {', '.join(sorted(self.wanted))}, of attention" if self.wanted else "Attention"
+        own, other = ("rows", "keys") if t.own is self.of_rows else ("keys", "rows")
+        about = (f"{of} of {self.length} rows to {self.keys} keys{', causal' * bool(self.causal)}{', masked' * bool(self.masks)}; "
+                 f"{t.who} does {t.own_lines} {own}, {t.other_lines} {other} at a time.")
         seen = self.heads * self.length * self.keys
-        return (seen // 2 if self.causal and self.length == self.keys else seen) * (products * (self.size + self.width) + 12)
+        seen = seen // 2 if self.causal and self.length == self.keys else seen
+        return self.finish(t.launch(), about, seen * (products * (self.size + self.width) + 12))
 
+    def blocks(self) -> Blocks:
+        """What the program is lowered by, for the device."""
+        by_keys = bool(self.wanted) and "q" not in self.wanted
+        own, other = (self.of_keys, self.of_rows) if by_keys else (self.of_rows, self.of_keys)
+        attrs = self.node.attrs
+        parts = attrs["row_parts" if by_keys else "parts"] if self.wanted else ranges(self.node, self.target, False)
+        given = self.writer, self.dtype, self.heads, own, other
+        if self.target.kind == "cpu":
+            return ItemBlocks(*given, self.causal, parts if self.wanted else 1, tuning().attention_keys, bool(self.wanted))
+        found = blocks(self.node, self.target)
+        if found is None:
+            raise CompilerBug(f"codegen: {self.node!r}, computed at {self.node.loc}, does not fit into local memory")
+        return GroupBlocks(*given, self.of_rows, self.causal, parts, found.across, found.down, found.rows, found.padded)
 
-class _Tiles(Attention):
-    """One kernel for a CPU while it is written. step: keys of a block; kept: the masks of a block of rows and keys.
+    # -- masks and rows' numbers
 
-    A block of rows begins at `i0` and has `rows`; numbers: these rows, if the mask is causal. One of keys begins at `j0` and has `n`; the
-    work-item's keys are the `share` from `first` on.
-    """
+    def masked(self, t: Blocks, scores: Part, masks: Sequence[Tile]) -> None:
+        """Scores with their masks."""
+        def filled(score: Expression, *found: Expression) -> Expression:
+            for mask, x in zip(self.masks, found, strict=True):
+                score = Infix("+", score, x) if mask.fill is None else Select(x, score, t.number(mask.fill))
+            return score
 
-    head: Index
-    i0: Index
-    rows: Index
-    j0: Index
-    n: Index
+        if masks:
+            scores.map(filled, *masks)
 
-    def __init__(self, group: Group, context: Context) -> None:
-        super().__init__(group, context)
-        self.t = Blocks(self.writer, self.dtype, 2)
-        self.step = max(1, min(tuning().attention_keys, self.keys))
-        self.first, self.share = ZERO, self.keys
-        self.numbers: list[Local] = []
-        self.kept: list[Array] = []
+    def based(self, t: Blocks, top: Expression) -> Expression:
+        """What is subtracted from a row's scores: where all of them so far are -inf, nothing."""
+        return Select(Infix("==", top, t.number(float("-inf"))), t.number(0.0), top)
 
-    # -- values
+    def ended(self, t: Blocks, top: Expression, total: Expression) -> tuple[Expression, Expression]:
+        """A row's base and sum in the end. Where rows that see nothing are 0, their logarithm makes weights of 0, in the gradient."""
+        base, nothing = self.based(t, top), Infix("==", total, t.number(0.0))
+        if not self.nothing_is_zero:
+            return base, total
+        return Select(nothing, t.number(float("inf")), base), Select(nothing, t.number(1.0), total)
 
-    def item(self, name: str, count: int, axis: int) -> Index:
-        return self.writer.item(self.writer.own(name), count, axis).index if count > 1 else ZERO
+    def statistics(self, base: Expression, total: Expression) -> list[Expression]:
+        """What the gradient wants to know of a row, behind the result."""
+        wanted = self.node.attrs["statistics"]
+        return [Infix("+", base, self.log(total))] if wanted == 1 else [base, self.log(total)][:wanted]
 
-    # -- places
+    def numbers_start(self, number: int) -> int:
+        return self.heads * self.length * (self.width + number)
 
-    def row(self, i: Index) -> Index:
-        """Row number i of the block; one beyond the last is it once more: nobody stores what comes of it."""
-        return self.writer.at_most("row", self.i0 + i, self.length - 1)
+    # -- the program
 
-    def of_row(self, buffer: Buffer, row: Index, e: Index, size: int) -> Load:
-        """Element e of a head's row."""
-        return Load(Access(buffer, (self.head * self.length + row) * size + e), self.dtype)
+    def forward(self) -> list[Kernel]:
+        q, k, v = self.operands()
+        t, L, E, V = self.blocks(), self.length, self.size, self.width
+        elements, rows = t.parts * self.heads * L * V, t.parts * self.heads * L
+        in_parts = Temp("parts", self.node, elements + 2 * rows, self.dtype) if t.parts > 1 else None
+        out = self.writer.buffer(in_parts, "in_parts", self.dtype, "out") if in_parts else self.result()
+        t.start()
+        with t.own_blocks():
+            of_rows, o = t.load("queries", q, self.of_rows, E, self.scale), t.sum("o", self.of_rows, V, out, 0)
+            top, total = t.compute("top", lambda: t.number(float("-inf"))), t.compute("sum", lambda: t.number(0.0))
+            with t.other_blocks():
+                keys, values = t.load("keys", k, self.of_keys, E), t.load("values", v, self.of_keys, V)
+                masks, high = [t.mask(mask) for mask in self.masks], t.compute("high", lambda top: top, top)
+                scores = t.product("scores")
+                for part in t.dot(scores, of_rows, keys):
+                    self.masked(t, part, masks)
+                    part.unseen(float("-inf"))
+                    part.row_max(high)
+                base = t.compute("base", lambda high: self.based(t, high), high)
+                shrink = t.compute("shrink", lambda top, base: self.exp(Infix("-", top, base), True), top, base)
+                some = t.compute("some", lambda: t.number(0.0))
+                for part in t.elements(scores):
+                    part.map(lambda x, base: self.exp(Infix("-", x, base), True), base)
+                    part.row_sum(some)
+                t.change(total, lambda total, shrink, some: Infix("+", Infix("*", total, shrink), some), total, shrink, some)
+                t.change(top, lambda high: high, high)
+                t.add(o, scores, values, shrink)
+            t.totals(total)
+            if in_parts:
+                t.store(o)
+                t.store_numbers(out, [elements, elements + rows], [top, total])
+                return [self.done(t, 2), Ranges(self.group, self.context).kernel(in_parts, t.parts)]
+            base = t.compute("base", lambda top, total: self.ended(t, top, total)[0], top, total)
+            t.change(total, lambda total: self.ended(t, total, total)[1], total)
+            t.store(o, lambda o, total: Infix("/", o, total), total)
+            found = range(self.node.attrs["statistics"])
+            t.store_numbers(out, [self.numbers_start(n) for n in found], [
+                t.compute("number", lambda base, total, n=n: self.statistics(base, total)[n], base, total) for n in found])
+        return [self.done(t, 2)]
 
-    def line(self, buffer: Buffer, size: int, factor: float | None, i: Index) -> Callable[[Index], Expression]:
-        """The elements of row number i of the block."""
-        row = self.row(i)
+    def gradient(self, deltas: Temp | None) -> Kernel:
+        """deltas: of each row what its weights times their gradients add up to: the first kernel leaves them to the second."""
+        q, k, v, flat, g = self.operands()
+        t, rows, keys, E, V = self.blocks(), self.of_rows, self.of_keys, self.size, self.width
+        parts, row_parts = self.node.attrs["parts"], self.node.attrs["row_parts"]
+        starts = {"q": 0, "k": parts * self.heads * self.length * E}
+        starts["v"] = starts["k"] + row_parts * self.heads * self.keys * E
+        sides, out = {"q": (rows, E), "k": (keys, E), "v": (keys, V)}, self.result()
+        left = self.writer.buffer(deltas, "row_deltas", self.dtype, "out" if t.own is rows else "const") if deltas else None
+        t.start()
+        sums = {x: t.sum(f"d{x}", *sides[x], out, starts[x]) for x in self.wanted if sides[x][0] is t.other}
+        with t.own_blocks():
+            own, own2 = self.loaded(t, t.own, q, k, v, g)
+            if t.own is rows:
+                numbers, delta = self.row_numbers(t, flat), t.row_dot("delta", flat, g, V)
+                if left:
+                    t.store_numbers(left, [0], [delta], True)
+            sums |= {x: t.sum(f"d{x}", *sides[x], out, starts[x]) for x in self.wanted if x not in sums}
+            with t.other_blocks():
+                other, other2 = self.loaded(t, t.other, q, k, v, g)
+                if t.own is not rows:
+                    assert left is not None
+                    numbers, delta = self.row_numbers(t, flat), t.row_numbers("delta", left, 0)
+                masks = [t.mask(mask) for mask in self.masks]
+                weights, slopes = t.product("scores"), t.product("slopes")
+                for part in t.dot(weights, own, other):
+                    self.masked(t, part, masks)
+                    part.map(self.weight, *numbers)
+                    part.unseen(0.0)
+                for part in t.dot(slopes, own2, other2):
+                    part.map(partial(self.slope, t), weights, delta, *masks)
+                of = {"q": (slopes, "k"), "k": (slopes, "q"), "v": (weights, "g")}
+                lines = dict(zip(("q", "g", "k", "v") if t.own is rows else ("k", "v", "q", "g"), (own, own2, other, other2), strict=True))
+                for x in self.wanted:
+                    t.add(sums[x], of[x][0], lines[of[x][1]])
+            for x in self.wanted:
+                t.store(sums[x])
+        return self.done(t, 2 + len(self.wanted))
 
-        def element(e: Index) -> Expression:
-            found = self.of_row(buffer, row, e, size)
-            return found if factor is None else Infix("*", found, self.t.number(factor))
+    def loaded(self, t: Blocks, side: Side, q: Buffer, k: Buffer, v: Buffer, g: Buffer) -> tuple[Lines, Lines]:
+        """A side's lines of scores, where own ones are scaled, and those of the weights' gradients."""
+        (name, x), (name2, y) = (("queries", q), ("cotangents", g)) if side is self.of_rows else (("keys", k), ("values", v))
+        return t.load(name, x, side, self.size, self.scale if side is t.own else None), t.load(name2, y, side, self.width)
 
-        return element
+    def row_numbers(self, t: Blocks, flat: Buffer) -> list[Tile]:
+        """What the forward kernel left of rows, which is subtracted from scores."""
+        return [t.row_numbers(name, flat, self.numbers_start(n)) for n, name in enumerate(("base", "log") if self.masks else ("log",))]
 
-    def at_row(self, buffer: Buffer, size: int, start: Index | int, i: Index, e: Index) -> Access:
-        """The same to write, of row number i of the block, which is there."""
-        return Access(buffer, (self.head * self.length + bounded(self.i0 + i, 0, self.length)) * size + e + start)
+    def weight(self, score: Expression, *numbers: Expression) -> Expression:
+        for x in numbers:
+            score = Infix("-", score, x)
+        return self.exp(score)
 
-    def key(self, j: Index | int) -> Index:
-        """Key number j of the block."""
-        return self.first + bounded(self.j0 - self.first + j, 0, self.share)
-
-    def of_key(self, block: Pointer, size: int, j: Index, r: int, e: Index) -> Load:
-        """Element e of the key number j + r of the block."""
-        return Load(Access(block, (j + r) * size + e), self.dtype)
-
-    def of_value(self, block: Pointer, size: int, e: Index, r: int, j: Index) -> Load:
-        """Element e + r of the key number j of the block."""
-        return Load(Access(block, j * size + e + r), self.dtype)
-
-    @property
-    def limits(self) -> list[Limit]:
-        """What the number of a key in the block is within."""
-        return [(self.j0, self.keys), *[(self.j0 - self.first, self.share)] * bool(self.first.terms)]
-
-    # -- what both kernels do
-
-    def begin_rows(self, i0: Index) -> None:
-        """A block of rows."""
-        t, self.i0 = self.t, i0
-        self.rows = t.left("rows", -i0 + self.length, t.columns)
-        dtype = int64 if self.dtype.itemsize == 8 else int32
-        for p in range(t.vectors if self.causal else 0):
-            first = At(i0 + p * t.lanes, dtype)
-            self.numbers.append(t.let(f"row{p}", Infix("+", Splat(first, t.lanes), Steps(dtype, t.lanes)) if t.lanes > 1 else first))
-
-    @contextmanager
-    def blocks_of_keys(self, last: Index, k: Buffer, v: Buffer) -> Iterator[tuple[Pointer, Pointer]]:
-        """The loop over blocks of keys up to `last`, as far as the block's rows see them. Yields where those of k and v begin."""
-        w, t = self.writer, self.t
-        stop = last
-        if self.causal:
-            least = min(self.keys, self.length) if not last.terms else self.keys
-            end = self.i0 + t.columns
-            found = Bound(w.least(end, last if last.terms else least), ZERO, end, least)
-            stop = w.bounding(w.own("stop"), least, found).index
-            w.bind(next(iter(stop.vars)))
-        var = Var(w.own("j0"), self.keys)
-        with w.loop(var, self.first, stop, self.step):
-            self.j0 = var.index
-            self.n = t.left("n", stop - self.j0, self.step) if stop.terms or stop.constant % self.step else constant(self.step)
-            start = self.head // self.times * self.keys + self.j0
-            blocks = [w.pointer(w.own(name), x, (), start * size, self.step * size)
-                      for name, x, size in (("keys", k, self.size), ("values", v, self.width))]
-            for number, mask in enumerate(self.masks):
-                t.gather(self.kept[number], self.n, partial(self.masked, mask), self.limits)
-            yield blocks[0], blocks[1]
-
-    def masked(self, mask: Mask, i: Index) -> Callable[[Index], Expression]:
-        """A mask's numbers, of a row of the block, by keys."""
-        row = self.row(i) if mask.shape[1] > 1 else ZERO
-
-        def value(j: Index) -> Expression:
-            found = Load(Access(mask.buffer, mask.where(self.heads, self.head, row, self.key(j))), mask.buffer.dtype)
-            return found if mask.fill is None else Select(found, self.t.number(1.0), self.t.number(0.0))
-
-        return value
-
-    def keeps(self, number: int, line: Index, p: int) -> Expression:
-        """Whether a bool mask keeps scores."""
-        return Infix("!=", self.t.read(self.kept[number], line, p), self.t.splat(0.0))
-
-    def scores(self, k: Pointer, qt: Array, j: Index, rows: int) -> list[list[Local]]:
-        """A tile of scores, of keys j ... of the block and its rows; what the causal mask leaves out is -inf."""
-        w, t = self.writer, self.t
-        found = t.dot(rows, "e", constant(self.size), partial(self.of_key, k, self.size, j), t.of(qt))
-        for number, mask in enumerate(self.masks):
-            for r, p, c in _each(found):
-                if mask.fill is None:
-                    w.update(c, "+", t.read(self.kept[number], j + r, p))
-                else:
-                    w.assign(c, Select(self.keeps(number, j + r, p), c, t.splat(mask.fill)))
-        if self.causal:
-            with w.branch(Infix(">", w.at(self.j0 + j + (rows - 1)), w.at(self.i0))):
-                for r, p, c in _each(found):
-                    key = t.splat(At(self.j0 + j + r, self.numbers[p].dtype))
-                    w.assign(c, Select(Infix(">=", self.numbers[p], key), c, t.splat(float("-inf"))))
+    def slope(self, t: Blocks, product: Expression, weight: Expression, delta: Expression, *masks: Expression) -> Expression:
+        """The gradient of a score, of that of its weight: 0 where a mask fills scores in (weights may be NaN)."""
+        found: Expression = Infix("*", Infix("*", weight, Infix("-", product, delta)), t.number(self.scale))
+        for mask, x in zip(self.masks, masks, strict=True):
+            found = found if mask.fill is None else Select(x, found, t.number(0.0))
         return found
 
-    def add(self, to: Array, size: int, source: Pointer, weights: Array, shrink: list[Local] | None = None) -> None:
-        """to += source weights, of the block's keys: (size, rows), (keys, size) and (keys, rows). shrink: `to` is that much of itself.
 
-        Of very many keys a block's sum is made apart, so that no accumulator adds up all of them. (With 16 registers: 1.05 of the time.)
-        """
-        t, apart = self.t, self.keys > tuning().attention_long
-        for e, rows in t.lines("e", constant(size)):
-            old = partial(self.shrunk, to, e, shrink)
-            value = partial(self.of_value, source, size, e)
-            for r, p, c in _each(t.dot(rows, "i", self.n, value, t.of(weights), self.limits, None if apart else old)):
-                self.writer.store(t.at(to, e + r, p), Infix("+", old(r, p), c) if apart else c)
-
-    def shrunk(self, block: Array, line: Index, shrink: list[Local] | None, r: int, p: int) -> Expression:
-        found = self.t.read(block, line + r, p)
-        return Infix("*", found, shrink[p]) if shrink else found
-
-    # -- the kernels
-
-    def forward(self) -> Kernel:
-        q, k, v = self.operands()
-        w, t, out, statistics = self.writer, self.t, self.result(), self.node.attrs["statistics"]
-        L, S, E, V, B = self.length, self.keys, self.size, self.width, self.t.columns
-        block, self.head = self.item("row_block", ceil_div(L, B), 0), self.item("head", self.heads, 1)
-        self.begin_rows(w.indexed("i0", block * B))
-        qt, st, ot = t.keep("qt", E), t.keep("st", self.step), t.keep("ot", V)
-        self.kept = [t.keep("mt", self.step) for _ in self.masks]
-        t.gather(qt, constant(E), partial(self.line, q, E, self.scale))
-        t.fill(ot, t.number(0.0))
-        zero, least = t.splat(0.0), t.splat(float("-inf"))
-        top = t.values("top", lambda p: least, changes=True)
-        total, base = (t.values(name, lambda p: zero, changes=True) for name in ("sum", "base"))
-        if S:
-            with w.scope(), self.blocks_of_keys(constant(S), k, v) as (keys, values):
-                high = t.values("high", lambda p: top[p], changes=True)
-                for j, rows in t.lines("j", self.n, self.limits):
-                    for r, p, c in _each(self.scores(keys, qt, j, rows)):
-                        w.store(t.at(st, j + r, p), c)
-                        w.assign(high[p], t.larger(c, high[p]))
-                for p in range(t.vectors):                       # where all scores so far are -inf, nothing is subtracted from them
-                    w.assign(base[p], Select(Infix("==", high[p], least), zero, high[p]))
-                shrink = t.values("shrink", lambda p: self.exp(Infix("-", top[p], base[p]), True))
-                some = t.values("some", lambda p: zero, changes=True)
-                with w.scope(), t.counted("j", self.n) as j:
-                    for p in range(t.vectors):
-                        x = t.let(f"x{p}", self.exp(Infix("-", t.read(st, j, p), base[p]), True))
-                        w.store(t.at(st, j, p), x)
-                        w.update(some[p], "+", x)
-                for p in range(t.vectors):
-                    w.assign(total[p], Infix("+", Infix("*", total[p], shrink[p]), some[p]))
-                    w.assign(top[p], high[p])
-                self.add(ot, V, values, st, shrink)
-        for p in range(t.vectors if self.nothing_is_zero else 0):       # the logarithm makes weights of 0, in the gradient
-            nothing = Infix("==", total[p], zero)
-            w.assign(base[p], Select(nothing, t.splat(float("inf")), base[p]))
-            w.assign(total[p], Select(nothing, t.splat(1.0), total[p]))
-        with w.scope(), t.counted("e", constant(V)) as e:
-            for p in range(t.vectors):
-                w.store(t.at(ot, e, p), Infix("/", t.read(ot, e, p), total[p]))
-        within = self.i0, L
-        t.scatter(ot, V, self.rows, within, partial(self.at_row, out, V, 0))
-        for number in range(statistics):
-            for p in range(t.vectors):
-                value = [base[p], self.log(total[p])]
-                w.store(t.at(st, 0, p), Infix("+", *value) if statistics == 1 else value[number])
-            t.scatter(st, 1, self.rows, within, partial(self.at_row, out, 1, self.heads * L * (V + number)))
-        about = f"Attention of {L} rows to {S} keys{self.kinds}; a work-item does {B} rows, {self.step} keys at a time."
-        return self.finish((ceil_div(L, B), self.heads), (1, 1), about, 2)
-
-    def backward(self) -> Kernel:
-        q, k, v, flat, g = self.operands()
-        w, t, out, parts = self.writer, self.t, self.result(), self.node.attrs["parts"]
-        L, S, E, V, B, H = self.length, self.keys, self.size, self.width, self.t.columns, self.heads
-        self.head, part, last = self.item("head", H, 0), self.item("part", parts, 1), constant(S)
-        if parts > 1:
-            self.share = ceil_div(S, parts)
-            self.first = w.indexed("first", part * self.share)
-            last = w.bounding(w.own("last"), S, clipped_at(self.first + self.share, S, True)).index
-            w.bind(next(iter(last.vars)))
-        start = parts * H * L * E
-        dk, dv = _Slopes(out, start, E), _Slopes(out, start + H * S * E, V)
-        for slopes in (dk, dv):
-            with w.scope(), t.counted("e", last * slopes.size, self.first * slopes.size) as e:
-                w.store(Access(out, self.head * (S * slopes.size) + e + slopes.start), t.number(0.0))
-        qt, gt, dqt = t.keep("qt", E), t.keep("gt", V), t.keep("dqt", E)
-        st, dt, deltas = t.keep("st", self.step), t.keep("dt", self.step), t.keep("deltas", 1)
-        numbers = [t.keep(name, 1) for name in (("tops", "logs") if self.masks else ("logs",))]
-        self.kept = [t.keep("mt", self.step) for _ in self.masks]
-        i0 = Var(w.own("i0"), L)
-        with w.loop(i0, 0, L, B):
-            self.begin_rows(i0.index)
-            t.gather(qt, constant(E), partial(self.line, q, E, self.scale))
-            t.gather(gt, constant(V), partial(self.line, g, V, None))
-            self.of_rows(flat, g, numbers, deltas)
-            t.fill(dqt, t.number(0.0))
-            delta = t.values("d", partial(t.read, deltas, 0))
-            names = ("base", "log")[-len(numbers):]
-            less = [t.values(name, partial(t.read, block, 0)) for name, block in zip(names, numbers, strict=True)]
-            with w.scope(), self.blocks_of_keys(last, k, v) as (keys, values):
-                for j, rows in t.lines("j", self.n, self.limits):
-                    for r, p, c in _each(self.scores(keys, qt, j, rows)):
-                        score: Expression = c
-                        for numbers_ in less:
-                            score = Infix("-", score, numbers_[p])
-                        w.store(t.at(st, j + r, p), self.exp(score))
-                for j, rows in t.lines("j", self.n, self.limits):
-                    for r, p, c in _each(t.dot(rows, "e", constant(V), partial(self.of_key, values, V, j), t.of(gt))):
-                        slope: Expression = Infix("*", t.read(st, j + r, p), Infix("-", c, delta[p]))
-                        slope = Infix("*", slope, t.splat(self.scale))
-                        for number, mask in enumerate(self.masks):
-                            if mask.fill is not None:
-                                slope = Select(self.keeps(number, j + r, p), slope, t.splat(0.0))
-                        w.store(t.at(dt, j + r, p), slope)
-                self.add(dqt, E, keys, dt)
-                self.add_to_keys(dv, g, st)
-                self.add_to_keys(dk, q, dt)
-            t.scatter(dqt, E, self.rows, (self.i0, L), partial(self.at_row, out, E, part * (H * L * E)))
-        part_of = "a head" if parts == 1 else f"one of {parts} ranges of a head's keys"
-        share = f"a work-item does {part_of}, {B} rows and {self.step} keys at a time."
-        about = f"The gradient of attention of {L} rows to {S} keys{self.kinds}; {share}"
-        return self.finish((H, parts) if parts > 1 else (H,), (1, 1) if parts > 1 else (1,), about, 5)
-
-    def of_rows(self, flat: Buffer, g: Buffer, numbers: Sequence[Array], deltas: Array) -> None:
-        """What the forward kernel left of the block's rows, and what their weights times these' gradients add up to."""
-        w, t, V, behind = self.writer, self.t, self.width, self.heads * self.length
-        with w.scope(), t.counted("i", constant(t.columns)) as i:
-            row = self.row(i)
-            for number, block in enumerate(numbers):
-                w.store(Access(block, i), self.of_row(flat, row, constant(behind * (V + number)), 1))
-            delta = t.let("delta", t.number(0.0), changes=True)
-            with w.scope(), t.counted("e", constant(V)) as e:
-                w.update(delta, "+", Infix("*", self.of_row(g, row, e, V), self.of_row(flat, row, e, V)))
-            w.store(Access(deltas, i), delta)
-
-    def add_to_keys(self, to: _Slopes, source: Buffer, weights: Array) -> None:
-        """The block's keys (keys, size) += weights (keys, rows) source (rows, size): vectors along `size`."""
-        w, t, size = self.writer, self.t, to.size
-        found = [(start + at, width) for start in range(0, size, t.lanes) for at, width in pieces(0, min(t.lanes, size - start))]
-
-        def columns(at: int, width: int) -> Columns:
-            return width, lambda i: Load(Access(source, (self.head * self.length + self.i0 + i) * size + at, each=width), self.dtype, width)
-
-        for j, rows in t.lines("j", self.n, self.limits):
-            for chosen in (found[i:i + t.vectors] for i in range(0, len(found), t.vectors)):
-                with w.scope(), w.block(Block("{")):
-                    sums = t.dot(rows, "i", self.rows, partial(t.element, weights, j), [columns(*piece) for piece in chosen],
-                                 [(self.i0, self.length)])
-                    for r, p, c in _each(sums):
-                        at, width = chosen[p]
-                        place = Access(to.buffer, (self.head * self.keys + self.key(j + r)) * size + (at + to.start), each=width)
-                        w.store(place, Infix("+", Load(place, self.dtype, width), c))
+@lowering("attention")
+def lower_attention(group: Group, context: Context) -> list[Kernel]:
+    """On GPUs the gradient is two kernels, each of its own lines; on CPUs one adds to both sides."""
+    node, made = group.anchor, Attention(group, context, "qvk")
+    assert node is not None
+    if node.fn.name == "attention_forward":
+        return Attention(group, context).forward()
+    if context.target.kind == "cpu":
+        return [made.gradient(None)]
+    deltas = Temp("deltas", node, made.heads * made.length, node.dtype)
+    return [Attention(group, context, wanted).gradient(deltas) for wanted in ("q", "vk")]
 
 
-class _Slopes(Plain):
-    """A gradient of keys or values: from `start` on in a buffer, in rows of `size`."""
+class Ranges(Attention):
+    """What the parts of the keys left, put together in order: (x, y) items do element x, and where these are few every Yth part."""
 
-    buffer: Buffer
-    start: int
-    size: int
+    def kernel(self, given: Temp, parts: int) -> Kernel:
+        elements, rows = self.heads * self.length * self.width, self.heads * self.length
+        size, down = self.target.group(tuning().group), 8
+        if elements >= full(self.target) or parts < down or size < 4 * down:
+            down = 1
+        w, across = self.writer, size // down
+        t = GroupBlocks(w, self.dtype, self.heads, self.of_rows, self.of_keys, self.of_rows, False, 1, across, down, 1, lambda size: size)
+        source, result = w.buffer(given, "in_parts", self.dtype, "const"), self.result()
+        shares = [t.local(name, across * down) for name in ("tops", "weights")] if down > 1 else []
+        t.start_items()
+        unit = t.item_number("unit", ceil_div(elements, across) * across, 0, "global")
+        at = w.at_most("at", unit, elements - 1)
+        row = w.indexed("row", at // self.width)
+        zero, least = t.literal(0.0), t.literal(float("-inf"))
+        top, total, o = (t.let(name, x, changes=True) for name, x in (("top", least), ("sum", zero), ("o", zero)))
 
+        def of_part(part: Index, number: int) -> Load:
+            return Load(Access(source, part * rows + row + parts * (elements + number * rows)), self.dtype)
 
-def _each(tile: Sequence[Sequence[Local]]) -> Iterator[tuple[int, int, Local]]:
-    """The accumulators of a tile, each with its line and the number of its vector."""
-    return ((r, p, c) for r, row in enumerate(tile) for p, c in enumerate(row))
+        with t.loop("part", ZERO, parts, 1) as part:
+            w.assign(top, t.larger(of_part(part, 0), top))
+        high = t.let("high", self.based(t, top))
+        with t.loop("part", t.y, parts, down) as part:
+            p = t.let("p", self.exp(Infix("-", of_part(part, 0), high)))
+            w.update(total, "+", Infix("*", p, of_part(part, 1)))
+            w.update(o, "+", Infix("*", p, Load(Access(source, part * elements + at), self.dtype)))
+        if down > 1:
+            for x, share in zip((total, o), shares, strict=True):
+                w.store(Access(share, t.y * across + t.x), x)
+            w.barrier()
+            for x, share in zip((total, o), shares, strict=True):
+                w.assign(x, Load(Access(share, t.x), self.dtype))
+            with t.loop("r", constant(1), down, 1) as r:
+                for x, share in zip((total, o), shares, strict=True):
+                    w.update(x, "+", Load(Access(share, r * across + t.x), self.dtype))
+        base, whole = self.ended(t, top, total)
+        with t.only(Infix("==", w.at(t.y), 0) if down > 1 else None, t.less(unit, elements)):
+            place = bounded(unit, 0, elements)                  # not `at`, which several items may have
+            w.store(Access(result, place), Infix("/", o, whole))
+            with t.only(Infix("==", w.at(place % self.width), 0)) if self.node.attrs["statistics"] else ExitStack():
+                for n, number in enumerate(self.statistics(base, whole)):
+                    w.store(Access(result, place // self.width + self.numbers_start(n)), number)
+        size = ceil_div(elements, across) * across
+        made = self.finish(((size, down), (across, down)), f"Puts {parts} ranges of the keys together.", 4 * parts * elements)
+        made.bytes = (parts + 1) * (elements + 2 * rows) * self.dtype.itemsize
+        return made
 
 
 def _exp(x: str) -> str:

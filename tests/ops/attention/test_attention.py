@@ -1,6 +1,7 @@
 """Attention in one operation: values, gradients and second derivatives beside the written-out form, on both sides of its thresholds, on all
 targets; what its kernels leave out; special values."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,9 @@ from tests.codegen.kernel.test_run_kernel import some
 from tests.helpers.kernels import TARGETS, Checked
 from tracegrad.codegen.lower import context
 from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.tile.blocks import Blocks
+from tracegrad.codegen.tile.group_blocks import GroupBlocks
+from tracegrad.codegen.tile.item_blocks import ItemBlocks
 from tracegrad.execute.compile import executable_graph
 from tracegrad.nn import functional as F
 from tracegrad.support.plan import Target
@@ -98,6 +102,38 @@ def test_kernels_are_statements(target, monkeypatch):
         compile_graph(executable_graph(traced._seen().program.graph), TARGETS[target])
     kernels = [kernel for kernel in found if kernel.entry.startswith("attention")]
     assert len(kernels) == {"avx2": 2, "gpu": 4}[target]
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_one_program_is_lowered_for_cpus_and_gpus(monkeypatch):
+    """The forward kernels of both do the same operations in the same order; gradients of a GPU are two kernels that share one CPU's."""
+    calls = []
+    for lowering in (ItemBlocks, GroupBlocks):
+        for name in Blocks.__abstractmethods__ - {"number"}:
+            lowered = getattr(lowering, name)
+
+            def called(self, *args, f=lowered, name=name, **named):
+                if calls[-1][0] is not self:
+                    calls.append((self, []))
+                if sys._getframe(1).f_code.co_filename.endswith("attention.py"):
+                    calls[-1][1].append(name)
+                return f(self, *args, **named)
+
+            monkeypatch.setattr(lowering, name, called)
+    q, k, v, g = drawn("float32", *sizes(64, 64, 64, 4, 4))       # no ranges
+    traced = tg.trace(tg.grad(lambda q, k, v, g: (fused(q, k, v, True) * g).sum(), (0, 1, 2)))
+    traced(q, k, v, g)
+    found = {}
+    for target in ("avx2", "gpu"):
+        calls[:] = [(None, [])]
+        with tuned(TINY):
+            compile_graph(executable_graph(traced._seen().program.graph), TARGETS[target])
+        found[target] = [names for _, names in calls if names]
+    (forward, gradient), (forward_gpu, of_rows, of_keys) = found["avx2"], found["gpu"]
+    assert forward == forward_gpu
+    assert {"load", "dot", "compute", "add", "store"} <= set(forward)
+    assert (gradient.count("add"), of_rows.count("add"), of_keys.count("add")) == (3, 1, 2)
+    assert gradient.count("dot") == of_rows.count("dot") == of_keys.count("dot") == 2
 
 
 @pytest.mark.usefixtures("on_numpy")
