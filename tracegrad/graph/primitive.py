@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import DeviceError, DTypeError, printable
+from tracegrad.errors import DeviceError, DTypeError, OutOfMemoryError, printable
 from tracegrad.graph.cached_subgraphs import calls, describe, learn
 from tracegrad.graph.canonical import number_of, without_number
 from tracegrad.graph.ir import INTERN, Aval, Entry, Node, enter
@@ -188,13 +188,17 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
             raise DTypeError(f"{fn.name}: expected a Tensor, got {given}; use tg.tensor(...) for arrays, lists and numbers")
         made = bind(fn, operands, attrs)
         return cast(made, half) if rounded else made
-    for o in operands:
-        if o.needs_grad and fn.differentiable:
-            # A user's tensor gets a node of its own, so that a hook on it sees its gradient and no other's; passes share it later.
-            node = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), True)
-            break
-    else:
-        node = bind(fn, operands, attrs)
+    try:
+        for o in operands:
+            if o.needs_grad and fn.differentiable:
+                # A user's tensor gets a node of its own, so that a hook on it sees its gradient and no other's; passes share it later.
+                node = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), True)
+                break
+        else:
+            node = bind(fn, operands, attrs)
+    except OutOfMemoryError as error:
+        error.called(fn.name)
+        raise
     if rounded:
         node = cast(node, half)
     if known is not None:

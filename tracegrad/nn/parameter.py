@@ -18,8 +18,9 @@ def _refuse_large(call: str, source: Tensor) -> None:
     """Raises OutOfMemoryError for what has to be stored and is larger than anything that the device stores."""
     nbytes, most = source.nbytes, getattr(source.device, "max_buffer", ADDRESSED)
     if nbytes > most:
-        error = OutOfMemoryError(f"{call}: {source.shape} of {source.dtype} are {nbytes} bytes, and {source.device.name} takes at most "
+        error = OutOfMemoryError(f"{source.shape} of {source.dtype} are {nbytes} bytes, and {source.device.name} takes at most "
                                  f"{most} in one tensor; use smaller sizes, or several tensors")
+        error.called(call)
         error.on(source.device)
         raise error
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.ir import Aval
-from tracegrad.graph.operators import public
+from tracegrad.graph.operators import entered, public
 from tracegrad.ops.arguments import integer
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
@@ -36,21 +36,25 @@ def _window(name: str, M: Any, sym: bool, weights: Callable[[Any, int], Any], dt
     return from_array(values.astype(found), device, requires_grad)
 
 
+@entered
 def bartlett(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A triangle: 1 - |2 k / (M - 1) - 1|."""
     return _window("bartlett", M, sym, lambda k, n: 1 - np.abs(2 * k / (n - 1) - 1), dtype, device, requires_grad)
 
 
+@entered
 def blackman(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """0.42 - 0.5 cos(2 pi k / (M - 1)) + 0.08 cos(4 pi k / (M - 1))."""
     return general_cosine(M, a=(0.42, 0.5, 0.08), sym=sym, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
+@entered
 def cosine(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """sin(pi (k + 1/2) / M)."""
     return _window("cosine", M, sym, lambda k, n: np.sin(np.pi * (k + 0.5) / n), dtype, device, requires_grad)
 
 
+@entered
 def exponential(M: int, *, center: float | None = None, tau: float = 1.0, sym: bool = True, dtype: Any = None, device: Any = None,
                 requires_grad: bool = False) -> Tensor:
     """exp(-|k - center| / tau); center: the middle unless given, which needs sym=False."""
@@ -64,6 +68,7 @@ def exponential(M: int, *, center: float | None = None, tau: float = 1.0, sym: b
                    single=False)
 
 
+@entered
 def gaussian(M: int, *, std: float = 1.0, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """exp(-((k - (M - 1) / 2) / std)² / 2)."""
     if std <= 0:
@@ -71,6 +76,7 @@ def gaussian(M: int, *, std: float = 1.0, sym: bool = True, dtype: Any = None, d
     return _window("gaussian", M, sym, lambda k, n: np.exp(-0.5 * ((k - (n - 1) / 2) / std) ** 2), dtype, device, requires_grad)
 
 
+@entered
 def general_cosine(M: int, *, a: Iterable[float], sym: bool = True, dtype: Any = None, device: Any = None,
                    requires_grad: bool = False) -> Tensor:
     """The sum of (-1)^i a[i] cos(2 pi i k / (M - 1))."""
@@ -84,22 +90,26 @@ def general_cosine(M: int, *, a: Iterable[float], sym: bool = True, dtype: Any =
     return _window("general_cosine", M, sym, weights, dtype, device, requires_grad)
 
 
+@entered
 def general_hamming(M: int, *, alpha: float = 0.54, sym: bool = True, dtype: Any = None, device: Any = None,
                     requires_grad: bool = False) -> Tensor:
     """alpha - (1 - alpha) cos(2 pi k / (M - 1))."""
     return general_cosine(M, a=(alpha, 1 - alpha), sym=sym, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
+@entered
 def hamming(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """0.54 - 0.46 cos(2 pi k / (M - 1))."""
     return general_hamming(M, sym=sym, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
+@entered
 def hann(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """1/2 - cos(2 pi k / (M - 1)) / 2."""
     return general_hamming(M, alpha=0.5, sym=sym, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
+@entered
 def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """I0(beta sqrt(1 - (2 k / (M - 1) - 1)²)) / I0(beta)."""
     if beta < 0:
@@ -111,6 +121,7 @@ def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = None, d
     return _window("kaiser", M, sym, weights, dtype, device, requires_grad)
 
 
+@entered
 def nuttall(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Nuttall's window of four terms, the sidelobes of which are lowest."""
     return general_cosine(M, a=(0.3635819, 0.4891775, 0.1365995, 0.0106411), sym=sym, dtype=dtype, device=device,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations as chosen
 from itertools import combinations_with_replacement, pairwise
-from math import prod
+from math import comb, prod
 from typing import Any
 
 import numpy as np
@@ -219,6 +219,8 @@ def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Arra
         raise ArgumentError(f"combinations: r must not be negative, got {r}")
     if r == 0:
         return getitem(input, slice(0))
+    count = comb(input.shape[0] + r - 1 if with_replacement else input.shape[0], r)
+    Aval((count, r), dtypes.int64)                           # which refuses what no index reaches
     rows = list((combinations_with_replacement if with_replacement else chosen)(range(input.shape[0]), r))
     return getitem(input, np.array(rows, np.int64).reshape(len(rows), r))
 

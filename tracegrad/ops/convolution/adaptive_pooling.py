@@ -7,7 +7,7 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.families import refuse_complex
-from tracegrad.graph.ir import Node
+from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once
@@ -37,6 +37,7 @@ def _cells(name: str, n: int, x: Node, output_size: Any) -> tuple[int, ...]:
     sizes = tuple(s if o is None else per_dim(name, "output_size", o, 1, 0)[0] for o, s in zip(given, image, strict=True))
     if 0 in image:
         raise ShapeError(f"{name}: the input {x.shape} has nothing to pool")
+    Aval((*x.shape[:x.ndim - n], *sizes), x.dtype)              # which refuses what no index reaches
     return sizes
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.families import broadcast_shapes, common_dtype
-from tracegrad.graph.ir import Node
+from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import linalg, public
 from tracegrad.graph.primitive import cast, const
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
@@ -436,7 +436,7 @@ def cross(input: Array, other: Array, *, dim: int = -1) -> Array:
 
 @linalg("vander")
 @on_nodes
-def _vander(x: Array, *, N: int | None = None) -> Array:
+def vander(x: Array, *, N: int | None = None) -> Array:
     """The powers 0 ... N - 1 (default: as many as x has) of the elements of x (*, n), as rows: (*, n, N)."""
     if not x.ndim:
         if N is None:
@@ -446,6 +446,7 @@ def _vander(x: Array, *, N: int | None = None) -> Array:
     if count < 1:
         raise ArgumentError(f"vander: N must be at least 1, got {count}")
     wide = cast(x, dtypes.int64) if x.dtype.kind in "iub" else x
+    Aval((*x.shape, count), wide.dtype)                      # which refuses what no index reaches
     parts = [mv.expand(const(1, wide.dtype), (*x.shape, 1))]
     for _ in range(count - 1):
         parts.append(parts[-1] * mv.reshape(wide, (*x.shape, 1)))
