@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.nn.test_hostile_files import PROTO, archive
 from tests.torch_api.both import reports
 
 PROGRAM = """
@@ -67,3 +68,14 @@ say("added", lambda: torch.load(FOLDER + "own").x)
         assert found[name].startswith("UnpicklingError: Weights only load failed")
         assert "Own" in found[name]
     assert found["allowed"] == found["added"] == [1.0, 1.0]
+
+
+def test_hostile_files_are_refused_by_what_bounds_them(tmp_path):
+    """Where no class is allowed, no file gets to Python's unpickler: these take it minutes, or the machine's memory."""
+    files = {"memo": PROTO + b"]r\xff\xff\xff\x7f.", "tuples": PROTO + b"}(" + b")" + b"2\x86" * 60 + b"K\x01u.",
+             "a class": PROTO + b"c__main__\nOwn\n)R."}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(archive(data))
+    program = "import pickle\n" + "\n".join(f"say({name!r}, lambda: torch.load({str(tmp_path / name)!r}))" for name in files)
+    for text in reports(program, True).values():
+        assert text.startswith("UnpicklingError: Weights only load failed. load: ")

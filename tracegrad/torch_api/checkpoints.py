@@ -129,7 +129,8 @@ def load(f: str | PathLike[str] | IO[bytes], map_location: Any = None, pickle_mo
          mmap: bool | None = None, **_: Any) -> Any:
     """What `save` or torch wrote. weights_only: False unpickles any object, which can run code of the file; True only what is plain data,
 
-    and classes that `add_safe_globals` allows. Raises pickle.UnpicklingError for others, as torch does.
+    and classes that `add_safe_globals` allows. Raises pickle.UnpicklingError for others, as torch does. Where no class is allowed, time and
+    memory are bounded by the file's size, as `tg.load`'s are.
     """
     device = map_location if map_location is None or isinstance(map_location, str) else find_device(map_location)
     if isinstance(f, (str, PathLike)):
@@ -146,6 +147,10 @@ def load(f: str | PathLike[str] | IO[bytes], map_location: Any = None, pickle_mo
     if not data.startswith(b"PK"):
         assert failed is not None
         raise failed
+    if weights_only and not _safe_now():                     # Python's unpickler, which bounds nothing, is for classes that were allowed
+        raise pickle.UnpicklingError(
+            f"Weights only load failed. {failed}; allow a class with `torch.serialization.add_safe_globals([...])`, or give "
+            "weights_only=False if you trust the file, which can run any code") from failed
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         found = [n for n in archive.namelist() if n.endswith("data.pkl")]
         if len(found) != 1:
