@@ -16,7 +16,7 @@ import pytest
 import tracegrad as tg
 from tracegrad import nn
 from tracegrad.__main__ import main
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, printable
 from tracegrad.execute.devices import find_device
 from tracegrad.inspection.page.document import embedded
 from tracegrad.inspection.page.layout import folded, layered
@@ -249,7 +249,7 @@ def test_text_of_users_is_never_html(tmp_path):
     page = Parsed(text)
     tags = "html head meta meta meta title style body div noscript script script"
     assert [tag for tag, _ in page.tags] == tags.split()
-    assert page.data["programs"][0]["name"] == HOSTILE
+    assert page.data["programs"][0]["name"] == printable(HOSTILE)
     assert HOSTILE in page.data["programs"][0]["files"]["parts"][0][2][1]
     outside = Parsed(f"<div>{f._repr_html_()}</div>")
     assert [tag for tag, _ in outside.tags] == ["div", "iframe"]
