@@ -10,6 +10,7 @@
 #   make bench-against REV=HEAD~1   the benchmark's rows here and at another commit, by turns, and the time that lowering takes
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
 #   make bench-gpu  every class of kernels on a GPU beside the device's measured limits; writes benchmarks/RESULTS-gpu.md
+#   make bench-gradbench   the public benchmark of differentiation tools, beside its JAX tool and its hand-written C++ (fetched and built)
 #   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
 #   make mutations  errors put into the code generator on purpose: how many programs the quick fuzz takes to find each
 #   make bench-first-call     how long the first calls of traced programs take, cold and again
@@ -35,7 +36,7 @@ EXAMPLES ?= 20
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: docs gallery demo demo-mpi test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: docs gallery demo demo-mpi test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu bench-gradbench check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -95,6 +96,17 @@ bench-against: $(VENV)/.installed-demo
 
 bench-gpu: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
+bench-gradbench: $(VENV)/.installed-gradbench | build/gradbench
+	$(BIN)/python -m benchmarks.gradbench.against build/gradbench $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
+
+build/gradbench:
+	rm -rf $@.new
+	git clone --quiet https://github.com/gradbench/gradbench $@.new
+	git -C $@.new checkout --quiet f26651a7
+	$(MAKE) -C $@.new/cpp
+	for name in hello gmm lstm ba kmeans ode llsq det lse; do $(MAKE) -C $@.new/tools/manual bin/$$name || exit 1; done
+	mv $@.new $@
 
 bench-first-call: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.first_call $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)

@@ -1,0 +1,189 @@
+"""The tool for GradBench: its protocol, and each eval against NumPy and finite differences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.gradbench.against import EVALS
+from benchmarks.gradbench.tool import answers
+
+HERE = Path(__file__).resolve().parents[2] / "benchmarks" / "gradbench" / "evals"
+
+RNG = np.random.default_rng(0)
+
+
+def numbers(*shape):
+    return RNG.standard_normal(shape).tolist()
+
+
+def ask(module, function, given):
+    message = {"id": 3, "kind": "evaluate", "module": module, "function": function, "input": given}
+    (line,) = answers([json.dumps(message)])
+    found = json.loads(line)
+    assert found["id"] == 3
+    assert found["success"], found["error"]
+    assert all(t["name"] == "evaluate" and t["nanoseconds"] > 0 for t in found["timings"])
+    return found["output"]
+
+
+def check_gradient(module, primal, gradient, given, keys, pick=lambda value: value):
+    """The derivative in the inputs named, in order and flat, against differences of the primal."""
+    found = ask(module, gradient, given)
+    found = np.concatenate([np.ravel(found[key]) for key in keys] if isinstance(found, dict) else [np.ravel(found)])
+    expected = []
+    for key in keys:
+        flat = np.array(given[key], float)
+        for place in np.ndindex(flat.shape):
+            two = []
+            for h in (1e-6, -1e-6):
+                moved = flat.copy()
+                moved[place] += h
+                two.append(pick(ask(module, primal, given | {key: moved.tolist()})))
+            expected.append((two[0] - two[1]) / 2e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_every_eval_is_run_and_short():
+    assert {path.stem for path in HERE.glob("*.py")} - {"__init__", "solver"} == {*EVALS}
+    assert all(len([*filter(str.strip, (HERE / f"{name}.py").read_text().split("\n"))]) <= 40 for name in EVALS)
+
+
+def test_the_protocol():
+    messages = [{"id": 0, "kind": "start", "eval": "hello"}, {"id": 1, "kind": "define", "module": "hello"},
+                {"id": 2, "kind": "define", "module": "nothing"}, {"id": 3, "kind": "analysis", "of": 2, "valid": True}]
+    start, define, missing, analysis = map(json.loads, answers(map(json.dumps, messages)))
+    assert start == {"id": 0, "tool": "tracegrad"}
+    assert define == {"id": 1, "success": True}
+    assert missing["success"] is False
+    assert "nothing" in missing["error"]
+    assert analysis == {"id": 3}
+
+
+def test_it_runs_as_often_as_asked():
+    given = {"x": [1.0, 2.0], "min_runs": 5, "min_seconds": 0}
+    message = {"id": 0, "kind": "evaluate", "module": "lse", "function": "primal", "input": given}
+    (line,) = answers([json.dumps(message)])
+    assert len(json.loads(line)["timings"]) == 5
+
+
+def test_hello():
+    assert ask("hello", "square", 3.0) == 9.0
+    assert ask("hello", "double", 3.0) == 6.0
+
+
+def test_log_sum_exp():
+    x = numbers(7)
+    assert ask("lse", "primal", {"x": x}) == pytest.approx(np.logaddexp.reduce(x))
+    np.testing.assert_allclose(ask("lse", "gradient", {"x": x}), np.exp(x) / np.exp(x).sum())
+
+
+def test_least_squares():
+    x, t = numbers(5), np.linspace(-1, 1, 8)
+    powers = t[:, None] ** np.arange(5)
+    wrong = np.sign(t) - powers @ x
+    assert ask("llsq", "primal", {"x": x, "n": 8}) == pytest.approx(0.5 * (wrong**2).sum())
+    np.testing.assert_allclose(ask("llsq", "gradient", {"x": x, "n": 8}), -powers.T @ wrong)
+
+
+def test_k_means():
+    points = np.array(numbers(20, 2))
+    given = {"points": points.tolist(), "centroids": points[-3:].tolist()}
+    distances = ((points[:, None] - points[None, -3:]) ** 2).sum(-1)
+    assert ask("kmeans", "cost", given) == pytest.approx(distances.min(1).sum())
+    nearest = distances.argmin(1)
+    means = [points[nearest == k].mean(0) for k in range(3)]
+    np.testing.assert_allclose(ask("kmeans", "dir", given), points[-3:] - means, atol=1e-12)
+
+
+def test_ode():
+    x = np.array([0.5, 0.7, 1.2])
+    y = ask("ode", "primal", {"x": x.tolist(), "s": 10})                    # polynomials of t up to t³: exact
+    np.testing.assert_allclose(y, np.cumprod(x) * [2.0, 2.0, 4 / 3])
+    last = y[-1]
+    np.testing.assert_allclose(ask("ode", "gradient", {"x": x.tolist(), "s": 10}), last / x)
+
+
+def test_determinant():
+    a = np.array(numbers(5, 5))
+    given = {"A": a.ravel().tolist(), "ell": 5}
+    assert ask("det", "primal", given) == pytest.approx(np.linalg.det(a))
+    np.testing.assert_allclose(ask("det", "gradient", given), (np.linalg.det(a) * np.linalg.inv(a).T).ravel(), rtol=1e-9)
+
+
+def test_gaussian_mixture():
+    scipy_stats = pytest.importorskip("scipy.stats")
+    d, k, n = 3, 2, 6
+    given = {"d": d, "k": k, "n": n, "m": 1, "gamma": 2, "x": numbers(n, d), "alpha": numbers(k), "mu": numbers(k, d), "q": numbers(k, d),
+             "l": numbers(k, 3)}
+    phi = np.exp(given["alpha"]) / np.exp(given["alpha"]).sum()
+    expected, densities = 0.0, 0.0
+    for j in range(k):
+        factor = np.diag(np.exp(given["q"][j]))
+        factor[[1, 2, 2], [0, 0, 1]] = given["l"][j]
+        inverse = factor.T @ factor
+        densities = densities + phi[j] * scipy_stats.multivariate_normal.pdf(given["x"], given["mu"][j], np.linalg.inv(inverse))
+        expected += scipy_stats.wishart.logpdf(inverse, d + 2, np.eye(d) / 4)
+    assert ask("gmm", "objective", given) == pytest.approx(np.log(densities).sum() + expected)
+    check_gradient("gmm", "objective", "jacobian", given, ["alpha", "mu", "q", "l"])
+
+
+def test_lstm():
+    given = {"main_params": numbers(4, 12), "extra_params": numbers(3, 3), "state": numbers(4, 3)}
+    given["sequence"] = (1.0 * (RNG.random((5, 3)) < 0.5)).tolist()
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    main, extra, state = (np.array(given[key]) for key in ("main_params", "extra_params", "state"))
+    total = 0.0
+    for seen, wanted in zip(given["sequence"], given["sequence"][1:], strict=False):
+        x = seen * extra[0]
+        for i in (0, 2):
+            f, n, o, c = np.split(np.concatenate([x, state[i], x, state[i]]) * main[i] + main[i + 1], 4)
+            state[i + 1] = state[i + 1] * sigmoid(f) + sigmoid(n) * np.tanh(c)
+            x = state[i] = sigmoid(o) * np.tanh(state[i + 1])
+        y = x * extra[1] + extra[2]
+        total += (wanted * (y - np.log(np.exp(y).sum() + 2))).sum()
+    assert ask("lstm", "objective", given) == pytest.approx(-total / 12)
+    check_gradient("lstm", "objective", "jacobian", given, ["main_params", "extra_params"])
+
+
+def test_bundle_adjustment():
+    given = {"n": 3, "m": 2, "p": 4, "cam": numbers(11), "x": numbers(3), "w": 0.7, "feat": numbers(2)}
+
+    def both(given):
+        out = ask("ba", "objective", given)
+        return np.array(out["reproj_error"]["elements"])
+
+    error = ask("ba", "objective", given)
+    assert error["reproj_error"]["repeated"] == error["w_err"]["repeated"] == 4
+    assert error["w_err"]["element"] == pytest.approx(1 - 0.7**2)
+    found = ask("ba", "jacobian", given)
+    assert found["rows"][:4] == [0, 15, 30, 45]
+    assert found["rows"][-1] == 2 * 4 * 15 + 4
+    assert found["cols"][:15] == [*range(11), 33, 34, 35, 39]
+    assert found["cols"][-1] == 33 + 6 + 3
+    columns = []
+    for key in ("cam", "x", "w"):
+        flat = np.atleast_1d(np.array(given[key], float))
+        for place in range(len(flat)):
+            ends = []
+            for h in (1e-6, -1e-6):
+                moved = flat.copy()
+                moved[place] += h
+                ends.append(both(given | {key: moved.tolist() if key != "w" else moved.item()}))
+            columns.append((ends[0] - ends[1]) / 2e-6)
+    np.testing.assert_allclose(np.reshape(found["vals"][:30], (2, 15)), np.array(columns).T, rtol=1e-5, atol=1e-6)
+    assert found["vals"][-1] == pytest.approx(-1.4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("modes", ["ff", "fr", "rf", "rr"])
+def test_nested_descent(modes):
+    """The suite's own numbers, which it wants to four digits."""
+    assert ask("saddle", modes, {"start": [1.0, 1.0]}) == pytest.approx([8.246324826140356e-06] * 4, abs=1e-5)
+    assert ask("particle", modes, {"w": 0.0}) == pytest.approx(0.2071918746486116, abs=1e-4)
