@@ -1,4 +1,4 @@
-"""The command line: `python -m tracegrad devices`, `doctor`, `page` of a traced function, and `run` of a program written for torch."""
+"""The command line, `python -m tracegrad`: `devices`, `doctor`, `bench`, `page` and `profile` of a function, `run` of a torch program."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tracegrad import bench
 from tracegrad.errors import ArgumentError, TracegradError
 from tracegrad.execute import matrix_trial
 from tracegrad.runtime import doctor
@@ -18,6 +19,7 @@ _COMMANDS = {
     "devices": (doctor.devices_report, "list the OpenCL devices; the default one is marked with *"),
     "doctor": (lambda: doctor.doctor_report(matrix_trial.findings()),
                "list drivers, what each can do, what is missing and the one command that fixes it"),
+    "bench": (bench.report, "measure this machine against its own limits, in a minute; paste the result into an issue"),
 }
 
 
@@ -38,7 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     page.add_argument("function", help="script.py:function, a traced function that the script calls")
     page.add_argument("-o", "--output", help="the file; default: the function's name, and .html")
     page.add_argument("--runs", type=int, default=3, help="how often its latest call is run again for its times; 0: not at all")
-    page.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    text = "run a script, and print where the time of one of its traced functions goes"
+    profile = commands.add_parser("profile", help=text, description=text[0].upper() + text[1:] + ".")
+    profile.add_argument("function", help="script.py:function, a traced function that the script calls")
+    profile.add_argument("--runs", type=int, default=9, help="how often its latest call is run again")
+    for command in (page, profile):
+        command.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     given = parser.parse_args(argv)
     chosen = given.command
     if chosen == "run":
@@ -47,8 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         programs.run([given.program, *given.arguments], given.device, given.module)
         return 0
     try:
-        if chosen == "page":
-            print(_page(given.function, given.output, given.runs, given.arguments))
+        if chosen in ("page", "profile"):
+            name, traced = _traced(given.function, given.arguments)
+            if chosen == "profile":
+                traced.profile(given.runs)                        # which prints it
+                return 0
+            path = given.output or f"{name}.html"
+            traced.page(path, given.runs)
+            print(f"wrote {path}")
             return 0
         print(_COMMANDS[chosen][0]())
         return int(chosen == "doctor" and any(f.level == "problem" for f in doctor.findings()))
@@ -57,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _page(function: str, output: str | None, runs: int, arguments: Sequence[str]) -> str:
-    """Run a script, write the page of a function of its own, and say where."""
+def _traced(function: str, arguments: Sequence[str]) -> tuple[str, Traced]:
+    """Run a script, and find a traced function of its own: its name, and itself."""
     script, _, name = function.rpartition(":")
     if not script or not Path(script).is_file():
         raise ArgumentError(f"{function!r} names no script; give script.py:function")
@@ -74,9 +87,7 @@ def _page(function: str, output: str | None, runs: int, arguments: Sequence[str]
     if not isinstance(found, Traced):
         traced = sorted(key for key, value in space.items() if isinstance(value, Traced))
         raise ArgumentError(f"{script} has no traced function {name!r}; it has {', '.join(traced) or 'none'}: decorate it with @tg.trace")
-    path = output or f"{name}.html"
-    found.page(path, runs)
-    return f"wrote {path}"
+    return name, found
 
 
 if __name__ == "__main__":

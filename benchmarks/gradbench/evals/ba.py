@@ -32,8 +32,10 @@ def prepare(given):
 def jacobian(given):
     n, m, p = given["n"], given["m"], given["p"]
     k, i = np.arange(p)[:, None, None], np.arange(15)
-    cols = np.where(i < 11, k % n * 11 + i, np.where(i < 14, 11 * n + k % m * 3 + i - 11, 11 * n + 3 * m + k)).repeat(2, 1)
-    parts = {"rows": np.r_[np.arange(2 * p + 1) * 15, 30 * p + 1 + np.arange(p)], "cols": np.r_[cols.ravel(), 11 * n + 3 * m + np.arange(p)]}
+    cols = np.where(i < 11, k % n * 11 + i, np.where(i < 14, 11 * n + k % m * 3 + i - 11, 11 * n + 3 * m + k))
+    cols = cols.repeat(2, 1)
+    rows, last = np.arange(2 * p + 1) * 15, np.arange(p)
+    parts = {"rows": np.r_[rows, 30 * p + 1 + last], "cols": np.r_[cols.ravel(), 11 * n + 3 * m + last]}
     vals, times = timed(prepare)(JACOBIAN)(given)
     parts = {key: part.tolist() for key, part in parts.items()} | {"vals": vals}
     return {key: [*part[:30], part[-1]] for key, part in parts.items()}, times

@@ -1,0 +1,90 @@
+"""This machine against its own limits: `python -m tracegrad bench`. Start at `PROGRAMS`.
+
+Each program is traced, and profiled by kernel. What its kernels move and compute, beside what the device was measured to do, is the
+share of the limit. The whole takes less than a minute, and people can paste it into an issue.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from tracegrad.autograd.transforms import grad, value_and_grad
+from tracegrad.errors import TracegradError
+from tracegrad.execute.devices import find_device
+from tracegrad.inspection.profiling import profile
+from tracegrad.nn import functional as F
+from tracegrad.runtime.limits import limits
+from tracegrad.support.html import columns
+from tracegrad.tensors.creation.from_data import from_numpy
+from tracegrad.tensors.tensor import Tensor
+from tracegrad.tracing.trace import Traced
+
+RUNS = 5
+
+
+def _chain(x: Tensor) -> Any:
+    y = x
+    for _ in range(4):
+        y = (y * 1.01 + x).tanh() * x
+    return y.sum()
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).square().sum()
+
+
+def _pairs(x: Tensor) -> Any:
+    inverse = 1.0 / (((x[:, None] - x[None]) ** 2).sum(-1) + 0.1) ** 3
+    return (inverse * inverse - inverse).sum()
+
+
+# What is measured: a name, the function, and the shapes of its arguments.
+PROGRAMS: list[tuple[str, Callable[..., Any], list[tuple[int, ...]]]] = [
+    ("sum of 16M numbers", lambda x: x.sum(), [(1 << 24,)]),
+    ("elementwise chain of 4M: gradient", grad(_chain), [(1 << 22,)]),
+    ("product 1024 x 1024", lambda a, b: a @ b, [(1024, 1024), (1024, 1024)]),
+    ("softmax of 4096 x 1024: gradient", grad(lambda x: x.log_softmax(1).square().sum()), [(4096, 1024)]),
+    ("layer norm of 4096 x 1024: gradient", grad(lambda x: F.layer_norm(x, (1024,)).pow(3).sum()), [(4096, 1024)]),
+    ("causal attention 8 x 512 x 64: gradients", value_and_grad(_attention, (0, 1, 2)), [(1, 8, 512, 64)] * 3),
+    ("convolution 16 x 32 x 32 x 32: gradients", grad(lambda x, w: F.conv2d(x, w, padding=1).square().sum(), (0, 1)),
+     [(16, 32, 32, 32), (32, 32, 3, 3)]),
+    ("pairs of 1000 particles: forces", grad(_pairs), [(1000, 3)]),
+]
+
+
+def measure(name: str, fn: Callable[..., Any], shapes: list[tuple[int, ...]]) -> list[str]:
+    """The row of one program: name, kernels, time of a call, share of the limit, which limit that is for most of the time."""
+    rng = np.random.default_rng(0)
+    traced = Traced(fn)
+    arguments = [from_numpy(rng.standard_normal(shape, np.float32)) for shape in shapes]       # held: the profile runs the call again
+    traced(*arguments)
+    rows = [row for row in profile(traced._seen().program, name, RUNS) if row.limit]
+    seconds = sum(row.seconds for row in rows) or 1.0
+    share = sum(row.share * row.seconds for row in rows) / seconds
+    by = {limit: sum(row.seconds for row in rows if row.limit == limit) for limit in ("memory", "arithmetic")}
+    return [name, str(len(rows)), f"{1e3 * seconds:.2f} ms", f"{share:.0%}", max(by, key=by.__getitem__)]
+
+
+def report() -> str:
+    """What was measured, as text. Raises DeviceError where the device is the interpreter, which has no kernels."""
+    device = find_device()
+    most = limits(device)
+    try:
+        release = version("tracegrad")
+    except PackageNotFoundError:                              # a checkout that is not installed
+        release = "from a checkout"
+    double = f", {1e-9 * most.float64:.0f} in float64" if most.float64 else ", no float64"
+    head = [f"tracegrad {release}, Python {platform.python_version()}, {platform.system()} {platform.machine()}", f"device: {device}",
+            f"limits, measured: {1e-9 * most.bandwidth:.1f} GB/s, {1e-9 * most.float32:.0f} Gflop/s in float32{double}"]
+    rows = []
+    for program in PROGRAMS:
+        try:
+            rows.append(measure(*program))
+        except TracegradError as error:                       # the others are still worth knowing
+            rows.append([program[0], "", "", "", f"failed: {str(error).splitlines()[0]}"])
+    return "\n".join([*head, *columns([["program, float32", "kernels", "time", "of the limit", "which"], *rows], range(1, 4))])
