@@ -49,7 +49,7 @@ PROGRAMS: list[tuple[str, Callable[..., Any], list[tuple[int, ...]]]] = [
     ("elementwise chain of 4M: gradient", grad(_chain), [(1 << 22,)]),
     ("product 1024 x 1024", lambda a, b: a @ b, [(1024, 1024), (1024, 1024)]),
     ("softmax of 4096 x 1024: gradient", grad(lambda x: x.log_softmax(1).square().sum()), [(4096, 1024)]),
-    ("layer norm of 4096 x 1024: gradient", grad(lambda x: F.layer_norm(x, (1024,)).pow(3).sum()), [(4096, 1024)]),
+    ("layer norm of 4096 x 1024: gradient", grad(lambda x: F.layer_norm(x, x.shape[-1:]).pow(3).sum()), [(4096, 1024)]),
     ("causal attention 8 x 512 x 64: gradients", value_and_grad(_attention, (0, 1, 2)), [(1, 8, 512, 64)] * 3),
     ("convolution 16 x 32 x 32 x 32: gradients", grad(lambda x, w: F.conv2d(x, w, padding=1).square().sum(), (0, 1)),
      [(16, 32, 32, 32), (32, 32, 3, 3)]),

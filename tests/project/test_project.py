@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import importlib
 import os
 import re
 import subprocess
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import tracegrad as tg
 from tests.helpers.mutations import stale
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,3 +140,32 @@ def test_every_error_that_is_put_in_on_purpose_still_can_be():
 def test_benchmark_results_are_right():
     """Every row runs and agrees with its float64 reference (how fast is not asked)."""
     run("-m", "benchmarks.run", "--quick", "--contenders", "tracegrad", seconds=1800)
+
+
+def test_the_readmes_table_is_what_was_measured():
+    """Every figure of the table against other frameworks stands in benchmarks/RESULTS.md, in that row and column."""
+    def cells(line):
+        return [cell.strip() for cell in line.strip("|\n").split("|")]
+
+    readme, results = ((ROOT / name).read_text().splitlines() for name in ("README.md", "benchmarks/RESULTS.md"))
+    head = next(i for i, line in enumerate(readme) if line.startswith("| | tracegrad | torch |"))
+    rows = [cells(line) for line in readme[head + 2:readme.index("", head)]]
+    columns = cells(next(line for line in results if line.startswith("| workload | tracegrad |")))
+    measured = {found[0]: dict(zip(columns, found, strict=True)) for found in map(cells, results) if len(found) == len(columns)}
+    assert len(rows) >= 8
+    for name, *times in rows:
+        for key, time in zip(("tracegrad", "torch", "torch_compile", "jax"), times, strict=True):
+            assert measured[name][key].startswith(f"{time} ["), (name, key)
+
+
+def test_the_readmes_picture_is_that_of_the_program(monkeypatch):
+    if tg.device().kind != "cpu":
+        pytest.skip("the picture's kernel is a CPU's")
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    picture = importlib.import_module("picture")
+    shown = html.unescape((ROOT / "docs" / "picture.svg").read_text())
+    f = picture.traced()
+    assert all(f">{name}</text>" in shown for name in picture.operations(f))
+    assert all(f">{line}</text>" in shown for line in picture.CODE.splitlines())
+    assert "w_grad_i = " in shown
+    assert all(f"{name}: {time:.0f} ms" in shown for name, time in picture.times().items())
