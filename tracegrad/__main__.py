@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracegrad import bench
 from tracegrad.errors import ArgumentError, TracegradError
 from tracegrad.execute import matrix_trial
 from tracegrad.runtime import doctor
 from tracegrad.torch_api import programs
 from tracegrad.tracing.trace import Traced
+from tracegrad.utils import bench
 
 _COMMANDS = {
     "devices": (doctor.devices_report, "list the OpenCL devices; the default one is marked with *"),

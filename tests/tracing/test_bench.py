@@ -7,8 +7,8 @@ import re
 import pytest
 
 import tracegrad as tg
-from tracegrad import bench
 from tracegrad.__main__ import main
+from tracegrad.utils import bench
 
 SCRIPT = """
 import sys

@@ -263,12 +263,13 @@ def own_nodes() -> Iterator[None]:
 
 @contextmanager
 def own_leaves(nodes: Iterable[Node] = ()) -> Iterator[None]:
-    """Constants and index numbers that are made inside belong to one program: they are shared with `nodes` and with each other only.
+    """Constants and index numbers that are made inside belong to one program: they are shared with each other, and with those of `nodes`
 
-    They depend on nothing, so without this any two programs would share them, and what is made of them, with the line of the first.
+    that are shared already, only. They depend on nothing, so without this any two programs would share them, and what is made of them, with the line of the first.
     """
     previous = state.leaves
-    found = {(n.fn, (), *n.attrs.items()): n for n in nodes if not n.operands and n.fn.family in ("leaf", "index") and n.fn.name != "data"}
+    keys = [((n.fn, (), *n.attrs.items()), n) for n in nodes if not n.operands]
+    found = {key: node for key, node in keys if (entry := INTERN.get(key)) is not None and entry() is node}
     state.leaves = found if previous is None else previous | found
     try:
         yield
