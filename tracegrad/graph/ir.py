@@ -265,7 +265,8 @@ def own_nodes() -> Iterator[None]:
 def own_leaves(nodes: Iterable[Node] = ()) -> Iterator[None]:
     """Constants and index numbers that are made inside belong to one program: they are shared with each other, and with those of `nodes`
 
-    that are shared already, only. They depend on nothing, so without this any two programs would share them, and what is made of them, with the line of the first.
+    that are shared already, only. They depend on nothing, so without this any two programs would share them, and what is made of them,
+    with the line of the first.
     """
     previous = state.leaves
     keys = [((n.fn, (), *n.attrs.items()), n) for n in nodes if not n.operands]
