@@ -17,7 +17,9 @@ from tracegrad.autograd.transforms import grad, value_and_grad
 from tracegrad.errors import TracegradError
 from tracegrad.execute.devices import find_device
 from tracegrad.inspection.profiling import profile
-from tracegrad.nn import functional as F
+from tracegrad.ops.attention.functions import scaled_dot_product_attention
+from tracegrad.ops.convolution.convolution import conv2d
+from tracegrad.ops.neural.layers import layer_norm
 from tracegrad.runtime.limits import limits
 from tracegrad.support.html import columns
 from tracegrad.tensors.creation.from_data import from_numpy
@@ -35,7 +37,7 @@ def _chain(x: Tensor) -> Any:
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor) -> Any:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).square().sum()
+    return scaled_dot_product_attention(q, k, v, is_causal=True).square().sum()
 
 
 def _pairs(x: Tensor) -> Any:
@@ -49,9 +51,9 @@ PROGRAMS: list[tuple[str, Callable[..., Any], list[tuple[int, ...]]]] = [
     ("elementwise chain of 4M: gradient", grad(_chain), [(1 << 22,)]),
     ("product 1024 x 1024", lambda a, b: a @ b, [(1024, 1024), (1024, 1024)]),
     ("softmax of 4096 x 1024: gradient", grad(lambda x: x.log_softmax(1).square().sum()), [(4096, 1024)]),
-    ("layer norm of 4096 x 1024: gradient", grad(lambda x: F.layer_norm(x, x.shape[-1:]).pow(3).sum()), [(4096, 1024)]),
+    ("layer norm of 4096 x 1024: gradient", grad(lambda x: layer_norm(x, x.shape[-1:]).pow(3).sum()), [(4096, 1024)]),
     ("causal attention 8 x 512 x 64: gradients", value_and_grad(_attention, (0, 1, 2)), [(1, 8, 512, 64)] * 3),
-    ("convolution 16 x 32 x 32 x 32: gradients", grad(lambda x, w: F.conv2d(x, w, padding=1).square().sum(), (0, 1)),
+    ("convolution 16 x 32 x 32 x 32: gradients", grad(lambda x, w: conv2d(x, w, padding=1).square().sum(), (0, 1)),
      [(16, 32, 32, 32), (32, 32, 3, 3)]),
     ("pairs of 1000 particles: forces", grad(_pairs), [(1000, 3)]),
 ]
