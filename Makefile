@@ -19,6 +19,7 @@
 #   make test-torch-programs   models of transformers and timm, as they are, on tracegrad and beside torch (which it installs)
 #   make docs       build/docs/index.html: the book, all of docs/ and the reference from docstrings; warnings and broken links are errors
 #   make gallery    build/gallery: the picture and the page of each program of examples/gallery (`make docs` shows them)
+#   make torch-names     docs/torch_names.md: which of torch's names are here, which are not, and why (it installs torch)
 #   make coverage-table   docs/coverage.md: what each public function does, found by calling it
 #
 # Settings: PYTHON (the interpreter to start from), VENV (the environment), JOBS (pytest workers), ARGS (passed on),
@@ -35,7 +36,7 @@ EXAMPLES ?= 20
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: docs gallery demo demo-mpi test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: docs gallery demo demo-mpi test test-all test-torch-programs torch-names array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -60,6 +61,9 @@ test-all: check $(VENV)/.installed-test-all
 
 test-torch-programs: $(VENV)/.installed-torch-programs
 	$(BIN)/python -m tests.torch_api.beside_torch $(ARGS)
+
+torch-names: $(VENV)/.installed-test-all
+	$(BIN)/python -m tests.torch_api.names_table
 
 # The version of the standard and of its suite that docs/array_api.md speaks of. (After a space, pytest would take the file's folder for one of
 # tests, and load its conftest.py.)
