@@ -16,7 +16,7 @@
 #   make kernels-diff REV=HEAD~1   what the kernels of a corpus of programs look like now and at another commit
 #   make check      lint, types and import rules only
 #   make array-api  the consortium's suite for the array API standard, on tracegrad.array_api (ARRAY_API_TESTS: a copy of it; else it is cloned)
-#   make test-torch-programs   models of transformers and timm, as they are, on tracegrad and beside torch (which it installs)
+#   make test-torch-programs   models of transformers, timm and other packages, as they are, on tracegrad and beside torch (which it installs)
 #   make docs       build/docs/index.html: the book, all of docs/ and the reference from docstrings; warnings and broken links are errors
 #   make gallery    build/gallery: the picture and the page of each program of examples/gallery (`make docs` shows them)
 #   make torch-names     docs/torch_names.md: which of torch's names are here, which are not, and why (it installs torch)
