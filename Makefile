@@ -17,9 +17,10 @@
 #   make kernels-diff REV=HEAD~1   what the kernels of a corpus of programs look like now and at another commit
 #   make check      lint, types and import rules only
 #   make array-api  the consortium's suite for the array API standard, on tracegrad.array_api (ARRAY_API_TESTS: a copy of it; else it is cloned)
-#   make test-torch-programs   models of transformers and timm, as they are, on tracegrad and beside torch (which it installs)
+#   make test-torch-programs   models of transformers, timm and other packages, as they are, on tracegrad and beside torch (which it installs)
 #   make docs       build/docs/index.html: the book, all of docs/ and the reference from docstrings; warnings and broken links are errors
 #   make gallery    build/gallery: the picture and the page of each program of examples/gallery (`make docs` shows them)
+#   make torch-names     docs/torch_names.md: which of torch's names are here, which are not, and why (it installs torch)
 #   make coverage-table   docs/coverage.md: what each public function does, found by calling it
 #
 # Settings: PYTHON (the interpreter to start from), VENV (the environment), JOBS (pytest workers), ARGS (passed on),
@@ -36,7 +37,7 @@ EXAMPLES ?= 20
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: docs gallery demo demo-mpi test test-all test-torch-programs array-api bench bench-against bench-first-minute bench-first-call bench-gpu bench-gradbench check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: docs gallery demo demo-mpi test test-all test-torch-programs torch-names array-api bench bench-against bench-first-minute bench-first-call bench-gpu bench-gradbench check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -61,6 +62,9 @@ test-all: check $(VENV)/.installed-test-all
 
 test-torch-programs: $(VENV)/.installed-torch-programs
 	$(BIN)/python -m tests.torch_api.beside_torch $(ARGS)
+
+torch-names: $(VENV)/.installed-test-all
+	$(BIN)/python -m tests.torch_api.names_table
 
 # The version of the standard and of its suite that docs/array_api.md speaks of. (After a space, pytest would take the file's folder for one of
 # tests, and load its conftest.py.)

@@ -140,6 +140,35 @@ say("state", lambda: type(torch.nn.Linear(1, 1).state_dict()).__name__)
 """)
 
 
+def test_older_names():
+    beside_torch("""
+from torch import nn
+say("range", lambda: (torch.range(1, 4), torch.range(0, 1, 0.25), torch.range(1, 2, dtype=torch.int64).dtype))
+def default():
+    torch.set_default_tensor_type(torch.DoubleTensor)
+    kind = torch.ones(1).dtype
+    torch.set_default_tensor_type("torch.FloatTensor")
+    return kind, torch.ones(1).dtype
+say("default", default)
+def drawn(name, *args):
+    torch.manual_seed(0)
+    return getattr(nn.init, name)(torch.empty(4, 3), *args)
+for name, args in dict(constant=(2.0,), uniform=(), normal=(), xavier_uniform=(), kaiming_normal=(), eye=(), orthogonal=()).items():
+    say(name, lambda: drawn(name, *args))
+x = torch.arange(6.0)
+say("same", lambda: (x.is_set_to(x), x.is_set_to(x.detach()), x.is_set_to(x[1:]), x.to_dense(), x.share_memory_() is x))
+say("symbols", lambda: (torch.sym_not(3), torch.sym_ite(True, 1, 2), torch.sym_sqrt(4), torch.sym_sum([1, 2])))
+import copy, pickle
+def own():
+    x.tag = [1]
+    a, b = copy.deepcopy(x), pickle.loads(pickle.dumps(x))
+    p = nn.Parameter(x.clone())
+    p.tag = 2
+    return a.tag, a.tag is x.tag, b.tag, hasattr(copy.deepcopy(p), "tag"), pickle.loads(pickle.dumps(p)).tag
+say("own", own)
+""", 1e-6)
+
+
 def test_an_optimizer_of_ones_own():
     beside_torch("""
 class Own(torch.optim.Optimizer):

@@ -131,7 +131,8 @@ from beside import NUMBER
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int)
 print(__name__, parser.parse_args().epochs, NUMBER, torch.zeros(2, device="cuda" if torch.cuda.is_available() else "cpu").device.type,
-      torch.cuda.is_available(), torch.cuda.device_count(), torch.device("cuda:0").type)
+      torch.cuda.is_available(), torch.cuda.device_count(), torch.device("cuda:0").type,
+      torch.zeros(2).cuda().device.type if torch.cuda.is_available() else "none")
 """
 
 
@@ -140,9 +141,9 @@ def test_run(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "beside.py").write_text("NUMBER = 7")
     run = "-m", "tracegrad", "run"
-    assert python(*run, str(tmp_path / "train.py"), "--epochs", "3") == "__main__ 3 7 cpu False 0 cuda\n"
+    assert python(*run, str(tmp_path / "train.py"), "--epochs", "3") == "__main__ 3 7 cpu False 0 cuda none\n"
     text = python(*run, "--device", "numpy", "-m", "train", "--epochs", "4", cwd=tmp_path)
-    assert "__main__ 4 7 cpu True 1 cpu\n" in text
+    assert "__main__ 4 7 cpu True 1 cpu cpu\n" in text
     assert "tracegrad: 'cuda' and 'mps' are numpy" in text
     assert "no script 'nothing.py'" in python(*run, "nothing.py", code=2)
 

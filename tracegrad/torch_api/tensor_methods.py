@@ -13,7 +13,7 @@ from tracegrad.graph.operators import PUBLIC
 from tracegrad.runtime.device import Placed
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.torch_api import printing
+from tracegrad.torch_api import devices, printing
 from tracegrad.torch_api.storages import TypedStorage, UntypedStorage, address, root
 
 # How many tensors a method takes, and what a number before them means.
@@ -64,6 +64,22 @@ def _storage(self: Tensor) -> TypedStorage:
     return TypedStorage(self)
 
 
+def _cuda(self: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+    """The tensor on the device that "cuda" leads to. Raises DeviceError where the user has named none."""
+    named: Any = devices.device
+    return self.to(device=named("cuda" if device is None or isinstance(device, int) else device))
+
+
+def _is_set_to(self: Tensor, tensor: Tensor) -> bool:
+    """Whether both are the same memory and shape."""
+    return root(self) is root(tensor) and self.shape == tensor.shape and self.data_ptr() == tensor.data_ptr()
+
+
+def _itself(self: Tensor, *_: Any, **__: Any) -> Tensor:
+    """The tensor: threads share memory as it is, and nothing is ever sparse."""
+    return self
+
+
 def install() -> None:
     """Give Tensor these methods."""
     cls: Any = Tensor
@@ -71,6 +87,8 @@ def install() -> None:
         for method in (name, f"{name}_"):
             setattr(cls, method, _number_first(getattr(cls, method), count, names))
     cls.data_ptr, cls.new = _data_ptr, _new
+    cls.cuda, cls.is_set_to = _cuda, _is_set_to
+    cls.share_memory_ = cls.to_dense = _itself
     cls.untyped_storage, cls.storage, cls._typed_storage = _untyped_storage, _storage, _storage
     cls.is_meta = property(lambda self: getattr(self.device, "type", "") == "meta")
     printing.install(lambda tensor: not state.symbolic and tensor._trace is None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -150,6 +151,54 @@ def _check(condition: Any, message: Callable[[], str] | str | None = None) -> No
 
 def _check_is_size(i: int, message: Any = None) -> None:
     _check(i >= 0, message or f"Expected a size, got {i}")
+
+
+def set_default_tensor_type(t: Any) -> None:
+    """Make the dtype of one of torch's older types, torch.DoubleTensor or "torch.DoubleTensor", the default one."""
+    name = getattr(t, "__name__", t).rpartition(".")[2].removesuffix("Tensor")
+    if name not in dtypes.OLDER:
+        raise TypeError(f"set_default_tensor_type: there is no type {t!r}; use torch.set_default_dtype")
+    dtypes.set_default_dtype(dtypes.OLDER[name])
+
+
+def set_flush_denormal(mode: bool) -> bool:
+    """False: what tiny numbers are is the device's matter."""
+    return False
+
+
+def get_num_interop_threads() -> int:
+    """One: operations run one after the other."""
+    return 1
+
+
+def set_num_interop_threads(_: int) -> None:
+    """Nothing: operations run one after the other."""
+
+
+def set_warn_always(_: bool) -> None:
+    """Nothing: warnings come as Python's `warnings` have it."""
+
+
+def sym_not(a: Any) -> bool:
+    return not a
+
+
+def sym_ite(b: Any, t: Any, f: Any) -> Any:
+    return t if b else f
+
+
+def sym_sqrt(a: Any) -> float:
+    return math.sqrt(a)
+
+
+def sym_sum(args: Any) -> Any:
+    return sum(args)
+
+
+def range(start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
+    """torch's older `arange`, whose end is included: floats unless dtype says another."""
+    count = int((end - start) / step) + 1
+    return PUBLIC["arange"](count, dtype=options.pop("dtype", None) or dtypes.get_default_dtype(), **options) * step + start
 
 
 def _each(op: str) -> Callable[..., Any]:
