@@ -24,6 +24,11 @@ COLLECTIVES = """
             work = dist.all_reduce(y, op=op, async_op=True)
             assert work.wait() and work.is_completed()
             same(y, np.full(n, expected))
+    one = tg.tensor(rank + 1.0)                                      # a loss has no dimensions
+    for op, expected in (("sum", size * (size + 1) / 2), ("avg", (size + 1) / 2), ("max", size)):
+        y = one.clone()
+        dist.all_reduce(y, op=op)
+        assert y.item() == expected and F.all_reduce(one, op).item() == expected
     half = tg.ones(3, dtype=tg.bfloat16) * (rank + 1)
     dist.all_reduce(half)
     assert half.tolist() == [size * (size + 1) / 2] * 3
@@ -86,6 +91,8 @@ def test_one_rank_needs_no_mpi():
     p = tg.ones(2).requires_grad_()
     (F.all_reduce(p) * F.all_gather(p)[0]).sum().backward()
     same(p.grad, [2, 2])
+    same(dist.halo(tg.arange(3.0), 1, periodic=True), [2, 0, 1, 2, 0])
+    same(dist.halo(tg.ones(1, 2), (1, 2), mesh=(1, 1)), [[0] * 6, [0, 0, 1, 1, 0, 0], [0] * 6])
     model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
     model(tg.ones(3, 2)).sum().backward()
     same(model.module.weight.grad, [[3, 3]])
