@@ -11,7 +11,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import nn
-from tracegrad.support import atomic
+from tracegrad.runtime import disk
 from tracegrad.torch_api import names as torch_names
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
     path.write_bytes(b"old")
 
     def fails():
-        with atomic.replaced(path) as file:
+        with disk.replaced(path) as file:
             file.write(b"ne")
             raise ZeroDivisionError
 
@@ -63,7 +63,7 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
 def test_modes_links_pipes_and_folders_that_are_not_there(tmp_path):
     path, link = tmp_path / "state", tmp_path / "link"
     tg.save({"w": tg.ones(3)}, path)
-    assert path.stat().st_mode & 0o777 == 0o666 & ~atomic._mask()
+    assert path.stat().st_mode & 0o777 == 0o666 & ~disk._mask()
     path.chmod(0o640)
     link.symlink_to(path)
     tg.save({"w": tg.zeros(2)}, link)

@@ -18,7 +18,7 @@ import numpy as np
 from tracegrad.distributed.functional import start, values
 from tracegrad.distributed.world import ProcessGroup, member
 from tracegrad.errors import ArgumentError, DistributedError, ShapeError
-from tracegrad.support.atomic import replaced
+from tracegrad.runtime.disk import replaced
 from tracegrad.support.dtypes import as_dtype
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor, from_array

@@ -23,7 +23,7 @@ from tracegrad.graph.ir import Size
 from tracegrad.nn import torch_files
 from tracegrad.nn.parameter import Parameter
 from tracegrad.nn.pickles import PickleError, check_hashes
-from tracegrad.support.atomic import replaced
+from tracegrad.runtime.disk import replaced
 from tracegrad.support.dtypes import SUPPORTED, bfloat16, bool_, dtype_kind
 from tracegrad.tensors.tensor import Tensor, from_array
 

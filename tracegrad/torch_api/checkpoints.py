@@ -22,7 +22,7 @@ from tracegrad.errors import ArgumentError
 from tracegrad.execute.devices import find_device
 from tracegrad.nn import saving
 from tracegrad.nn.parameter import Parameter
-from tracegrad.support.atomic import replaced
+from tracegrad.runtime.disk import replaced
 from tracegrad.support.dtypes import as_dtype
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api.dtypes import NAMES
