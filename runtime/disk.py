@@ -1,5 +1,7 @@
 """What is kept on disk from one process to the next: files by name, each with the hash of its contents. Start at `Folder`.
 
+`replaced` writes a file of the user's so that it is whole at all times.
+
 A file that is damaged, cut short, of another version, under a wrong name or somebody else's is as good as none: whoever needs it makes it
 again. A process sees all of a file or nothing, whatever others do at the same time. Nothing in a file is ever executed as Python.
 """
@@ -12,9 +14,9 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tracegrad.config import config
 from tracegrad.runtime.drivers.icd import cache_folder
@@ -119,3 +121,38 @@ def _head(name: str, contents: bytes) -> bytes:
 def _question(asked: Any) -> str:
     """The name of the file with the answer."""
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def replaced(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A binary file to write, which takes the place of the one at `path` when it is whole; until then, and on an error, that one stays.
+
+    What is no regular file (a pipe), and a file in a folder where none can be made, is written over. Raises OSError.
+    """
+    target = os.path.realpath(path)                     # a link stays a link
+    name = ""
+    if not os.path.exists(target) or os.path.isfile(target):
+        with contextlib.suppress(OSError):
+            number, name = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{os.path.basename(target)[:50]}.")
+            os.close(number)
+    if not name:
+        with open(path, "wb") as file:
+            yield file
+        return
+    try:
+        with open(name, "wb") as draft:
+            yield draft
+            draft.flush()
+            os.fsync(draft.fileno())
+        os.chmod(name, os.stat(target).st_mode & 0o777 if os.path.exists(target) else 0o666 & ~_mask())
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _mask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

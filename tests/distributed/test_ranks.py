@@ -24,6 +24,11 @@ COLLECTIVES = """
             work = dist.all_reduce(y, op=op, async_op=True)
             assert work.wait() and work.is_completed()
             same(y, np.full(n, expected))
+    one = tg.tensor(rank + 1.0)                                      # a loss has no dimensions
+    for op, expected in (("sum", size * (size + 1) / 2), ("avg", (size + 1) / 2), ("max", size)):
+        y = one.clone()
+        dist.all_reduce(y, op=op)
+        assert y.item() == expected and F.all_reduce(one, op).item() == expected
     half = tg.ones(3, dtype=tg.bfloat16) * (rank + 1)
     dist.all_reduce(half)
     assert half.tolist() == [size * (size + 1) / 2] * 3
@@ -86,6 +91,8 @@ def test_one_rank_needs_no_mpi():
     p = tg.ones(2).requires_grad_()
     (F.all_reduce(p) * F.all_gather(p)[0]).sum().backward()
     same(p.grad, [2, 2])
+    same(dist.halo(tg.arange(3.0), 1, periodic=True), [2, 0, 1, 2, 0])
+    same(dist.halo(tg.ones(1, 2), (1, 2), mesh=(1, 1)), [[0] * 6, [0, 0, 1, 1, 0, 0], [0] * 6])
     model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
     model(tg.ones(3, 2)).sum().backward()
     same(model.module.weight.grad, [[3, 3]])
@@ -148,6 +155,63 @@ def test_what_differentiates(ranks):
         kept = x * 1                                                # in place, with a history
         dist.all_reduce(kept)
         same(tg.autograd.grad(kept.sum(), x)[0], [size] * 3)
+    """)
+
+
+@pytest.mark.long
+def test_vmap_sends_one_message_for_all_examples(ranks):
+    """The operation of each example, with its derivatives; untraced and traced. In place there is no map."""
+    ranks(2, """
+        batch = tg.from_numpy(np.random.default_rng(rank).normal(size=(4, 4, 5)))
+        other = (rank + 1) % size
+        sent = []
+        from tracegrad.distributed.exchange import Exchange
+        agree = Exchange.agree
+        Exchange.agree = lambda self: (sent.append(self.who), agree(self))
+        for f in (F.all_reduce, lambda x: F.all_reduce(x, "avg"), F.all_gather, lambda x: F.reduce_scatter(x.reshape(size, 2, 5)),
+                  F.all_to_all_single, lambda x: F.broadcast(x, 1), lambda x: F.sendrecv(x, other, other), lambda x: dist.halo(x, 1)):
+            for wrap in (lambda f: f, tg.trace):
+                for dim in (0, 1):
+                    rows = [batch.select(dim, k) for k in range(batch.shape[dim])]
+                    want = tg.stack([f(r) for r in rows])
+                    del sent[:]
+                    same(wrap(lambda x: tg.func.vmap(f, in_dims=dim)(x))(batch), want.numpy())
+                    assert len(sent) <= 1, sent
+                    slope = lambda r: tg.func.grad(lambda r: (f(r) ** 3).sum())(r)
+                    same(wrap(lambda x: tg.func.vmap(slope, in_dims=dim)(x))(batch), tg.stack([slope(r) for r in rows]).numpy())
+        for call in (lambda r: dist.all_reduce(r), lambda r: dist.isend(r, other), lambda r: dist.broadcast(r, 0)):
+            for wrap in (lambda f: f, tg.trace):
+                told = raises(tg.errors.DistributedError, lambda: wrap(lambda x: tg.func.vmap(lambda r: (call(r), r)[1])(x))(batch))
+                assert "vmap" in told and "tg.distributed.functional" in told, told
+    """)
+
+
+@pytest.mark.long
+def test_operations_in_scan(ranks):
+    """Step by step in the order of the program, with gradients, untraced and traced: a recurrence whose state is that of all ranks."""
+    ranks(2, """
+        xs = np.random.default_rng(0).normal(size=(2, 6, 3))
+        def f(w, xs):
+            step = lambda h, x: (tg.tanh(F.all_reduce(w * h + x)), h)
+            h, hs = tg.scan(step, tg.zeros(3, dtype=tg.float64), xs)
+            loss = (h * h).sum() + hs.sum()
+            return loss, tg.autograd.grad(loss, w)[0]
+        h, hs, w = np.zeros(3), [], np.array([0.3, 0.5, 0.2])
+        for k in range(6):
+            hs.append(h)
+            h = np.tanh(2 * w * h + xs[0, k] + xs[1, k])
+        same_loss = (h * h).sum() + np.sum(hs)
+        t = tg.tensor(w, dtype=tg.float64).requires_grad_()
+        whole = tg.zeros(3, dtype=tg.float64)
+        total = tg.zeros((), dtype=tg.float64)
+        for k in range(6):
+            total = total + whole.sum()
+            whole = tg.tanh(2 * t * whole + tg.from_numpy(xs[0, k] + xs[1, k]))
+        (total + (whole * whole).sum()).backward()
+        for wrap in (lambda f: f, tg.trace):
+            loss, slope = wrap(f)(t.detach().requires_grad_(), tg.from_numpy(xs[rank]))
+            same(loss, same_loss)
+            same(slope, t.grad.numpy())             # the loss is on both ranks, and each w is half of what the sum reads
     """)
 
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from tracegrad.distributed import functional
+from tracegrad.distributed import checkpoint, functional
 from tracegrad.distributed.collectives import (
     Work,
     all_gather,
@@ -27,6 +27,7 @@ from tracegrad.distributed.collectives import (
     send,
 )
 from tracegrad.distributed.exchange import ReduceOp
+from tracegrad.distributed.grid import halo
 from tracegrad.distributed.world import (
     GroupMember,
     ProcessGroup,
@@ -44,6 +45,7 @@ from tracegrad.distributed.world import (
 )
 
 __all__ = ["GroupMember", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce",
-           "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "destroy_process_group", "functional",
-           "get_backend", "get_node_local_rank", "get_rank", "get_world_size", "group", "init_process_group", "irecv", "is_available",
-           "is_initialized", "is_mpi_available", "isend", "new_group", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "send"]
+           "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "checkpoint", "destroy_process_group",
+           "functional", "get_backend", "get_node_local_rank", "get_rank", "get_world_size", "group", "halo", "init_process_group",
+           "irecv", "is_available", "is_initialized", "is_mpi_available", "isend", "new_group", "recv", "reduce", "reduce_scatter",
+           "reduce_scatter_tensor", "send"]

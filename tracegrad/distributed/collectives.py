@@ -41,6 +41,7 @@ class Work:
 def _written(who: str, group: ProcessGroup, shown: str, move: Callable[..., Any], x: Tensor, outs: Sequence[Tensor],
              async_op: bool) -> Work | None:
     """Move x's values, and write what `move` returns (one array for each of `outs`, stacked or one alone) into outs."""
+    _unmapped(who)
     for out in outs:
         checked(who, out)
         if out.requires_grad and not out.is_leaf and state.grad:
@@ -65,6 +66,12 @@ def _written(who: str, group: ProcessGroup, shown: str, move: Callable[..., Any]
         return Work(finish)
     finish()
     return None
+
+
+def _unmapped(who: str) -> None:
+    if state.examples:
+        raise DistributedError(f"{who}: inside a vmap, which has a tensor for each example, it cannot write into one; use the form of "
+                               "tg.distributed.functional, which returns a new tensor, or call it outside the vmap")
 
 
 def all_reduce(tensor: Tensor, op: str = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
@@ -199,6 +206,7 @@ def _message(who: str, tensor: Tensor, dst: int | None, src: int | None, group: 
     if tag < 0:
         raise ArgumentError(f"{who}: tag is an integer from 0 on, got {tag!r}")
     checked(who, tensor)
+    _unmapped(who)
     if state.trace is not None:
         with no_grad():
             got = functional.messages(who, own, tensor.detach(), ends[0], ends[1], tag + 2)

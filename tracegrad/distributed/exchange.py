@@ -47,7 +47,7 @@ def reduced(parts: Sequence[Array], op: str) -> Array:
     """The parts put together, first to last; halves are added in float32 and rounded once."""
     dtype = parts[0].dtype
     wide = np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "biu" else dtype
-    total = parts[0].astype(wide)
+    total = np.array(parts[0], wide)                # (the parts of arrays without dimensions are numbers)
     with np.errstate(all="ignore"):
         for part in parts[1:]:
             _UFUNCS[op](total, part.astype(wide, copy=False), out=total)

@@ -212,9 +212,25 @@ class Collective(Function):
     """A linear operation of all ranks, and its adjoint."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, name: str, group: ProcessGroup, *options: Any) -> Tensor:
-        ctx.call = name, group, options
+    def forward(x: Tensor, name: str, group: ProcessGroup, *options: Any) -> Tensor:
         return _RULES[name](x, group, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, name, group, *options = inputs
+        ctx.call = name, group, options
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, name: str, group: ProcessGroup, *options: Any) -> tuple[Tensor, int]:
+        """One message for all examples: the batch stands beside the dimension that is the operation's, or where it was."""
+        batch = in_dims[0] or 0
+        if name == "gather":
+            return Collective.apply(x.movedim(batch, 0), name, group, *options), 1
+        if name == "scatter":
+            return Collective.apply(x.movedim(batch, 1), name, group, *options), 0
+        if name == "all_to_all":
+            return Collective.apply(x.movedim(batch, 1), name, group, *options), 1
+        return Collective.apply(x, name, group, *options), batch
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:

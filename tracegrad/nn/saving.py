@@ -23,6 +23,7 @@ from tracegrad.graph.ir import Size
 from tracegrad.nn import torch_files
 from tracegrad.nn.parameter import Parameter
 from tracegrad.nn.pickles import PickleError, check_hashes
+from tracegrad.runtime.disk import replaced
 from tracegrad.support.dtypes import SUPPORTED, bfloat16, bool_, dtype_kind
 from tracegrad.tensors.tensor import Tensor, from_array
 
@@ -40,7 +41,8 @@ def save_file(tensors: Mapping[str, Any], path: str | PathLike[str], metadata: M
     if wrong:
         raise ArgumentError(f"save_file: {wrong[0]!r} is not a Tensor; an optimizer's state_dict is nested, save its tensors by name")
     arrays = {name: np.asarray(t.detach(), order="C") for name, t in tensors.items()}
-    files.save_file(arrays, path, dict(metadata) if metadata else None)
+    with replaced(path) as file:
+        files.save_file(arrays, file.name, dict(metadata) if metadata else None)
 
 
 def load_file(path: str | PathLike[str], device: Any = None) -> dict[str, Tensor]:
@@ -67,7 +69,8 @@ def save(obj: Any, f: str | PathLike[str] | IO[bytes]) -> None:
 
     Containers are dict, OrderedDict, list, tuple and set. A tensor that occurs twice is written once and is one tensor again when loaded;
     dtypes, requires_grad and Parameters are kept, histories, gradients and devices are not. Other objects are refused (ArgumentError,
-    naming where), before the file is touched: save the state_dict() of a module or optimizer.
+    naming where), before the file is touched: save the state_dict() of a module or optimizer. A file at the path stays whole until the new
+    one is, also if the process is killed.
 
     >>> model = nn.Linear(3, 2)
     >>> opt = tg.optim.Adam(model.parameters())
@@ -77,7 +80,7 @@ def save(obj: Any, f: str | PathLike[str] | IO[bytes]) -> None:
     structure = json.dumps(_encoded(obj, "obj", arrays, {}), allow_nan=False)
     data = files.save(arrays, {_KEY: structure})
     if isinstance(f, (str, PathLike)):
-        with open(f, "wb") as file:
+        with replaced(f) as file:
             file.write(data)
     else:
         f.write(data)

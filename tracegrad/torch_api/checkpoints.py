@@ -11,6 +11,7 @@ import pickle
 import threading
 import zipfile
 from collections import OrderedDict
+from contextlib import nullcontext
 from importlib import import_module
 from os import PathLike
 from typing import IO, Any
@@ -21,6 +22,7 @@ from tracegrad.errors import ArgumentError
 from tracegrad.execute.devices import find_device
 from tracegrad.nn import saving
 from tracegrad.nn.parameter import Parameter
+from tracegrad.runtime.disk import replaced
 from tracegrad.support.dtypes import as_dtype
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api.dtypes import NAMES
@@ -86,7 +88,7 @@ def save(obj: Any, f: str | PathLike[str] | IO[bytes], pickle_module: Any = None
     data = io.BytesIO()
     pickler = _Pickler(data, pickle_protocol)
     pickler.dump(obj)
-    with zipfile.ZipFile(f, "w") as archive:
+    with replaced(f) if isinstance(f, (str, PathLike)) else nullcontext(f) as file, zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", data.getvalue())
         archive.writestr("archive/byteorder", "little")
         for storage in pickler.storages:
