@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().i
 
 def forget():
     """Nothing is known of work that came before, nor counted."""
-    cache.clear(["programs", "backwards"])
+    cache.clear(["programs", "recipes"])
     policy.counts.clear()
     policy._reasons.clear()
 
