@@ -185,27 +185,37 @@ def slow(group: Group, nodes: list[Node]) -> int:
     return 8 * sum(n.aval.size for n in formulas)
 
 
-Lowering = Callable[[Group, Context], list[Kernel | HostStep | LoweredLoop]]
+Steps = list[Kernel | HostStep | LoweredLoop]
+Lowering = Callable[[Group, Context], Steps]
 LOWERINGS: dict[type | str, Lowering] = {}
+TARGET_LOWERINGS: dict[tuple[type | str, str], Callable[[Group, Context], Steps | None]] = {}    # and kind of device: tried first
 
 
-def lowering(*kinds: type | str) -> Callable[[Any], Any]:
-    """Decorator: the function lowers groups of these kinds (classes of `grouping.Kind`), or those that ops of these families anchor."""
+def lowering(*kinds: type | str, on: str = "") -> Callable[[Any], Any]:
+    """Decorator: the function lowers groups of these kinds (classes of `grouping.Kind`), or those that ops of these families anchor.
+
+    on: for devices of this kind only (`Target.kind`); where it returns None, the function for any device does.
+    """
 
     def attach(fn: Any) -> Any:
         for kind in kinds:
-            LOWERINGS[kind] = fn
+            if on:
+                TARGET_LOWERINGS[kind, on] = fn
+            else:
+                LOWERINGS[kind] = fn
         return fn
 
     return attach
 
 
-def lower(group: Group, context: Context) -> list[Kernel | HostStep | LoweredLoop]:
+def lower(group: Group, context: Context) -> Steps:
     """The kernels of one group."""
-    found = LOWERINGS.get(group.lowered_by)
+    own, found = TARGET_LOWERINGS.get((group.lowered_by, context.target.kind)), LOWERINGS.get(group.lowered_by)
     if found is None:
         raise UnsupportedError(f"{group.roots[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
-    steps = found(group, context)
+    steps = own(group, context) if own is not None else None
+    if steps is None:
+        steps = found(group, context)
     if group.lowered_by in ("loop", "while_loop", "branch"):       # those of its body came through here, bound to other buffers
         return steps
     if config.check:

@@ -17,7 +17,7 @@ from tracegrad.execute import eager_executor, policy
 from tracegrad.execute import program as tg_program
 from tracegrad.graph.ir import INTERN
 from tracegrad.nn import functional as F
-from tracegrad.support.background import in_background
+from tracegrad.runtime.programs.background import in_background
 
 
 class Work:

@@ -20,8 +20,8 @@ from tracegrad.execute.realize import Work
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.nn import functional as F
 from tracegrad.runtime.buffer import View, hold
+from tracegrad.runtime.programs.background import in_background
 from tracegrad.support import cache
-from tracegrad.support.background import in_background
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")

@@ -30,7 +30,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.runtime.buffer import HostBuffer, hold
 from tracegrad.runtime.faults import Run, mark
 from tracegrad.runtime.launch import Executable
-from tracegrad.support.background import Job, in_background
+from tracegrad.runtime.programs.background import Job, in_background
 from tracegrad.support.blas import quiet
 from tracegrad.support.cache import Cache
 from tracegrad.support.dtypes import dtype_kind
