@@ -41,7 +41,7 @@ from tracegrad.support.modes import without_collection
 from tracegrad.support.plan import Plan, Target
 from tracegrad.support.tuning import tuning
 
-# What the stages above see (`execute/code_generator.py`):
+# What the stages above see (`execute/backends.py`):
 __all__ = ["MATRIX_INSTRUCTIONS", "TEMPLATES", "candidates", "compile_graph", "passes"]
 Pass = Callable[[Graph, Target], Graph]
 

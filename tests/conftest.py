@@ -91,7 +91,7 @@ def recalled(monkeypatch):
     gc.collect()
     flush()
     assert state.plain
-    cache.clear(["programs", "backwards", "calls"])
+    cache.clear(["programs", "recipes", "calls"])
     count = []
     real = backward_cache.Backward._gradients
 

@@ -24,13 +24,14 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.custom.custom_function import Function, autograd_function
     from tracegrad.custom.user_call import Context
     from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
-    from tracegrad.execute.code_generator import CodeGenerator, code_generator
+    from tracegrad.execute.backends import CodeGenerator, NumpyBackend, code_generator, numpy_rules
     from tracegrad.execute.deferred import flush, synchronize
     from tracegrad.execute.devices import find_device as device
     from tracegrad.execute.devices import list_devices as devices
     from tracegrad.execute.devices import set_device
     from tracegrad.graph.ir import Size
     from tracegrad.graph.operators import PUBLIC
+    from tracegrad.numpy_backend import interpreter
     from tracegrad.random import sampling
     from tracegrad.support import layouts
     from tracegrad.support.dtypes import (
@@ -92,7 +93,12 @@ def _load_code_generator() -> CodeGenerator:
     return passes
 
 
+def _load_numpy_backend() -> NumpyBackend:
+    return interpreter
+
+
 code_generator.by(_load_code_generator)
+numpy_rules.by(_load_numpy_backend)
 autograd_backward = backward
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045
 double, half, long = float64, float16, int64
@@ -128,7 +134,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER})
 
 
-_IMPORTED = {"Any", "CodeGenerator", "ModuleType", "TYPE_CHECKING", "annotations", "code_generator", "import_module", "PUBLIC", "random",
+_IMPORTED = {"Any", "CodeGenerator", "ModuleType", "NumpyBackend", "TYPE_CHECKING", "annotations", "code_generator", "import_module",
+             "interpreter", "numpy_rules", "PUBLIC", "random",
              "uncollected", *_BUILTINS}
 _STAGES = {"autodiff", "codegen", "control_flow", "custom", "execute", "graph", "inspection", "numpy_backend", "runtime", "support",
            "tensors", "tracing"}            # folders behind the public names

@@ -15,11 +15,13 @@ from tracegrad.codegen.lower.context import Context, flops, lowering
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 
+_WRITERS = {"cpu": cpu.kernels, "gpu": gpu.kernels}
+
 
 @lowering("conv")
 def lower_conv(group: Group, context: Context) -> list[Kernel]:
     v = window(group.anchor)
-    kernels = gpu.kernels(group, context, v) if context.target.kind == "gpu" else cpu.kernels(group, context, v)
+    kernels = _WRITERS[context.target.kind](group, context, v)
     kernels[-1] = replace(kernels[-1], flops=kernels[-1].flops + flops(group))
     return kernels
 

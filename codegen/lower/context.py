@@ -187,27 +187,32 @@ def slow(group: Group, nodes: list[Node]) -> int:
     return 8 * sum(n.aval.size for n in formulas)
 
 
-Lowering = Callable[[Group, Context], list[Kernel | HostStep | LoweredLoop]]
+Steps = list[Kernel | HostStep | LoweredLoop]
+Lowering = Callable[[Group, Context], Steps]
 LOWERINGS: dict[type | str, Lowering] = {}
+TARGET_LOWERINGS: dict[tuple[type | str, str], Callable[[Group, Context], Steps | None]] = {}    # and kind of device: tried first
 
 
-def lowering(*kinds: type | str) -> Callable[[Any], Any]:
-    """Decorator: the function lowers groups of these kinds (classes of `grouping.Kind`), or those that ops of these families anchor."""
+def lowering(*kinds: type | str, on: str = "") -> Callable[[Any], Any]:
+    """Decorator: the function lowers groups of these kinds (classes of `grouping.Kind`), or those that ops of these families anchor.
+
+    on: for devices of this kind only (`Target.kind`); where it returns None, the function for any device does.
+    """
 
     def attach(fn: Any) -> Any:
         for kind in kinds:
-            LOWERINGS[kind] = fn
+            if on:
+                TARGET_LOWERINGS[kind, on] = fn
+            else:
+                LOWERINGS[kind] = fn
         return fn
 
     return attach
 
 
-def lower(group: Group, context: Context) -> list[Kernel | HostStep | LoweredLoop]:
+def lower(group: Group, context: Context) -> Steps:
     """The kernels of one group."""
-    found = LOWERINGS.get(group.lowered_by)
-    if found is None:
-        raise UnsupportedError(f"{group.roots[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
-    steps = found(group, context) if not any_vary() else _for_any_size(found, group, context)
+    steps = _for_any_size(group, context) if any_vary() else _written(group, context)
     if group.lowered_by in ("loop", "while_loop", "branch"):       # those of its body came through here, bound to other buffers
         return steps
     if config.check:
@@ -221,11 +226,20 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | LoweredLoo
     return steps
 
 
-def _for_any_size(lowering: Callable[..., Any], group: Group, context: Context) -> list[Kernel | HostStep | LoweredLoop]:
+def _written(group: Group, context: Context) -> Steps:
+    """What the table's function for this kind of group and of device, or else for any device, writes."""
+    own, found = TARGET_LOWERINGS.get((group.lowered_by, context.target.kind)), LOWERINGS.get(group.lowered_by)
+    if found is None:
+        raise UnsupportedError(f"{group.roots[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
+    steps = own(group, context) if own is not None else None
+    return found(group, context) if steps is None else steps
+
+
+def _for_any_size(group: Group, context: Context) -> Steps:
     """The kernels of a group in forms that other sizes share. Those that cannot be proved for this size are made for it alone."""
     names, numbers, constants = dict(context.entries), dict(context.numbers), len(context.constants)
     try:
-        steps: list[Kernel | HostStep | LoweredLoop] = lowering(group, context)
+        steps = _written(group, context)
         for step in steps:
             if isinstance(step, Kernel):
                 verify_kernel(step)
@@ -236,7 +250,7 @@ def _for_any_size(lowering: Callable[..., Any], group: Group, context: Context) 
         context.numbers.update(numbers)
         del context.constants[constants:]
         with sizes_that_vary(()):
-            steps = lowering(group, context)
+            steps = _written(group, context)
         context.for_one_size += [step.entry for step in steps if isinstance(step, Kernel)]
     return steps
 

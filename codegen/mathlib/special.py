@@ -4,28 +4,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.ops.primitives.formula import Formula, pair_text
-from tracegrad.ops.special.double_float import PAIR_FORMULAS
+from tracegrad.ops.primitives.formula import PAIR_FORMULAS, Formula, pair_text
 from tracegrad.support.cache import memoize
 
-_PAIRS = {f"tg_pair_{name}": formula for name, formula in PAIR_FORMULAS.items()}
+_PAIR = "tg_pair_"
 _NAME = re.compile(r"tg_(?:d(\d+)_)?(\w+)")             # of a Formula, or of its derivative of some order
+
+
+def _of_pairs(name: str) -> Callable[..., Any] | None:
+    return PAIR_FORMULAS.get(name.removeprefix(_PAIR)) if name.startswith(_PAIR) else None
 
 
 @memoize(None)
 def known(name: str) -> bool:
     """Whether `name` is one of these functions."""
     match = _NAME.fullmatch(name)
-    return name in _PAIRS or (match is not None and isinstance(REGISTRY.get(match[2]), Formula))
+    return _of_pairs(name) is not None or (match is not None and isinstance(REGISTRY.get(match[2]), Formula))
 
 
 @memoize(None)
 def text(name: str, double: bool, fp64: bool) -> str:
     """The template of the helper `name`, for float or double, on a device that has double or not."""
-    if name in _PAIRS:
-        return pair_text(name, _PAIRS[name])
+    formula = _of_pairs(name)
+    if formula is not None:
+        return pair_text(name, formula)
     match = _NAME.fullmatch(name)
     assert match is not None
     op = REGISTRY[match[2]]

@@ -22,6 +22,7 @@ from tests.helpers.marks import one_of
 from tests.helpers.values import given
 from tracegrad import nn
 from tracegrad.autograd import backward_cache
+from tracegrad.execute import recall
 from tracegrad.graph.ir import LazyNode
 from tracegrad.nn import functional as F
 
@@ -253,8 +254,8 @@ def test_gradients_of_the_corpus_at_every_turn_with_other_numbers(name, monkeypa
 @pytest.mark.recall
 def test_places_that_differ_only_in_where_they_start_share_a_derivative_and_keep_their_own(device, monkeypatch):
     known = []
-    real = backward_cache._Recipe.run
-    monkeypatch.setattr(backward_cache._Recipe, "run", lambda *given: known.append(real(*given)) or known[-1])
+    real = backward_cache._Gradients.gradients
+    monkeypatch.setattr(backward_cache._Gradients, "gradients", lambda *given: known.append(real(*given)) or known[-1])
     x, w, b = parameters()
     for k in (0, 3, 1, 4, 2, 0, 4, 3, 1):
         row = F.log_softmax(F.linear(x, w, b), -1)[k]
@@ -440,8 +441,8 @@ def test_tensors_of_floats_are_what_numpy_makes_of_them(numbers, device):
 
 
 def test_what_is_remembered_of_structures_is_counted_and_forgotten(monkeypatch):
-    backward_cache._recipes.clear()
-    monkeypatch.setattr(backward_cache._recipes, "budget", 3000)
+    recall.recipes.clear()
+    monkeypatch.setattr(recall.recipes, "budget", 3000)
     monkeypatch.setattr(tg.config, "eager", True)
     x, w, b = parameters()
 
@@ -458,6 +459,6 @@ def test_what_is_remembered_of_structures_is_counted_and_forgotten(monkeypatch):
     for _ in range(2):
         for n in (1, 2, 8, 3, 7, 4, 6, 5, 8, 1):
             np.testing.assert_allclose(step(n), first[n - 1], rtol=1e-4, atol=1e-5)
-    known = backward_cache._recipes
-    assert known.size() == sum(backward_cache._parts(*item) for item in known.entries())
+    known = recall.recipes
+    assert known.size() == sum(recall._weight(*item) for item in known.entries())
     assert known.size() <= 3000 or len(known.entries()) <= 2

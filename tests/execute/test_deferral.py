@@ -15,9 +15,9 @@ from tracegrad.execute import compile as tg_compile
 from tracegrad.execute import deferred as pending
 from tracegrad.execute import eager_executor, policy
 from tracegrad.execute import program as tg_program
-from tracegrad.execute.background import in_background
 from tracegrad.graph.ir import INTERN
 from tracegrad.nn import functional as F
+from tracegrad.runtime.programs.background import in_background
 
 
 class Work:

@@ -16,11 +16,11 @@ import tracegrad as tg
 from tracegrad.codegen import passes
 from tracegrad.execute import eager_executor, policy
 from tracegrad.execute import program as tg_program
-from tracegrad.execute.background import in_background
 from tracegrad.execute.realize import Work
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.nn import functional as F
 from tracegrad.runtime.buffer import View, hold
+from tracegrad.runtime.programs.background import in_background
 from tracegrad.support import cache
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().i
 
 def forget():
     """Nothing is known of work that came before, nor counted."""
-    cache.clear(["programs", "backwards"])
+    cache.clear(["programs", "recipes"])
     policy.counts.clear()
     policy._reasons.clear()
 

@@ -11,12 +11,11 @@ import pytest
 import tracegrad as tg
 from tests.helpers.values import given
 from tracegrad import nn
-from tracegrad.autograd import backward_cache
 from tracegrad.execute import policy
 from tracegrad.execute.program import VERSION, Program, programs
 from tracegrad.execute.realize import Work
+from tracegrad.execute.recall import recipes
 from tracegrad.graph.canonical import resolve
-from tracegrad.optim import update
 
 KERNELS = pytest.mark.skipif(tg.device().kind == "numpy", reason="the interpreter builds nothing")
 
@@ -27,7 +26,7 @@ def fresh():
     gc.collect()
     tg.flush()
     programs.clear()
-    backward_cache._recipes.clear()
+    recipes.clear()
 
 
 def work_of(x):
@@ -43,14 +42,82 @@ def test_whatever_is_recorded_is_a_program(fresh):
         model(x).square().mean().backward()
         optimizer.step()
     known = [program for _, program in programs.entries()]
-    step, = update._updates[optimizer].values()
-    assert step.program in known
-    recipes = [r for _, r in backward_cache._recipes.entries() if r is not None]
-    assert recipes
-    assert all(r.program in known for r in recipes)
+    found = [r for _, r in recipes.entries() if r]
+    assert {"_Gradients", "_Update"} <= {type(r).__name__ for r in found}
+    assert all(r.program in known for r in found)
     double = tg.trace(lambda x: x * 2)
     double(x)
     assert {type(p) for p in (*known, double._seen().program)} == {Program}
+
+
+def steps_of(optimizer, model, x, times=3):
+    for _ in range(times):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+def updates():
+    return [r for _, r in recipes.entries() if type(r).__name__ == "_Update"]
+
+
+@pytest.mark.recall
+@pytest.mark.parametrize("make", [lambda ps, lr: tg.optim.SGD(ps, lr=lr, momentum=0.9), lambda ps, lr: tg.optim.AdamW(ps, lr=lr),
+                                  lambda ps, lr: tg.optim.RMSprop(ps, lr=lr, centered=True)], ids=["sgd", "adamw", "rmsprop"])
+def test_optimizers_of_one_structure_share_a_recipe(fresh, make, monkeypatch):
+    """The recipe knows no tensor: another model's step is the same Program, with its own learning rate, and the first model may go."""
+    x, values = given(0, 4, 3), []
+    for recall in (True, False):
+        monkeypatch.setattr(tg.config, "recall", recall)
+        recipes.clear()
+        tg.manual_seed(0)
+        first, second = nn.Linear(3, 2), nn.Linear(3, 2)
+        steps_of(make(first.parameters(), 0.1), first, x)
+        gone = weakref.ref(first.weight)
+        del first
+        gc.collect()
+        assert gone() is None
+        known = updates()
+        steps_of(make(second.parameters(), 0.03), second, x)
+        assert updates() == known
+        assert len(known) == recall
+        values.append(second.weight.detach().numpy())
+    np.testing.assert_array_equal(*values)
+
+
+@pytest.mark.recall
+def test_a_recipe_tells_which_tensors_are_one(fresh, monkeypatch):
+    """Parameters that share a step count, and those that count apart, are two structures. What stays behind keeps its count."""
+    x, found = given(0, 4, 3), []
+    for recall in (True, False):
+        monkeypatch.setattr(tg.config, "recall", recall)
+        tg.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+        optimizer = tg.optim.Adam(model.parameters(), lr=0.1)
+        for frozen in (False, True, False, True, True, False):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            if frozen:
+                model[0].weight.grad = None
+            optimizer.step()
+        counts = [optimizer.state[p]["step"].item() for p in model.parameters()]
+        assert counts == [3, 6, 6, 6]
+        found.append([p.detach().numpy() for p in model.parameters()])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.recall
+def test_options_that_a_step_does_not_read_are_no_part_of_its_key(fresh):
+    model, x = nn.Linear(3, 2), given(0, 4, 3)
+    optimizer = tg.optim.SGD([{"params": model.parameters(), "names": ["unhashable"], "betas_of": {}}], lr=0.1)
+    for k in range(4):
+        optimizer.param_groups[0]["note"] = [k]
+        steps_of(optimizer, model, x, 1)
+    assert len(updates()) == 1
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    steps_of(optimizer, model, x, 1)
+    assert len(updates()) == 2
 
 
 def test_a_program_holds_no_value_and_no_node_of_the_users(fresh):

@@ -29,7 +29,8 @@ MAKERS = {"dict", "list", "set", "OrderedDict", "Counter", "defaultdict", "deque
 OTHERS = {
     "graph.operators": {"PUBLIC": "registry", "FUNCTIONAL": "registry", "SPECIAL": "registry", "LINALG": "registry", "FOURIER": "registry"},
     "graph.primitive": {"REGISTRY": "registry", "_uid": "a count"},
-    "codegen.lower.context": {"LOWERINGS": "registry"},
+    "ops.primitives.formula": {"PAIR_FORMULAS": "registry"},
+    "codegen.lower.context": {"LOWERINGS": "registry", "TARGET_LOWERINGS": "registry"},
     "codegen.kernel.ir.instructions": {"INSTRUCTIONS": "registry"},
     "support.modes": {"float32_matmul": "state: a setting"},
     "distributions.divergence": {"_RULES": "registry"},
@@ -41,7 +42,7 @@ OTHERS = {
     "runtime.programs.program": {"counts": "counts"},
     "execute.devices": {"aliases": "state: names of the default device"},
     "execute.realize": {"_detached": "state: what is to be cut from its history"},
-    "execute.background": {"_pool": "one thread"},
+    "runtime.programs.background": {"_pool": "one thread"},
     "execute.deferred": {"waiting": "state: the pending work", "flushes": "a count"},
     "support.philox": {"_last": "one entry"},
     "support.random_state": {"_torchs": "state: a setting"},

@@ -5,7 +5,7 @@ values that the user may ask for hang on it), but the derivative, twice as many 
 third backward of one structure on, the Program that the second one made is run on this iteration's values, and no node of the derivative
 exists. `autograd.grad` of a loss by leaves is remembered likewise (`Backward.grads`). A Python float that changes, such as a weight that is
 annealed, does not make another structure where it is only added, subtracted, multiplied or divided (`scalar_polymorphic`): see
-`_ScalarGeneric`. What is never recalled is said in history_key.py.
+`_ScalarGeneric`. What is never recalled is said in history_key.py, what backwards share with optimizers' steps in execute/recall.py.
 """
 
 from __future__ import annotations
@@ -16,46 +16,39 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.autograd.history_key import History, call_behind
-from tracegrad.config import config
 from tracegrad.errors import TracegradError
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
 from tracegrad.execute.program import Program
 from tracegrad.execute.realize import cut, free_saved, lock
+from tracegrad.execute.recall import Recipe, allowed, recipes
 from tracegrad.graph.canonical import Key, fixed, resolve
 from tracegrad.graph.ir import ON_HOST, LazyNode, Node, forget_operands
 from tracegrad.graph.locations import Location, derivative_of
 from tracegrad.graph.primitive import REGISTRY, data, saves
-from tracegrad.support.cache import Cache
-from tracegrad.support.modes import state
 from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
 _VARIABLE, _OFFSET = REGISTRY["variable"], REGISTRY["offset"]
-REMEMBERED = 1_000_000                              # parts of the keys (10 an operation)
 
 
-class _Recipe:
-    """How to make the backward of one structure: a Program, where the values of its inputs are found, and where its results go.
+class _Gradients(Recipe):
+    """How to make the backward of one structure, and where its results go.
 
-    Nodes of the forward pass have numbers, in the order in which `History` finds them.
-    inputs: the numbers of the nodes whose values are the program's inputs. constants: the nodes that are the program's numbers, the same
-    each time, except offsets, and floats that vary: those have (their position among them, the number of this time's).
-    values: of the results that are a node's, (its number, position); grads: of gradients, (number of the variable, position), of `grad`'s
-    in the order of its inputs. saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them.
-    lines: for operations that report, or run on the host, the number of a node of its line, and whether it is derived.
+    Nodes of the forward pass have numbers, in the order in which `History` finds them. values: of the results that are a node's, (its
+    number, position); grads: of gradients, (number of the variable, position), of `grad`'s in the order of its inputs. saving: the numbers
+    of the nodes that give up what they saved; staying: of those that go on without them. lines: for operations that report, or run on the
+    host, the number of a node of its line, and whether it is derived.
     """
 
-    __slots__ = ("constants", "grads", "inputs", "lines", "offsets", "program", "saving", "staying", "values")
+    __slots__ = ("grads", "lines", "saving", "staying", "values")
 
     def __init__(self, work: Any, walk: History, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
         """Raises KeyError if the backward is not a function of what was walked over."""
         number = walk.number
-        self.program: Program = work.program
-        self.inputs = [number[leaf] for leaf in work.leaves]
+        super().__init__(work.program, [number[leaf] for leaf in work.leaves], work.constants)
         if not walk.valued.issuperset(self.inputs):
             raise KeyError
-        self.constants = work.constants
-        self.offsets = [(k, number[n]) for k, n in enumerate(work.constants) if n.fn is _OFFSET]
+        self.varying = [(k, number[n]) for k, n in enumerate(work.constants) if n.fn is _OFFSET]
         position = {t: k for k, t in enumerate(work.targets)}
         self.values = [(number[t], k) for t, k in position.items() if t in number]
         self.grads = [(number[n], position[g]) for n, g in grads]
@@ -69,17 +62,13 @@ class _Recipe:
         stands = {(n.loc[:3], n.loc.call): k for n, k in number.items()} if on_host else {}
         self.lines |= {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
 
-    def run(self, nodes: Sequence[Node]) -> list[Any]:
-        """The program's results, for the nodes of this time's forward pass."""
-        constants = list(self.constants)
-        for k, i in self.offsets:
-            constants[k] = nodes[i]
-
+    def gradients(self, nodes: Sequence[Node]) -> list[Any]:
+        """The program's results; an error in it names the line of this time's forward pass."""
         def line(position: int) -> Location:
             number, derived = self.lines[position]
             return derivative_of(nodes[number].loc) if derived else nodes[number].loc
 
-        return self.program.run([nodes[i].value for i in self.inputs], constants, line)
+        return self.run(nodes, line)
 
 
 def _bits(numbers: Sequence[Node]) -> list[bytes]:
@@ -100,7 +89,11 @@ class _ScalarGeneric:
         self.bits, self.values = walk.bits(), _bits(work.constants)
         self.places: dict[int, int] = {}
         self.free: frozenset[int] = frozenset()
-        self.recipe: _Recipe | None = None
+        self.recipe: _Gradients | None = None
+
+    @property
+    def weight(self) -> int:
+        return 10 * len(self.program.order) if self.free else 0      # (with no varied float, that of the key with floats)
 
     def fits(self, walk: History) -> bool:
         """Whether the recipe is that of `walk`."""
@@ -108,7 +101,7 @@ class _ScalarGeneric:
             return False
         return fixed(walk.bits(), self.free) == fixed(self.bits, self.free)
 
-    def learn(self, work: Any, walk: History, recipe: _Recipe) -> None:
+    def learn(self, work: Any, walk: History, recipe: _Gradients) -> None:
         """Compare with how it was made this time: a float may vary if all that became of it are the places in the work where it stands.
 
         (It may be another constant as well, one that the rules make, where the values of both are equal by chance: that does not change.)
@@ -121,7 +114,7 @@ class _ScalarGeneric:
             k for k, (n, a, b) in enumerate(zip(work.constants, values, self.values, strict=True)) if a != b and n.fn is not _OFFSET}
         if fits and all(n.fn.scalar_polymorphic for n in walk.nodes if n.operands and any(number.get(o) in at for o in n.operands)):
             self.places, self.free, self.recipe = self.places | places, self.free | fresh, recipe
-            recipe.offsets += self.places.items()
+            recipe.varying += self.places.items()
         else:
             self.places, self.free, self.recipe = {}, frozenset(), None
         self.bits, self.values, self.program = bits, values, work.program
@@ -138,7 +131,7 @@ class Backward:
         self.walk: History | None = None
         if inputs is not None and not all(n.fn is _VARIABLE for n in inputs):
             return
-        if not (state.plain and config.recall):
+        if not allowed():
             return
         pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:
@@ -178,7 +171,7 @@ class Backward:
         self._end(walk, recipe)
         return result
 
-    def _gradients(self) -> tuple[History, _Recipe, list[Node]] | None:
+    def _gradients(self) -> tuple[History, _Gradients, list[Node]] | None:
         """Compute what is pending, and the recipe's gradients: nodes with values. None where this has to be done at length."""
         walk = self.walk
         if walk is None or walk.key is None:
@@ -189,7 +182,7 @@ class Backward:
             walk.unfold()
             return None
         try:
-            results = recipe.run(nodes)
+            results = recipe.gradients(nodes)
         except TracegradError:                      # at length, what can be computed is
             walk.unfold()
             return None
@@ -201,7 +194,7 @@ class Backward:
         cut(walk.pending)
         return walk, recipe, [data(nodes[i].aval, results[k]) for i, k in recipe.grads]
 
-    def _end(self, walk: History, recipe: _Recipe) -> None:
+    def _end(self, walk: History, recipe: _Gradients) -> None:
         """Free the history."""
         nodes = walk.nodes
         no_longer_pending(self.count)
@@ -227,17 +220,17 @@ class Backward:
                 work = None
             recipe = None
             generic_key = walk.without_floats()
-            varied, seen = None if generic_key is None else _recipes[generic_key], _recipes[key] is not None or key in _recipes
+            varied, seen = None if generic_key is None else recipes[generic_key], recipes[key] is not None or key in recipes
             # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
             if work is not None and (seen or varied is not None or walk.calls) and walk.inside.isdisjoint(beside):
                 with contextlib.suppress(KeyError):
-                    recipe = _Recipe(work, walk, order, grads)
+                    recipe = _Gradients(work, walk, order, grads)
             if work is not None and generic_key is not None and varied is None:
-                _recipes[generic_key] = _ScalarGeneric(work, walk)
+                recipes[generic_key] = _ScalarGeneric(work, walk)
             elif generic_key is not None and isinstance(varied, _ScalarGeneric) and recipe is not None:
                 varied.learn(work, walk, recipe)
-                _recipes[generic_key] = varied
-            _recipes[key] = recipe or _recipes[key]
+                recipes[generic_key] = varied
+            recipes[key] = recipe or recipes[key]
 
 
 def _computed_all(work: Any, pending: Sequence[Node]) -> bool:
@@ -246,26 +239,17 @@ def _computed_all(work: Any, pending: Sequence[Node]) -> bool:
     return all(id(resolve(node).value) in made for node in pending)
 
 
-def _known(walk: History, key: Key) -> _Recipe | None:
+def _known(walk: History, key: Key) -> _Gradients | None:
     """The recipe of what was walked over, whatever its floats are, if need be."""
-    recipe: _Recipe | None = _recipes[key]
+    recipe: _Gradients | None = recipes[key]
     if recipe is None:
         generic_key = walk.without_floats()
-        varied = None if generic_key is None else _recipes[generic_key]
+        varied = None if generic_key is None else recipes[generic_key]
         if not isinstance(varied, _ScalarGeneric) or not varied.fits(walk):
             return None
         recipe = varied.recipe
-    _recipes.hits += 1
+    recipes.hits += 1
     return recipe
-
-
-def _parts(key: Key, recipe: _Recipe | _ScalarGeneric | None) -> int:
-    """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
-    own = recipe.free if isinstance(recipe, _ScalarGeneric) else recipe      # (with no varied float, that of the key with floats)
-    return len(key.parts) + (10 * len(recipe.program.order) if own and recipe is not None else 0)
-
-
-_recipes = Cache("backwards", REMEMBERED, _parts)                # by Key: a _Recipe, a _ScalarGeneric or None, seen once
 
 
 def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.config import config
+from tracegrad.execute.backends import numpy_rules
 from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.realize import PART
 from tracegrad.graph.cached_subgraphs import CachedCall, came_before, describe
@@ -25,7 +26,6 @@ from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
 from tracegrad.graph.operation import EAGER_FAMILIES
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, data
-from tracegrad.numpy_backend.numpy_program import NumpyProgram
 from tracegrad.runtime.buffer import HostBuffer, hold
 from tracegrad.support.blas import quiet, quietly, shared_among_threads
 from tracegrad.support.cache import Cache
@@ -72,7 +72,7 @@ class EagerCall:
         self.order: Sequence[Any] = [call for _, call, _ in order]
         ends = template.ends()
         self.operands = [tuple([at[p] for p in places]) for _, _, places in order]
-        self.routine = NumpyProgram(self.order, self.operands, [at[k] for k in ends])
+        self.routine = numpy_rules().prepared(self.order, self.operands, [at[k] for k in ends])
         self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "dynamic_slice" for call in self.order)
         self.products = any(call.fn.family == "contraction" and shared_among_threads(*[made[p].aval for p in places])
                             for _, call, places in order)

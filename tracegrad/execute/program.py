@@ -20,18 +20,17 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError
 from tracegrad.execute import policy
-from tracegrad.execute.background import Job, in_background
+from tracegrad.execute.backends import numpy_rules
 from tracegrad.execute.compile import compiled, executable_graph, learned
 from tracegrad.execute.devices import NUMPY, Device, HostValue
 from tracegrad.graph.canonical import Key, Places, fixed, is_number
 from tracegrad.graph.ir import ON_HOST, Graph, Node
 from tracegrad.graph.locations import Location, located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
-from tracegrad.numpy_backend.interpreter import interpret
-from tracegrad.numpy_backend.numpy_program import NumpyProgram
 from tracegrad.runtime.buffer import HostBuffer, hold
 from tracegrad.runtime.faults import Run, mark
 from tracegrad.runtime.launch import Executable
+from tracegrad.runtime.programs.background import Job, in_background
 from tracegrad.support.blas import quiet
 from tracegrad.support.cache import Cache
 from tracegrad.support.dtypes import dtype_kind
@@ -68,7 +67,7 @@ class Program:
     places: Sequence[Places]
     ends: Sequence[int]
     numbers: list[Node]
-    routine: NumpyProgram | None = None
+    routine: Any = None
 
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None,
                  results: Sequence[str] = (), later: bool = False, varying: frozenset[int] = frozenset()) -> None:
@@ -192,7 +191,7 @@ class Program:
         arrays = [np.asarray(v) if weak else v.array for v, weak in zip(values, self.weak, strict=True)]
         changing = [v.array for v, weak in zip(values, self.weak, strict=True) if not weak and v.may_change]
         notes: list[int] = []
-        found = [np.asarray(a) for a in interpret(self._graph, arrays, notes)]
+        found = [np.asarray(a) for a in numpy_rules().interpret(self._graph, arrays, notes)]
         results = [HostValue(self.device, a.copy() if any(np.may_share_memory(a, c) for c in changing) else a) for a in found]
         self._mark(results, values, notes, lines)
         return results
@@ -237,9 +236,9 @@ class Program:
         notes: list[int] = []
         with quiet():
             if self.usage.uses == 1 and not self.usage.loops:           # most are never seen again
-                found = interpret(self.graph, arrays, notes)
+                found = numpy_rules().interpret(self.graph, arrays, notes)
             else:
-                routine, self.routine = self.routine or NumpyProgram(self.order, self.places, self.ends), None
+                routine, self.routine = self.routine or numpy_rules().prepared(self.order, self.places, self.ends), None
                 found = routine(arrays, [n.attrs["value"] for n in numbers], self.order, notes)
                 self.routine = routine if config.recall else None
         device = self.device

@@ -23,6 +23,7 @@ FUNCTIONAL: dict[str, Any] = {}      # name -> function exported by tracegrad.nn
 SPECIAL: dict[str, Any] = {}         # name -> function exported by tracegrad.special
 LINALG: dict[str, Any] = {}          # name -> function exported by tracegrad.linalg
 FOURIER: dict[str, Any] = {}         # name -> function exported by tracegrad.fft
+DECORATORS: dict[str, Any] = {}      # name -> what makes a function of a function: `trace`
 
 
 class Operators:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracegrad.errors import ArgumentError
+from tracegrad.graph.operators import DECORATORS
 from tracegrad.support.html import preformatted, table
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.tracing.trace import trace
 
 if TYPE_CHECKING:
     from tracegrad.nn.hooks import RemovableHandle
@@ -77,7 +77,7 @@ class TorchMethods:
 
     def compile(self, *_: Any, **__: Any) -> None:
         """Trace `forward` from now on. torch's options mean nothing here."""
-        self.forward = trace(self.forward)
+        self.forward = DECORATORS["trace"](self.forward)
 
     def register_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """`register_full_backward_hook`, by torch's older name."""

@@ -10,8 +10,10 @@ import numpy as np
 from tracegrad.errors import LinAlgError
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.leaves import Bundle
-from tracegrad.numpy_backend.numpy_program import out_of_memory
+from tracegrad.numpy_backend.numpy_program import NumpyProgram, out_of_memory
 from tracegrad.passes.liveness import last_uses
+
+prepared = NumpyProgram             # what `execute/backends.py` calls it
 
 
 def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = None) -> list[Any]:

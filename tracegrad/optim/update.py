@@ -1,24 +1,24 @@
-"""A step of an optimizer, recorded once as a Program and run on present values from then on: `Update`.
+"""A step of an optimizer, recorded once as a Program and recalled from then on: `update`.
 
 Untraced, a step would make a dozen nodes a parameter at every iteration, always the same ones. So it is recorded as a trace would
-record it, with the learning rate as a run-time scalar. A later step runs the same Program, if the same parameters have gradients, and
-hyperparameters and state are what they were. Otherwise it is recorded anew.
+record it, with the learning rate as a run-time scalar. A later step of the same structure (`Step`) runs the same Program on present values:
+it does not matter whose parameters they are. See execute/recall.py.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.config import config
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.realize import Work, lock
-from tracegrad.graph.canonical import resolve
-from tracegrad.graph.ir import own_leaves
+from tracegrad.execute.recall import Recipe, recipes
+from tracegrad.graph.canonical import Key, resolve
+from tracegrad.graph.ir import Aval, Node, own_leaves
 from tracegrad.graph.primitive import data, renewed
-from tracegrad.support.cache import listed
+from tracegrad.support import dtypes
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.recording import Recording
@@ -27,79 +27,105 @@ if TYPE_CHECKING:
     from tracegrad.optim.optimizer import Optimizer
     from tracegrad.optim.param_group import ParamGroup
 
-_RUN_TIME = ("params", "_lr", "_momentum", "_beta1")
-_updates: weakref.WeakKeyDictionary[Optimizer, dict[Any, Update]] = listed("steps of optimizers", weakref.WeakKeyDictionary())
+_RUN_TIME = {"_lr": 0, "_momentum": 1, "_beta1": 2}         # options that a Program reads anew, when they are numbers
+_SCALAR = Aval((), dtypes.float64, True)
 
 
-class Update:
-    """The update of `params`, a group's parameters on one device that have gradients, by optimizer._update.
+class _Update(Recipe):
+    """How to make a step of one structure. effects: the numbers of the tensors that get new values."""
 
-    sources: where the inputs come from, (tensor, None), (parameter whose gradient it is, aval) or (object, name of its attribute).
-    effects: the tensors that get new values. program: what makes them, with its numbers; constants: its inputs after those.
+    __slots__ = ("effects",)
+    effects: list[int]
+
+
+class Step:
+    """What the update of `params` depends on: a group's parameters on one device that have gradients.
+
+    tensors: options, and each parameter, its gradient and its state; their positions are their numbers. number: by identity, the last of
+    these. key: what tells the structure; None where the step cannot be a Program. It tells which tensors are one, not which they are.
     """
 
-    def __init__(self, optimizer: Optimizer, group: ParamGroup, params: list[Tensor]) -> None:
-        self.group, self.params, self.options = group, params, _options(group)
-        self.states = [(mine, tuple(mine.items())) for mine in (optimizer.state[p] for p in params)]
-        device = params[0]._device
-        recording = Recording("step", device)
+    __slots__ = ("device", "group", "key", "number", "tensors")
+
+    def __init__(self, optimizer: Optimizer, group: ParamGroup, params: Sequence[Tensor]) -> None:
+        self.group, self.device = group, params[0]._device
+        self.tensors: list[Any] = []
+        self.number: dict[int, int] = {}
+        self.key = self._follow(optimizer, params)
+
+    def _follow(self, optimizer: Optimizer, params: Sequence[Tensor]) -> Key | None:
+        """The key. (A hot path: a loop over the parameters, and comprehensions over all tensors.)"""
+        defaults, states, device, tensors = optimizer.defaults, optimizer.state, self.device, self.tensors
+        parts: list[Any] = [type(optimizer), device, config.eager, dtypes.get_default_dtype()]
+        for name, value in vars(self.group).items():
+            if isinstance(value, Tensor):
+                parts.append(name)
+                tensors.append(value)
+            elif name in _RUN_TIME:
+                parts.append(name)
+            elif name in defaults or name == "_beta2":
+                parts += (name, tuple(value) if type(value) is list else value)
+        for p in params:
+            grad, mine = p._grad, states.get(p)
+            if grad is None or grad._n.needs_grad or mine is None or p._n.aval.dtype.kind == "c":
+                return None
+            parts.append(tuple(mine))
+            tensors += (p, grad, *mine.values())
+        try:
+            if [x for x in tensors if x._base is not None or x._device is not device]:
+                return None
+            parts += [x._n.aval for x in tensors]
+            own = list(map(id, tensors))
+            number = self.number = dict(zip(own, range(len(own)), strict=True))
+            parts += map(number.__getitem__, own)
+            return Key(tuple(parts))
+        except (AttributeError, TypeError):         # a state that is no tensor, an option that has no hash
+            return None
+
+    def record(self, optimizer: Optimizer, params: list[Tensor]) -> _Update | None:
+        """The recipe of such a step; None where it is not a function of what was walked over."""
+        recording = Recording("step", self.device)
         state.trace = recording
         try:
             with own_leaves():
-                optimizer._update(group, params)
+                optimizer._update(self.group, params)
         finally:
             state.trace = None
-        self.sources = recording.sources
-        self.effects = [tensor for tensor, _ in recording.nodes.values()]
-        own = all(g is recording.present.get(id(t)) for t, g in recording.grads.values())
-        kinds = {kind for kind, _ in self.sources}
-        plain = all(what._base is None for kind, what in self.sources if kind == "tensor")
-        self.usable = bool(own and plain and kinds <= {"tensor", "grad", "attribute"} and self.effects)
-        self.inputs = recording.inputs
-        if self.usable:
-            work = Work([resolve(node) for _, node in recording.nodes.values()], device, inputs=self.inputs)
-            self.program, self.numbers = work.program, work.constants
-            self.constants = [leaf.value for leaf in work.leaves[len(self.inputs):]]
-
-    def fits(self, group: ParamGroup, params: Sequence[Tensor], states: Mapping[Tensor, dict[str, Any]]) -> bool:
-        """Whether a step of these parameters is this one."""
-        if group is not self.group or len(params) != len(self.params) or _options(group) != self.options:
-            return False
-        for p, known, (mine, items) in zip(params, self.params, self.states, strict=True):
-            if p is not known or states.get(p) is not mine or len(mine) != len(items):
-                return False
-            for name, value in items:
-                if mine.get(name) is not value:
-                    return False
-        return True
-
-    def values(self) -> list[Any] | None:
-        """The present values of the inputs; None where a tensor is not as it was when the update was recorded."""
-        found: list[Any] = []
-        for (kind, what), node in zip(self.sources, self.inputs, strict=True):
-            if kind == "attribute":
-                found.append(float(getattr(*what)))
+        inputs: list[int] = []
+        for kind, what in recording.sources:
+            if kind == "attribute" and what[0] is self.group:
+                inputs.append(len(self.tensors) + _RUN_TIME["_" + what[1]])
                 continue
-            tensor = what if kind == "tensor" else what[1]._grad
-            if tensor._base is not None or (kind == "grad" and tensor._n.needs_grad) or tensor._n.aval is not node.aval:
+            tensor = what if kind == "tensor" else what[1]._grad if kind == "grad" else None
+            if id(tensor) not in self.number:
                 return None
-            value = resolve(tensor._n).value
-            if value is None:
-                flush()
-                value = resolve(tensor._n).value
-                if value is None:
-                    return None
-            found.append(value)
-        return found
+            inputs.append(self.number[id(tensor)])
+        changed = [(self.number.get(id(tensor)), node) for tensor, node in recording.nodes.values()]
+        own = all(g is recording.present.get(id(t)) for t, g in recording.grads.values())
+        if not own or not changed or any(at is None for at, _ in changed):
+            return None
+        work = Work([resolve(node) for _, node in changed], self.device, inputs=recording.inputs)
+        recipe = _Update(work.program, inputs, work.constants, [leaf.value for leaf in work.leaves[len(inputs):]])
+        recipe.effects = [at for at, _ in changed if at is not None]
+        return recipe
 
-    def run(self) -> bool:
-        """Make the step; False, and nothing is done, where that cannot be done by a Program."""
-        values = self.values() if self.usable else None
-        if values is None:
+    def _values(self) -> list[Node]:
+        """The nodes that hold the present values of all tensors, and the numbers among the options."""
+        found = [node if (node := x._n).value is not None else resolve(node) for x in self.tensors]
+        if [node for node in found if node.value is None]:
+            flush()
+            found = [resolve(x._n) for x in self.tensors]
+        options = vars(self.group)
+        return found + [data(_SCALAR, options.get(name)) for name in _RUN_TIME]
+
+    def run(self, recipe: _Update) -> bool:
+        """Make the step; False, and nothing is done, where a value cannot be had."""
+        nodes = self._values()
+        if [i for i in recipe.inputs if nodes[i].value is None]:
             return False
-        with lock:
-            results = self.program.run([*values, *self.constants], self.numbers)
-        for tensor, value in zip(self.effects, results, strict=True):
+        tensors = self.tensors
+        for at, value in zip(recipe.effects, recipe.run(nodes), strict=True):
+            tensor = tensors[at]
             node = tensor._n
             if node.needs_grad:
                 tensor._n = renewed(node, value)
@@ -111,28 +137,24 @@ class Update:
         return True
 
 
-def _options(group: ParamGroup) -> dict[str, Any]:
-    """The hyperparameters that a step depends on otherwise than by their value at run time."""
-    return {name: id(value) if isinstance(value, Tensor) else value for name, value in vars(group).items()
-            if name not in _RUN_TIME or isinstance(value, Tensor)}
-
-
 def update(optimizer: Optimizer, group: ParamGroup, params: list[Tensor]) -> bool:
     """Update the parameters as `optimizer._update` would, by a Program, if that can be done. Under no_grad."""
-    if not (state.plain and params):
+    if not (state.plain and params) or not type(optimizer).__module__.startswith(__package__):
         return False
-    known = _updates.setdefault(optimizer, {}) if config.recall else {}
-    key = id(group), params[0]._device
-    found = known.get(key)
-    if found is None or not found.fits(group, params, optimizer.state):
-        optimizer._prepare(group, params)
-        if not type(optimizer).__module__.startswith(__package__) or not all(map(_is_plain, params)):
-            return False
-        optimizer._before_update(group, params)
-        found = known[key] = Update(optimizer, group, params)
-    return found.run()
-
-
-def _is_plain(p: Tensor) -> bool:
-    grad = p._grad
-    return p._base is None and p.dtype.kind != "c" and grad is not None and grad._base is None and not grad._n.needs_grad
+    with lock:
+        step = Step(optimizer, group, params)
+        recipe = recipes[step.key] if config.recall and step.key is not None else None
+        if recipe is None:
+            optimizer._prepare(group, params)
+            optimizer._before_update(group, params)
+            step = Step(optimizer, group, params)
+            if step.key is None:
+                return False
+            recipe = step.record(optimizer, params) or False
+            if config.recall:
+                recipes[step.key] = recipe
+        else:
+            recipes.hits += 1
+            if len(params) < len(group["params"]):
+                optimizer._before_update(group, params)         # what those that stay behind share is no part of the key
+        return isinstance(recipe, _Update) and step.run(recipe)

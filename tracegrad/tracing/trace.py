@@ -21,6 +21,7 @@ from tracegrad.errors import ArgumentError, TraceError, printable
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import own_leaves
+from tracegrad.graph.operators import DECORATORS
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import aval_text, returned_names
 from tracegrad.inspection.report import Kernels, explain, inner_plans
@@ -489,3 +490,6 @@ def trace(fn: Any = None, *, dynamic: bool | None = False) -> Any:
     if isinstance(fn, Tensor):
         return fn.trace()
     return Traced(fn, dynamic) if fn is not None else functools.partial(Traced, dynamic=dynamic)
+
+
+DECORATORS["trace"] = trace             # for `Module.compile`, which needs nothing else of tracing

@@ -19,7 +19,6 @@ from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bou
 from tracegrad.codegen.kernel.ir.vectors import index_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.rows.rows_cpu import vector_width
-from tracegrad.codegen.lower.search.argreduce_gpu import searches
 from tracegrad.codegen.lower.serial import KernelBuilder, parts, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.support.dtypes import dtype_kind, int64
@@ -29,10 +28,6 @@ from tracegrad.support.tuning import tuning
 @lowering("arg_reduction")
 def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    if context.target.kind == "gpu":
-        kernels = searches(group, context)
-        if kernels is not None:
-            return kernels
     outer, n, inner = view(node.operands[0], node.attrs["dim"])
     chunks = max(1, min(-(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256))
     length = -(-n // chunks)

@@ -13,7 +13,7 @@ from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Prefix, Z
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
-from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import view
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
@@ -23,6 +23,7 @@ from tracegrad.support.tuning import tuning
 _ASKED = 4           # elements that an item asks for together
 
 
+@lowering("arg_reduction", on="gpu")
 def searches(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of a search; None where work-items cannot work together."""
     node = group.anchor

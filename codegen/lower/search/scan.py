@@ -14,7 +14,6 @@ from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, 
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.search.scan_gpu import scans
 from tracegrad.codegen.lower.serial import KernelBuilder, parts, scratch, view
 from tracegrad.codegen.lower.sums import Running, in_pairs, running_dtype
 from tracegrad.codegen.schedule.grouping import Group
@@ -27,10 +26,6 @@ _ROWS = 4            # that a work-item scans side by side, if it has several
 @lowering("scan")
 def lower_scan(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    if context.target.kind == "gpu":
-        kernels = scans(group, context)
-        if kernels is not None:
-            return kernels
     outer, n, inner = view(node, node.attrs["dim"])
     wanted = -(-parts(context) // (outer * -(-inner // 8)))
     chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))

@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, 
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Array, Bound, Buffer
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
-from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import scratch, view
 from tracegrad.codegen.lower.sums import adds, in_pairs, into_pair, of_pairs, running_dtype
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
@@ -31,6 +31,7 @@ _EACH = 8            # elements of a tile that an item scans
 _Parts = Sequence[Expression]
 
 
+@lowering("scan", on="gpu")
 def scans(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of a scan; None where work-items cannot work together."""
     node = group.anchor

@@ -16,7 +16,6 @@ from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import BoundLike, bound
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.search.scatter_gpu import scatters
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.support.tuning import tuning
@@ -24,10 +23,6 @@ from tracegrad.support.tuning import tuning
 
 @lowering("scatter")
 def lower_scatter(group: Group, context: Context) -> list[Kernel]:
-    if context.target.kind == "gpu":
-        kernels = scatters(group, context)
-        if kernels is not None:
-            return kernels
     o = KernelBuilder(group, context)
     ev, w, node = o.ev, o.writer, o.node
     fn: Any = node.fn

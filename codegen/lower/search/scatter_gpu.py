@@ -19,7 +19,7 @@ from tracegrad.codegen.kernel.ir.expressions import Call, Cast, Expression, Infi
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Array
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
-from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.search.radix import Keys, Sorted, by_digits
 from tracegrad.codegen.lower.search.scatter_exact import adds_exactly
 from tracegrad.codegen.lower.serial import scratch
@@ -30,6 +30,7 @@ from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
 
 
+@lowering("scatter", on="gpu")
 def scatters(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of a scatter; None where they are those of parts' owners."""
     node = group.anchor

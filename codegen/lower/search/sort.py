@@ -15,7 +15,6 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Array, Bound, BoundLike, Declare, Pointer, bound
 from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.search.sort_gpu import sorts
 from tracegrad.codegen.lower.serial import KernelBuilder, scratch
 from tracegrad.codegen.lower.workgroup import precedes
 from tracegrad.codegen.schedule.grouping import Group
@@ -29,10 +28,6 @@ _COMPARISON = 3                         # ns, with what it decides: half of the 
 @lowering("sort")
 def lower_sort(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    if context.target.kind == "gpu":
-        kernels = sorts(group, context)
-        if kernels is not None:
-            return kernels
     n = node.shape[-1]
     dtype = scratch(node.operands[0].dtype)
     index = int32 if n < 1 << 31 else int64

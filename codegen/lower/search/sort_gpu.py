@@ -14,7 +14,7 @@ from tracegrad.codegen.kernel.ir.expressions import Cast, Expression, Infix, Lit
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Bound, bound
 from tracegrad.codegen.kernel.ir.types import register_dtype
-from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.search.radix import Keys, by_digits, in_order
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
@@ -32,6 +32,7 @@ def fitting(node: Node, context: Context) -> int:
     return 1 << (most.bit_length() - 1) if most >= _OWN else 0
 
 
+@lowering("sort", on="gpu")
 def sorts(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of argsort; None where they are those of parts' owners."""
     node = group.anchor
@@ -45,6 +46,7 @@ def sorts(group: Group, context: Context) -> list[Kernel] | None:
     return None if found is None else found.kernels
 
 
+@lowering("selection", on="gpu")
 def selections(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of topk; None where they are those of parts' owners."""
     node = group.anchor

@@ -15,7 +15,6 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access, Array, Bound, Buffer, bound, clipped
 from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.search.sort_gpu import selections
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.lower.workgroup import precedes
 from tracegrad.codegen.schedule.grouping import Group
@@ -26,10 +25,6 @@ from tracegrad.support.tuning import tuning
 @lowering("selection")
 def lower_selection(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    if context.target.kind == "gpu":
-        kernels = selections(group, context)
-        if kernels is not None:
-            return kernels
     k, n = node.shape[-1], node.operands[0].shape[-1]
     rows = node.aval.size // k
     chunks = max(1, min(-(-parts(context) // rows), n // max(tuning().select_chunk, 16 * k)))

@@ -13,9 +13,8 @@ from tracegrad.errors import DTypeError
 from tracegrad.graph.families import Elementwise, by_parts, common_dtype
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
-from tracegrad.graph.primitive import REGISTRY, call, cast, saving_nothing
+from tracegrad.graph.primitive import REGISTRY, bind, call, cast, saving_nothing
 from tracegrad.ops.primitives import complex_parts
-from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
@@ -281,7 +280,8 @@ class Complex(Elementwise):
 
     def pair(self, a, b):
         shape = np.broadcast_shapes(a.shape, b.shape)
-        return Pair(expand(a, shape), expand(b, shape))
+        expand = REGISTRY["expand"]
+        return Pair(*(x if x.shape == shape else bind(expand, (x,), {"shape": shape}) for x in (a, b)))
 
 
 class Conj(Elementwise):

@@ -17,6 +17,16 @@ from tracegrad.ops.primitives.float_functions import Float, erf_of, erfc_of, lga
 
 FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tan", "floor", "rint", "fabs", "pow", "lgamma", "erf", "erfc")
 INF, NAN = float("inf"), float("nan")
+PAIR_FORMULAS: dict[str, Callable[..., Any]] = {}         # by builtin: it of pairs of floats (ops/special/double_float.py)
+
+
+def of_pairs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the function is what the builtin `name` is where the device has no float64."""
+    def attach(formula: Callable[..., Any]) -> Callable[..., Any]:
+        PAIR_FORMULAS[name] = formula
+        return formula
+
+    return attach
 
 
 class Numpy:

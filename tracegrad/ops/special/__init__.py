@@ -1,5 +1,5 @@
 """Special functions, and elementwise functions composed of others."""
 
-from tracegrad.ops.special import arithmetic, bessel, exports, functions, gamma, modified_bessel, normal, polynomials
+from tracegrad.ops.special import arithmetic, bessel, double_float, exports, functions, gamma, modified_bessel, normal, polynomials
 
-__all__ = ["arithmetic", "bessel", "exports", "functions", "gamma", "modified_bessel", "normal", "polynomials"]
+__all__ = ["arithmetic", "bessel", "double_float", "exports", "functions", "gamma", "modified_bessel", "normal", "polynomials"]

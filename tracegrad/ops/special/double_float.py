@@ -7,7 +7,7 @@ from math import log as ln
 from math import pi
 from typing import Any
 
-from tracegrad.ops.primitives.formula import INF, NAN, chebyshev, polynomial
+from tracegrad.ops.primitives.formula import INF, NAN, chebyshev, of_pairs, polynomial
 from tracegrad.ops.special.gamma import STIRLING
 from tracegrad.ops.special.normal import Erfcx
 
@@ -22,6 +22,7 @@ _SERIES = (                                                                     
 )
 
 
+@of_pairs("lgamma")
 def _lgamma(m: Any, x: Any) -> Any:
     """A series that has its zeros up to 2.5, recurrence up to 4.5, Stirling's series beyond, reflection below 0.5."""
     reflected = x < 0.5
@@ -48,11 +49,9 @@ def _lgamma(m: Any, x: Any) -> Any:
     return m.where(m.fabs(x) == INF, INF, m.where(x == x, value, NAN))
 
 
+@of_pairs("erfc")
 def _erfc(m: Any, x: Any) -> Any:
     """By the scaled one."""
     size = m.fabs(x)
     value = Erfcx().decaying(m, size) * m.exp(-size * size)
     return m.where(x < 0.0, 2.0 - value, value)
-
-
-PAIR_FORMULAS = {"lgamma": _lgamma, "erfc": _erfc}

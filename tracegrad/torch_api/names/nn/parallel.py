@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tracegrad as tg
+from tracegrad.nn.module import Module
 
 
-class DataParallel(tg.nn.Module):
+class DataParallel(Module):
     """A module under the name `module`. Which devices it would be spread over does not matter: all is computed on its own."""
 
     def __init__(self, module: Any, *_: Any, **__: Any) -> None:
