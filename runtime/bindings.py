@@ -15,7 +15,7 @@ from tracegrad.runtime.buffer import Buffer
 from tracegrad.runtime.programs.program import Kernels
 from tracegrad.support.plan import HostStep, Iteration, Launch, Loop, Offset, Scalar, Step
 
-Place = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
+ArgumentSlot = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
 Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None, int]       # kernel, global size, local size, number of the launch
 
 _PACK = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
@@ -28,7 +28,7 @@ class BoundLoop:
 
     items: list[Any]                       # Enqueue | HostStep | BoundLoop
     length: int
-    places: list[Place]
+    places: list[ArgumentSlot]
     host: bool                             # whether there is a host step in it
 
     def iterations(self) -> Iterator[None]:
@@ -46,7 +46,7 @@ class ScalarBinding:
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
         self.pack = struct.Struct("=" + _PACK[dtype.str[1:]]).pack
-        self.places: list[Place] = []
+        self.places: list[ArgumentSlot] = []
         self.bound = b""
 
     def bind(self, value: Any) -> None:
@@ -60,8 +60,8 @@ class ScalarBinding:
             self.bound = data
 
 
-def bound_items(steps: Sequence[Step], built: Kernels, numbers: Iterator[int], places: list[list[Place]],
-           scalars: list[dict[np.dtype[Any], ScalarBinding]], to: dict[Any, list[Place]]) -> list[Any]:
+def bound_items(steps: Sequence[Step], built: Kernels, numbers: Iterator[int], places: list[list[ArgumentSlot]],
+           scalars: list[dict[np.dtype[Any], ScalarBinding]], to: dict[Any, list[ArgumentSlot]]) -> list[Any]:
     """The steps as they are run; notes the places where each slot, scalar and other argument goes."""
     found: list[Any] = []
     for step in steps:
@@ -94,7 +94,7 @@ def is_host(item: Any) -> bool:
     return isinstance(item, HostStep) or (isinstance(item, BoundLoop) and item.host)
 
 
-def bind_buffer(places: list[Place], buffer: Buffer) -> None:
+def bind_buffer(places: list[ArgumentSlot], buffer: Buffer) -> None:
     for set_arg, index in places:
         set_arg(index, buffer.mem)
 

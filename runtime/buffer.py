@@ -1,4 +1,4 @@
-"""Buffers: device memory from the pool, and the ways in and out of it. Start at `Buffer`; `empty`, `upload`, `hold` and `wrap` make one.
+"""Buffers: device memory from the pool, and how data gets there. Start at `Buffer`; `empty`, `upload`, `host_buffer` and `wrap` make one.
 
 A dropped Buffer's memory goes back to the device's pool at once, even while commands that use it are in flight: whoever
 gets it next enqueues behind those commands (`Device.use` keeps the queues of a device in one sequence).
@@ -8,7 +8,7 @@ that is still there, somebody else sees the memory (see tensors/ownership.py).
 
 Without a copy, memory leaves as a `view` (read-only; it holds the Buffer, and what anybody else holds is never written in place) and
 enters by `wrap` (such a Buffer is never written at all). What numpy computed (see execute/policy.py) stays a numpy
-array until a kernel needs it: `hold`.
+array until a kernel needs it: `host_buffer`.
 """
 
 from __future__ import annotations
@@ -371,13 +371,13 @@ def _apart(device: Device, ring: Ring, uploads: Uploads, array: np.ndarray[Any, 
     return _Uploaded(device, block)
 
 
-def hold(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
+def host_buffer(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     """A Buffer with the contents of `array`, which nobody writes from now on. Nothing is asked of the driver before a kernel needs it."""
     return HostBuffer(device, array)
 
 
 def held(value: Any) -> np.ndarray[Any, Any] | None:
-    """The array that a Buffer of `hold` still is; None for others, and once a kernel has needed it."""
+    """The array that a Buffer of `host_buffer` still is; None for others, and once a kernel has needed it."""
     return value.array if type(value) is HostBuffer else None
 
 

@@ -23,7 +23,7 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.runtime.bindings import BoundLoop, Place, ScalarBinding, bind_buffer, bound_items, is_host
+from tracegrad.runtime.bindings import ArgumentSlot, BoundLoop, ScalarBinding, bind_buffer, bound_items, is_host
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
@@ -87,10 +87,10 @@ class Executable:
         plan = self.plan
         built: Kernels = kernels(self.device, plan, self.small) if plan.launches else {}
         self._built = built                                # others may have them, too
-        places: list[list[Place]] = [[] for _ in plan.slots]
+        places: list[list[ArgumentSlot]] = [[] for _ in plan.slots]
         scalars: list[dict[np.dtype[Any], ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
         self._faults = [ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
-        to: dict[Any, list[Place]] = {Iteration(step.number): [] for step in loops(plan.steps)}  # where arguments by value go
+        to: dict[Any, list[ArgumentSlot]] = {Iteration(step.number): [] for step in loops(plan.steps)}  # where arguments by value go
         to |= {Fault(i): binding.places for i, binding in enumerate(self._faults)}
         numbers = count()
         self._items = bound_items(plan.steps, built, numbers, places, scalars, to)

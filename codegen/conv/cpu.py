@@ -32,11 +32,11 @@ from tracegrad.codegen.tile.program import (
     Digit,
     Dot,
     Element,
+    ElementAt,
     Fill,
     Held,
     Load,
     Loop,
-    Place,
     Program,
     Step,
     Store,
@@ -216,7 +216,7 @@ def _bytes(t: Taps) -> int:
     return sum(node.aval.size for node in (*t.group.anchor.operands, t.group.anchor)) * t.dtype.itemsize
 
 
-def _under_taps(t: Taps, f: Fused, pixels: Place) -> Place:
+def _under_taps(t: Taps, f: Fused, pixels: ElementAt) -> ElementAt:
     """The pixels that units see under taps."""
     def source(n: Index, g: Index, unit: Index, y: Index, x: Index, c: Index, ky: Index, kx: Index) -> Element:
         seen, guards = [], []
@@ -234,7 +234,7 @@ def _under_taps(t: Taps, f: Fused, pixels: Place) -> Place:
     return source
 
 
-def _taps_of_phase(t: Taps, f: Fused, weights: Place) -> Place:
+def _taps_of_phase(t: Taps, f: Fused, weights: ElementAt) -> ElementAt:
     """The weights: tap k that a phase has is one of all."""
     if not t.phases:
         return weights

@@ -21,7 +21,7 @@ from tracegrad.codegen.matmul.gpu import Operand, Product
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 
-Place = tuple[Index, Sequence[Expression]]
+Address = tuple[Index, Sequence[Expression]]
 _TAP = ("channel", "ky", "kx")
 
 
@@ -72,18 +72,18 @@ def _taps(
     c, o = x.shape[1] // v.groups, result.shape[1] // v.groups
     taps, pixels = (c, *size), (v.n, *out)
 
-    def weight(f: Fused, at: Sequence[Index]) -> Place:
+    def weight(f: Fused, at: Sequence[Index]) -> Address:
         g, line, k = at
         return ravel(weight_at(g, line, *_apart(f, k, _TAP, taps)), w.shape), ()
 
-    def pixel(f: Fused, at: Sequence[Index]) -> Place:
+    def pixel(f: Fused, at: Sequence[Index]) -> Address:
         g, line, k = at
         n, *place = _apart(f, line, "nyx", pixels)
         channel, *tap = _apart(f, k, _TAP, taps)
         places, tests = _inside(f, [i * s + t * d - p for i, s, t, d, p in zip(place, stride, tap, dilation, padding, strict=True)], image)
         return ravel((n, g * c + channel, *places), x.shape), tests
 
-    def where(f: Fused, at: Sequence[Index]) -> Place:
+    def where(f: Fused, at: Sequence[Index]) -> Address:
         g, i, j = at
         n, y, x = _apart(f, j, "nyx", pixels)
         return ravel((n, g * o + i, y, x), result.shape), ()
@@ -115,7 +115,7 @@ def _input_grad(group: Group, context: Context, v: Window, gy: Node, w: Node) ->
         ky, kx = (_by_taps(f, axes[1], f"k{axis.name}", tap, axis is axes[0], max(axis.counts)) for axis in axes)
         return f.writer.indexed("channel", k % og), ky, kx
 
-    def weight(f: Fused, at: Sequence[Index]) -> Place:
+    def weight(f: Fused, at: Sequence[Index]) -> Address:
         b, line, k = at
         channel, *tap = taps(f, k)
         places = []
@@ -124,7 +124,7 @@ def _input_grad(group: Group, context: Context, v: Window, gy: Node, w: Node) ->
             places.append(x if x.hi < axis.size else f.writer.known(f.writer.own(f"w{axis.name}"), axis.size, x).index)
         return ravel((unravel(b, batch)[0] * og + channel, line, *places), w.shape), ()
 
-    def pixel(f: Fused, at: Sequence[Index]) -> Place:
+    def pixel(f: Fused, at: Sequence[Index]) -> Address:
         b, line, k = at
         n, *place = _apart(f, line, "nyx", pixels)
         channel, *tap = taps(f, k)
@@ -132,7 +132,7 @@ def _input_grad(group: Group, context: Context, v: Window, gy: Node, w: Node) ->
         places, tests = _inside(f, seen, (v.oh, v.ow))
         return ravel((n, unravel(b, batch)[0] * og + channel, *places), gy.shape), tests
 
-    def where(f: Fused, at: Sequence[Index]) -> Place:
+    def where(f: Fused, at: Sequence[Index]) -> Address:
         b, i, j = at
         g, *phase = unravel(b, batch)
         n, *place = _apart(f, j, "nyx", pixels)
@@ -165,12 +165,12 @@ def _weight_grad(group: Group, context: Context, v: Window, x: Node, gy: Node) -
     result, og, cg = group.anchor, v.o // v.groups, v.c // v.groups
     taps, pixels = (cg, v.kh, v.kw), (v.n, v.oh, v.ow)
 
-    def grad(f: Fused, at: Sequence[Index]) -> Place:
+    def grad(f: Fused, at: Sequence[Index]) -> Address:
         g, line, k = at
         n, oy, ox = _apart(f, k, ("n", "oy", "ox"), pixels)
         return ravel((n, g * og + line, oy, ox), gy.shape), ()
 
-    def pixel(f: Fused, at: Sequence[Index]) -> Place:
+    def pixel(f: Fused, at: Sequence[Index]) -> Address:
         g, line, k = at
         channel, *tap = _apart(f, line, _TAP, taps)
         n, *place = _apart(f, k, ("n", "oy", "ox"), pixels)
@@ -178,7 +178,7 @@ def _weight_grad(group: Group, context: Context, v: Window, x: Node, gy: Node) -
         places, tests = _inside(f, seen, (v.h, v.w))
         return ravel((n, g * cg + channel, *places), x.shape), tests
 
-    def where(f: Fused, at: Sequence[Index]) -> Place:
+    def where(f: Fused, at: Sequence[Index]) -> Address:
         g, i, j = at
         return ravel((g * og + i, *_apart(f, j, _TAP, taps)), result.shape), ()
 

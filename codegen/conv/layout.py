@@ -18,7 +18,7 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused, as_it_lies
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile import cpu as tile
-from tracegrad.codegen.tile.program import Axis, Digit, Element, Fill, Held, Place, Program
+from tracegrad.codegen.tile.program import Axis, Digit, Element, ElementAt, Fill, Held, Program
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Plain, Target
@@ -72,7 +72,7 @@ class Source(Plain):
     sizes: tuple[int, ...]
     flat: Callable[..., Index]
 
-    def plain(self) -> Callable[[Fused], Place] | None:
+    def plain(self) -> Callable[[Fused], ElementAt] | None:
         """Its elements where they are stored, if they lie there as they are computed with."""
         dtype = self.node.dtype
         found = as_it_lies(self.group, self.context, self.node, self.sizes, self.flat)
@@ -80,7 +80,7 @@ class Source(Plain):
             return None
         read = found
 
-        def source(f: Fused) -> Place:
+        def source(f: Fused) -> ElementAt:
             access = f.copied(read, 1)
             return lambda *at: Element((), access=access(*at))
 
@@ -91,12 +91,12 @@ class Source(Plain):
         found = as_it_lies(self.group, self.context, self.node, self.sizes, self.flat)
         return 0 if found is None else 1 if self.sizes[axis] == 1 else found.strides[axis]
 
-    def computed(self, f: Fused) -> Place:
+    def computed(self, f: Fused) -> ElementAt:
         """Its elements, with all that is computed where they are read."""
         return f.operand(self.node, lambda f, at: (self.flat(*at), ()))
 
 
-Read = Callable[[Fused], Place]
+Read = Callable[[Fused], ElementAt]
 
 
 def in_place(x: Source, u: Units, reach: Pair, stride: Pair, padding: Pair) -> Read | None:
@@ -110,7 +110,7 @@ def in_place(x: Source, u: Units, reach: Pair, stride: Pair, padding: Pair) -> R
         return None
     read = found
 
-    def source(f: Fused) -> Place:
+    def source(f: Fused) -> ElementAt:
         plain = read(f)
         return lambda n, c, y, phase, x: plain(n, c, y, x)
 
@@ -123,7 +123,7 @@ def padded(channels: int, u: Units, reach: Pair, stride: Pair) -> tuple[int, int
     return channels, height, stride[1], width
 
 
-def fill(f: Fused, x: Source, axes: Sequence[Axis], shape: Sequence[int], stride: Pair, padding: Pair, to: Place, dtype: DType) -> Fill:
+def fill(f: Fused, x: Source, axes: Sequence[Axis], shape: Sequence[int], stride: Pair, padding: Pair, to: ElementAt, dtype: DType) -> Fill:
     """Fills padded planes of `shape`. axes: of what tells an image and a channel; the last is that of channels, in `to` and in `x`, if
     there is one, or they are those of the group and of channels in it.
     """
@@ -164,7 +164,8 @@ def pad(x: Source, name: str, shape: tuple[int, ...], stride: Pair, padding: Pai
 
 
 def copied(
-    x: Source, entry: str, called: str, shape: tuple[int, ...], dtype: DType, about: str, note: str, filled: Callable[[Fused, Place], Fill]
+    x: Source, entry: str, called: str, shape: tuple[int, ...], dtype: DType, about: str, note: str,
+    filled: Callable[[Fused, ElementAt], Fill]
 ) -> tuple[Read, Kernel]:
     """An array of `shape` between two kernels that is made of `x`, and the kernel that makes it: one for each index of some axes."""
     temp = Temp(f"{entry}_{called}", x.group.anchor, prod(shape), dtype)

@@ -26,12 +26,12 @@ from tracegrad.codegen.tile.program import (
     Digit,
     Dot,
     Element,
+    ElementAt,
     Fill,
     Fold,
     Held,
     Load,
     Loop,
-    Place,
     Program,
     Step,
     Store,
@@ -76,7 +76,7 @@ class Gradient(Plain):
     def source(self, node: Node) -> Source:
         return Source(self.group, self.context, node, node.shape, lambda *at: ravel(at, node.shape))
 
-    def result(self, f: Fused) -> Place:
+    def result(self, f: Fused) -> ElementAt:
         """Elements of the result at (group, output channel, input channel, ky, kx)."""
         def where(f: Fused, at: Sequence[Index]) -> tuple[Index, tuple[()]]:
             return ravel((at[0] * self.sizes[1] + at[1], *at[2:]), self.group.anchor.shape), ()
@@ -151,7 +151,7 @@ def _in_rows(p: Gradient, gy: Source) -> tuple[Read, Kernel]:
                   lambda f, to: Fill(axes, gy.computed(f), to, p.dtype, inside))
 
 
-def _partial(p: Gradient, f: Fused, parts: int, access: str) -> Place:
+def _partial(p: Gradient, f: Fused, parts: int, access: str) -> ElementAt:
     temp = Temp(f"{p.name}_partial", p.group.anchor, parts * prod(p.sizes), p.dtype)
     return f.scratch(temp, "partial", access, (parts, *p.sizes))
 

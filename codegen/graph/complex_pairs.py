@@ -120,15 +120,15 @@ def _rewritten(node: Node, operands: list[Any]) -> Any:
         result = bind(host_step(fn, tuple(o.aval for o in node.operands)), flat, node.attrs)
         return parts(result) if node.dtype.kind == "c" else result
     if fn.family == "loop":
-        result = bind(_in_turns(fn), tuple(interleaved(o) if isinstance(o, Pair) else o for o in operands), node.attrs)
+        result = bind(_interleaved_loop(fn), tuple(interleaved(o) if isinstance(o, Pair) else o for o in operands), node.attrs)
         return parts(result) if node.dtype.kind == "c" else result
     if fn.pair is None:
         raise not_taken(fn.name, next(o.dtype for o in (*node.operands, node) if o.dtype.kind == "c"))
     return fn.pair(*operands, **node.attrs)
 
 
-class InTurns(Shared):
-    """A loop whose operands or results are complex, on arrays as they lie in memory. Made by `_in_turns`.
+class InterleavedLoop(Shared):
+    """A loop whose operands or results are complex, on arrays as they lie in memory. Made by `_interleaved_loop`.
 
     Its body is the complex one: that is a graph of its own, which comes through the passes where it is lowered.
     """
@@ -148,6 +148,6 @@ class InTurns(Shared):
 
 
 @memoize(256)
-def _in_turns(loop: Any) -> Primitive:
-    """The one `InTurns` of a loop."""
-    return InTurns(loop)
+def _interleaved_loop(loop: Any) -> Primitive:
+    """The one `InterleavedLoop` of a loop."""
+    return InterleavedLoop(loop)

@@ -22,7 +22,7 @@ from tracegrad.codegen.kernel.text.names import entry_of
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Namer, Writer
 from tracegrad.codegen.lower.user_sources import UserSources
-from tracegrad.codegen.schedule.grouping import Flat, Group, Place, Schedule
+from tracegrad.codegen.schedule.grouping import Flat, Granularity, Group, Schedule
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug, UnsupportedError
 from tracegrad.graph.ir import Graph, Node, topological
@@ -87,7 +87,7 @@ class Context:
         given = "" if updated is None else self.namer(updated) or updated.attrs.get("label", "")
         base = given or self.namer(last) or next((b for s in reversed(group.stored) if (b := self.namer(s))), "") or last.fn.name
         if base == "partial":
-            base = f"{self.namer(last) or last.attrs['op'].name}{'_partial' * (group.place[last] is Place.CHUNK)}"
+            base = f"{self.namer(last) or last.attrs['op'].name}{'_partial' * (group.place[last] is Granularity.CHUNK)}"
         return self.fresh(entry_of(base))
 
     def fresh(self, base: str) -> str:

@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile import gpu, matrix
-from tracegrad.codegen.tile.program import Element, Place, Program
+from tracegrad.codegen.tile.program import Element, ElementAt, Program
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, is_half
 from tracegrad.support.plan import Plain
@@ -50,7 +50,7 @@ class Fused:
         self.ev = context.evaluator(group, self.writer)
         self.noted: dict[str, Index] = {}
 
-    def operand(self, node: Node, where: Map) -> Place:
+    def operand(self, node: Node, where: Map) -> ElementAt:
         """Elements of `node`, with all that is computed where it is read."""
         def find(*at: Index) -> Element:
             flat, tests = where(self, at)
@@ -66,7 +66,7 @@ class Fused:
 
         return find
 
-    def result(self, node: Node, where: Map) -> Place:
+    def result(self, node: Node, where: Map) -> ElementAt:
         """Elements of `node`, of which every stored root of the group is made."""
         def find(*at: Index) -> Element:
             flat, tests = where(self, at)
@@ -115,7 +115,7 @@ class Fused:
             found.append((at, [s for s in self.group.stored if self.group.moved.get(s) is moved]))
         return found
 
-    def scratch(self, temp: Temp, name: str, access: str, shape: Sequence[int]) -> Place:
+    def scratch(self, temp: Temp, name: str, access: str, shape: Sequence[int]) -> ElementAt:
         """Elements of a buffer between two kernels, an array of `shape`."""
         buffer = self.writer.buffer(temp, name, temp.dtype, access)
 
@@ -129,7 +129,7 @@ class Fused:
 
         return find
 
-    def array(self, name: str, dtype: DType, shape: Sequence[int]) -> Place:
+    def array(self, name: str, dtype: DType, shape: Sequence[int]) -> ElementAt:
         """Elements of an array of a work-item's own."""
         array = self.writer.array(self.writer.own(name), ctype(dtype), prod(shape), reserved=True)
 

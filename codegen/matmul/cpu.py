@@ -33,10 +33,10 @@ from tracegrad.codegen.tile.program import (
     Digit,
     Dot,
     Element,
+    ElementAt,
     Fold,
     Held,
     Loop,
-    Place,
     Program,
     Step,
     Store,
@@ -60,7 +60,7 @@ class Lines(Plain):
 
     name: str
     count: int
-    source: Callable[[Fused], Place]
+    source: Callable[[Fused], ElementAt]
     strides: tuple[int, int, int] | None
     batched: bool
     steady: bool
@@ -124,7 +124,7 @@ def _lines(p: Product, name: str, count: int) -> Lines:
         if not buffers[0].dtype == given.node.dtype == computed_in(given.node.dtype):
             found = None
 
-    def source(f: Fused) -> Place:
+    def source(f: Fused) -> ElementAt:
         if found is None:
             return f.operand(given.node, given.where)
         old, strides = buffers[0], found
@@ -264,7 +264,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
     size = ceil_div(count, each), ceil_div(p.k, chunk), ceil_div(batch, products)
     kernel = f.finish(size, ALONE, True, f"{p.name}_pack_{lines.name}", about, 0, moved * p.dtype.itemsize, note)
 
-    def packed(f: Fused) -> Place:
+    def packed(f: Fused) -> ElementAt:
         found = f.scratch(temp, name, "const", shape)
 
         def place(*at: Index) -> Element:
@@ -408,12 +408,12 @@ def _batches(x: Problem, parts: int, rows: int, columns: int, block: tuple[int, 
     return ceil_div(p.batch, min(p.batch, ceil_div(4 * p.target.cores, items))), 1
 
 
-def _alone(place: Place) -> Place:
+def _alone(place: ElementAt) -> ElementAt:
     """The same, of elements that the part of k has nothing to do with."""
     return lambda *at: place(*at[1:])
 
 
-def _by_columns(partial: Place) -> Place:
+def _by_columns(partial: ElementAt) -> ElementAt:
     """Partial results, given as (part, batch, j, i): the lanes of a vector are elements of a column."""
     def find(*at: Index) -> Element:
         part, b, j, i = at

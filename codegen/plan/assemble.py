@@ -117,7 +117,7 @@ def numbered(
         if isinstance(step, HostStep):
             final.append(replace(step, inputs=tuple(map(slots.of, step.inputs)), outputs=tuple(map(slots.of, step.outputs))))
         elif isinstance(step, LoweredLoop):
-            number = loops[step.turn] = len(loops)
+            number = loops[step.iteration] = len(loops)
             final.append(Loop(numbered(step.steps, slots, entries, loops), step.length, number, step.name))
         else:
             args = tuple(IterationNumber(loops[r]) if isinstance(r, Iteration) else Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar)

@@ -1,6 +1,6 @@
 """What the kernels of a loop's body are bound to outside, which differs from iteration to iteration. Start at `bound`.
 
-A `Place` is where an iteration finds one of its inputs, or leaves one of its outputs: all of something, a row, a carry's place in turn.
+A `LoopBinding` is where an iteration finds one of its inputs, or leaves one of its outputs: all of something, a row, a carry.
 Kernels are told the number of the iteration, and begin with statements that make their pointers of it.
 """
 
@@ -51,10 +51,10 @@ class Carry(Plain):
 
     def between(self) -> tuple[int, int]:
         """The iterations, from and to, in which it lies in the ring."""
-        turns, low = {t for t, _ in self.elsewhere}, 0
-        while low in turns:
+        iterations, low = {t for t, _ in self.elsewhere}, 0
+        while low in iterations:
             low += 1
-        return low, min((t for t in turns if t > low), default=self.length)
+        return low, min((t for t in iterations if t > low), default=self.length)
 
 
 class InPlace(Plain):
@@ -87,19 +87,19 @@ class Parts(Plain):
     item: Var
 
 
-Place = Whole | Row | Carry | InPlace | After | Own
+LoopBinding = Whole | Row | Carry | InPlace | After | Own
 
 
-def bound(step: Any, places: Mapping[Any, Place], turn: Iteration) -> Any:
+def bound(step: Any, places: Mapping[Any, LoopBinding], iteration: Iteration) -> Any:
     """A step of the body as a step of the loop."""
     if isinstance(step, Kernel):
-        return placed(step, places, turn)
+        return placed(step, places, iteration)
     if isinstance(step, LoweredLoop):
-        return replace(step, steps=tuple(bound(s, places, turn) for s in step.steps))
+        return replace(step, steps=tuple(bound(s, places, iteration) for s in step.steps))
     return replace(step, inputs=tuple(whole(i, places) for i in step.inputs))
 
 
-def whole(ref: Any, places: Mapping[Any, Place]) -> Any:
+def whole(ref: Any, places: Mapping[Any, LoopBinding]) -> Any:
     """What a step that is given whole buffers gets for `ref`."""
     place = places.get(ref)
     if not isinstance(place, Whole | None):
@@ -107,26 +107,26 @@ def whole(ref: Any, places: Mapping[Any, Place]) -> Any:
     return ref if place is None else place.ref
 
 
-def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Iteration) -> Kernel:
+def placed(kernel: Kernel, places: Mapping[Any, LoopBinding], iteration: Iteration) -> Kernel:
     """The kernel with its parameters bound to what they are in the iteration that it is told the number of."""
     if not any(r in places for r in kernel.refs):
         return kernel
     if kernel.foreign:
         return kernel.bound(whole(r, places) for r in kernel.refs)
-    head, declarations = bind_parameters(kernel, places, turn)
+    head, declarations = bind_parameters(kernel, places, iteration)
     body = Block("")
     body.items = [*declarations, *kernel.body.items]
     return replace(kernel, parameters=tuple(head.values()), body=body)
 
 
 def bind_parameters(
-    kernel: Kernel, places: Mapping[Any, Place], turn: Iteration | Var, parts: Parts | None = None
+    kernel: Kernel, places: Mapping[Any, LoopBinding], iteration: Iteration | Var, parts: Parts | None = None
 ) -> tuple[dict[Any, Parameter], list[Statement | Block]]:
     """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them.
 
-    turn: the number of the iteration, which is a parameter, too, if it is not a loop's variable.
+    iteration: the number of the iteration, which is a parameter, too, if it is not a loop's variable.
     """
-    binding = _Binding(kernel, turn, parts)
+    binding = _Binding(kernel, iteration, parts)
     for p in sorted(kernel.parameters, key=lambda p: p.ref in places):         # what stays keeps its name
         binding.bind(p, places.get(p.ref))
     return binding.head, binding.statements
@@ -135,13 +135,13 @@ def bind_parameters(
 class _Binding:
     """The parameters outside, and the statements, while they are made."""
 
-    def __init__(self, kernel: Kernel, turn: Iteration | Var, parts: Parts | None) -> None:
-        self.kernel, self.turn, self.parts = kernel, turn, parts
+    def __init__(self, kernel: Kernel, iteration: Iteration | Var, parts: Parts | None) -> None:
+        self.kernel, self.iteration, self.parts = kernel, iteration, parts
         self.head: dict[Any, Parameter] = {}
         self.statements: list[Statement | Block] = []
-        self._taken = {turn.name} if isinstance(turn, Var) else set[str]()
+        self._taken = {iteration.name} if isinstance(iteration, Var) else set[str]()
 
-    def bind(self, p: Parameter, place: Place | None) -> None:
+    def bind(self, p: Parameter, place: LoopBinding | None) -> None:
         """A parameter of the body."""
         if place is None or (isinstance(place, Whole) and place.ref not in self.head):
             found = p.ref if place is None else place.ref
@@ -226,11 +226,11 @@ class _Binding:
 
     def number(self) -> Expression:
         """The iteration's."""
-        if isinstance(self.turn, Var):
-            return value(self.turn)
-        found = self.head.get(self.turn)
+        if isinstance(self.iteration, Var):
+            return value(self.iteration)
+        found = self.head.get(self.iteration)
         if found is None:
-            found = self.head[self.turn] = Number(self.turn, self.fresh("iteration"), int32)
+            found = self.head[self.iteration] = Number(self.iteration, self.fresh("iteration"), int32)
         assert isinstance(found, Number)
         return found
 

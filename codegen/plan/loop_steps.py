@@ -1,4 +1,4 @@
-"""Loops of a known length (`tg.scan`): the groups of family "loop". Start at `lower_turns`.
+"""Loops of a known length (`tg.scan`): the groups of family "loop". Start at `lower_iterations`.
 
 The body is a graph of its own, scheduled and written as kernels like any other; `placed` then binds what an iteration reads and writes. A
 row of what is scanned, or of a stacked result, is a place in the whole that depends on the number of the iteration, which kernels get by
@@ -35,7 +35,7 @@ from tracegrad.codegen.kernel.ir.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, flops, lower, lowering, traffic
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.plan.batch_launches import NotAlone, batched, can_be_serial, effects, together
-from tracegrad.codegen.plan.loop_binding import After, Carry, InPlace, Own, Parts, Place, Row, Whole, bind_parameters, bound
+from tracegrad.codegen.plan.loop_binding import After, Carry, InPlace, LoopBinding, Own, Parts, Row, Whole, bind_parameters, bound
 from tracegrad.codegen.plan.loop_parts import of_part, parts_of
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.donation import Donations, arrange, is_scatter
@@ -52,7 +52,7 @@ Lines = list[list[int]]                     # numbers of carries; see `_lines`
 
 
 @lowering("loop")
-def lower_turns(group: Group, context: Context) -> list[Any]:
+def lower_iterations(group: Group, context: Context) -> list[Any]:
     anchor = group.anchor
     results = siblings(group, context)
     if results is None:
@@ -65,18 +65,18 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     key = (fn, anchor.operands)
     branched = outlined(graph) if config.fuse else graph
     try:
-        steps = _turns(branched, lines, fn, operands, results, context, key, branched is not graph)
+        steps = _iterations(branched, lines, fn, operands, results, context, key, branched is not graph)
     except NotAlone:
         for node in context.faults.keys() - known:
             del context.faults[node]
-        steps = _turns(graph, lines, fn, operands, results, context, key)
+        steps = _iterations(graph, lines, fn, operands, results, context, key)
     for node in context.faults:                            # what an iteration reports is for all results
         if node not in known:
             context.reporters[node] = tuple(r for r in results if isinstance(r, Node))
     return steps
 
 
-def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: list[Any], context: Context, key: Any,
+def _iterations(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: list[Any], context: Context, key: Any,
            branches: bool = False) -> list[Any]:
     """The steps of a loop. branches: some are in its graph, which is for one work-item, then; NotAlone if that is not to be had."""
     length, n, rows = fn.length, fn.body.carries, fn.body.rows
@@ -89,8 +89,8 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
     steps, changed = _lowered(plan, stored, graph, context, n + rows, _in_place(graph, lines, length))
     before, steps, kept = hoisted_steps(steps, graph.inputs[n + rows:])
     places = _places(graph, fn, lines, operands, results, key, 1)
-    turn = Iteration()
-    before = [bound(k, places, turn) for k in before]
+    iteration = Iteration()
+    before = [bound(k, places, iteration) for k in before]
     for line in lines:
         if graph.inputs[line[-1]] in changed:
             del places[strip(graph.outputs[line[0]])]
@@ -101,7 +101,7 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
                 places[p] = InPlace(refs, -k % count) if count > 1 else Whole(*refs)
                 graph_of_copy = Graph.capture([p], [copied(p)])
                 ends = {p: Whole(operands[i]), graph_of_copy.outputs[0]: Whole(refs[-k % count])}
-                before += [bound(step, ends, turn) for step in _kernels(graph_of_copy, context, 1)]
+                before += [bound(step, ends, iteration) for step in _kernels(graph_of_copy, context, 1)]
     if config.fuse:
         steps = batched(steps)
     kernels = [s for s in steps if isinstance(s, Kernel)]
@@ -118,14 +118,14 @@ def _turns(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: li
         raise NotAlone
     own = (p.ring if isinstance(p, Carry) else p.ref for p in places.values() if isinstance(p, Whole | Row | Carry))
     held = [*kept, *operands, *results, *own]
-    return [*before, LoweredLoop(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
+    return [*before, LoweredLoop(tuple(bound(s, places, iteration) for s in steps), length, iteration, tuple(held))] if steps else before
 
 
 def _places(graph: Graph, fn: Any, lines: Lines, operands: list[Any], results: list[Any], key: Any, parts: int,
-            alone: bool = False) -> dict[Any, Place]:
+            alone: bool = False) -> dict[Any, LoopBinding]:
     """What an iteration's inputs and outputs are outside. alone: elements depend on no others, so a new carry may replace the old one."""
     n, rows, length, reverse = fn.body.carries, fn.body.rows, fn.length, fn.reverse
-    places: dict[Any, Place] = {}
+    places: dict[Any, LoopBinding] = {}
     for line in lines:
         p, count = graph.inputs[line[0]], len(line) + 1
         if alone and count == 2:
@@ -137,7 +137,7 @@ def _places(graph: Graph, fn: Any, lines: Lines, operands: list[Any], results: l
         ends = [(-k, operands[i]) for k, i in enumerate(line)] + [(length - k, results[i]) for k, i in enumerate(line)]
         values = [(strip(graph.outputs[line[0]]), 1), *((graph.inputs[i], -k) for k, i in enumerate(line))]
         for node, shift in values:
-            elsewhere = sorted(((turn - shift, ref) for turn, ref in ends if 0 <= turn - shift < length), key=itemgetter(0))
+            elsewhere = sorted(((iteration - shift, ref) for iteration, ref in ends if 0 <= iteration - shift < length), key=itemgetter(0))
             places[node] = Carry(ring, count, shift, p.aval.size, length, tuple(elsewhere))
     for i, (p, o) in enumerate(zip(graph.inputs[n:], operands[n:], strict=True)):
         places[p] = Row(o, p.aval.size, length, reverse) if i < rows else Whole(o)
@@ -154,7 +154,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     parts = parts_of(fn.graph, own, target.cores) if target.kind == "cpu" else 1
     if parts == 1 or sum(p.aval.nbytes for p in fn.graph.inputs[own:]) > target.l2_bytes:
         return []
-    if sum(k.flops + k.bytes for k in whole) > tuning().parted_work or sum(k.work for k in whole) * fn.length < tuning().parted_turns:
+    if sum(k.flops + k.bytes for k in whole) > tuning().parted_work or sum(k.work for k in whole) * fn.length < tuning().parted_iterations:
         return []
     smaller = of_part(fn.graph, own, parts)
     if smaller is None:
@@ -168,8 +168,8 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     if sum(k.text.count("\n") for k in steps) > tuning().looped_lines:
         return []
     places = _places(graph, fn, lines, operands, results, key, parts)
-    turn = Iteration()
-    before = [bound(k, places, turn) for k in before]
+    iteration = Iteration()
+    before = [bound(k, places, iteration) for k in before]
     for k in steps:
         for p in k.parameters:
             if isinstance(p, Buffer) and p.access != "const" and p.ref not in places:
@@ -183,7 +183,7 @@ def _in_place(graph: Graph, lines: Lines, length: int) -> Donations:
     found: Donations = {}
     for line in lines:
         out = strip(graph.outputs[line[0]])
-        large = length >= tuning().kept_turns and out.aval.nbytes >= tuning().kept_bytes
+        large = length >= tuning().kept_iterations and out.aval.nbytes >= tuning().kept_bytes
         if is_scatter(out) or (large and out not in graph.inputs):
             found[out] = graph.inputs[line[-1]]
     return found
@@ -244,23 +244,24 @@ def hoisted_steps(steps: list[Any], constants: list[Node]) -> tuple[list[Any], l
     A buffer that a step of the iteration writes is written anew in every iteration, so all that write it stay: lower/search/radix.py
     counts digits, and another launch adds the counts up in place.
     """
-    turns: set[Any] = set()                                # what the steps that stay write
+    iterations: set[Any] = set()                                # what the steps that stay write
     while True:
         same: set[Any] = {strip(c) for c in constants}
         before, rest, kept = [], [], []
         for step in steps:
             reads, writes = effects(step)
             if isinstance(step, Kernel) and not step.foreign and all(isinstance(r, Temp) for r in writes) and FAULTS not in step.refs and \
-                    turns.isdisjoint(writes) and same.issuperset(r for r in reads if r not in writes and not isinstance(r, RuntimeScalar)):
+                    iterations.isdisjoint(writes) and \
+                    same.issuperset(r for r in reads if r not in writes and not isinstance(r, RuntimeScalar)):
                 before.append(step)
                 kept += writes
                 same.update(writes)
             else:
                 rest.append(step)
         written = {r for step in rest for r in effects(step)[1]}
-        if written == turns:
+        if written == iterations:
             return before, rest, kept
-        turns = written
+        iterations = written
 
 
 def copied(node: Node) -> Node:
@@ -331,7 +332,7 @@ def _with_own_outputs(graph: Graph, fn: Any, context: Context) -> tuple[Graph, L
     return Graph.capture(graph.inputs, outputs), lines
 
 
-def _in_one(kernel: Kernel, places: Mapping[Any, Place], length: int, parts: int = 1) -> Kernel:
+def _in_one(kernel: Kernel, places: Mapping[Any, LoopBinding], length: int, parts: int = 1) -> Kernel:
     """The whole loop as a kernel, in which each work-item does all iterations (of its part of the batch)."""
     item = None
     if parts > 1:
@@ -343,9 +344,9 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], length: int, parts: int
     while kernel.takes(name):
         number += 1
         name = f"iteration_{number}"
-    turn = Var(name, length)
-    head, declarations = bind_parameters(kernel, places, turn, item)
-    loop = Loop(turn, "int", bound_of(0), bound_of(length))
+    iteration = Var(name, length)
+    head, declarations = bind_parameters(kernel, places, iteration, item)
+    loop = Loop(iteration, "int", bound_of(0), bound_of(length))
     own = [s for s in kernel.body.items if isinstance(s, Item)]        # these stay outside, where `together` finds them
     loop.items = [*declarations, *(s for s in kernel.body.items if not isinstance(s, Item))]
     body = Block("")
@@ -355,6 +356,7 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], length: int, parts: int
         body.items.insert(0, Item(item.item, "int", 0, "global"))
         note = f"a loop of {length} iterations in one launch, {parts} parts of the batch side by side: {kernel.note}"
         kernel = replace(kernel, global_size=(parts,), local_size=(1,), group=(1,))
-    turns = length * parts
-    return replace(kernel, parameters=tuple(head.values()), body=body, note=note, flops=kernel.flops * turns, bytes=kernel.bytes * turns,
-                   slow=kernel.slow * turns)
+    iterations = length * parts
+    return replace(kernel, parameters=tuple(head.values()), body=body, note=note,
+                   flops=kernel.flops * iterations, bytes=kernel.bytes * iterations,
+                   slow=kernel.slow * iterations)

@@ -25,7 +25,7 @@ from tracegrad.codegen.kernel.ir.statements import Block, Buffer, If, Repeat
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import host_step, siblings
 from tracegrad.codegen.plan.batch_launches import NotAlone, can_be_serial, together
-from tracegrad.codegen.plan.loop_binding import Place, Whole, placed
+from tracegrad.codegen.plan.loop_binding import LoopBinding, Whole, placed
 from tracegrad.codegen.plan.loop_steps import copied, hoisted_steps
 from tracegrad.codegen.schedule.donation import Donations, arrange
 from tracegrad.codegen.schedule.fusion import schedule
@@ -89,32 +89,33 @@ def _loop(loop: Any, operands: Sequence[Any], results: Sequence[Any], context: C
     n = loop.carries
     stacks = n + 1 + loop.scratch
     own = stacks + loop.shared
-    turn, begins = _with_own_outputs(loop.turn, own + 1, context), _with_own_outputs(loop.begins, 1 + loop.shared, context)
-    lies = [*results, *(Temp(f"unused_{k}", (key, k), max(1, p.aval.size), p.dtype) for k, p in enumerate(turn.inputs[:own]))]
+    iteration, begins = _with_own_outputs(loop.iteration, own + 1, context), _with_own_outputs(loop.begins, 1 + loop.shared, context)
+    lies = [*results, *(Temp(f"unused_{k}", (key, k), max(1, p.aval.size), p.dtype) for k, p in enumerate(iteration.inputs[:own]))]
     lies = [r if k < len(results) else lies[len(results) + k] for k, r in enumerate(lies[:own])]
     goes_on = Temp("goes_on", key, 1, np.dtype(bool))
-    places: dict[Any, Place] = {p: Whole(r) for p, r in zip(turn.inputs, [*lies, *operands[n:]], strict=True)}
-    places[strip(turn.outputs[-1])] = Whole(goes_on)
-    into = {strip(o): p for p, o in zip(turn.inputs, turn.outputs[:own], strict=False)}
-    context = _with_names(context, {strip(turn.outputs[-1]): "condition", strip(begins.outputs[0]): "condition"})
-    steps, alias = _steps(turn, context, into)
-    same, rest, _ = hoisted_steps(steps, turn.inputs[own:])
+    places: dict[Any, LoopBinding] = {p: Whole(r) for p, r in zip(iteration.inputs, [*lies, *operands[n:]], strict=True)}
+    places[strip(iteration.outputs[-1])] = Whole(goes_on)
+    into = {strip(o): p for p, o in zip(iteration.inputs, iteration.outputs[:own], strict=False)}
+    context = _with_names(context, {strip(iteration.outputs[-1]): "condition", strip(begins.outputs[0]): "condition"})
+    steps, alias = _steps(iteration, context, into)
+    same, rest, _ = hoisted_steps(steps, iteration.inputs[own:])
     steps = [k for k in rest if isinstance(k, Kernel)]
-    if any(strip(o) not in alias for o in turn.outputs[n + 1:stacks]):
+    if any(strip(o) not in alias for o in iteration.outputs[n + 1:stacks]):
         raise NotAlone                                     # scratch would be copied at every iteration
     steps = _bound(steps, places)
-    for p, o in zip(turn.inputs[:own], turn.outputs, strict=False):
+    for p, o in zip(iteration.inputs[:own], iteration.outputs, strict=False):
         if p.aval.size and strip(o) not in alias:
             steps += _copies(o, places.get(strip(o), Whole(strip(o))), places[p], context)
-    at_first = dict(zip(begins.inputs, (places[p] for p in turn.inputs), strict=True))
+    at_first = dict(zip(begins.inputs, (places[p] for p in iteration.inputs), strict=True))
     at_first |= {strip(o): Whole(r) for o, r in zip(begins.outputs, [goes_on, *lies[stacks:]], strict=True)}
     test = _bound(_steps(begins, context, {})[0], at_first)
     first = _bound([k for k in same if isinstance(k, Kernel)], places)
-    first += [k for o, p in zip(operands, turn.inputs[:n], strict=False) if p.aval.size for k in _copies(p, Whole(o), places[p], context)]
+    first += [k for o, p in zip(operands, iteration.inputs[:n], strict=False) if p.aval.size
+              for k in _copies(p, Whole(o), places[p], context)]
     if loop.scratch:                                       # stacks begin with the first carries
-        first += [k for o, p, s in zip(operands, turn.inputs[:n], turn.inputs[n + 1:], strict=False) if p.aval.size
+        first += [k for o, p, s in zip(operands, iteration.inputs[:n], iteration.inputs[n + 1:], strict=False) if p.aval.size
                   for k in _copies(p, Whole(o), places[s], context)]
-    first += _copies(const(0, turn.inputs[n].dtype), None, places[turn.inputs[n]], context, "iteration")
+    first += _copies(const(0, iteration.inputs[n].dtype), None, places[iteration.inputs[n]], context, "iteration")
     return _repeated([*first, *test], steps, goes_on)
 
 
@@ -130,18 +131,18 @@ def _with_names(context: Context, names: dict[Node, str]) -> Context:
     return inner
 
 
-def _repeated(before: Sequence[Kernel], turn: Sequence[Kernel], goes_on: Temp) -> Kernel:
-    """A kernel that does `before`, and `turn` as often as that, or the last iteration, left true in `goes_on`."""
-    if sum(k.text.count("\n") for k in (*before, *turn)) > tuning().looped_lines:
+def _repeated(before: Sequence[Kernel], iteration: Sequence[Kernel], goes_on: Temp) -> Kernel:
+    """A kernel that does `before`, and `iteration` as often as that, or the last iteration, left true in `goes_on`."""
+    if sum(k.text.count("\n") for k in (*before, *iteration)) > tuning().looped_lines:
         raise NotAlone
-    merged = together([*before, *turn])
+    merged = together([*before, *iteration])
     flag = next(p for p in merged.parameters if p.ref == goes_on)
     assert isinstance(flag, Buffer)
     again = Repeat(Load(Access(flag, constant(0)), flag.dtype))
     again.items = merged.body.items[len(before):]
     body = Block("")
     body.items = [*merged.body.items[:len(before)], again]
-    notes = "; ".join(dict.fromkeys(k.note for k in turn if k.note))
+    notes = "; ".join(dict.fromkeys(k.note for k in iteration if k.note))
     return replace(merged, body=body, note=f"a loop that ends by its condition, in one launch{': ' * bool(notes)}{notes}")
 
 
@@ -158,18 +159,18 @@ def _steps(graph: Graph, context: Context, into: Donations) -> tuple[list[Kernel
     return kernels, alias
 
 
-def _bound(steps: Sequence[Kernel], places: dict[Any, Place]) -> list[Kernel]:
+def _bound(steps: Sequence[Kernel], places: dict[Any, LoopBinding]) -> list[Kernel]:
     return [placed(s, places, Iteration()) for s in steps]
 
 
 def _whole(graph: Graph, operands: Sequence[Any], results: Sequence[Any], context: Context) -> list[Kernel]:
     """The kernels of a graph for one work-item, from all of the operands to all of the results."""
-    places: dict[Any, Place] = {p: Whole(o) for p, o in zip(graph.inputs, operands, strict=True)}
+    places: dict[Any, LoopBinding] = {p: Whole(o) for p, o in zip(graph.inputs, operands, strict=True)}
     places |= {strip(o): Whole(r) for o, r in zip(graph.outputs, results, strict=True)}
     return _bound(_steps(graph, context, {})[0], places)
 
 
-def _copies(x: Node, source: Place | None, place: Place, context: Context, name: str = "") -> list[Kernel]:
+def _copies(x: Node, source: LoopBinding | None, place: LoopBinding, context: Context, name: str = "") -> list[Kernel]:
     """The kernel that copies a value from one place to another, which is called as the value is, or `name`."""
     x = x if source is None else placeholder(x.aval, str(x.attrs.get("label", "")))
     graph = _with_own_outputs(Graph.capture([] if source is None else [x], [x]), 1, context)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY
-from tracegrad.codegen.schedule.grouping import Break, Flat, Group, Place, Schedule, TemplateGroup, strip
+from tracegrad.codegen.schedule.grouping import Flat, Granularity, Group, NotFused, Schedule, TemplateGroup, strip
 from tracegrad.codegen.schedule.order import in_order, reaches, reading
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import unique
@@ -115,17 +115,17 @@ def _aligned(group: Group, result: Node, into: Node, shared: bool) -> bool:
         return False
     if into not in group.reads:
         return True
-    if shared and not isinstance(group.kind, Flat) and group.place[result] is not Place.ELEMENT:
+    if shared and not isinstance(group.kind, Flat) and group.place[result] is not Granularity.ELEMENT:
         return False
-    allowed = {IDENTITY} if group.place[result] is Place.ELEMENT else {IDENTITY, group.cols}
+    allowed = {IDENTITY} if group.place[result] is Granularity.ELEMENT else {IDENTITY, group.cols}
     return group.reads[into] <= allowed
 
 
 def _copy_group(schedule: Schedule, result: Node) -> Group:
     """A group that copies a stored result; it runs last."""
     copy = _copy(result)
-    group = Group(Flat(result.aval.size), 1 + max(g.number for g in schedule.groups), roots=[copy], place={copy: Place.ELEMENT},
-                  stored=[copy], reads={result: ONLY_IDENTITY}, why=(Break.COPY.text(),))
+    group = Group(Flat(result.aval.size), 1 + max(g.number for g in schedule.groups), roots=[copy], place={copy: Granularity.ELEMENT},
+                  stored=[copy], reads={result: ONLY_IDENTITY}, why=(NotFused.COPY.text(),))
     schedule.groups.append(group)
     schedule.group_of[copy] = group
     schedule.stored.add(copy)

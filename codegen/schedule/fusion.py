@@ -19,12 +19,12 @@ from operator import or_
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY, ONLY_UNKNOWN, UNKNOWN, Reads, add, compose
 from tracegrad.codegen.schedule.grouping import (
     Accepted,
-    Break,
     Flat,
     Fusion,
+    Granularity,
     Group,
     Kind,
-    Place,
+    NotFused,
     Rows,
     Schedule,
     TemplateGroup,
@@ -57,7 +57,7 @@ class Scheduler(Reading):
         super().__init__(graph, outputs, scalars, target, fuse)
         self.groups: list[Group] = []
         self.by_size: dict[int, list[Group]] = {}
-        self.breaks: dict[tuple[Group, Node], Break] = {}      # why a root is not in a group that it reads from
+        self.breaks: dict[tuple[Group, Node], NotFused] = {}      # why a root is not in a group that it reads from
 
     def run(self) -> Schedule:
         self.choose_candidates()
@@ -128,13 +128,13 @@ class Scheduler(Reading):
             self.by_size.setdefault(group.size, []).append(group)
         for before in near:
             if before is not group:
-                self.breaks.setdefault((before, node), Break.FUSED)
+                self.breaks.setdefault((before, node), NotFused.FUSED)
         self.join(group, root, found)
 
     def best(self, root: Sink, near: list[Group]) -> tuple[Group | None, Accepted]:
         """The group that takes a root in: one that it reads from, the latest first, else one of the last of the same size."""
         if not self.fuse or self.is_leaf(root.node):
-            self.breaks.update({(g, root.node): Break.OFF for g in near})
+            self.breaks.update({(g, root.node): NotFused.OFF for g in near})
         elif not isinstance(root.kind, TemplateGroup):
             siblings = islice((g for g in reversed(self.by_size.get(root.kind.size, ())) if g not in root.of), 8)
             for group in (*near, *siblings):
@@ -144,38 +144,38 @@ class Scheduler(Reading):
                 if group in root.of:
                     self.breaks[group, root.node] = found
         else:
-            self.breaks.update({(g, root.node): Break.OPERAND for g in near})
+            self.breaks.update({(g, root.node): NotFused.OPERAND for g in near})
         return None, Accepted(root.kind, root.kind.place)
 
-    def accept(self, group: Group, root: Sink) -> Accepted | Break:
+    def accept(self, group: Group, root: Sink) -> Accepted | NotFused:
         """How `group` would take a root in, or why it does not."""
         if group.statements + root.cost * self.times(root.node, group.kind) > self.tuning.max_statements:
-            return Break.LENGTH
+            return NotFused.LENGTH
         own = root.of.get(group, {})
         places = {group.place[dep] for dep in own}
-        if Place.CHUNK in places:
-            return Break.CHUNKS
-        found = group.kind.accept(root.kind, Place.ROW in places)
-        if isinstance(found, Break):
-            return Break.POSITION if found is Break.SHAPE and any(UNKNOWN in maps for maps in own.values()) else found
+        if Granularity.CHUNK in places:
+            return NotFused.CHUNKS
+        found = group.kind.accept(root.kind, Granularity.ROW in places)
+        if isinstance(found, NotFused):
+            return NotFused.POSITION if found is NotFused.SHAPE and any(UNKNOWN in maps for maps in own.values()) else found
         if self.target.kind != "cpu" and isinstance(found.kind, Rows) and found.kind.length:
-            return Break.SHAPE                               # on a GPU columns are other work-items' than rows
-        elements = found.place is not Place.ROW or isinstance(root.kind, Rows)          # what it reads is read of elements
+            return NotFused.SHAPE                               # on a GPU columns are other work-items' than rows
+        elements = found.place is not Granularity.ROW or isinstance(root.kind, Rows)          # what it reads is read of elements
         row = frozenset((found.kind.cols,)) if elements and isinstance(found.kind, Rows) else ONLY_IDENTITY
         moved = self.moved(group, root)
         if not moved and len({group.moved.get(dep) for dep in own}) > 1:
-            return Break.POSITION
+            return NotFused.POSITION
         for dep, maps in own.items() if not moved else ():
-            element = group.place[dep] is Place.ELEMENT
+            element = group.place[dep] is Granularity.ELEMENT
             if maps != (ONLY_IDENTITY if element else row) or (element and not elements):
-                return Break.POSITION
+                return NotFused.POSITION
         for other in root.of:
             if other is not group and other.ancestors >> group.number & 1:
-                return Break.WAITS
+                return NotFused.WAITS
         if all(map(is_inline, own)) and not self.timely(group, root):
-            return Break.WAITS
+            return NotFused.WAITS
         if len(group.reads.keys() | (root.reads.keys() - own.keys())) > self.tuning.max_reads:
-            return Break.BUFFERS
+            return NotFused.BUFFERS
         return found
 
     def moved(self, group: Group, root: Sink) -> Node | None:
@@ -223,7 +223,7 @@ class Scheduler(Reading):
         if group.roots:
             group.fused[node] = Fusion.PRODUCER if group in root.of else Fusion.SIBLING
         group.kind, group.place[node] = found.kind, found.place
-        of_operand = found.place is not Place.ELEMENT and not self.positional.isdisjoint(node.operands)
+        of_operand = found.place is not Granularity.ELEMENT and not self.positional.isdisjoint(node.operands)
         group.positional |= node in self.positional or of_operand
         group.roots.append(node)
         group.work += self.costs.get(node, 1) * (node.aval.size if is_inline(node) else group.size)
@@ -353,7 +353,7 @@ class Scheduler(Reading):
         earlier_than: dict[Group, int] = {}                  # a bit mask of numbers, as `ancestors`
         for (earlier, reader), why in list(self.breaks.items()):
             pair = {self.group_of[earlier.roots[0]], self.group_of[reader]}
-            if why is not Break.POSITION or len(pair) < 2 or not pair <= left.keys():
+            if why is not NotFused.POSITION or len(pair) < 2 or not pair <= left.keys():
                 continue
             first, second = sorted(pair, key=lambda g: g.number)
             if not isinstance(first.kind, Flat) or first.kind != second.kind or first.reads.keys().isdisjoint(second.reads):
@@ -413,7 +413,7 @@ class Scheduler(Reading):
                         elif user not in self.stored and user not in seen:
                             seen.add(user)
                             todo.append(user)
-            group.why = tuple(dict.fromkeys((*found, *(ends or [Break.RESULT.text()]))))
+            group.why = tuple(dict.fromkeys((*found, *(ends or [NotFused.RESULT.text()]))))
 
 
 def _like_first_operand(permute: Node) -> bool:

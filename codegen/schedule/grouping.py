@@ -1,8 +1,8 @@
-"""What a kernel can be: the kinds of groups, what each accepts, and why not. Start at `Kind` and `Break`.
+"""What a kernel can be: the kinds of groups, what each accepts, and why not. Start at `Kind` and `NotFused`.
 
 A group is one kernel to be. Its kind is one of five: `Flat`, `Rows`, `Chunks`, `Columns`, `TemplateGroup`. What stands alone has a kind,
 too (`kind_of`), and kinds are joined: a flat group that takes in a sum over rows is one over rows from then on. `accept` gives the kind of
-the joined group and where in it the newcomer stands, or the `Break` that keeps it out. Which groups are asked, and what else has to hold,
+the joined group and where in it the newcomer stands, or the `NotFused` that keeps it out. Which groups are asked, and what else must hold,
 is `fusion`'s business. What `explain()` prints of a kernel are these objects.
 """
 
@@ -24,7 +24,7 @@ from tracegrad.support.tuning import tuning
 # ------------------------------------------------------------------------------------------------------------------ reasons
 
 
-class Break(Enum):
+class NotFused(Enum):
     """Why a kernel ends: why `user` is not in the kernel that computes `value`, which it reads; COPY and RESULT if nobody reads it."""
 
     OPERAND = "{value} is an operand of {user}"
@@ -63,7 +63,7 @@ def _called(node: Node) -> str:
     return name
 
 
-class Place(Enum):
+class Granularity(Enum):
     """Where in a kernel a value stands: one for each element of its domain, for each row, or for each chunk."""
 
     ELEMENT = "element"
@@ -75,7 +75,7 @@ class Accepted(Plain):
     """The kind of a group that has taken something in, and where in it that stands."""
 
     kind: Kind
-    place: Place
+    place: Granularity
 
 
 # -------------------------------------------------------------------------------------------------------------------- kinds
@@ -90,16 +90,16 @@ class Flat(Plain):
     size: int
     parts: tuple[int, ...] = ()
 
-    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
+    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | NotFused:
         """Elements of the same number; reductions over rows (or chunks of them) that have so many, if all elements are computed alike."""
         if isinstance(other, TemplateGroup):
-            return Break.OPERAND
+            return NotFused.OPERAND
         if other.size != self.size or isinstance(other, Columns):
-            return Break.SHAPE
+            return NotFused.SHAPE
         if other == self or (self.parts and other == Flat(self.size)):
             return Accepted(self, other.place)
         if self.parts or (isinstance(other, Flat) and other.parts):
-            return Break.SHAPE                               # what is computed alike everywhere is not written once for each part
+            return NotFused.SHAPE                               # what is computed alike everywhere is not written once for each part
         return Accepted(other, other.place)
 
     @property
@@ -108,8 +108,8 @@ class Flat(Plain):
         return len(set(self.parts)) == 1
 
     @property
-    def place(self) -> Place:
-        return Place.ELEMENT
+    def place(self) -> Granularity:
+        return Granularity.ELEMENT
 
     def __str__(self) -> str:
         parts = f", in {len(self.parts)} parts {'side by side' if self.alike else 'one behind the other'}" if self.parts else ""
@@ -126,26 +126,26 @@ class Rows(Plain):
     cols: int
     length: int = 0
 
-    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
+    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | NotFused:
         """Reductions of these rows or their columns; elements; as many as there are rows if they read a row's value (`reads_row`)."""
         if isinstance(other, TemplateGroup):
-            return Break.OPERAND
+            return NotFused.OPERAND
         if isinstance(other, Columns):
             same = other.over(self) and self.length in (0, other.length)
-            return Accepted(replace(self, length=other.length), Place.CHUNK) if same else Break.SHAPE
+            return Accepted(replace(self, length=other.length), Granularity.CHUNK) if same else NotFused.SHAPE
         if other == replace(self, length=0) or other == Flat(self.size):
             return Accepted(self, other.place)
         if other == Flat(self.rows) and reads_row:
-            return Accepted(self, Place.ROW)
-        return Break.SHAPE
+            return Accepted(self, Granularity.ROW)
+        return NotFused.SHAPE
 
     @property
     def size(self) -> int:
         return self.rows * self.cols
 
     @property
-    def place(self) -> Place:
-        return Place.ROW
+    def place(self) -> Granularity:
+        return Granularity.ROW
 
     def __str__(self) -> str:
         columns = f", and their columns in chunks of {self.length}" if self.length else ""
@@ -155,15 +155,15 @@ class Rows(Plain):
 class _InChunks:
     """Partial results of reductions: they are not there before the kernel has ended, and a later one reduces them."""
 
-    def accept(self: Any, other: Kind, reads_row: bool = False) -> Accepted | Break:
+    def accept(self: Any, other: Kind, reads_row: bool = False) -> Accepted | NotFused:
         """The elements, and other reductions in the same chunks."""
         if isinstance(other, TemplateGroup):
-            return Break.OPERAND
-        return Accepted(self, other.place) if other == self or other == Flat(self.size) else Break.SHAPE
+            return NotFused.OPERAND
+        return Accepted(self, other.place) if other == self or other == Flat(self.size) else NotFused.SHAPE
 
     @property
-    def place(self) -> Place:
-        return Place.CHUNK
+    def place(self) -> Granularity:
+        return Granularity.CHUNK
 
 
 class Chunks(_InChunks, Plain):
@@ -194,10 +194,10 @@ class Columns(_InChunks, Plain):
     inner: int
     length: int
 
-    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
+    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | NotFused:
         """The elements, and other reductions in the same chunks, or over the rows."""
         if isinstance(other, Rows) and self.over(other):
-            return Accepted(replace(other, length=self.length), Place.ROW)
+            return Accepted(replace(other, length=self.length), Granularity.ROW)
         return super().accept(other, reads_row)
 
     def over(self, rows: Rows) -> bool:
@@ -222,23 +222,23 @@ class TemplateGroup(Plain):
     """A node whose kernels have loops of their own: a product, a scan, a call. refuses: why nothing is fused behind it."""
 
     node: Node
-    refuses: Break | None
+    refuses: NotFused | None
 
-    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
+    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | NotFused:
         """Elements of its result, where they are stored (an epilogue): products and convolutions do so."""
         if isinstance(other, TemplateGroup):
-            return Break.OPERAND
+            return NotFused.OPERAND
         if self.refuses:
             return self.refuses
-        return Accepted(self, Place.ELEMENT) if other == Flat(self.size) else Break.SHAPE
+        return Accepted(self, Granularity.ELEMENT) if other == Flat(self.size) else NotFused.SHAPE
 
     @property
     def size(self) -> int:
         return self.node.aval.size
 
     @property
-    def place(self) -> Place:
-        return Place.ELEMENT
+    def place(self) -> Granularity:
+        return Granularity.ELEMENT
 
     @property
     def is_call(self) -> bool:
@@ -268,8 +268,8 @@ def kind_of(node: Node, target: Target) -> Kind:
         x = node.operands[0]
         return Rows(x.aval.size // x.shape[-1], x.shape[-1])
     if family not in ("contraction", "conv"):
-        return TemplateGroup(node, Break.CLOSED)
-    return TemplateGroup(node, Break.LANES if _lane_by_lane(node, target) else None)
+        return TemplateGroup(node, NotFused.CLOSED)
+    return TemplateGroup(node, NotFused.LANES if _lane_by_lane(node, target) else None)
 
 
 def _lane_by_lane(anchor: Node, target: Target) -> bool:
@@ -353,7 +353,7 @@ class Group:
     kind: Kind
     number: int
     roots: list[Node] = field(default_factory=list)
-    place: dict[Node, Place] = field(default_factory=dict)   # of each root
+    place: dict[Node, Granularity] = field(default_factory=dict)   # of each root
     stored: list[Node] = field(default_factory=list)
     reads: Reads = field(default_factory=dict)               # stored nodes and inputs
     statements: int = 0
@@ -394,7 +394,7 @@ class Group:
         """What `LOWERINGS` knows it by: the class of its kind, or the family of its anchor."""
         return self.kind.node.fn.family if isinstance(self.kind, TemplateGroup) else type(self.kind)
 
-    def results(self, place: Place) -> list[Node]:
+    def results(self, place: Granularity) -> list[Node]:
         """What it stores that stands there."""
         return [s for s in self.stored if self.place[s] is place]
 

@@ -16,7 +16,7 @@ from tracegrad.support.dtypes import DType, bfloat16, float16, float32, float64
 from tracegrad.support.plan import Plain, Target
 
 Array = np.ndarray[Any, Any]
-Place = tuple[int, int]
+Coordinates = tuple[int, int]
 WARP = 32
 
 
@@ -25,7 +25,7 @@ class Layout(Plain):
 
     registers: int
     type: str                             # of a register
-    at: Callable[[int, int], tuple[Place, ...]]
+    at: Callable[[int, int], tuple[Coordinates, ...]]
 
 
 class MatrixInstruction(Plain):
@@ -60,30 +60,30 @@ class MatrixInstruction(Plain):
 # ---- layouts -----------------------------------------------------------------------------------------------------------------
 
 
-def _pairs(lane: int, register: int, lines: int, across: bool) -> tuple[Place, ...]:
+def _pairs(lane: int, register: int, lines: int, across: bool) -> tuple[Coordinates, ...]:
     """Of m16n8k16: two neighbours along k in a register; a line for every four work-items, the next 8 lines in the next register."""
     line, k = lane // 4 + 8 * (register % lines), 2 * (lane % 4) + 8 * (register // lines)
     return tuple([(k + e, line) if across else (line, k + e) for e in (0, 1)])
 
 
-def _single(lane: int, register: int, lines: int, across: bool) -> tuple[Place, ...]:
+def _single(lane: int, register: int, lines: int, across: bool) -> tuple[Coordinates, ...]:
     """Of m16n8k8: one number a register."""
     line, k = lane // 4 + 8 * (register % lines), lane % 4 + 4 * (register // lines)
     return ((k, line) if across else (line, k),)
 
 
-def _result(lane: int, register: int) -> tuple[Place, ...]:
+def _result(lane: int, register: int) -> tuple[Coordinates, ...]:
     """Of C: two neighbours in a row, and two in the eighth row below."""
     return ((lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2),)
 
 
-def _layouts(form: Callable[[int, int, int, bool], tuple[Place, ...]], type_: str) -> tuple[Layout, Layout]:
+def _layouts(form: Callable[[int, int, int, bool], tuple[Coordinates, ...]], type_: str) -> tuple[Layout, Layout]:
     """Of A (16 rows) and B (8 columns)."""
     return (Layout(4, type_, lambda lane, register: form(lane, register, 2, False)),
             Layout(2, type_, lambda lane, register: form(lane, register, 1, True)))
 
 
-def held(layout: Layout, registers: Sequence[Array], shape: Place, unpack: Callable[[Any], Sequence[Any]], dtype: Any) -> Array:
+def held(layout: Layout, registers: Sequence[Array], shape: Coordinates, unpack: Callable[[Any], Sequence[Any]], dtype: Any) -> Array:
     """The matrix that work-items hold in `registers`, of each its own."""
     out = np.zeros(shape, dtype)
     for lane, own in enumerate(registers):

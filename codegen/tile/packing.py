@@ -11,12 +11,12 @@ from tracegrad.codegen.kernel.ir.expressions import Expression, Joined, Lanes, L
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.program import Place
+from tracegrad.codegen.tile.program import ElementAt
 from tracegrad.codegen.tile.registers import let, rest, start_of, write
 
 
 def pack(
-    w: Writer, source: Place, to: Place, where: tuple[Index, Index], lines: tuple[int, int], k: tuple[Index, Index, int], block: int
+    w: Writer, source: ElementAt, to: ElementAt, where: tuple[Index, Index], lines: tuple[int, int], k: tuple[Index, Index, int], block: int
 ) -> None:
     """Copies a panel of lines: `source` has them at (batch, line, k), `to` at (batch, panel, k, place in it). where: batch and panel.
 

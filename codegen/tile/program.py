@@ -91,7 +91,7 @@ class Element(Plain):
 
 
 # Finds an element: at these indices, one for each axis of the tile, all of them within the axes' sizes where the tests hold.
-Place = Callable[..., Element]
+ElementAt = Callable[..., Element]
 
 
 class Zeros(Plain):
@@ -109,7 +109,7 @@ class Load(Plain):
     """
 
     tile: Tile
-    source: Place
+    source: ElementAt
     across: bool = False
     copied: Callable[..., Access] | None = None
     panels: Axis | None = None
@@ -154,7 +154,7 @@ class Loop(Plain):
     stages: int = 2
     ahead: bool = False
     depth: int = 0
-    kept: Place | None = None
+    kept: ElementAt | None = None
     written: bool = False
     early: bool = False
     steps: int = 0
@@ -171,7 +171,7 @@ class Store(Plain):
     """The tile is written, by the items that have it. statements: how many each element takes, about; alone: each lane by itself."""
 
     tile: Tile
-    root: Place
+    root: ElementAt
     statements: int = 1
     alone: bool = False
 
@@ -184,8 +184,8 @@ class Fill(Plain):
     """
 
     axes: tuple[Axis, ...]
-    source: Place
-    to: Place
+    source: ElementAt
+    to: ElementAt
     dtype: DType
     inside: Callable[[Axis, Sequence[Index]], range] | None = None
 

@@ -15,14 +15,14 @@ from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.schedule.grouping import (
     Accepted,
-    Break,
     Chunks,
     Columns,
     Flat,
     Fusion,
+    Granularity,
     Group,
     Kind,
-    Place,
+    NotFused,
     Rows,
     TemplateGroup,
     kind_of,
@@ -35,7 +35,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support.plan import Plan, Target
 from tracegrad.support.tuning import Tuning, tuned
 
-ROW, CHUNK, ELEMENT = Place.ROW, Place.CHUNK, Place.ELEMENT
+ROW, CHUNK, ELEMENT = Granularity.ROW, Granularity.CHUNK, Granularity.ELEMENT
 
 
 def leaf(*shape: int) -> Node:
@@ -52,18 +52,19 @@ FLAT, ROWS, CHUNKS, COLUMNS = Flat(600), Rows(30, 20), Chunks(30, 20, 8), Column
 
 
 @pytest.mark.parametrize(("group", "other", "wanted"), [
-    (FLAT, Flat(600), (FLAT, ELEMENT)), (FLAT, Flat(30), Break.SHAPE), (FLAT, ROWS, (ROWS, ROW)), (FLAT, Rows(30, 21), Break.SHAPE),
-    (FLAT, CHUNKS, (CHUNKS, CHUNK)), (FLAT, COLUMNS, Break.SHAPE), (FLAT, PRODUCT, Break.OPERAND),
-    (ROWS, Flat(600), (ROWS, ELEMENT)), (ROWS, Flat(30), Break.SHAPE), (ROWS, ROWS, (ROWS, ROW)), (ROWS, Rows(20, 30), Break.SHAPE),
-    (ROWS, CHUNKS, Break.SHAPE), (ROWS, COLUMNS, Break.SHAPE), (ROWS, SCAN, Break.OPERAND),
-    (CHUNKS, Flat(600), (CHUNKS, ELEMENT)), (CHUNKS, Flat(30), Break.SHAPE), (CHUNKS, ROWS, Break.SHAPE), (CHUNKS, CHUNKS, (CHUNKS, CHUNK)),
-    (CHUNKS, Chunks(30, 20, 9), Break.SHAPE), (CHUNKS, COLUMNS, Break.SHAPE), (CHUNKS, PRODUCT, Break.OPERAND),
-    (COLUMNS, Flat(600), (COLUMNS, ELEMENT)), (COLUMNS, Flat(20), Break.SHAPE), (COLUMNS, ROWS, Break.SHAPE),
-    (COLUMNS, CHUNKS, Break.SHAPE), (COLUMNS, COLUMNS, (COLUMNS, CHUNK)),
-    (COLUMNS, Columns(1, 30, 20, 8), Break.SHAPE), (COLUMNS, PRODUCT, Break.OPERAND),
-    (PRODUCT, Flat(600), (PRODUCT, ELEMENT)), (PRODUCT, Flat(30), Break.SHAPE), (PRODUCT, ROWS, Break.SHAPE),
-    (PRODUCT, CHUNKS, Break.SHAPE), (PRODUCT, SCAN, Break.OPERAND),
-    (SCAN, Flat(600), Break.CLOSED), (SCAN, ROWS, Break.CLOSED), (SCAN, PRODUCT, Break.OPERAND),
+    (FLAT, Flat(600), (FLAT, ELEMENT)), (FLAT, Flat(30), NotFused.SHAPE), (FLAT, ROWS, (ROWS, ROW)), (FLAT, Rows(30, 21), NotFused.SHAPE),
+    (FLAT, CHUNKS, (CHUNKS, CHUNK)), (FLAT, COLUMNS, NotFused.SHAPE), (FLAT, PRODUCT, NotFused.OPERAND),
+    (ROWS, Flat(600), (ROWS, ELEMENT)), (ROWS, Flat(30), NotFused.SHAPE), (ROWS, ROWS, (ROWS, ROW)), (ROWS, Rows(20, 30), NotFused.SHAPE),
+    (ROWS, CHUNKS, NotFused.SHAPE), (ROWS, COLUMNS, NotFused.SHAPE), (ROWS, SCAN, NotFused.OPERAND),
+    (CHUNKS, Flat(600), (CHUNKS, ELEMENT)), (CHUNKS, Flat(30), NotFused.SHAPE), (CHUNKS, ROWS, NotFused.SHAPE),
+    (CHUNKS, CHUNKS, (CHUNKS, CHUNK)),
+    (CHUNKS, Chunks(30, 20, 9), NotFused.SHAPE), (CHUNKS, COLUMNS, NotFused.SHAPE), (CHUNKS, PRODUCT, NotFused.OPERAND),
+    (COLUMNS, Flat(600), (COLUMNS, ELEMENT)), (COLUMNS, Flat(20), NotFused.SHAPE), (COLUMNS, ROWS, NotFused.SHAPE),
+    (COLUMNS, CHUNKS, NotFused.SHAPE), (COLUMNS, COLUMNS, (COLUMNS, CHUNK)),
+    (COLUMNS, Columns(1, 30, 20, 8), NotFused.SHAPE), (COLUMNS, PRODUCT, NotFused.OPERAND),
+    (PRODUCT, Flat(600), (PRODUCT, ELEMENT)), (PRODUCT, Flat(30), NotFused.SHAPE), (PRODUCT, ROWS, NotFused.SHAPE),
+    (PRODUCT, CHUNKS, NotFused.SHAPE), (PRODUCT, SCAN, NotFused.OPERAND),
+    (SCAN, Flat(600), NotFused.CLOSED), (SCAN, ROWS, NotFused.CLOSED), (SCAN, PRODUCT, NotFused.OPERAND),
 ])
 def test_what_a_kind_accepts(group: Kind, other: Kind, wanted: Any) -> None:
     found = group.accept(other)
@@ -76,7 +77,7 @@ def test_what_a_kind_accepts(group: Kind, other: Kind, wanted: Any) -> None:
 def test_only_rows_take_values_of_rows_and_only_if_they_are_read() -> None:
     assert ROWS.accept(Flat(30), reads_row=True) == Accepted(ROWS, ROW)
     for kind in (FLAT, CHUNKS, COLUMNS, PRODUCT):
-        assert kind.accept(Flat(30), reads_row=True) is Break.SHAPE
+        assert kind.accept(Flat(30), reads_row=True) is NotFused.SHAPE
     assert Rows(1, 600).accept(Flat(1), reads_row=True) == Accepted(Rows(1, 600), ROW)
     assert Rows(30, 1).accept(Flat(30), reads_row=True).place is ELEMENT                # as many rows as elements
 
@@ -91,10 +92,10 @@ def test_kinds_of_nodes_alone() -> None:
     for node, kind in cases:
         assert kind_of(node, Target()) == kind
     thin = op("matmul", leaf(64, 40), leaf(40, 3))                                      # three columns do not fill a vector
-    assert kind_of(thin, Target()) == TemplateGroup(thin, Break.LANES)
+    assert kind_of(thin, Target()) == TemplateGroup(thin, NotFused.LANES)
     assert kind_of(thin, replace(Target(), kind="gpu")) == TemplateGroup(thin, None)
     assert isinstance(SCAN, TemplateGroup)
-    assert SCAN.refuses is Break.CLOSED
+    assert SCAN.refuses is NotFused.CLOSED
 
 
 def test_every_kind_has_a_lowering() -> None:
@@ -110,23 +111,23 @@ def compiled(fn: Any, shapes: tuple[tuple[int, ...], ...], target: Target) -> Pl
     return compile_graph(executable_graph(traced._seen().program.graph), target)
 
 
-def matches(reason: Break | Fusion) -> re.Pattern[str]:
+def matches(reason: NotFused | Fusion) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\\{\w+\\\}", r"[\\w, ]+", re.escape(reason.value)))
 
 
 M = (30, 40)
 PROGRAMS = {
-    Break.OPERAND: (lambda x: x.exp() @ x.t(), (M,), Tuning()),
-    Break.CLOSED: (lambda x: x.cumsum(1) * 2, (M,), Tuning()),
-    Break.LANES: (lambda x, y: (x @ y).exp(), ((64, 40), (40, 3)), Tuning()),
-    Break.SHAPE: (lambda x: (x.exp(), x.exp().sum(0)), ((300, 40),), Tuning()),
-    Break.CHUNKS: (lambda x: x.sum(), ((300, 400),), Tuning()),
-    Break.POSITION: (lambda x: x.exp().t() * x.exp().reshape(40, 30), (M,), Tuning(max_flops=0)),
-    Break.WAITS: (lambda x: (x.exp(), x.exp() * x.exp().cumsum(1)), (M,), Tuning()),
-    Break.FUSED: (lambda x, y: (x.exp(), x.exp() + x @ y), (M, (40, 40)), Tuning()),
-    Break.LENGTH: (lambda x: (x.exp(), (x.exp() + x.sin()).tanh() * 2), (M,), Tuning(max_statements=4, max_flops=0)),
-    Break.BUFFERS: (lambda x, y, z: (x.exp() * y, x.exp() * z), (M, M, M), Tuning(max_reads=1, max_flops=0)),
-    Break.RESULT: (lambda x: x.exp(), (M,), Tuning()),
+    NotFused.OPERAND: (lambda x: x.exp() @ x.t(), (M,), Tuning()),
+    NotFused.CLOSED: (lambda x: x.cumsum(1) * 2, (M,), Tuning()),
+    NotFused.LANES: (lambda x, y: (x @ y).exp(), ((64, 40), (40, 3)), Tuning()),
+    NotFused.SHAPE: (lambda x: (x.exp(), x.exp().sum(0)), ((300, 40),), Tuning()),
+    NotFused.CHUNKS: (lambda x: x.sum(), ((300, 400),), Tuning()),
+    NotFused.POSITION: (lambda x: x.exp().t() * x.exp().reshape(40, 30), (M,), Tuning(max_flops=0)),
+    NotFused.WAITS: (lambda x: (x.exp(), x.exp() * x.exp().cumsum(1)), (M,), Tuning()),
+    NotFused.FUSED: (lambda x, y: (x.exp(), x.exp() + x @ y), (M, (40, 40)), Tuning()),
+    NotFused.LENGTH: (lambda x: (x.exp(), (x.exp() + x.sin()).tanh() * 2), (M,), Tuning(max_statements=4, max_flops=0)),
+    NotFused.BUFFERS: (lambda x, y, z: (x.exp() * y, x.exp() * z), (M, M, M), Tuning(max_reads=1, max_flops=0)),
+    NotFused.RESULT: (lambda x: x.exp(), (M,), Tuning()),
     Fusion.PRODUCER: (lambda x: tg.softmax(x, 1), (M,), Tuning()),
     Fusion.SIBLING: (lambda x: (x.sum(1), x.amax(1)), (M,), Tuning()),
 }
@@ -134,15 +135,15 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("reason", PROGRAMS, ids=lambda r: r.name)
 @pytest.mark.parametrize("target", [Target(cores=2), Target("gpu", 16, 16, 4, 256, 32768)], ids=["cpu", "gpu"])
-def test_every_reason_is_given(reason: Break | Fusion, target: Target, on_numpy: None) -> None:
-    if target.kind == "gpu" and reason is Break.LANES:
+def test_every_reason_is_given(reason: NotFused | Fusion, target: Target, on_numpy: None) -> None:
+    if target.kind == "gpu" and reason is NotFused.LANES:
         return                                               # there is no lane: a work-item stores one element
     fn, shapes, tuning = PROGRAMS[reason]
     with tuned(tuning):
         plan = compiled(fn, shapes, target)
     notes = [launch.note for launch in plan.launches]
     assert any(matches(reason).search(note) for note in notes), notes
-    known = [matches(r) for r in (*Break, *Fusion)]
+    known = [matches(r) for r in (*NotFused, *Fusion)]
     for note in notes:                                       # and nothing else is said of where a kernel ends
         said = note.partition("over ")[2].split("; ")[1:]
         assert said
@@ -152,7 +153,7 @@ def test_every_reason_is_given(reason: Break | Fusion, target: Target, on_numpy:
 def test_without_fusion_it_is_that(on_numpy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "fuse", False)
     plan = compiled(lambda x: x.exp() + 1, (M,), Target())
-    assert [Break.OFF.value in launch.note for launch in plan.launches] == [True, False]
+    assert [NotFused.OFF.value in launch.note for launch in plan.launches] == [True, False]
 
 
 def test_a_group_without_an_anchor_says_so() -> None:

@@ -16,7 +16,7 @@ from tracegrad.support.plan import Target
 from tracegrad.support.tuning import Tuning, tuned
 
 TARGETS = {"two": Target(cores=2), "four, avx512": Target(simd_bytes=64, registers=32, cores=4)}
-LAUNCHED = Tuning(launch_work=0, iteration_work=0, looped_work=0, parted_turns=0)     # no turn, and no loop, is too small for many cores
+LAUNCHED = Tuning(launch_work=0, iteration_work=0, looped_work=0, parted_iterations=0)     # no loop is too small for many cores
 
 
 def close(a, b, scale=1.0):

@@ -182,9 +182,9 @@ def test_written_turns_have_the_bits_of_turns_one_by_one(program, length, n, m, 
         arrays, others = ([(0.3 * rng.standard_normal(o.shape)).astype(o.dtype) for o in operands] for _ in range(2))
         with np.errstate(all="ignore"):
             wanted = [np.array(y) for y in compute(*arrays)]
-            assert compute.turns.written is None                          # too few turns for one call
+            assert compute.iterations.written is None                          # too few turns for one call
             compute(*others)
-            assert compute.turns.written is not None
+            assert compute.iterations.written is not None
             again = compute(*arrays)
             compute(*others)                                        # which must not change what was given
         for y, z in zip(wanted, again, strict=True):

@@ -25,7 +25,7 @@ from tracegrad.support.tuning import Tuning, tuned
 
 F = tg.float64
 PLAIN = Tuning(launch_work=0, iteration_work=0, parted_work=0)     # no kernel is small: a loop is launches in turn,
-PARTED = Tuning(launch_work=0, iteration_work=0, parted_turns=0)   # or a launch of the parts of its batch
+PARTED = Tuning(launch_work=0, iteration_work=0, parted_iterations=0)   # or a launch of the parts of its batch
 
 
 def unrolled(f, init, xs=None, length=None, reverse=False, checkpoint=None):
@@ -380,7 +380,7 @@ def test_what_is_written_in_place_is_read_by_who_writes_it(interpreter):
         return tg.trace(lambda a, b, xs: tg.add(*scan(lambda c, v: ((-c[1], c[1].roll(1) * 0.5 + c[0] * 0.3 - v), None), (a, b), xs)[0]))
 
     given = numbers(65), numbers(65), numbers(9, 65)
-    in_place = Tuning(list_work=1, item=16, kept_bytes=0, kept_turns=1, looped_lines=0, looped_work=0, launch_work=1024)
+    in_place = Tuning(list_work=1, item=16, kept_bytes=0, kept_iterations=1, looped_lines=0, looped_work=0, launch_work=1024)
     with Checked({"cpu": replace(CPU, cores=16, simd_bytes=16)}, tuning=in_place):
         found = f(tg.scan)(*given)
     close([found.numpy()], [f(unrolled)(*given).numpy()])
@@ -426,7 +426,7 @@ def test_elements_that_do_not_depend_on_each_other(interpreter, name):
         return tg.trace(tg.value_and_grad(f, (0, 1)))
 
     args = numbers(5, 300), numbers(300)
-    tuning = Tuning(item=16, launch_work=0, iteration_work=0, parted_turns=0)
+    tuning = Tuning(item=16, launch_work=0, iteration_work=0, parted_iterations=0)
     for coupled in (False, True):
         with Checked({name: TARGETS[name]}, tuning=tuning):
             f = loss(tg.scan, coupled)

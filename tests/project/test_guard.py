@@ -21,13 +21,13 @@ from tracegrad.tracing.replay import Replay
 
 ROOT = Path(__file__).resolve().parents[2]
 SET = {"trace": lambda: Recording("test", tg.device()), "examples": lambda: 1, "hidden": lambda: True, "pulling": lambda: True,
-       "turning": lambda: True, "anomaly": lambda: autograd.anomaly.Check(False), "autocast": lambda: amp._casts("cpu", tg.bfloat16)}
+       "comparing": lambda: True, "anomaly": lambda: autograd.anomaly.Check(False), "autocast": lambda: amp._casts("cpu", tg.bfloat16)}
 # The other fields, and why what was done under another value of theirs may be recalled all the same.
 ALLOWED = {
     "grad": "what is recalled is found by whether its operands require a derivative",
     "scopes": "a vmap sets `examples`, a recorded body is in a trace; in inference mode tensors are told in which scope they were made",
     "looked": "it is noted by the read of a value, and a custom forward sets `hidden`",
-    "holds": "it says only when pending work is run, and is set where `turning` is",
+    "holds": "it says only when pending work is run, and is set where `comparing` is",
     "own": "one call's nodes: set inside a call that is not recalled, and not around calls of the user's",
     "leaves": "set while a program is recorded or compiled; what is recalled has constants of its own",
     "symbolic": "follows from the guards", "plain": "follows from the guards",

@@ -165,20 +165,20 @@ class Walk:
                for i, (x, s) in enumerate(zip(operands, shapes, strict=True))]
         carries, scanned, constants = ids[:n], ids[n:n + rows], ids[n + rows:]
 
-        def turn(carries: Sequence[Ids], row: Sequence[Ids]) -> list[Ids]:
+        def iteration(carries: Sequence[Ids], row: Sequence[Ids]) -> list[Ids]:
             return self.run(outs, dict(zip(inner, [*carries, *row, *constants], strict=True)))
 
         if length is not None and length * len(topological(outs)) <= STEPS:
             stacked: list[Any] = [np.zeros((length, *o.shape), np.int64) for o in outs[n:]]
             for k in reversed(range(length)) if reverse else range(length):
-                made = turn(carries, [s[k] for s in scanned])
+                made = iteration(carries, [s[k] for s in scanned])
                 carries = made[:n]
                 for stack, y in zip(stacked, made[n:], strict=True):
                     stack[k] = y
             return [*carries, *stacked]
         whole = [self.sets.over(s, (0,)) for s in scanned]
         for _ in range(ROUNDS):
-            made = turn(carries, whole)
+            made = iteration(carries, whole)
             grown = [self.sets.union(c, m) for c, m in zip(carries, made[:n], strict=True)]
             if all(np.array_equal(a, b) for a, b in zip(grown, carries, strict=True)):
                 break
@@ -186,7 +186,7 @@ class Walk:
         else:
             everything = self.sets.all_of(*ids)
             carries = [np.full(c.shape, everything) for c in carries]
-            made = turn(carries, whole)
+            made = iteration(carries, whole)
         return [*carries, *(np.broadcast_to(y, (length or 0, *y.shape)) for y in made[n:])]
 
 

@@ -23,7 +23,7 @@ from tracegrad.control_flow.cond import cond
 from tracegrad.control_flow.loop import Body
 from tracegrad.control_flow.loop_detection import DetectedLoop
 from tracegrad.control_flow.recorded import agreed, flattened, on_one_device, read_outside
-from tracegrad.control_flow.scan import loop_nodes, turn_draws
+from tracegrad.control_flow.scan import iteration_draws, loop_nodes
 from tracegrad.control_flow.while_loop import while_nodes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tracegrad.graph.ir import Aval, Node, own_nodes, topological
@@ -202,7 +202,7 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
         segment = _segment(init, n) if checkpoint is None else checkpoint
         try:
             if segment >= n:
-                return _Turn(f, init, flat, tree, n, reverse, trace).run()
+                return _Iteration(f, init, flat, tree, n, reverse, trace).run()
             return _in_segments(f, init, flat, tree, n, reverse, segment)
         except _ChangesOutside:
             pass
@@ -213,7 +213,7 @@ def _until(until: Callable[[Any], Any], f: Callable[[Any, Any], Any]) -> Callabl
     """The iteration of a scan that ends where `until` holds, of f's: its carry has a flag beside, whether it has ended."""
     made: list[Any] = []                                   # the parts of y, and how they are put together
 
-    def turn(carried: Any, x: Any) -> Any:
+    def iteration(carried: Any, x: Any) -> Any:
         before, over = carried
         over = over | until(_own(before))
 
@@ -232,7 +232,7 @@ def _until(until: Callable[[Any], Any], f: Callable[[Any, Any], Any]) -> Callabl
         carry, ys = cond(logical_not(over), on, off, before, x)
         return (carry, over), optree.tree_unflatten(made[1], ys)
 
-    return turn
+    return iteration
 
 
 def _zeros_of(y: Any) -> Any:
@@ -256,7 +256,7 @@ def _in_segments(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, rever
     carry, parts = init, []
 
     def segment(carry: Any, rows: Any) -> Any:
-        return _Turn(f, carry, optree.tree_leaves(rows), tree, k, reverse, trace).run()
+        return _Iteration(f, carry, optree.tree_leaves(rows), tree, k, reverse, trace).run()
 
     def some(low: int, high: int) -> list[Tensor]:
         return [x[low:high] for x in flat]
@@ -267,10 +267,10 @@ def _in_segments(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, rever
         if high - low == whole:
             rows = [x.reshape(whole // k, k, *x.shape[1:]) for x in some(low, high)]
             structure = optree.tree_flatten(rows)[1]  # type: ignore[arg-type]
-            carry, ys = _Turn(segment, carry, rows, structure, whole // k, reverse, trace, keep_values=False).run()
+            carry, ys = _Iteration(segment, carry, rows, structure, whole // k, reverse, trace, keep_values=False).run()
             ys = optree.tree_map(lambda y: y.reshape(whole, *y.shape[2:]), ys)
         else:
-            carry, ys = _Turn(f, carry, some(low, high), tree, high - low, reverse, trace).run()
+            carry, ys = _Iteration(f, carry, some(low, high), tree, high - low, reverse, trace).run()
         parts.append(ys)
     if reverse:
         parts.reverse()
@@ -281,7 +281,7 @@ class _ChangesOutside(BaseException):
     """f changes a tensor from outside in place. (No Exception: what f catches is none of its business.)"""
 
 
-class _Turn:
+class _Iteration:
     """Records one iteration of a scan, as often as it takes to know which carries have a derivative, and of what dtype numbers become."""
 
     def __init__(
@@ -334,7 +334,7 @@ class _Turn:
         rows = [_stand_in(Aval(x.shape[1:], x.dtype), f"{self.row_name}{i if len(self.xs) > 1 else ''}", x._node().needs_grad)
                 for i, x in enumerate(self.xs)]
         start = placeholder(Aval((), dtypes.int64), "draws")
-        with turn_draws(start) as drawn, Recorded("scan", _ChangesOutside):
+        with iteration_draws(start) as drawn, Recorded("scan", _ChangesOutside):
             carry, row = ([Tensor(n, trace.device, trace) for n in nodes] for nodes in (carries, rows))
             step = self.f(optree.tree_unflatten(self.carry_tree, carry), optree.tree_unflatten(self.tree, row))
         if not isinstance(step, tuple) or len(step) != 2:
@@ -348,9 +348,9 @@ class _Turn:
     def draws(self, count: int) -> Node:
         """Where in the stream the numbers of each iteration begin, which draws `count`: in the order of the iterations."""
         _, start = self.trace.random(count * self.length)
-        turn: Any = iota((self.length,), 0, dtypes.int64)
-        turn = (self.length - 1) - turn if self.reverse else turn
-        return cast(start, dtypes.int64) + turn * count  # type: ignore[no-any-return]
+        iteration: Any = iota((self.length,), 0, dtypes.int64)
+        iteration = (self.length - 1) - iteration if self.reverse else iteration
+        return cast(start, dtypes.int64) + iteration * count  # type: ignore[no-any-return]
 
 
 def _strong(aval: Aval) -> Any:
@@ -365,13 +365,13 @@ def _stand_in(aval: Aval, label: str, varies: bool) -> Node:
 
 def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse: bool) -> tuple[Any, Any]:
     rows = [unstack(x) for x in flat]
-    turns = DetectedLoop(flat, rows, n, reverse)
+    iterations = DetectedLoop(flat, rows, n, reverse)
     carry, parts = init, []
     carries: list[Any] = []
     carry_tree: Any = None
     y_tree: Any = None
-    held, turning = state.holds, state.turning
-    state.turning = turning or turns.usable
+    held, comparing = state.holds, state.comparing
+    state.comparing = comparing or iterations.usable
     try:
         step: Any
         for i in reversed(range(n)) if reverse else range(n):
@@ -381,17 +381,17 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
             carry = _kept("scan: f", carry, step[0])
             ys, y_tree = optree.tree_flatten(step[1], none_is_leaf=False)
             parts.append(ys)
-            if turns.usable:
+            if iterations.usable:
                 carries, carry_tree = optree.tree_flatten(carry, none_is_leaf=False)
-                if not turns.note(i, carries, ys):              # no longer compared: the others need not wait
-                    state.holds, state.turning = held, turning
+                if not iterations.note(i, carries, ys):              # no longer compared: the others need not wait
+                    state.holds, state.comparing = held, comparing
     finally:
-        state.holds, state.turning = held, turning
+        state.holds, state.comparing = held, comparing
     if y_tree is None:
         return carry, None
-    if turns.usable:
+    if iterations.usable:
         step = carry = None                     # what they hold would be taken for the user's
-        made = turns.loop(carries, parts)
+        made = iterations.loop(carries, parts)
         if made is not None:
             return optree.tree_unflatten(carry_tree, made[0]), optree.tree_unflatten(y_tree, made[1])
         carry = optree.tree_unflatten(carry_tree, carries)

@@ -155,7 +155,7 @@ class Loop(Shared):
         n, rows = self.body.carries, self.body.rows
         carry = [f"c{i}" if n > 1 else "c" for i in range(n)]
         row = [f"x{i}" if rows > 1 else "x" for i in range(rows)]
-        turn = define("turn", self.graph)
+        iteration = define("turn", self.graph)
 
         def tupled(parts: Sequence[str]) -> str:
             return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
@@ -163,7 +163,7 @@ class Loop(Shared):
         ends = f"{tupled(operands[:n])}, {tupled(operands[n:n + rows])}, length={self.length}{', reverse=True' * self.reverse}"
         arguments = ", ".join([*(["*carry"] if carry else []), *(["*row"] if row else []), *operands[n + rows:]])
         step = f"lambda carry, row: pair({arguments})"
-        pair = define("pair", f"lambda *values: ((made := {turn}(*values))[:{n}], made[{n}:])")
+        pair = define("pair", f"lambda *values: ((made := {iteration}(*values))[:{n}], made[{n}:])")
         call = f"sum(tg.scan({step.replace('pair(', pair + '(')}, {ends}), ())"
         return f"{call}[0]" if len(self._avals) == 1 else call
 

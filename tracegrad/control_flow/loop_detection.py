@@ -45,7 +45,7 @@ class DetectedLoop:
 
     def __init__(self, xs: Sequence[Tensor], rows: Sequence[list[Tensor]], length: int, reverse: bool) -> None:
         self.xs, self.rows, self.length, self.reverse = xs, rows, length, reverse
-        self.turns: list[tuple[list[Node], list[Node], list[Node], list[Node]]] = []
+        self.iterations: list[tuple[list[Node], list[Node], list[Node], list[Node]]] = []
         self.carry: list[Node] = []
         self.usable = length >= LEAST and not (state.symbolic or state.hidden)
         self.start, self.flushes = len(waiting), flushes[0]
@@ -58,8 +58,8 @@ class DetectedLoop:
         self.usable = self.usable and len({x._device for x in (*carry, *ys, *self.xs)}) == 1
         if self.usable:
             before, self.carry = self.carry, [x._node() for x in carry]
-            self.turns.append((before, [r[i]._node() for r in self.rows], self.carry, [y._node() for y in ys]))
-            state.holds = (len(waiting) - self.start) * self.length <= HELD * len(self.turns)
+            self.iterations.append((before, [r[i]._node() for r in self.rows], self.carry, [y._node() for y in ys]))
+            state.holds = (len(waiting) - self.start) * self.length <= HELD * len(self.iterations)
         return self.usable
 
     def loop(self, carry: list[Any], parts: Sequence[list[Any]]) -> tuple[list[Tensor], list[Tensor]] | None:
@@ -68,7 +68,7 @@ class DetectedLoop:
         carry: the last ones. parts: the results of each iteration. Nobody but the user may hold any of them elsewhere: where the user
         does not, they are others afterwards, which are the same. The rows are let go of.
         """
-        if not self.usable or len(self.turns) != self.length or not carry:
+        if not self.usable or len(self.iterations) != self.length or not carry:
             return None
         own = {id(x) for holder in (carry, *parts, *self.rows) for x in holder}
         with lock:                                                  # others may note tensors meanwhile, and take none away
@@ -88,13 +88,13 @@ class DetectedLoop:
             return None
 
     def _loop(self, carry: Sequence[Tensor], ys: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        (_, _, init, first), turn, *others = self.turns
-        known = _before(turn) & _before(others[0])               # what all iterations use, made before them
-        form = _form(turn, known)
+        (_, _, init, first), iteration, *others = self.iterations
+        known = _before(iteration) & _before(others[0])               # what all iterations use, made before them
+        form = _form(iteration, known)
         for other in others:
             if _form(other, known) != form:
                 raise _Other
-        before, rows, outs, results = turn
+        before, rows, outs, results = iteration
         if any(a.aval is not b.aval or a.needs_grad is not b.needs_grad for a, b in zip(before, outs, strict=True)):
             raise _Other
         stand_ins = [[variable(placeholder(n.aval)) if n.needs_grad else placeholder(n.aval) for n in nodes] for nodes in (before, rows)]
@@ -109,9 +109,9 @@ class DetectedLoop:
                 [y._wrap(n) for y, n in zip(ys, stacks, strict=True)])
 
 
-def _before(turn: tuple[list[Node], list[Node], list[Node], list[Node]]) -> set[Node]:
+def _before(iteration: tuple[list[Node], list[Node], list[Node], list[Node]]) -> set[Node]:
     """The nodes that an iteration depends on."""
-    before, rows, outs, results = turn
+    before, rows, outs, results = iteration
     ends = {*before, *rows}
     found: set[Node] = set()
     stack = [*outs, *results]
@@ -126,9 +126,9 @@ def _before(turn: tuple[list[Node], list[Node], list[Node], list[Node]]) -> set[
     return found
 
 
-def _form(turn: tuple[list[Node], list[Node], list[Node], list[Node]], known: set[Node]) -> Key:
+def _form(iteration: tuple[list[Node], list[Node], list[Node], list[Node]], known: set[Node]) -> Key:
     """What iterations that are alike have in common. known: what is the same for all of them."""
-    before, rows, outs, results = turn
+    before, rows, outs, results = iteration
     met: set[Node] = set()
 
     def leaf(node: Node) -> Any:

@@ -74,6 +74,6 @@ def whole_sum(term: Node, moves: Sequence[Node], stacked: Sequence[Node]) -> Nod
         whole = bind(term.fn, tuple(stacked), {"dim": (0, *(d + 1 for d in term.attrs["dim"]))})
     else:
         a, b = stacked
-        turns, m, k = a.shape
-        whole = bind(term.fn, (reshape(permute(a, (1, 0, 2)), (m, turns * k)), reshape(b, (turns * k, b.shape[2]))), term.attrs)
+        iterations, m, k = a.shape
+        whole = bind(term.fn, (reshape(permute(a, (1, 0, 2)), (m, iterations * k)), reshape(b, (iterations * k, b.shape[2]))), term.attrs)
     return _moved(whole, moves)

@@ -34,11 +34,11 @@ class Repeated:
         made = substituted(made, before)
         again, *after = substituted([test, *shared], dict(zip(own, made, strict=True)))
         self.begins = Graph.capture([*own, *before.values(), *constants], [test, *shared])
-        self.turn = Graph.capture([*own, *before.values(), *constants], [*made, *after, again])
+        self.iteration = Graph.capture([*own, *before.values(), *constants], [*made, *after, again])
 
     @property
     def described(self) -> tuple[Any, ...]:
-        return self.carries, self.scratch, self.shared, self.begins, self.turn
+        return self.carries, self.scratch, self.shared, self.begins, self.iteration
 
 
 _SLOW = 4                               # flops an element, of what is carried on sooner than computed again

@@ -366,17 +366,17 @@ def _constants(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
 
 
 @contextmanager
-def turn_draws(start: Node) -> Iterator[list[int]]:
+def iteration_draws(start: Node) -> Iterator[list[int]]:
     """Random numbers inside are counted from `start`, the iteration's place in the stream. Gives a list that gets how many there were."""
     trace = state.trace
     drawn: list[int] = []
     if trace is None:
         yield drawn
         return
-    before, trace.draws = (trace.draws, trace.turn), 0
-    trace.turn = start
+    before, trace.draws = (trace.draws, trace.iteration), 0
+    trace.iteration = start
     try:
         yield drawn
     finally:
         drawn.append(trace.draws)
-        trace.draws, trace.turn = before
+        trace.draws, trace.iteration = before

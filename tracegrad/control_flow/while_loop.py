@@ -1,6 +1,6 @@
 """Loops whose number of iterations is known only while they run: `tg.while_loop` in a trace. Start at `while_nodes`.
 
-To differentiation such a loop is F(n), its body n times over (`TurnsCall`). The derivative of F(n) is a step that runs the body again,
+To differentiation such a loop is F(n), its body n times over (`IterationsCall`). The derivative of F(n) is a step that runs the body again,
 keeps carries, and pulls the cotangents back from iteration to iteration (`Pull`). What that depends on linearly is the tangent of F(n),
 whose loop carries tangents beside values and needs no more than the count; so the derivative of `Pull` is such a loop, and its `Pull`: at
 any order.
@@ -98,8 +98,8 @@ class WhileLoop(_Host):
         self.body, self.device, self.limit, self.goes_on = body, device, limit, test
         self.carried = tuple(o.aval for o in body.outs)
         self.test = Program(body.inputs, [test], device, results=["goes_on"], later=True)
-        self.turn = Program(body.inputs, body.outs, device, later=True)
-        self.programs = (("condition", self.test), ("body", self.turn))
+        self.iteration = Program(body.inputs, body.outs, device, later=True)
+        self.programs = (("condition", self.test), ("body", self.iteration))
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return *self.carried, COUNT
@@ -123,7 +123,7 @@ class WhileLoop(_Host):
 
     def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
         n = len(self.carried)
-        test, body = define("condition", self.test.graph), define("body", self.turn.graph)
+        test, body = define("condition", self.test.graph), define("body", self.iteration.graph)
         first = operands[0] if n == 1 else f"({', '.join(operands[:n])})"
         given = ", ".join(["value[0]" if n == 1 else "*value[0]", *operands[n:]])
         step = f"lambda value: ({body}({given}){'[0]' * (n == 1)}, value[1] + 1)"
@@ -132,13 +132,13 @@ class WhileLoop(_Host):
         return loop if n == 1 else f"{define('flat', 'lambda made: (*made[0], made[1])')}({loop})"
 
     def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
-        test, turn = compiled(self.test), compiled(self.turn)
+        test, iteration = compiled(self.test), compiled(self.iteration)
         values = self.loaded(arrays, [p.aval for p in self.body.inputs])
-        n, turns = len(self.carried), 0
-        while turns != self.limit and bool(test(values)[0].download((), test.graph.outputs[0].dtype)):
-            values[:n] = turn(values)
-            turns += 1
-        return [*(v.download(aval.shape, aval.dtype) for v, aval in zip(values, self.carried, strict=False)), np.int64(turns)]
+        n, iterations = len(self.carried), 0
+        while iterations != self.limit and bool(test(values)[0].download((), test.graph.outputs[0].dtype)):
+            values[:n] = iteration(values)
+            iterations += 1
+        return [*(v.download(aval.shape, aval.dtype) for v, aval in zip(values, self.carried, strict=False)), np.int64(iterations)]
 
 
 class Counted(_Host):
@@ -148,8 +148,8 @@ class Counted(_Host):
         super().__init__()
         self.name = "counted_loop"  # type: ignore[misc]
         self.body, self.device = body, device
-        self.turn = Program(body.inputs, body.outs, device, later=True)
-        self.programs = (("body", self.turn),)
+        self.iteration = Program(body.inputs, body.outs, device, later=True)
+        self.programs = (("body", self.iteration),)
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(o.aval for o in self.body.outs)
@@ -164,17 +164,17 @@ class Counted(_Host):
 
     @cached_property
     def kernel(self) -> Repeated:  # type: ignore[override]
-        body, count, turns = self.body, placeholder(COUNT, "iteration"), placeholder(COUNT, "length")
+        body, count, iterations = self.body, placeholder(COUNT, "iteration"), placeholder(COUNT, "length")
         n = body.carries
         with located(body.outs[0].loc):
-            return Repeated(body.inputs[:n], count, (), [*body.inputs[n:], turns], body.outs, (), count < turns)
+            return Repeated(body.inputs[:n], count, (), [*body.inputs[n:], iterations], body.outs, (), count < iterations)
 
     def relevant(self, index: int) -> list[int]:
         """The numbers of the operands that result `index` depends on."""
         return [*needed_inputs(self.body, [index]), len(self.body.inputs)]
 
     def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
-        run = compiled(self.turn)
+        run = compiled(self.iteration)
         values = self.loaded(arrays[:-1], [p.aval for p in self.body.inputs])
         n = self.body.carries
         for _ in range(int(arrays[-1])):
@@ -193,9 +193,9 @@ class Pull(_Host):
         super().__init__()
         self.name = "counted_loop_backward"  # type: ignore[misc]
         self.body, self.pull, self.device = body, pull, device
-        self.turn = Program(body.inputs, body.outs, device, later=True)
+        self.iteration = Program(body.inputs, body.outs, device, later=True)
         self.back = Program(pull.inputs, pull.outs, device, later=True)
-        self.programs = (("body", self.turn), ("derivative of the body", self.back))
+        self.programs = (("body", self.iteration), ("derivative of the body", self.back))
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(o.aval for o in self.pull.outs)
@@ -210,13 +210,13 @@ class Pull(_Host):
         return pull_relevant(self.body, self.pull, index)
 
     def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
-        run, back = compiled(self.turn), compiled(self.back)
+        run, back = compiled(self.iteration), compiled(self.back)
         own = len(self.body.inputs)
         values = self.loaded(arrays[:own], [p.aval for p in self.body.inputs])
-        n, turns, kept = self.body.carries, int(arrays[own]), []
-        for k in range(turns):
+        n, iterations, kept = self.body.carries, int(arrays[own]), []
+        for k in range(iterations):
             kept.append(values[:n])
-            if k < turns - 1:
+            if k < iterations - 1:
                 values[:n] = run(values)
         zeros = [np.zeros(p.shape, p.dtype) for p in self.pull.inputs[len(arrays) - own - 1:self.pull.carries]]
         cts = self.loaded([*arrays[own + 1:], *zeros], [p.aval for p in self.pull.inputs[:self.pull.carries]])
@@ -242,7 +242,7 @@ class Inner(Shared):
         return self.kernel.described
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return tuple(o.aval for o in self.kernel.turn.outputs[:self.kernel.carries + 1 + self.kernel.scratch])
+        return tuple(o.aval for o in self.kernel.iteration.outputs[:self.kernel.carries + 1 + self.kernel.scratch])
 
     def of(self, operands: Sequence[Node]) -> list[Node]:
         """The results for these operands."""
@@ -260,11 +260,11 @@ def _pull_graph(body: Body, pull: Body) -> Graph:
     """
     n = body.carries
     own = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs]
-    turns, first = placeholder(COUNT, "iteration"), [placeholder(p.aval, "ct") for p in pull.inputs[:pull.carries]]
+    iterations, first = placeholder(COUNT, "iteration"), [placeholder(p.aval, "ct") for p in pull.inputs[:pull.carries]]
     given = sum(differentiable(p.dtype) for p in body.inputs[:n])
     rows = max(2, min(ROWS, STACK // max(1, sum(p.aval.nbytes for p in own[:n]))))
     rows = 1 << (rows.bit_length() - 1)
-    long = ceil_div(turns, rows).maximum(1)                  # iterations of a segment
+    long = ceil_div(iterations, rows).maximum(1)                  # iterations of a segment
     blocks = ceil_div(long, rows)                            # of a segment
 
     def stacks() -> list[Node]:
@@ -278,9 +278,9 @@ def _pull_graph(body: Body, pull: Body) -> Graph:
 
     # The first loop: the row of an iteration inside a segment is the next segment's, whose first iteration comes later.
     values, constants, count, into = stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT), stacks()
-    length, end = stand_ins([long, turns])
+    length, end = stand_ins([long, iterations])
     begins = Inner(Repeated(values, count, into, [*constants, length, end], body([*values, *constants]),
-                            kept(into, ceil_div(count, length), values), count < end)).of([*own, long, turns])[n + 1:]
+                            kept(into, ceil_div(count, length), values), count < end)).of([*own, long, iterations])[n + 1:]
 
     # One block: from a segment's beginning through `stop` iterations, of which the last ones are kept.
     values, constants, count, into, stop = stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT), stacks(), placeholder(COUNT)
@@ -296,7 +296,7 @@ def _pull_graph(body: Body, pull: Body) -> Graph:
 
     # The second loop: block by block, from the last.
     cts, constants, count, saved = stand_ins(first), stand_ins(own[n:]), placeholder(COUNT), stacks()
-    length, each, end = stand_ins([long, blocks, turns])
+    length, each, end = stand_ins([long, blocks, iterations])
     total = ceil_div(end, length) * each
     at = total - 1 - count
     segment, block = at // each, at % each
@@ -306,8 +306,8 @@ def _pull_graph(body: Body, pull: Body) -> Graph:
     pulled = back.of([*cts, *ran[:n], *constants, *ran[n + 1:], size])[:len(cts)]
     outer = Inner(Repeated(cts, count, (), [*constants, *saved, length, each, end], pulled, (), count < total))
     zeros = [zeros_like(p) for p in first[given:]]
-    results = outer.of([*first[:given], *zeros, *own[n:], *begins, long, blocks, turns])[:len(cts)]
-    return Graph.capture([*own, turns, *first[:given]], results)
+    results = outer.of([*first[:given], *zeros, *own[n:], *begins, long, blocks, iterations])[:len(cts)]
+    return Graph.capture([*own, iterations, *first[:given]], results)
 
 
 def ceil_div(a: Node, b: Any) -> Node:
@@ -340,9 +340,9 @@ def _call(loop: WhileLoop | Counted, operands: Sequence[Node]) -> list[Node]:
     raw = [bind(loop, sources, {"index": k}) for k in range(len(loop.avals()))]
     if not state.grad or not any(o.needs_grad for o in operands):
         return raw
-    turns = raw[-1] if isinstance(loop, WhileLoop) else operands[-1]
+    iterations = raw[-1] if isinstance(loop, WhileLoop) else operands[-1]
     own = operands[:len(loop.body.inputs)]
-    return _results(TurnsCall(loop.body, loop.device), [*raw[:loop.body.carries], turns, *own], loop.body.carries)
+    return _results(IterationsCall(loop.body, loop.device), [*raw[:loop.body.carries], iterations, *own], loop.body.carries)
 
 
 def _results(call: CustomCall, operands: Sequence[Node], count: int) -> list[Node]:
@@ -353,15 +353,15 @@ def _results(call: CustomCall, operands: Sequence[Node], count: int) -> list[Nod
 def _over_examples(call: CustomCall, operands: Sequence[Node], flags: Sequence[bool], count: int) -> list[Node]:
     """The results of a call, which are its first `count` operands, for each example: a scan over those with a flag."""
 
-    def turn(carries: list[Node], rows: list[Node]) -> tuple[list[Node], list[Node]]:
+    def iteration(carries: list[Node], rows: list[Node]) -> tuple[list[Node], list[Node]]:
         left = iter(rows)
         given = [next(left) if f else o for o, f in zip(operands, flags, strict=True)]
         return [], outputs(bind(call, tuple(given), {}), given[:count])
 
-    return turned(turn, [], [o for o, f in zip(operands, flags, strict=True) if f], False)[1]
+    return turned(iteration, [], [o for o, f in zip(operands, flags, strict=True) if f], False)[1]
 
 
-class TurnsCall(CustomCall):
+class IterationsCall(CustomCall):
     """A body n times over. Operands: the results, n, the values to start with, the constants."""
 
     partial = True
@@ -394,10 +394,10 @@ class TurnsCall(CustomCall):
         return (*[None] * (n + 1), *(next(found) if differentiable(o.dtype) else None for o in own))
 
 
-def _pulled(body: Body, device: Any, own: Sequence[Node], turns: Node, cts: Sequence[Node]) -> list[Node]:
+def _pulled(body: Body, device: Any, own: Sequence[Node], iterations: Node, cts: Sequence[Node]) -> list[Node]:
     """The cotangents of the operands that are floats."""
     loop = Pull(body, _pull(body), device)
-    given = (*own, turns, *cts)
+    given = (*own, iterations, *cts)
     raw = [bind(loop, tuple(bind(_DETACH, (o,), {}) if o.needs_grad else o for o in given), {"index": k}) for k in range(len(loop.avals()))]
     if not state.grad or not any(o.needs_grad for o in given):
         return raw
@@ -432,7 +432,7 @@ class PullCall(CustomCall):
         """<ct, pull(u)> = <tangent(ct), u>: for u the tangent of the loop along ct, for the rest the derivative of that, pulled along u."""
         body, count = self.body, self.count
         end = count + len(body.inputs)
-        own, turns, cts = operands[count:end], operands[end], operands[end + 1:]
+        own, iterations, cts = operands[count:end], operands[end], operands[end + 1:]
         wanted = attrs["wanted"][count:]
         floats = [i for i, p in enumerate(body.inputs) if differentiable(p.dtype)]
         along = dense(ct, [own[i] for i in floats])
@@ -442,11 +442,11 @@ class PullCall(CustomCall):
         given = [*own[:n], *along[:carried], *own[n:], *along[carried:]]
         out: list[Any] = [None] * len(operands)
         if any(wanted[len(own) + 1:]):
-            moved = _call(Counted(lifted, self.device), [*given, turns])[n:]
+            moved = _call(Counted(lifted, self.device), [*given, iterations])[n:]
             out[end + 1:] = moved
         if any(wanted[:len(own)]):
             zeros = [zeros_like(own[i]) for i in floats[:carried]]
-            found = _pulled(lifted, self.device, given, turns, [*zeros, *cts])
+            found = _pulled(lifted, self.device, given, iterations, [*zeros, *cts])
             # In the order of the lifted loop's operands: values, tangents of them, constants, tangents of those.
             places = [*floats[:carried], *[-1] * carried, *floats[carried:], *[-1] * (len(floats) - carried)]
             for i, g in zip(places, found, strict=True):

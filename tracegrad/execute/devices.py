@@ -123,7 +123,7 @@ def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True
     if isinstance(device, HostDevice):
         return HostValue(device, np.array(array) if copy else array, not (copy or buffers.frozen(array)))
     if copy and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
-        return buffers.hold(device, array if own else np.array(array, order="C"))
+        return buffers.host_buffer(device, array if own else np.array(array, order="C"))
     return buffers.upload(device, array) if copy else buffers.wrap(device, array)
 
 

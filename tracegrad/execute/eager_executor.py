@@ -26,7 +26,7 @@ from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
 from tracegrad.graph.operation import EAGER_FAMILIES
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, data
-from tracegrad.runtime.buffer import HostBuffer, hold
+from tracegrad.runtime.buffer import HostBuffer, host_buffer
 from tracegrad.support.blas import quiet, quietly, shared_among_threads
 from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
@@ -169,7 +169,7 @@ class CachedConstants:
             return None
         aval, attrs, array = known
         self._made.hits += 1
-        return data(aval, hold(device, array), attrs)
+        return data(aval, host_buffer(device, array), attrs)
 
     def learn(self, key: Any, node: Node) -> None:
         """Note that the call made `node`."""
@@ -203,8 +203,8 @@ def host_part(device: Any, array: np.ndarray[Any, Any]) -> Any:
     """A Buffer for a result, which may be a view; a copy where that would keep much more memory than its own."""
     owner: Any = array.base
     if owner is None or (isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes <= SPARE * array.nbytes):
-        return hold(device, array)
-    return hold(device, np.array(array))
+        return host_buffer(device, array)
+    return host_buffer(device, np.array(array))
 
 
 def _value(node: Node, device: Any) -> Any:
@@ -213,7 +213,7 @@ def _value(node: Node, device: Any) -> Any:
     if found.value is None and not found.needs_grad and found.aval.nbytes <= PART and found.fn.constant and not found.aval.weak:
         array = _constant(found) if all(o.constant for o in found.operands) else None
         if array is not None and (device.fp64 or found.dtype not in (np.float64, np.complex128)):
-            found.value = hold(device, array if array.base is None else np.array(array, order="C"))
+            found.value = host_buffer(device, array if array.base is None else np.array(array, order="C"))
             forget_operands(found)
     return found.value
 

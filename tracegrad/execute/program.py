@@ -27,7 +27,7 @@ from tracegrad.graph.canonical import Key, Places, fixed, is_number
 from tracegrad.graph.ir import ON_HOST, Graph, Node
 from tracegrad.graph.locations import Location, located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
-from tracegrad.runtime.buffer import HostBuffer, hold
+from tracegrad.runtime.buffer import HostBuffer, host_buffer
 from tracegrad.runtime.faults import Run, mark
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.programs.background import Job, in_background
@@ -306,12 +306,12 @@ def _buffer(device: Any, array: np.ndarray[Any, Any], values: Sequence[Any], giv
     if array.flags.c_contiguous:
         owner: Any = array if array.base is None else array.base
         if isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes == array.nbytes:
-            return hold(device, array)
+            return host_buffer(device, array)
         for value, whole in zip(values, given, strict=True):            # the whole of an input in device memory: its Buffer
             same = whole.nbytes == array.nbytes and whole.flags.c_contiguous and array.size
             if same and _address(whole) == _address(array) and not value.may_change:
                 return value
-    return hold(device, np.array(array, order="C"))
+    return host_buffer(device, np.array(array, order="C"))
 
 
 def _address(array: np.ndarray[Any, Any]) -> Any:

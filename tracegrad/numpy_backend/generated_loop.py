@@ -49,7 +49,7 @@ class GeneratedLoop(Writer):
         state, rows, still = (", ".join(f"i{k}" for k in range(*part)) for part in ((n,), (n, m), (m, self.inputs)))
         outs = [f"o{k}" for k in range(len(routine.targets) - n)]
         given = {"state": state, "still": still, "constants": ", ".join(f"c{i}" for i in routine.constants)}
-        ends, views = self._turn()
+        ends, views = self._run_iteration()
         moving = ", ".join([*([rows] if rows else []), *outs, *views])
         through = ", ".join([*(["*wholes"] if rows else []), *(["*stacks"] if outs else []), *(f"w{v}" for v in views)])
         lines = [f"{names}, = {what}" for what, names in given.items() if names]
@@ -58,7 +58,7 @@ class GeneratedLoop(Writer):
             self.body.append(f"{state}, = {', '.join(ends)},")
         return [*lines, *(f" {line}" for line in self.body or ["pass"]), f"return [{state}]"]
 
-    def _turn(self) -> tuple[list[str], list[str]]:
+    def _run_iteration(self) -> tuple[list[str], list[str]]:
         """Writes `head` and `body`. Gives the names of the iteration's carries, and of views of results that it reads."""
         routine, avals = self.routine, self.routine.avals
         at = {~k: f"i{k}" for k in range(self.inputs)} | {i: f"c{i}" for i in routine.constants}

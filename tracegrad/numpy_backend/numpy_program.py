@@ -168,7 +168,7 @@ class LoopRoutine:
         parts = self._parts = split.parts(self._room.made)
         self._kept, self._sums = split.kept, list(split.sums)
         self._before, self._after = _Part(parts.before), _Part(parts.after)
-        self.turns = _Iterations(_Part(parts.turn), len(split.kept), len(parts.scanned) + parts.ahead, length, loop.reverse)
+        self.iterations = _Iterations(_Part(parts.iteration), len(split.kept), len(parts.scanned) + parts.ahead, length, loop.reverse)
         place = {n: k for k, n in enumerate([*split.given, *self._room.found])}
         self._sources = [place[split.outputs[i]] if i >= carries else ~i for i in used]
         self._terms = [place[n] for n in dict.fromkeys(split.sums.values())]
@@ -188,7 +188,7 @@ class LoopRoutine:
         last = len(found) - parts.once
         state = [arrays[i] for i in self._kept]
         wide = room.wide(state)
-        state = self.turns(state, [*[whole[k] for k in parts.scanned], *found[:parts.ahead]], [*still, *found[last:]],
+        state = self.iterations(state, [*[whole[k] for k in parts.scanned], *found[:parts.ahead]], [*still, *found[last:]],
                            [x[room.new] if len(x) > self._length else x for x in wide])
         rows = [*found[parts.ahead:last], *room.arrays(wide)]
         lasts = dict(zip(self._kept, state, strict=True))
@@ -204,8 +204,8 @@ class _Iterations:
     carries, rows: how many of its inputs, the first ones, are carries; how many after them rows.
     """
 
-    def __init__(self, turn: _Part, carries: int, rows: int, length: int, reverse: bool) -> None:
-        self.turn, self.carries, self.rows, self.length, self.reverse = turn, carries, rows, length, reverse
+    def __init__(self, iteration: _Part, carries: int, rows: int, length: int, reverse: bool) -> None:
+        self.iteration, self.carries, self.rows, self.length, self.reverse = iteration, carries, rows, length, reverse
         self.uses = 0
         self.written: Callable[..., list[Any]] | None = None
 
@@ -219,29 +219,29 @@ class _Iterations:
         done, written = 0, self.written if config.recall else None
         if written is None:
             self.uses += 1
-            often = config.recall and (self.uses > 1 or self.length >= WRITTEN) and len(self.turn.routine.steps) <= LINES
+            often = config.recall and (self.uses > 1 or self.length >= WRITTEN) and len(self.iteration.routine.steps) <= LINES
             done = min(2, self.length) if often else self.length
             seen: list[dict[int, Any]] = []             # the strides of what turns made; those that differ are not relied on
             for i in range(done):
                 seen.append({})
                 inputs = [*state, *(x[i] for x in moving), *still]
-                state = self._turn(inputs, stacks, i, seen[-1] if often else None)
+                state = self._run_iteration(inputs, stacks, i, seen[-1] if often else None)
             if often:
                 strides = {place: s if s == seen[0][place] else None for place, s in seen[-1].items()}
-                written = self.written = GeneratedLoop(self.turn.routine, inputs, strides, self.carries, self.rows).function
+                written = self.written = GeneratedLoop(self.iteration.routine, inputs, strides, self.carries, self.rows).function
         if written is None or done == self.length:
             return state
         late = [[x[done:] for x in arrays] if done else arrays for arrays in (moving, stacks)]
         try:
-            return written(state, late[0], still, late[1], self.turn.constants, self.length - done)
+            return written(state, late[0], still, late[1], self.iteration.constants, self.length - done)
         except Exception:                               # raised again, with the user's line
             for i in range(done, self.length):
-                state = self._turn([*state, *(x[i] for x in moving), *still], stacks, i, None)
+                state = self._run_iteration([*state, *(x[i] for x in moving), *still], stacks, i, None)
             return state
 
-    def _turn(self, inputs: list[Any], stacks: Sequence[Any], i: int, strides: dict[int, Any] | None) -> list[Any]:
-        turn = self.turn
-        values = turn.routine.run(inputs, turn.constants, turn.order, [], strides)
+    def _run_iteration(self, inputs: list[Any], stacks: Sequence[Any], i: int, strides: dict[int, Any] | None) -> list[Any]:
+        iteration = self.iteration
+        values = iteration.routine.run(inputs, iteration.constants, iteration.order, [], strides)
         for stack, value in zip(stacks, values[self.carries:], strict=True):
             stack[i] = value
         return values[:self.carries]

@@ -186,11 +186,11 @@ def _strong_wolfe(along: Evaluation, t: float, d_norm: float, loss: float, g: An
     Returns the loss and gradient there, the length, and how often `along` was called.
     """
     at = (t, *along(t))                                     # (length, loss, gradient, slope) of the newest point
-    calls, turn, done = 1, 0, False
+    calls, trial, done = 1, 0, False
     before: tuple[float, float, Any, float] = (0.0, loss, g, slope)
     bracket: list[tuple[float, float, Any, float]] = []
-    while turn < max_ls:
-        if at[1] > loss + c1 * at[0] * slope or (turn > 1 and at[1] >= before[1]):
+    while trial < max_ls:
+        if at[1] > loss + c1 * at[0] * slope or (trial > 1 and at[1] >= before[1]):
             bracket = [before, at]
         elif abs(at[3]) <= -c2 * slope:
             bracket, done = [at], True
@@ -201,11 +201,11 @@ def _strong_wolfe(along: Evaluation, t: float, d_norm: float, loss: float, g: An
         reach = at[0] + 0.01 * (at[0] - before[0]), at[0] * 10
         t = _cubic(before[0], before[1], before[3], at[0], at[1], at[3], reach)
         before, at = at, (t, *along(t))
-        calls, turn = calls + 1, turn + 1
+        calls, trial = calls + 1, trial + 1
     if not bracket:
         bracket = [(0.0, loss, g, slope), at]
     stuck = False
-    while not done and turn < max_ls and len(bracket) == 2:
+    while not done and trial < max_ls and len(bracket) == 2:
         low, high = sorted(b[0] for b in bracket)
         if (high - low) * d_norm < tolerance_change:
             break
@@ -222,7 +222,7 @@ def _strong_wolfe(along: Evaluation, t: float, d_norm: float, loss: float, g: An
         else:
             stuck = False
         at = (t, *along(t))
-        calls, turn = calls + 1, turn + 1
+        calls, trial = calls + 1, trial + 1
         if at[1] > loss + c1 * t * slope or at[1] >= bracket[best][1]:
             bracket[1 - best] = at
         else:

@@ -201,12 +201,12 @@ class Parts(NamedTuple):
     """Graphs of the three parts.
 
     before: of the scanned arrays and the constants the rows that iterations read (`ahead` of them), what is wanted of all iterations, and
-    what turns read that is the same in all (`once`). turn: of carries, rows (those numbered `scanned`, then those ahead), the loop's
+    what turns read that is the same in all (`once`). iteration: of carries, rows (those numbered `scanned`, then those ahead), the loop's
     constants, and what is the same, the new carries and what is stacked. after: of the sums' first values and what is added up, the sums.
     """
 
     before: Graph
-    turn: Graph
+    iteration: Graph
     after: Graph
     scanned: list[int]
     ahead: int
@@ -245,7 +245,7 @@ class Split:
         new = substituted(ends, stand_ins)
         read = set(topological(new))
         there = [k for k, p in enumerate(scanned) if p in read]
-        turn = Graph.capture([*(inputs[i] for i in self.kept), *(scanned[k] for k in there), *(stand_ins[n] for n in ahead), *level,
+        iteration = Graph.capture([*(inputs[i] for i in self.kept), *(scanned[k] for k in there), *(stand_ins[n] for n in ahead), *level,
                               *(stand_ins[n] for n in once)], new)
         wholes = {p: placeholder(Aval((length, *p.shape), p.dtype)) for p in scanned}
         before = Graph.capture([*wholes.values(), *level], [*batch([*ahead, *self.given], wholes, length), *once])
@@ -253,7 +253,7 @@ class Split:
         added = [batch([_added(inputs[i], self.outputs[i])], {n: terms[n]}, length)[0] for i, n in self.sums.items()]
         after = Graph.capture([*(inputs[i] for i in self.sums), *terms.values()],
                               [inputs[i] + bind(_SUM, (x,), {"dim": (0,)}) for i, x in zip(self.sums, added, strict=True)])
-        return Parts(before, turn, after, there, len(ahead), len(once))
+        return Parts(before, iteration, after, there, len(ahead), len(once))
 
 
 def _sums(carries: Sequence[Node], outs: Sequence[Node], stacked: Sequence[int], stacks: Callable[[Node], bool]) -> dict[int, Node]:

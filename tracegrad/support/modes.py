@@ -26,7 +26,7 @@ class Recorder(Protocol):
     freed: set[Any]
     called: dict[Any, str]
     draws: int
-    turn: Any
+    iteration: Any
 
     def knows(self, tensor: Any) -> bool: ...
     def stands_alone(self, tensor: Any) -> bool: ...
@@ -61,7 +61,7 @@ class _State(threading.local):
     examples: int  # inside vmap: tensors stand for one example and have no values
     hidden: bool  # inside a custom forward: tensors report no requires_grad
     pulling: bool  # inside a custom backward
-    turning: bool  # inside a loop whose iterations will be compared: equal indices must be equal nodes, and none has values before the end
+    comparing: bool  # in a loop whose iterations will be compared: equal indices must be equal nodes, and none has values before the end
     autocast: Any  # what casts the operands of products to 16 bits, or None: see amp.py
     anomaly: Any  # what looks at the steps of a backward: see autograd/anomaly.py
     symbolic: bool
@@ -84,7 +84,7 @@ class _Guard:
         fields["plain"] = all(fields[name] == usual for name, usual in GUARDS.items())
 
 
-GUARDS: dict[str, Any] = {"trace": None, "examples": 0, "hidden": False, "pulling": False, "turning": False, "anomaly": None,
+GUARDS: dict[str, Any] = {"trace": None, "examples": 0, "hidden": False, "pulling": False, "comparing": False, "anomaly": None,
                          "autocast": None}
 for _name in GUARDS:
     setattr(_State, _name, _Guard(_name))

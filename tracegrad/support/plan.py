@@ -302,7 +302,7 @@ def required(group: tuple[int, ...] | None) -> str:
     return f"__attribute__((reqd_work_group_size({', '.join(map(str, size))})))\n" if group else ""
 
 
-class Place(Protocol):
+class SourceLine(Protocol):
     """A line of the user's: an ir.Location."""
 
     @property
@@ -310,7 +310,7 @@ class Place(Protocol):
         """What the message of an error there begins with."""
 
 
-Line = str | Place              # where a check stands: as the plan has it, or as the caller of the plan knows it
+Line = str | SourceLine              # where a check stands: as the plan has it, or as the caller of the plan knows it
 
 
 class Check(Plain):

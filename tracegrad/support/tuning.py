@@ -157,10 +157,10 @@ class Tuning(NamedTuple):
                                        # are far apart;
     looped_bytes: int = 1 << 14        # that a work-item reads and writes in each iteration where it does a block of elements
     kept_bytes: int = 1 << 16          # of a carry from which on iterations write over its old value: it is copied before the first one,
-    kept_turns: int = 8                # which is worth it from so many iterations on
+    kept_iterations: int = 8                # which is worth it from so many iterations on
     parted_work: int = 1 << 26         # flops + bytes of an iteration up to which each core takes a part of the batch through all of them:
                                        # launches of more cost nothing beside it, and take whatever core is free,
-    parted_turns: int = 1 << 24        # and the work of all iterations from which on that is worth waking the cores
+    parted_iterations: int = 1 << 24        # and the work of all iterations from which on that is worth waking the cores
 
 
 _DEFAULT = Tuning()

@@ -31,7 +31,7 @@ from tracegrad.ops.arguments import results_of
 from tracegrad.ops.arrays.pointwise import acceptable
 from tracegrad.ops.primitives.dynamic_slice import as_slice
 from tracegrad.ops.primitives.transfer import computes, transfer
-from tracegrad.runtime.buffer import HostBuffer, held, hold
+from tracegrad.runtime.buffer import HostBuffer, held, host_buffer
 from tracegrad.support import dtypes
 from tracegrad.support.layouts import accept_format
 from tracegrad.support.modes import state
@@ -284,7 +284,7 @@ def _take_part(view: Tensor, as_it_lies: bool = False) -> None:
         for fn, attrs in view._steps:
             array = fn.numpy(array, **attrs)
         if array.flags.c_contiguous or not as_it_lies:
-            view._n.value = part = hold(view._device, np.array(array, order="C"))
+            view._n.value = part = host_buffer(view._device, np.array(array, order="C"))
             part.deferred_checks = source.value.deferred_checks
 
 

@@ -18,7 +18,7 @@ from tracegrad.graph.primitive import REGISTRY
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.guards import ORDERED, GuardSet, Slot, containers, same
-from tracegrad.tracing.recording import Place, Recording, path_of
+from tracegrad.tracing.recording import Recording, Source, path_of
 
 _VARIABLE = REGISTRY["variable"]
 
@@ -40,8 +40,8 @@ class Part:
 class Assignments:
     """The places that a recording assigns to. values: all leaves of what it puts there, in order."""
 
-    def __init__(self, found: Sequence[tuple[Slot, Any]], recording: Recording, reach: GuardSet) -> None:
-        """found: the places and what the body put there. reach: what the function reaches otherwise."""
+    def __init__(self, found: Sequence[tuple[Slot, Any]], recording: Recording, guard_set: GuardSet) -> None:
+        """found: the places and what the body put there. guard_set: what the function reaches otherwise."""
         self.slots = [slot for slot, _ in found]
         lists: dict[int, Slot] = {}
         for slot, value in found:
@@ -68,18 +68,18 @@ class Assignments:
             if slot.held_tensors:
                 self._held.append((slot, form, [_kind(x) if isinstance(x, Tensor) else x for x in leaves]))
                 self._parts += [Part(slot, k) for k, x in enumerate(leaves) if isinstance(x, Tensor)]
-        self._move(recording, reach)
+        self._move(recording, guard_set)
 
     def __bool__(self) -> bool:
         return bool(self.slots)
 
-    def _move(self, recording: Recording, reach: GuardSet) -> None:
+    def _move(self, recording: Recording, guard_set: GuardSet) -> None:
         """Let a replay take from the places what the recording took from the tensors that were there."""
-        moved: dict[int, Place] = {}
+        moved: dict[int, Source] = {}
         for part in self._parts:
             tensor = part.get()
             base = base_of(tensor)
-            if id(base) in reach.tensors:                    # it is this one at every replay: see `pattern`
+            if id(base) in guard_set.tensors:                    # it is this one at every replay: see `pattern`
                 continue
             moved.setdefault(id(base), ("slot base", part))
             moved[id(tensor)] = ("slot", part)
@@ -91,20 +91,20 @@ class Assignments:
                 recording.sources[k] = (kind, moved.get(id(what[1]), what))
         recording.no_grads = [moved.get(id(what), (kind, what)) if kind == "tensor" else (kind, what) for kind, what in recording.no_grads]
 
-    def settle(self, used: Iterable[Place], flat: Sequence[Any], reach: GuardSet) -> None:
+    def settle(self, used: Iterable[Source], flat: Sequence[Any], guard_set: GuardSet) -> None:
         """Note what is to be the same again; what nobody reads is not.
 
         used: where a replay takes tensors from. flat: the argument leaves.
         """
         read = {id(what.slot) for kind, what in used if kind.startswith("slot")}
-        read |= {id(slot) for slot in self.slots if reach.reads(slot)}
+        read |= {id(slot) for slot in self.slots if guard_set.reads(slot)}
         self._held = [held for held in self._held if id(held[0]) in read]
         self._parts = [part for part in self._parts if id(part.slot) in read]
-        self._pattern = self.pattern(flat, reach)
+        self._pattern = self.pattern(flat, guard_set)
         for slot in self.slots:
             slot.before = None                               # a recording holds no tensor of the call that it was made in
 
-    def pattern(self, flat: Sequence[Any], reach: GuardSet) -> list[Any]:
+    def pattern(self, flat: Sequence[Any], guard_set: GuardSet) -> list[Any]:
         """Which tensors here are, or are views of, one that an argument or an earlier place has, or that the function reaches otherwise."""
         seen: dict[int, int] = {}
         for k, x in enumerate(flat):
@@ -115,17 +115,17 @@ class Assignments:
         for k, part in enumerate(self._parts, len(flat)):
             tensor = part.get()
             base = id(base_of(tensor))
-            found.append((seen.setdefault(id(tensor), k), seen.setdefault(base, k), base if base in reach.tensors else None))
+            found.append((seen.setdefault(id(tensor), k), seen.setdefault(base, k), base if base in guard_set.tensors else None))
         return found
 
-    def change(self, flat: Sequence[Any], reach: GuardSet) -> str:
+    def change(self, flat: Sequence[Any], guard_set: GuardSet) -> str:
         """What is no longer as it was, but for values, in words; empty if nothing."""
         for slot, form, kinds in self._held:
             leaves, now = _flat(slot.get())
             if now != form or not all(_kind(x) == kind if isinstance(x, Tensor) else same(x, kind)
                                       for x, kind in zip(leaves, kinds, strict=True)):
                 return f"{slot.name} holds another kind of value"
-        if self._parts and self.pattern(flat, reach) != self._pattern:
+        if self._parts and self.pattern(flat, guard_set) != self._pattern:
             return "other tensors that it assigns to share memory"
         return ""
 

@@ -1,4 +1,4 @@
-"""What a trace notes while the body runs on tracers: `Recording`; and where a replay finds the tensors again: `Place`.
+"""What a trace notes while the body runs on tracers: `Recording`; and where a replay finds the tensors again: `Source`.
 
 Tensors that come with the arguments, and those that the body reaches otherwise, become inputs by reference. In-place changes of them, and
 gradients that backward() stored on them, are kept here in an overlay: outside nothing changes before a replay succeeds.
@@ -31,10 +31,10 @@ _CALLS = frozenset((*ON_HOST, "opencl_call", "loop", "small_matrices"))      # f
 
 # ("arg", number of an argument leaf), ("base", the same: the tensor it is a view of), ("tensor", a tensor), ("slot", an `assigned.Part`),
 # ("slot base", the same: the tensor it is a view of)
-Place = tuple[str, Any]
+Source = tuple[str, Any]
 
 
-def at(place: Place, args: Sequence[Any]) -> Tensor:
+def at(place: Source, args: Sequence[Any]) -> Tensor:
     """The tensor at `place` in a call with argument leaves `args`."""
     kind, what = place
     found: Tensor = what if kind == "tensor" else what.get() if kind.startswith("slot") else args[what]
@@ -50,13 +50,13 @@ def path_of(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(path)
 
 
-def reached(flat: Sequence[Any], reach: Any) -> dict[int, Any]:
+def reached(flat: Sequence[Any], guard_set: Any) -> dict[int, Any]:
     """The argument leaves that the function reaches by another way, too: place -> which tensor, and how."""
     found: dict[int, Any] = {}
     for i, x in enumerate(flat):
         if isinstance(x, Tensor):
             base = x if x._base is None else base_of(x)
-            if id(base) in reach.tensors:
+            if id(base) in guard_set.tensors:
                 found[i] = (id(base), path_of(x))
     return found
 
@@ -75,13 +75,13 @@ class Recording:
         self.scalars: dict[tuple[int, str], Tensor] = {}  # attributes read as run-time scalars
         self.inputs: list[Node] = []  # placeholders, in call order
         self.sources: list[tuple[str, Any]] = []  # where a replay gets each input's value: a Place, or another kind (see Replay.run)
-        self.places: dict[int, Place] = {}  # id of a tensor that came with the arguments -> where a replay finds it
+        self.places: dict[int, Source] = {}  # id of a tensor that came with the arguments -> where a replay finds it
         self.captured: dict[int, tuple[Tensor, Node]] = {}  # tensors from outside -> their node in here
         self.nodes: dict[int, tuple[Tensor, Node]] = {}  # tensors from outside that were changed -> new node
         self.views: dict[int, tuple[Node, Node]] = {}  # of views from outside: their base's node, and theirs
         self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}  # tensors from outside -> their gradient in here
         self.present: dict[int, Tensor] = {}  # tensors from outside -> what stands for the gradient that they came with
-        self.no_grads: list[Place] = []  # tensors whose grad was seen to be None
+        self.no_grads: list[Source] = []  # tensors whose grad was seen to be None
         self.leaves: list[tuple[Tensor, Node]] = []  # leaves from outside that were written, and the variables they became
         self.adopted: dict[int, Tensor] = {}  # constants made by the body
         self.constants: dict[tuple[Aval, bytes], Node] = {}  # those that the program holds, by what they are
@@ -92,7 +92,7 @@ class Recording:
         self.freed: set[Node] = set()
         self.called: dict[Node, str] = {}  # what transforms call the values that they return
         self.draws = 0  # random numbers drawn so far
-        self.turn: Node | None = None  # in the body of a loop: where its iteration's random numbers begin in the stream
+        self.iteration: Node | None = None  # in the body of a loop: where its iteration's random numbers begin in the stream
         self._random: tuple[Node, Node] | None = None
 
     def _input(self, aval: Aval, label: str, source: tuple[str, Any]) -> Node:
@@ -109,12 +109,12 @@ class Recording:
         self.place_argument(leaf, ("arg", index), label)
         return leaf
 
-    def place_argument(self, tensor: Tensor, place: Place, label: str) -> None:
+    def place_argument(self, tensor: Tensor, place: Source, label: str) -> None:
         """A tensor that comes with the arguments: in a replay, the one at `place` plays its part."""
         self.places[id(tensor)] = place
         self._adopt_as(tensor, self._input(tensor._node_outside().aval, label, place))
 
-    def place(self, tensor: Tensor) -> Place:
+    def place(self, tensor: Tensor) -> Source:
         """Where a replay finds the tensor that plays the part of this one from outside."""
         return self.places.get(id(tensor), ("tensor", tensor))
 
@@ -268,8 +268,8 @@ class Recording:
                 self._input(Aval((), int64, True), "offset", ("offset", None)),
             )
         seed, offset = self._random
-        if self.turn is not None:
-            offset = self.turn
+        if self.iteration is not None:
+            offset = self.iteration
         start = offset + self.draws if self.draws else offset
         self.draws += count
         return seed, start

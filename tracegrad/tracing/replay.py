@@ -42,20 +42,20 @@ class Replay:
 
     reason = ""
 
-    def __init__(self, recording: Recording, result: Any, reach: GuardSet, flat: Sequence[Any], returned: Sequence[str] = (),
+    def __init__(self, recording: Recording, result: Any, guard_set: GuardSet, flat: Sequence[Any], returned: Sequence[str] = (),
                  assigned: Sequence[tuple[Slot, Any]] = (), varying: frozenset[int] = frozenset()) -> None:
         """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`. assigned: the
         places outside (attributes, variables) that the body gave new tensors, and those: so does each replay. varying: see Program."""
-        self.recording, self.reach = recording, reach
-        self.assigned = Assignments(assigned, recording, reach)
+        self.recording, self.guard_set = recording, guard_set
+        self.assigned = Assignments(assigned, recording, guard_set)
         self.guarded = [
             (t, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
             for t, _ in recording.captured.values()
             for node in [t._node_outside()]
             if id(t) not in recording.adopted and id(t) not in recording.places
         ]
-        self.aliases = reached(flat, reach)
-        recipe = _Recipe(recording, result, flat, reach, returned, self.assigned.values)
+        self.aliases = reached(flat, guard_set)
+        recipe = _Recipe(recording, result, flat, guard_set, returned, self.assigned.values)
         self.recipe, self.treedef = recipe.entries, recipe.treedef
         results = [t._node() for t in recipe.tensors]
         for t, node in recording.nodes.values():
@@ -107,13 +107,13 @@ class Replay:
         # Nothing but the arguments and the Python values that are reached decides whether it fits: see `fast_replay`.
         self.short = bool(
             self.pure and self.plain and recording.inputs and not self.recorded
-            and not (self.guarded or self.assigned or reach.tensors or recording.no_grads)
+            and not (self.guarded or self.assigned or guard_set.tensors or recording.no_grads)
         )
         self.avals = [node.aval for node in recording.inputs]
         self.holders = [(node.aval, {"aval": node.aval}) for node in results]     # what the node of each result is made with
         used = [*recording.sources, *recording.no_grads, *self.effects, *(place for place, _ in [*self.grad_effects, *self.leaves]),
                 *(what if kind == "grad" else what[0] for kind, what in self.recipe if kind in ("grad", "outside"))]
-        self.assigned.settle([what if kind == "grad" else (kind, what) for kind, what in used], flat, reach)
+        self.assigned.settle([what if kind == "grad" else (kind, what) for kind, what in used], flat, guard_set)
         # A recording holds no tensor of the call that it was made in (but for those reached by reference, which are guarded).
         recording.captured.clear()
         recording.called.clear()
@@ -129,7 +129,7 @@ class Replay:
 
     def guards_hold(self, flat: Sequence[Any]) -> bool:
         """Whether what was read from outside is as it was when this was recorded. flat: the argument leaves."""
-        if self.assigned and self.assigned.change(flat, self.reach):
+        if self.assigned and self.assigned.change(flat, self.guard_set):
             return False
         for tensor, aval, needs_grad, leaf, hooks in self.guarded:
             node = tensor._n if tensor._base is None else tensor._node_outside()
@@ -147,11 +147,11 @@ class Replay:
         for kind, what in self.recording.sources:
             if kind == "grad" and at(what, flat)._grad is None:
                 return False
-        return (not self.reach.tensors or reached(flat, self.reach) == self.aliases) and self.reach.holds()
+        return (not self.guard_set.tensors or reached(flat, self.guard_set) == self.aliases) and self.guard_set.holds()
 
     def change(self, flat: Sequence[Any]) -> str:
         """What no longer fits, in words."""
-        if held := self.assigned.change(flat, self.reach):
+        if held := self.assigned.change(flat, self.guard_set):
             return held
         for tensor, aval, needs_grad, leaf, _ in self.guarded:
             node = tensor._node_outside()
@@ -161,9 +161,9 @@ class Replay:
                 return f"a tensor was {before} and is {now}"
         if any(at(place, flat)._grad is not None for place in self.recording.no_grads):
             return "a tensor has a gradient now, and had none"
-        if reached(flat, self.reach) != self.aliases:
+        if reached(flat, self.guard_set) != self.aliases:
             return "other arguments share memory with what the function reaches"
-        return self.reach.change()
+        return self.guard_set.change()
 
     def fast_replay(self, args: Sequence[Any]) -> Any:
         """What the look-up of a signature, `guards_hold` and `run` do, in one go: what a small function takes is the time of its call.
@@ -182,7 +182,7 @@ class Replay:
             if value is None or node.aval is not aval or node.needs_grad:
                 return None
             values.append(value)
-        if (len(args) > 1 and len({*map(id, args)}) < len(args)) or not self.reach.holds():
+        if (len(args) > 1 and len({*map(id, args)}) < len(args)) or not self.guard_set.holds():
             return None
         return self._tensors(self.program(values))
 
@@ -326,7 +326,7 @@ class _Recipe:
     gradient of the tensor at a place. labels: what the return statement calls `tensors`, "" where it does not.
     """
 
-    def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], reach: GuardSet, returned: Sequence[str],
+    def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], guard_set: GuardSet, returned: Sequence[str],
                  assigned: Sequence[Any]) -> None:
         """assigned: what is put elsewhere; its entries stand last."""
         paths, leaves, self.treedef = optree.tree_flatten_with_path(result, none_is_leaf=True)
@@ -339,7 +339,7 @@ class _Recipe:
         bases = [_levels(recording, x)[0] for x in leaves if isinstance(x, Tensor)]
         for x, label in zip(leaves, [*_labels(paths, returned), *[""] * len(assigned)], strict=True):
             if not isinstance(x, Tensor):
-                _check_static(recording, x, flat, reach)
+                _check_static(recording, x, flat, guard_set)
                 self.entries.append(("static", x))
                 continue
             if x._trace is not None and x._trace is not recording:
@@ -389,11 +389,11 @@ def _levels(recording: Recording, tensor: Tensor) -> tuple[Tensor, list[tuple[An
     return tensor, levels
 
 
-def _check_static(recording: Recording, value: Any, flat: Sequence[Any], reach: GuardSet) -> None:
+def _check_static(recording: Recording, value: Any, flat: Sequence[Any], guard_set: GuardSet) -> None:
     """A result that is no tensor is handed out again at every replay, so it must be of a kind that nobody changes, or from outside."""
     changes = isinstance(value, (Iterator, Coroutine, set, bytearray, np.ndarray))
     own = not isinstance(value, (type, Enum, FunctionType)) and not is_foreign(type(value))
-    if (changes or own) and value not in reach and not any(value is x for x in flat):
+    if (changes or own) and value not in guard_set and not any(value is x for x in flat):
         raise TraceError(
             f"{recording.name}: returns a {type(value).__name__}, which a replay could only hand out as it was at the first call; "
             "return tensors, numbers, strings, and (nested) tuples, lists and dicts of them"

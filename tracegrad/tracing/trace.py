@@ -134,7 +134,7 @@ class Traced:
             self.compilations.append(reason)
             replay.reason = reason
         again = replay.short and flat is args and not signature[2] and all(len(x) == 3 and x[1] is False for x in signature[3:])
-        again = again and not (replay.reach.asks and any(type(x) is not Tensor for x in flat))      # for a Parameter's attributes
+        again = again and not (replay.guard_set.asks and any(type(x) is not Tensor for x in flat))      # for a Parameter's attributes
         self._latest, self._short = replay, (replay, *mode) if again and state.autocast is None else None
         return replay, flat
 
@@ -151,11 +151,11 @@ class Traced:
         recording = Recording(printable(getattr(self._fn, "__qualname__", repr(self._fn))), device, names)
         own = [vars(x) for x in tensors if type(x) is not Tensor and getattr(x, "__dict__", None)]         # a Parameter's attributes
         objects = [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own]
-        reach = GuardSet(self._fn, objects)
+        guard_set = GuardSet(self._fn, objects)
         drawn = random_state.get_rng_state()
         state.trace = recording
         try:
-            tracers = self._tracers(recording, flat, labels, reach)
+            tracers = self._tracers(recording, flat, labels, guard_set)
             nested = kwargs or not _FLAT.issuperset(map(type, args))
             treedef: Any = None
             if nested:
@@ -176,22 +176,22 @@ class Traced:
                     f"{recording.name}: seeds the random numbers, which a replay would not do; call manual_seed outside the traced function"
                 )
             for renewed in recording.renewed:
-                reach.renew(*renewed)
-            self._check_reach(recording, reach)
-            assigned = reach.assigned()
-            change = "" if reach.holds() else reach.change()
+                guard_set.renew(*renewed)
+            self._check_reach(recording, guard_set)
+            assigned = guard_set.assigned()
+            change = "" if guard_set.holds() else guard_set.change()
             if assigned and not change:
-                reach = GuardSet(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
-            replay = Replay(recording, result, reach, flat, returned_names(self._fn), assigned, varying)
+                guard_set = GuardSet(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
+            replay = Replay(recording, result, guard_set, flat, returned_names(self._fn), assigned, varying)
             change = change or replay.assigned.once
         finally:
             state.trace = None
-            reach.assigned()                         # what a body that failed had assigned is put back
+            guard_set.assigned()                         # what a body that failed had assigned is put back
             for tensor, before in recording.versions.values():
                 tensor._versions = before
         return replay, change
 
-    def _tracers(self, recording: Recording, flat: Sequence[Any], labels: list[str], reach: GuardSet) -> list[Any]:
+    def _tracers(self, recording: Recording, flat: Sequence[Any], labels: list[str], guard_set: GuardSet) -> list[Any]:
         """What stands for each argument leaf. Views of a tensor that others or the function itself lead to go through that tensor."""
         bases = [id(base_of(x)) for x in flat if isinstance(x, Tensor)]
         tracers = []
@@ -199,10 +199,10 @@ class Traced:
             label = labels[i] if i < len(labels) else ""
             if isinstance(x, Tensor):
                 base = base_of(x)
-                if id(base) not in recording.places and (base is x or bases.count(id(base)) > 1) and id(base) not in reach.tensors:
+                if id(base) not in recording.places and (base is x or bases.count(id(base)) > 1) and id(base) not in guard_set.tensors:
                     where = next((k for k, y in enumerate(flat) if y is base), None)
                     recording.place_argument(base, ("base", i) if where is None else ("arg", where), label)
-                elif id(x) not in recording.places and id(base) not in recording.places and id(base) not in reach.tensors:
+                elif id(x) not in recording.places and id(base) not in recording.places and id(base) not in guard_set.tensors:
                     recording.place_argument(x, ("arg", i), label)
                 if id(base) in recording.places:
                     recording.places.setdefault(id(x), ("arg", i))      # a view of what has its place: the body may return it
@@ -234,8 +234,8 @@ class Traced:
         new = [f"{names[i]} was {_described(a, b)} and is {_described(b, a)}" for i, (a, b) in pairs if a != b]
         return "; ".join([*new[:3], *[f"and {len(new) - 3} more"][: len(new) > 3]])
 
-    def _check_reach(self, recording: Recording, reach: GuardSet) -> None:
-        known = reach.tensors.keys() | recording.places.keys() | recording.adopted.keys() | recording.lasting.keys()
+    def _check_reach(self, recording: Recording, guard_set: GuardSet) -> None:
+        known = guard_set.tensors.keys() | recording.places.keys() | recording.adopted.keys() | recording.lasting.keys()
         for key, (tensor, node) in recording.captured.items():
             if key not in known and (tensor._base is None or id(tensor._base) not in known):
                 raise TraceError(
@@ -363,7 +363,7 @@ class Traced:
         found += [(other.__name__, other._seen()) for other in beside]
         earlier = [replay for replays in self._replays.values() for replay in replays if replay is not latest]
         found += [(self.__name__, replay) for replay in earlier[-_BESIDE:]]
-        models = [model(replay.program, name, replay.reason, replay.reach.watched(), runs) for name, replay in found]
+        models = [model(replay.program, name, replay.reason, replay.guard_set.watched(), runs) for name, replay in found]
         return page(self.__name__, models, self.compilations)
 
     def _repr_html_(self) -> str | None:

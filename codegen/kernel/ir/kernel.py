@@ -331,14 +331,14 @@ class Foreign(Kernel):
 
 
 class LoweredLoop(Plain):
-    """A loop before a plan exists: its steps `length` times, with the number of the iteration in `turn`.
+    """A loop before a plan exists: its steps `length` times, with the number of the iteration in `iteration`.
 
     held: the buffers that it has from outside, or hands from iteration to iteration; the others are an iteration's own.
     """
 
     steps: tuple[Any, ...]                  # Kernel | HostStep | Iterations
     length: int
-    turn: Iteration
+    iteration: Iteration
     held: tuple[Any, ...] = ()
     name: str = "scan"
 

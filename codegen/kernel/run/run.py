@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.run.statements import Compiled
 from tracegrad.support.dtypes import OPENCL
 from tracegrad.support.plan import Fault, HostStep, Iteration, Loop, Offset, Plan, Scalar, Step
 
-Place = tuple[int, ...]              # of a work-item or a group, by dimension; or how many there are
+GridIndex = tuple[int, ...]              # of a work-item or a group, by dimension; or how many there are
 def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> list[Array]:
     """The results of `plan` for `inputs` (arrays, one for each of plan.inputs) and run-time `scalars`, computed by its kernels.
 
@@ -67,17 +67,17 @@ def kernels_of(plan: Plan) -> dict[str, Compiled]:
 
 
 def _run(steps: Sequence[Step], plan: Plan, memories: Sequence[Memory | None], scalars: Sequence[Any], state: State,
-         turns: dict[int, int], kernels: Mapping[str, Compiled]) -> None:
+         iterations: dict[int, int], kernels: Mapping[str, Compiled]) -> None:
     """The steps in order; turns: which turn each loop is in."""
     for step in steps:
         if isinstance(step, HostStep):
             _host(step, plan, memories)
         elif isinstance(step, Loop):
-            for turn in range(step.length):
-                turns[step.number] = turn
-                _run(step.steps, plan, memories, scalars, state, turns, kernels)
+            for iteration in range(step.length):
+                iterations[step.number] = iteration
+                _run(step.steps, plan, memories, scalars, state, iterations, kernels)
         else:
-            _launch(kernels[step.entry], step, memories, scalars, state, turns)
+            _launch(kernels[step.entry], step, memories, scalars, state, iterations)
 
 
 def _host(step: HostStep, plan: Plan, memories: Sequence[Memory | None]) -> None:
@@ -90,7 +90,7 @@ def _host(step: HostStep, plan: Plan, memories: Sequence[Memory | None]) -> None
 
 
 def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scalars: Sequence[Any], state: State,
-            turns: dict[int, int]) -> None:
+            iterations: dict[int, int]) -> None:
     if len(kernel.parameters) != len(step.args):
         raise KernelFault(f"{kernel.name} has {len(kernel.parameters)} parameters, and is launched with {len(step.args)}")
     args: list[Any] = []
@@ -103,7 +103,7 @@ def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scal
         elif isinstance(arg, Fault):
             args.append(2 * arg.index)
         elif isinstance(arg, Iteration):
-            args.append(turns[arg.loop])
+            args.append(iterations[arg.loop])
         else:
             memory = memories[arg]
             assert memory is not None
@@ -129,7 +129,7 @@ def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scal
 
 
 def _group(
-    kernel: Compiled, args: Sequence[Any], state: State, group: Place, local: Place, sizes: Place
+    kernel: Compiled, args: Sequence[Any], state: State, group: GridIndex, local: GridIndex, sizes: GridIndex
 ) -> None:
     """Run a work-group: item after item, or all to each barrier."""
     group_arrays.clear()

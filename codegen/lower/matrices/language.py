@@ -33,7 +33,18 @@ from tracegrad.codegen.kernel.ir.spelling import spelling
 from tracegrad.codegen.kernel.ir.types import mask_type
 from tracegrad.codegen.kernel.ir.vectors import ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.lower.matrices.values import Divisor, Like, Numbers, Place, Value, Variable, index_of, parts_beside, reads, sum_of
+from tracegrad.codegen.lower.matrices.values import (
+    Divisor,
+    IndexLike,
+    Like,
+    Numbers,
+    Value,
+    Variable,
+    index_of,
+    parts_beside,
+    reads,
+    sum_of,
+)
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, bool_, int32
 from tracegrad.support.plan import Target
@@ -57,7 +68,7 @@ class Language:
 
     # -- loops and branches
 
-    def range(self, name: str, start: Place, stop: Place | None = None) -> Iterator[Index]:
+    def range(self, name: str, start: IndexLike, stop: IndexLike | None = None) -> Iterator[Index]:
         """`for i in k.range("i", start, stop)`: a loop. Of one iteration it is what that does, and of none nothing.
 
         Of `start` alone: from 0 to it.
@@ -76,7 +87,7 @@ class Language:
         with self._loop(name, constant(0), constant(most)):
             yield
 
-    def down(self, name: str, start: Place, stop: Place = 0) -> Iterator[Index]:
+    def down(self, name: str, start: IndexLike, stop: IndexLike = 0) -> Iterator[Index]:
         """From start - 1 down to stop."""
         w, first, last = self.writer, index_of(start), index_of(stop)
         if first.hi <= last.lo:
@@ -89,7 +100,7 @@ class Language:
             with w.counting(var, first - 1, Infix(">=", var, last), "-", 1):
                 yield var.index
 
-    def pairs(self, rows: Place, columns: Place, names: str = "rc") -> Iterator[tuple[Index, Index]]:
+    def pairs(self, rows: IndexLike, columns: IndexLike, names: str = "rc") -> Iterator[tuple[Index, Index]]:
         """Two loops, one in the other."""
         for r in self.range(names[0], rows):
             for c in self.range(names[1], columns):
@@ -155,17 +166,17 @@ class Language:
     def number(self, x: float) -> Value:
         return Value(self.wide(Literal(x, self.dtype)))
 
-    def whole(self, x: Place) -> Value:
+    def whole(self, x: IndexLike) -> Value:
         return Value(self.wide(At(index_of(x), self.whole_dtype)))
 
     def truth(self, x: bool) -> Value:
         return Value(self.wide(Literal(x, bool_)))
 
-    def at(self, x: Place) -> Value:
+    def at(self, x: IndexLike) -> Value:
         """An index, the same for all matrices."""
         return Value(self.writer.at(x))
 
-    def chosen(self, name: str, size: int, condition: Value, x: Place, y: Place) -> Index:
+    def chosen(self, name: str, size: int, condition: Value, x: IndexLike, y: IndexLike) -> Index:
         """An index in 0..size-1: x where the condition holds, else y."""
         return self.known(name, size, Select(condition.parts[0], self.writer.at(x), self.writer.at(y)))
 
@@ -282,7 +293,7 @@ class Language:
             order[i] = self.whole(i)
         return order
 
-    def swap(self, here: Value, a: Numbers, i: Index, j: Index, columns: int, first: Place = 0) -> None:
+    def swap(self, here: Value, a: Numbers, i: Index, j: Index, columns: int, first: IndexLike = 0) -> None:
         """Exchange rows i and j from a column on, where `here`."""
         for c in self.range("c", first, columns):
             self.exchange(here, a[i, c], a[j, c])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracegrad.codegen.lower.matrices.language import Language
 
 Like = Union["Value", Index, int, float]
-Place = Index | int
+IndexLike = Index | int
 
 
 class Value:
@@ -185,16 +185,16 @@ class Numbers:
     def imag(self) -> Numbers:
         return Numbers(self.k, self.arrays[1:], self.dtype, self.columns, self.size)
 
-    def __getitem__(self, at: Place | tuple[Place, Place]) -> Variable:
+    def __getitem__(self, at: IndexLike | tuple[IndexLike, IndexLike]) -> Variable:
         flat = at[0] * self.columns + at[1] if isinstance(at, tuple) else at
         places = tuple([Access(x, flat if isinstance(flat, Index) else constant(flat)) for x in self.arrays])
         return Variable(self.k, places, tuple([Load(place, self.dtype, self.k.lanes) for place in places]))
 
-    def __setitem__(self, at: Place | tuple[Place, Place], value: Like) -> None:
+    def __setitem__(self, at: IndexLike | tuple[IndexLike, IndexLike], value: Like) -> None:
         if not isinstance(value, Variable) or not self._at(value, at):       # (what was updated is there)
             self[at].assign(value)
 
-    def _at(self, value: Variable, at: Place | tuple[Place, Place]) -> bool:
+    def _at(self, value: Variable, at: IndexLike | tuple[IndexLike, IndexLike]) -> bool:
         return all(isinstance(x, Access) and x.memory is y.memory and x.at == y.at  # type: ignore[union-attr]
                    for x, y in zip(value.of, self[at].of, strict=True))
 
@@ -213,7 +213,7 @@ def squares(*values: Value) -> Value:
     return sum_of(Value(part) * Value(part) for x in values for part in x.parts)
 
 
-def index_of(x: Place) -> Index:
+def index_of(x: IndexLike) -> Index:
     return x if isinstance(x, Index) else constant(x)
 
 

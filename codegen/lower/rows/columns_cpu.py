@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound, clip
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.rows_cpu import vector_width
 from tracegrad.codegen.lower.sums import ColumnSums, each_block
-from tracegrad.codegen.schedule.grouping import Columns, Group, Place
+from tracegrad.codegen.schedule.grouping import Columns, Granularity, Group
 from tracegrad.support.tuning import tuning
 
 
@@ -28,7 +28,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
     outer, middle, inner, length, chunks = kind.outer, kind.middle, kind.inner, kind.length, kind.chunks
     w = context.writer(group)
     ev = context.evaluator(group, w)
-    reductions = group.results(Place.CHUNK)
+    reductions = group.results(Granularity.CHUNK)
     sizes = []
     a: Index = ZERO
     part: Index = ZERO
@@ -65,7 +65,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
                 value = ev.fold(r, [ev.value(r.operands[0], at) for at in places])
                 (each.begin if fresh else each.add)((a * chunks + part) * inner + col, value)
             for at in places:
-                context.store(ev, group, group.results(Place.ELEMENT), at)
+                context.store(ev, group, group.results(Granularity.ELEMENT), at)
 
         over(body)
 

@@ -41,7 +41,7 @@ from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, computed
 from tracegrad.codegen.lower.sums import ColumnSums, LongSum, adds, each_block, in_blocks, is_long
 from tracegrad.codegen.schedule.access_maps import IDENTITY
-from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows, cost, is_reduction, small_reduction
+from tracegrad.codegen.schedule.grouping import Chunks, Flat, Granularity, Group, Rows, cost, is_reduction, small_reduction
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import dtype_kind, is_half
@@ -80,14 +80,14 @@ def levels(group: Group, context: Context) -> tuple[dict[Node, int], list[Node]]
     level: dict[Node, int] = {}
     deps = group_deps(group, context)
     for root in group.roots:
-        level[root] = max((level[d] + (group.place[d] is Place.ROW and is_reduction(d)) for d in deps[root]), default=0)
+        level[root] = max((level[d] + (group.place[d] is Granularity.ROW and is_reduction(d)) for d in deps[root]), default=0)
     needed = set(group.stored)
     for root in reversed(group.roots):
         if root in needed:
             needed.update(deps[root])
     last = max((level[s] for s in needed), default=0)
     for root in group.stored:        # an in-place result is written when nothing reads the old value any more
-        if root in context.alias and group.place[root] is Place.ELEMENT:
+        if root in context.alias and group.place[root] is Granularity.ELEMENT:
             level[root] = last
     return level, [s for s in group.roots if s in needed and is_reduction(s)]
 
@@ -108,7 +108,7 @@ def reads(group: Group, context: Context, flat: Index) -> Reads:
     for root in group.roots:
         if root in reductions:
             found.add(root.operands[0], flat)
-        elif group.place[root] is Place.ELEMENT and root in group.stored:
+        elif group.place[root] is Granularity.ELEMENT and root in group.stored:
             found.add(root, flat)
     return found
 
@@ -302,7 +302,7 @@ class RowKernel:
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.level, self.reductions = levels(group, context)
         self.picks = [r for r in self.reductions if self.is_pick(r)]
-        self.columns = group.results(Place.CHUNK) if isinstance(group.kind, Rows) else []
+        self.columns = group.results(Granularity.CHUNK) if isinstance(group.kind, Rows) else []
         self.reductions = [r for r in self.reductions if r not in self.picks and r not in self.columns]
         self.kept = self.costly()
         self.arrays: dict[Node, Array] = {}
@@ -320,7 +320,7 @@ class RowKernel:
             for node in self.kept:
                 self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), room(s.row_size))
             self.passes()
-            self.context.store(self.ev, self.group, self.group.results(Place.ROW), self.row)
+            self.context.store(self.ev, self.group, self.group.results(Granularity.ROW), self.row)
         self.end_columns(ColumnSums.finish)
         return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)
 
@@ -362,7 +362,7 @@ class RowKernel:
 
     def passes(self) -> None:
         """All passes over the row, and between them the sums that need none."""
-        wanted = {self.level[x] for x in (*self.reductions, *self.picks, *self.columns, *self.group.results(Place.ELEMENT))}
+        wanted = {self.level[x] for x in (*self.reductions, *self.picks, *self.columns, *self.group.results(Granularity.ELEMENT))}
         looping = [number for number in sorted(wanted) if any(self.work_of(number))]
         for number in sorted(wanted):
             reductions, roots = self.work_of(number)
@@ -430,7 +430,7 @@ class RowKernel:
         for root in (*self.reductions, *self.group.stored):
             if is_reduction(root):
                 roots.setdefault(self.level[root], []).append(root.operands[0])
-            elif self.group.place[root] is Place.ELEMENT:
+            elif self.group.place[root] is Granularity.ELEMENT:
                 roots.setdefault(self.level[root], []).extend(root.operands if root.fn.family == "pair" else (root,))
         if len(roots) < 2 or self.shape.length is not None:
             return kept
@@ -474,7 +474,7 @@ class RowKernel:
     def work_of(self, number: int) -> tuple[list[Node], list[Node]]:
         """The reductions, and the columns and results, that a pass goes over the row for."""
         return ([r for r in self.reductions if self.level[r] == number],
-                [x for x in (*self.columns, *self.group.results(Place.ELEMENT)) if self.level[x] == number])
+                [x for x in (*self.columns, *self.group.results(Granularity.ELEMENT)) if self.level[x] == number])
 
     def loops(self, reductions: list[Node], roots: list[Node]) -> None:
         s, w = self.shape, self.writer
@@ -589,7 +589,7 @@ class RowKernel:
         middle = end - (end - begin) % width if width > 1 else begin
         if middle > begin:
             col = Var(name, middle - begin, begin, multiple=width if begin % width == 0 else 1)
-            with self.turns(col, begin, middle, width):
+            with self.iterations(col, begin, middle, width):
                 self.columns_at(col, width, roots)
         if end - middle == 1:
             self.body(self.row * s.row_size + middle, [], roots, {})
@@ -620,7 +620,7 @@ class RowKernel:
         self.ev.lane, self.ev.width = None, 1
 
     @contextmanager
-    def turns(self, col: Var, begin: int, stop: int, step: int) -> Iterator[None]:
+    def iterations(self, col: Var, begin: int, stop: int, step: int) -> Iterator[None]:
         """The loop over columns `begin` to `stop`, whole steps, or its only iteration."""
         w = self.writer
         if stop - begin > step or varies(self.shape.cols[-1]):
@@ -663,7 +663,7 @@ class RowKernel:
             end = stop if s.length is None else n            # (of chunks any may be the last)
             whole_steps = begin % width == 0 and (s.length or 0) % width == 0
             col = Var(name, max(width, end - begin - (times - 1) * width), begin, multiple=width if whole_steps else 1)
-            block = self.turns(col, begin, stop, width * times)
+            block = self.iterations(col, begin, stop, width * times)
             if s.length is not None:
                 block = self.counted(col, self.first, self.last, step, n, tail is not None)
             with ExitStack() as inner:
@@ -679,7 +679,7 @@ class RowKernel:
                 self.ev.lane, self.ev.width = None, 1
         for begin, stop, lanes in ends:
             col = Var(name, lanes, begin)
-            with self.turns(col, begin, stop, lanes):
+            with self.iterations(col, begin, stop, lanes):
                 self.ev.lane, self.ev.width = col, lanes
                 self.bodies(self.row * s.row_size + outer + col.index, reductions, roots, {r: narrow[r][lanes] for r in reductions})
                 self.ev.lane, self.ev.width = None, 1
@@ -833,7 +833,7 @@ class RowKernel:
                 w.assign(total, ev.combined(r, total, lanes), r)
             else:
                 w.define(total, lanes, r)
-        if self.group.place[r] is Place.CHUNK:
+        if self.group.place[r] is Granularity.CHUNK:
             chunks = r.aval.size // self.shape.rows
             ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, total)
         else:

@@ -21,7 +21,7 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.rows_cpu import RowKernel, Shape, called, r_identity
 from tracegrad.codegen.lower.rows.tiles_gpu import turned
 from tracegrad.codegen.lower.sums import strided
-from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
+from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Granularity, Group, Rows, cost
 from tracegrad.graph.ir import Node
 from tracegrad.support.tuning import tuning
 
@@ -169,7 +169,7 @@ class Team(RowKernel):
         for node in self.kept:
             self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), self.share())
         self.passes()
-        roots = self.group.results(Place.ROW)
+        roots = self.group.results(Granularity.ROW)
         if roots:
             with self.there(), self.first_item():
                 self.context.store(self.ev, self.group, roots, self.row)
@@ -205,7 +205,7 @@ class Team(RowKernel):
         for root in (*self.reductions, *self.group.stored):
             if root in self.reductions:
                 roots.setdefault(self.level[root], []).append(root.operands[0])
-            elif self.group.place[root] is Place.ELEMENT:
+            elif self.group.place[root] is Granularity.ELEMENT:
                 roots.setdefault(self.level[root], []).append(root)
         for number in sorted(roots):
             seen: set[Node] = set()
@@ -290,7 +290,7 @@ class Team(RowKernel):
                 w.barrier()
                 scratch, count, apart = part, few, few
             self.gathered(r, accumulator, scratch, self.line * apart, 1, count)
-        if self.group.place[r] is Place.CHUNK:
+        if self.group.place[r] is Granularity.CHUNK:
             chunks = r.aval.size // self.shape.rows
             with self.there(), self.first_item():
                 ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, accumulator)
@@ -329,7 +329,7 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     w = context.writer(group)
     w.used |= ROWS_ON_GPU
     ev = context.evaluator(group, w)
-    reductions = group.results(Place.CHUNK)
+    reductions = group.results(Granularity.CHUNK)
     most = room(context, reductions) if context.target.local_memory else room(context)
     across = min(up(inner), most, 32)
     lines = min(most // across, up(kind.length)) if context.target.local_memory else 1
@@ -351,7 +351,7 @@ def columns(group: Group, context: Context) -> list[Kernel]:
             at = (a * middle + each.index) * inner + col.index
             for r in reductions:
                 ev.accumulate(r, accumulators[r], ev.value(r.operands[0], at))
-            context.store(ev, group, group.results(Place.ELEMENT), at)
+            context.store(ev, group, group.results(Granularity.ELEMENT), at)
     for number, r in enumerate(reductions if line is not None else ()):
         assert line is not None
         assert lane is not None

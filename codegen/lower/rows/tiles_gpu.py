@@ -129,22 +129,22 @@ def written(group: Group, context: Context, axes: Sequence[Var], row: int, tiles
             found[axis] = at
         return found
 
-    turn = Var("turn", SIDE - lines + 1)
+    iteration = Var("turn", SIDE - lines + 1)
     with ExitStack() as inside:
-        inside.enter_context(w.loop(turn, 0, SIDE, lines, unrolled=True))
-        to = places(inside, item.index, lane.index + turn.index)
+        inside.enter_context(w.loop(iteration, 0, SIDE, lines, unrolled=True))
+        to = places(inside, item.index, lane.index + iteration.index)
         for tile, array in zip(tiles, arrays, strict=True):
-            w.store(Access(array, (lane.index + turn.index) * (SIDE + 1) + item.index), ev.value(tile.node, tile.moved(to)), tile.node)
+            w.store(Access(array, (lane.index + iteration.index) * (SIDE + 1) + item.index), ev.value(tile.node, tile.moved(to)), tile.node)
     w.barrier()
-    turn = Var("turn", SIDE - lines + 1)
+    iteration = Var("turn", SIDE - lines + 1)
     with ExitStack() as inside:
-        inside.enter_context(w.loop(turn, 0, SIDE, lines, unrolled=True))
-        to = places(inside, lane.index + turn.index, item.index)
+        inside.enter_context(w.loop(iteration, 0, SIDE, lines, unrolled=True))
+        to = places(inside, lane.index + iteration.index, item.index)
         known = {(t.node, t.moved(to).opened().key): array for t, array in zip(tiles, arrays, strict=True)}
 
         def given(node: Node, flat: Index) -> Expression | None:
             array = known.get((node, flat.opened().key))
-            return None if array is None else taken(w, node, array, item.index * (SIDE + 1) + lane.index + turn.index)
+            return None if array is None else taken(w, node, array, item.index * (SIDE + 1) + lane.index + iteration.index)
 
         ev.given = given
         context.store(ev, group, group.stored, ravel([to[axis] for axis in axes], sizes))

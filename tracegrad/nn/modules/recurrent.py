@@ -57,7 +57,7 @@ def _gru_step(gates: Tensor, state: State, weight: Tensor, bias: Any) -> State:
 _STEPS: dict[str, Callable[..., State]] = {"LSTM": _lstm_step, "GRU": _gru_step, **{n: partial(_rnn_step, n) for n in _NONLINEARITIES}}
 
 
-def _turn(kind: str, row: tuple[Tensor, ...], state: State, weight: Tensor, bias: Any, projection: Any) -> tuple[State, Tensor]:
+def _cell_step(kind: str, row: tuple[Tensor, ...], state: State, weight: Tensor, bias: Any, projection: Any) -> tuple[State, Tensor]:
     """A step of a layer: the new state, and the output. row: the gates' share from the input, and which sequences still go on."""
     new = _STEPS[kind](row[0], state, weight, bias)
     if projection is not None:
@@ -68,11 +68,11 @@ def _turn(kind: str, row: tuple[Tensor, ...], state: State, weight: Tensor, bias
 @on_nodes
 def _layer(kind: str, rows: tuple[Tensor, ...], state: State, weight: Tensor, bias: Any, projection: Any, reverse: bool) -> Any:
     """A layer over a whole sequence as one operation, where no trace makes one of `scan`: the outputs and the last state."""
-    def turn(state: Any, row: Any) -> Any:
-        new, out = _turn(kind, tuple(row), tuple(state), weight, bias, projection)
+    def cell_step(state: Any, row: Any) -> Any:
+        new, out = _cell_step(kind, tuple(row), tuple(state), weight, bias, projection)
         return list(new), [out]
 
-    last, (outs,) = turned(turn, state, rows, reverse)  # type: ignore[arg-type]
+    last, (outs,) = turned(cell_step, state, rows, reverse)  # type: ignore[arg-type]
     return outs, tuple(last)
 
 
@@ -212,7 +212,7 @@ class _Recurrent(Module):
         rows, reverse = (gates,) if going is None else (gates, going), end.endswith("_reverse")
         if modes.state.trace is None and not modes.state.examples:
             return _layer(self.step, rows, state, weight, bias, projection, reverse)  # type: ignore[no-any-return]
-        last, outs = scan(lambda state, row: _turn(self.step, row, state, weight, bias, projection), state, rows, reverse=reverse)
+        last, outs = scan(lambda state, row: _cell_step(self.step, row, state, weight, bias, projection), state, rows, reverse=reverse)
         return outs, last
 
     def extra_repr(self) -> str:

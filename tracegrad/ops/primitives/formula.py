@@ -44,12 +44,12 @@ class Numpy:
             state = body(*state)
         return state
 
-    def times(self, turns: Any, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
-        """state after `turns`, of each element its own, times state = body(k, *state), k = 1, 2, ..."""
-        least, most = turns.min(initial=2.0 ** 24), turns.max(initial=0.0)
+    def times(self, iterations: Any, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        """state after `iterations`, of each element its own, times state = body(k, *state), k = 1, 2, ..."""
+        least, most = iterations.min(initial=2.0 ** 24), iterations.max(initial=0.0)
         for k in range(1, int(most) + 1):
             after = body(float(k), *state)
-            state = after if k <= least else [np.where(k <= turns, new, old) for new, old in zip(after, state, strict=True)]
+            state = after if k <= least else [np.where(k <= iterations, new, old) for new, old in zip(after, state, strict=True)]
         return state
 
     def over(self, y: Any, k: float) -> Any:
@@ -94,13 +94,13 @@ class _C:
     def loop(self, count: int, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
         return self.repeat(f"i < {count}", state, body)
 
-    def times(self, turns: _Value, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
-        def turn(*state: Any) -> Sequence[Any]:
+    def times(self, iterations: _Value, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        def iteration(*state: Any) -> Sequence[Any]:
             k: Any = self.number("(T)(i + 1)")
-            return [self.where(k <= turns, new, old) for new, old in zip(body(k, *state), state, strict=True)]
+            return [self.where(k <= iterations, new, old) for new, old in zip(body(k, *state), state, strict=True)]
 
-        self.line(f"int most = $most({turns.name});")
-        return self.repeat("i < most", state, turn)
+        self.line(f"int most = $most({iterations.name});")
+        return self.repeat("i < most", state, iteration)
 
     def over(self, y: Any, k: Any) -> Any:
         """y / k for the k of `times`."""

@@ -32,7 +32,7 @@ class OrthogonalPolynomial(Formula):
         zeros = [0.0] * order
         state = [m.where(m.fabs(x) >= 0.0, 1.0, NAN), *zeros, *[*self.start(x), *zeros][:order + 1]]
 
-        def turn(k, *state):
+        def iteration(k, *state):
             ps, qs = state[:order + 1], state[order + 1:]
             products = [x * p for p in ps]
             products[1:] = [xp + p * float(j) for j, (xp, p) in enumerate(zip(products[1:], ps, strict=False), 1)]
@@ -40,7 +40,7 @@ class OrthogonalPolynomial(Formula):
             return *(p for p, _ in after), *(q for _, q in after)
 
         n = m.floor(n)
-        value = m.times(m.where(n < 2.0 ** 24, n, 0.0), state, turn)[order]
+        value = m.times(m.where(n < 2.0 ** 24, n, 0.0), state, iteration)[order]
         if self.alternating:
             value = m.where(m.floor(n * 0.5) * 2.0 == n, value, -value)
         return m.where(n >= 0.0, m.where(n < 2.0 ** 24, value, NAN), 0.0)
