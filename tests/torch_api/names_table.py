@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tracegrad.torch_api.missing import MISSING, REASONS
+from tests.torch_api.missing import MISSING, REASONS
 from tracegrad.torch_api.requirements import VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ _OTHERS = {"typing", "builtins_", "functools", "collections", "enum"}           
 _ASK = """
 import importlib, json, sys
 import tracegrad.as_torch
-from tracegrad.torch_api.absent import ABSENT
+from tracegrad.torch_api.modules import ABSENT
 import torch
 found = {}
 for module, names in json.load(sys.stdin).items():
@@ -82,7 +82,7 @@ def _wrapped(words: list[str]) -> str:
     for word in words:
         if len(lines[-1]) + len(word) > 130:
             lines.append("")
-        lines[-1] += f"`{word}`, "
+        lines[-1] += f"{word}, "
     return "\n".join(line.rstrip() for line in lines).rstrip(", ")
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tracegrad.torch_api.absent import ABSENT
-from tracegrad.torch_api.modules import sources
+from tracegrad.torch_api.modules import ABSENT, sources
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,11 +1,11 @@
-"""Every public name of the installed torch is here, or in the list of those that are not (`torch_api/missing.py`)."""
+"""Every public name of the installed torch is here, or in the list of those that are not (missing.py)."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.torch_api import names_table
-from tracegrad.torch_api.missing import MISSING, REASONS
+from tests.torch_api.missing import MISSING, REASONS
 from tracegrad.torch_api.requirements import VERSION
 
 

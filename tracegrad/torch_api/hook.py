@@ -18,7 +18,7 @@ from typing import Any
 
 from tracegrad.errors import TracegradError
 from tracegrad.torch_api import devices, dtypes, modules, overrides, random_numbers, requirements, tensor_methods
-from tracegrad.torch_api.absent import ABSENT, placeholder
+from tracegrad.torch_api.modules import ABSENT, placeholder
 
 _DUNDERS = {"__version__", "__config__", "__future__"}         # names of torch's that look like Python's own
 

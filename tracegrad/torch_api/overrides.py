@@ -18,6 +18,7 @@ from tracegrad.autograd import backward, grad
 from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
 from tracegrad.nn import functional, init
 from tracegrad.nn.parameter import Buffer, Parameter, UninitializedParameter
+from tracegrad.support.cache import memoize
 from tracegrad.tensors.tensor import Tensor, older
 from tracegrad.torch_api import dtypes
 
@@ -140,16 +141,14 @@ def overridable(fn: Any) -> Any:
 
 # What makes plain tensors of anything, and tells of them.
 _SEEN_BY_MODES_ONLY = {"tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"}
-_known: set[Any] = set()
 
 
+@memoize(1)
 def _functions() -> set[Any]:
     """What computes with tensors."""
-    if not _known:
-        tables = PUBLIC, FUNCTIONAL, LINALG, SPECIAL, FOURIER, vars(functional), {n: f for n, f in vars(init).items() if n.endswith("_")}
-        _known.update(fn for table in tables for name, fn in table.items() if type(fn) is FunctionType and name != "is_tensor")
-        _known.update((backward, grad))
-    return _known
+    tables = PUBLIC, FUNCTIONAL, LINALG, SPECIAL, FOURIER, vars(functional), {n: f for n, f in vars(init).items() if n.endswith("_")}
+    found: set[Any] = {fn for table in tables for name, fn in table.items() if type(fn) is FunctionType and name != "is_tensor"}
+    return found | {backward, grad}
 
 
 def _in_place(fn: Callable[..., Any]) -> bool:

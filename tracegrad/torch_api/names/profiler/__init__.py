@@ -1,4 +1,4 @@
-"""torch.profiler: its marks. What takes time is measured by `tracegrad`'s own profiler; `profile` of torch's is not here (absent.py)."""
+"""torch.profiler: its marks. `profile` of torch's is not here (`modules.ABSENT`)."""
 
 from __future__ import annotations
 
