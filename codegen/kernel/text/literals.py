@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.text.markup import number
-from tracegrad.support.dtypes import OPENCL, DType, float32, float64, int32, int64, uint32, uint64
+from tracegrad.support.dtypes import OPENCL, DType, dtype_kind, float32, float64, int32, int64, uint32, uint64
 
 # How tightly an expression holds together: what is below the level of where it stands is put in parentheses.
 OPEN, LOGIC, COMPARISON, SUM, PRODUCT, PREFIX, ATOM = range(7)
@@ -49,6 +49,7 @@ def whole_marked(value: int) -> str:
 def literal_marked(value: Any, dtype: DType) -> tuple[str, int]:
     """`literal`, marked if it is a number that an argument could stand for."""
     text, level = literal(value, dtype)
-    if dtype not in _LITERALS or (dtype.kind == "f" and not np.isfinite(value)) or (dtype.kind == "i" and abs(int(value)) >> 31):
+    kind = dtype_kind(dtype)
+    if dtype not in _LITERALS or (kind == "f" and not np.isfinite(value)) or (kind == "i" and abs(int(value)) >> 31):
         return text, level
     return (f"-{number(text[1:], dtype)}" if text[0] == "-" else number(text, dtype)), level

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tracegrad.errors import printable
 from tracegrad.support.cache import memoize
-from tracegrad.support.dtypes import DType, float32, float64, int32, int64, uint32, uint64
+from tracegrad.support.dtypes import DType, dtype_kind, float32, float64, int32, int64, uint32, uint64
 
 _BEGIN, _END = "\x01", "\x02"
 _MARKS = bytes([*range(1, 9), 14, *range(16, 23)])
@@ -152,7 +152,7 @@ def with_constants(text: str, instead: Callable[[Constant], str | None]) -> str:
 @memoize(4096)
 def _constant(mark: str, text: str) -> Constant:
     dtype = _DTYPES[mark]
-    return Constant(float(text.rstrip("f")) if dtype.kind == "f" else int(text.rstrip("UuL")), dtype, mark == "\x07")
+    return Constant(float(text.rstrip("f")) if dtype_kind(dtype) == "f" else int(text.rstrip("UuL")), dtype, mark == "\x07")
 
 
 def as_extents(text: str) -> str:
