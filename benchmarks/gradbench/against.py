@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-EVALS = ("hello", "lse", "llsq", "kmeans", "ode", "det", "gmm", "lstm", "ba", "saddle", "particle")
+EVALS = ("hello", "lse", "llsq", "kmeans", "ode", "det", "gmm", "lstm", "ba", "ht", "saddle", "particle")
 Runs = dict[tuple[str, str], tuple[float, str]]                # by description and function: microseconds, what is wrong
 
 

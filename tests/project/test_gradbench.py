@@ -181,6 +181,59 @@ def test_bundle_adjustment():
     assert found["vals"][-1] == pytest.approx(-1.4)
 
 
+def hand_errors(theta, us, data):
+    """Bone by bone and point by point, as ADBench describes a hand."""
+    def around(axis, angle):
+        k = np.cross(np.eye(3), axis)
+        return np.eye(3) + np.sin(angle) * k + (1 - np.cos(angle)) * k @ k
+
+    model, angles = data["model"], np.zeros((22, 3))
+    for finger, (first, side, second, third) in enumerate(np.reshape(theta[6:], (5, 4))):
+        angles[4 * finger + 2 : 4 * finger + 5] = [[first, 0, side], [second, 0, 0], [third, 0, 0]]
+    absolute, positions = [], 0.0
+    for bone, parent in enumerate(model["parents"]):
+        bend = np.eye(4)
+        bend[:3, :3] = around([0, 0, 1], angles[bone, 2]) @ around([1, 0, 0], angles[bone, 0])
+        relative = np.array(model["base_relatives"][bone]) @ bend
+        absolute.append(relative if parent == -1 else absolute[parent] @ relative)
+        moved = np.array(model["base_positions"]) @ (absolute[-1] @ model["inverse_base_absolutes"][bone]).T
+        positions = positions + np.array(model["weights"])[:, bone, None] * moved[:, :3]
+    positions = positions * [-1 if model["is_mirrored"] else 1, 1, 1]
+    angle = np.linalg.norm(theta[:3])
+    whole = np.eye(3) if angle < 1e-4 else around(np.divide(theta[:3], angle), angle)
+    positions = positions @ whole.T + theta[3:6]
+    if not us:
+        return np.ravel(data["points"] - positions[data["correspondences"]])
+    corners = positions[np.array(model["triangles"])[data["correspondences"]]]
+    return np.ravel([p - (u * c[0] + v * c[1] + (1 - u - v) * c[2]) for p, (u, v), c in zip(data["points"], us, corners, strict=True)])
+
+
+@pytest.mark.parametrize("turned", [1.0, 1e-5])             # a turn below 1e-4 counts as none
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("on_triangles", [False, True])
+def test_hand_tracking(on_triangles, mirrored, turned):
+    parents = [-1, *(0 if bone % 4 == 1 else bone - 1 for bone in range(1, 21)), 0]
+    model = {"bone_count": 22, "bone_names": ["bone"] * 22, "parents": parents, "base_relatives": numbers(22, 4, 4),
+             "inverse_base_absolutes": numbers(22, 4, 4), "base_positions": numbers(6, 4), "weights": numbers(6, 22),
+             "triangles": [[0, 1, 2], [2, 5, 3], [1, 4, 0]], "is_mirrored": mirrored}
+    count = 3 if on_triangles else 6
+    places = RNG.integers(0, count, 4).tolist()
+    us = numbers(4, 2) if on_triangles else []
+    theta = numbers(26)
+    theta[:3] = [turned * t for t in theta[:3]]
+    given = {"theta": theta, "us": us, "data": {"model": model, "correspondences": places, "points": numbers(4, 3)}}
+    np.testing.assert_allclose(ask("ht", "objective", given), hand_errors(theta, us, given["data"]), rtol=1e-9, atol=1e-9)
+    found, h, columns = np.array(ask("ht", "jacobian", given)), 1e-6, []
+    for place in range(26):
+        ends = [hand_errors([*theta[:place], theta[place] + h * way, *theta[place + 1 :]], us, given["data"]) for way in (1, -1)]
+        columns.append((ends[0] - ends[1]) / (2 * h))
+    for place in range(2 * on_triangles):                   # each point's own u and v, in place of columns for all points'
+        ends = [hand_errors(theta, (np.array(us) + way * h * np.eye(2)[place]).tolist(), given["data"]) for way in (1, -1)]
+        columns.insert(place, (ends[0] - ends[1]) / (2 * h))
+    scale = np.abs(columns).max()
+    np.testing.assert_allclose(found, np.array(columns).T, atol=1e-7 * scale)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("modes", ["ff", "fr", "rf", "rr"])
 def test_nested_descent(modes):
