@@ -3,7 +3,7 @@
 A greek is a derivative of the price, so `grad` gives all first ones and `grad` of `grad` gamma. The formulas of a textbook check
 them. The calibration asks which volatility explains a price: Newton's method, with vega as the slope.
 
-In its kernels: price, delta, vega and gamma of 1,000 options are one kernel, in which exp(-x²/2) stands once.
+In its kernels: price, delta, vega and gamma of 1,000 options are one kernel. exp(-d²/2) of d1 and of d2 stands once, for all of them.
 """
 
 import matplotlib.pyplot as plt

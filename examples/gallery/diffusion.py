@@ -3,7 +3,8 @@
 A network learns the noise that was added to a point. Sampling begins with noise alone and takes away what the network says, 100
 times.
 
-In its kernels: sampling is one `scan`, in which the network stands once; noise is drawn inside the loop.
+In its kernels: the step draws its points, times and noise on the device. `sample` is one `scan`, in whose loop the network's kernels
+stand once.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 The network maps a place to a color, as in NeRF. With the plain coordinates it learns a blur. With sines and cosines of random
 frequencies it learns the edges (Tancik 2020). Half of the pixels are never shown to it.
 
-In its kernels: the features are computed inside the first product's kernel, and the activations inside the products.
+In its kernels: sine and cosine are computed in the kernel of the product with the frequencies, the ReLUs in those of the layers.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 A shot makes a wave, which is reflected where the speed changes. The simulated sound is compared with the measured one, and the
 gradient with respect to the speed of every cell comes through 240 time steps.
 
-In its kernels: a step of the wave is one kernel with shifted reads; the backward loop has another.
+In its kernels: the 220 steps of the wave are a loop in one kernel, with shifted reads; the backward's loop is another kernel.
 """
 
 import matplotlib.pyplot as plt

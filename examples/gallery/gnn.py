@@ -3,7 +3,7 @@
 Zachary's karate club split in two. A graph convolution averages over friends (Kipf 2017). Told the side of the two leaders only, it
 says that of the other 32 from who trains with whom.
 
-In its kernels: each layer gathers features along edges and adds them up with `index_add`, fused with the normalization.
+In its kernels: a layer's product and normalization, the gather along edges and the `index_add` of what was gathered share a launch.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 HMC follows the gradient of the log density, in 500 chains at once. Variational inference fits a Gaussian to the same density, by the
 gradient through random numbers. The exact moments are known: HMC finds them, and the Gaussian is too narrow, as it must be.
 
-In its kernels: all leapfrog steps of all chains are one loop in one kernel.
+In its kernels: 100 samples are a loop in one kernel, with the leapfrog steps of all chains, the random numbers and the decision inside.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 What a solver finds is a function of its inputs, though its iterations say little about the derivative. At the solution w of g(w, t) =
 0 the derivative is -(dg/dw)⁻¹ dg/dt, whatever the solver did. Here it is a Function whose backward solves one linear system.
 
-In its kernels: the iterations are one loop, and the backward knows nothing of them.
+In its kernels: Newton's twelve steps are a `scan`, and the backward knows nothing of them: it solves once.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 Spins of the white squares of a checkerboard do not touch each other, so all of them can be changed in one step, then the black ones.
 Below the critical temperature 2.269 the spins agree. Onsager's formula gives by how much, and the simulation is compared with it.
 
-In its kernels: 100 sweeps are one `scan`; its loop draws random bits, adds the four neighbours and flips, in one kernel a color.
+In its kernels: 100 sweeps are a loop in one kernel: it draws random bits, adds the four neighbours and flips, a color after the other.
 """
 
 import matplotlib.pyplot as plt

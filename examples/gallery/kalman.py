@@ -3,7 +3,7 @@
 The filter is a `scan`, and the likelihood of the measurements comes out of it. Its gradient finds the two noise levels, which are
 usually guessed. The smoother then looks back.
 
-In its kernels: the filter of 300 steps is one kernel, forward and backward; its 2 x 2 matrices are in registers.
+In its kernels: the filter of 300 steps is a loop in one kernel, and its derivative in another.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 Two binary numbers come in, lowest digits first, and the sum goes out. The network has to keep the carry. It is trained on 12 digits
 and asked for 40.
 
-In its kernels: one loop over time holds the products of the gates and what follows them.
+In its kernels: the twelve time steps are a loop in one kernel, with the products of the gates and what follows them.
 """
 
 import matplotlib.pyplot as plt

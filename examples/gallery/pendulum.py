@@ -3,7 +3,7 @@
 The motor cannot lift the pendulum, so it has to swing. The torques at 150 times are the unknowns; the gradient of the cost comes
 through the simulation.
 
-In its kernels: the simulation of 150 steps is one kernel, its adjoint another.
+In its kernels: the simulation of 150 steps and its adjoint are two loops in one kernel.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 The policy plays 64 games at once, in a simulation that is tensor code too. The gradient of log probabilities, weighted by what came
 after (REINFORCE), makes good moves likelier.
 
-In its kernels: 200 moves of all games are one loop, with the network, the dice and the physics inside.
+In its kernels: 200 moves of all games are a loop in one kernel, with the network, the dice and the physics inside.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,8 @@
 A shadow is a sum along lines through a turned picture. The picture that explains noisy shadows best is found by the gradient, with a
 penalty on edges that keeps areas smooth.
 
-In its kernels: turning reads four pixels around each point and sums in the same kernel; its derivative is a scatter.
+In its kernels: turning reads four pixels around each point and sums in the same kernel; its derivative adds to them, a corner after the
+other.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,8 @@
 The encoder gives a mean and a spread, a random point near it is decoded, and the gradient goes through the random number. A grid over
 the plane, decoded, shows how one digit becomes another.
 
-In its kernels: the random numbers are made inside the kernel that uses them, and the whole step is one plan.
+In its kernels: the random numbers are drawn on the device, in the first launch. What the encoder says, the random point and the decoder's
+first layer are one launch.
 """
 
 import matplotlib.pyplot as plt

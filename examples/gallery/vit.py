@@ -2,7 +2,8 @@
 
 Sixteen patches of a picture are a sentence, and a learned word before them collects what they say.
 
-In its kernels: cutting into patches is an index, not a copy; attention is one kernel a layer.
+In its kernels: the patches are read where they lie, in the kernel of the convolution and its bias. 17 x 17 scores are so few that attention
+is two products with a softmax between them.
 """
 
 import matplotlib.pyplot as plt

@@ -54,6 +54,46 @@ BOUNDS = {
 }
 
 
+def loops(kernels, steps):
+    """How many loops of so many iterations each kernel has, without those that have none."""
+    return sorted(found for kernel in kernels if (found := len(re.findall(rf"for \(int iteration = 0; iteration < {steps};", kernel))))
+
+
+def launches(explained, *words):
+    """How many launches compute all of that, as `explain()` has it ("computes 2 mul, take (line 3)")."""
+    return sum(all(re.search(rf"\b{word}\b", line) for word in words) for line in re.findall(r"(?m)^ +computes (.*) \(", explained))
+
+
+# What the sentence "In its kernels" says, of the kernels of a CPU and of what `explain()` says of them.
+IN_ITS_KERNELS = {
+    "black_scholes": lambda kernels, explained: len(kernels) == 1 and len(re.findall(r"= tg_exp\w*\(", kernels[0])) == 3,    # and exp(-r t)
+    "char_transformer": lambda kernels, explained: "products and a softmax, because 32 x 32 scores are fewer than 4096" in explained
+        and launches(explained, "matmul", "erf"),
+    "diffusion": lambda kernels, explained: launches(explained, "philox", "take"),
+    "field": lambda kernels, explained: launches(explained, "matmul", "sin", "cos"),
+    "full_waveform": lambda kernels, explained: loops(kernels, 220) == [1, 1],
+    "gaussian_process": lambda kernels, explained: "cholesky: host code" in explained and "solve_triangular: host code" in explained,
+    "gnn": lambda kernels, explained: launches(explained, "matmul", "div", "take", "scatter_add"),
+    "hmc": lambda kernels, explained: loops(kernels, 100) == [1],
+    "implicit": lambda kernels, explained: re.search(r"scan: a loop of 12 ", explained) and explained.count("solve: host code") == 2,
+    "ising": lambda kernels, explained: loops(kernels, 100) == [1],
+    "kalman": lambda kernels, explained: loops(kernels, 300) == [1, 1],
+    "lennard_jones": lambda kernels, explained: loops(kernels, 1000) == [1],
+    "lstm": lambda kernels, explained: 1 in loops(kernels, 12),
+    "neural_ode": lambda kernels, explained: loops(kernels, 10) == [1],
+    "own_opencl": lambda kernels, explained: explained.count("a kernel of the user's") == 2,
+    "pendulum": lambda kernels, explained: len(kernels) == 1 and loops(kernels, 150) == [2],
+    "ray_marching": lambda kernels, explained: loops(kernels, 24) == [1, 1],
+    "reinforce": lambda kernels, explained: loops(kernels, 200) == [1],
+    "sparse_jacobian": lambda kernels, explained: len(kernels) == 3,
+    "tomography": lambda kernels, explained: launches(explained, "4 take", "partial") == 1
+        and launches(explained, "scatter_add") == 4,
+    "topology": lambda kernels, explained: explained.count("solve: host code") == 2 and "scatter_add" in explained,
+    "vae": lambda kernels, explained: launches(explained, "philox") and launches(explained, "exp", "matmul", "where", "sum"),
+    "vit": lambda kernels, explained: launches(explained, "conv2d", "add") and "because 17 x 17 scores are fewer than 4096" in explained,
+}
+
+
 @pytest.fixture(autouse=True)
 def as_a_script(monkeypatch):
     monkeypatch.syspath_prepend(str(GALLERY))
@@ -87,4 +127,7 @@ def test_a_program_gives_its_numbers_its_picture_and_its_page(name, tmp_path, mo
     assert all(math.isfinite(value) for value in result[0].values())
     assert (tmp_path / f"{name}.png").stat().st_size > 5000
     assert "__kernel" in (tmp_path / f"{name}.html").read_text()
+    if name in IN_ITS_KERNELS and tg.device().kind == "cpu":
+        kernels, explained = [str(kernel) for kernel in result[2].kernels()], str(result[2].explain())
+        assert IN_ITS_KERNELS[name](kernels, explained), explained
     assert int(re.search(r" kernels  (\d+)", capsys.readouterr().out)[1]) > 0
