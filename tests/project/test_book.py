@@ -63,6 +63,17 @@ def test_the_reference_has_every_public_function_and_class(page, site):
     assert [n for n in public if f'id="{name}.{n}"' not in text and f">{n}<" not in text] == []
 
 
+@pytest.mark.parametrize("chapter", sorted((DOCS / "book" / "autograd").glob("*.md")), ids=lambda page: page.stem)
+def test_every_exercise_has_a_solution(chapter):
+    text = chapter.read_text()
+    title = text.partition("\n")[0].removeprefix("# ")
+    exercises = re.findall(r"(?m)^(\d+)\. ", text.partition("\n## Exercises\n")[2])
+    solutions = (DOCS / "book" / "solutions.md").read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    assert exercises
+    assert re.findall(r"(?m)^\*\*(\d+)\.\*\* ", solutions) == exercises
+    assert text.rstrip().endswith(f"[Solutions](../solutions.md#{re.sub(r'[^a-z0-9 ]', '', title.lower()).replace(' ', '-')})")
+
+
 def test_links_that_lead_nowhere_or_to_the_network_are_found(tmp_path):
     _sphinx()
     from docs.extensions.programs import broken  # noqa: PLC0415  sphinx may not be there
