@@ -24,6 +24,7 @@ BOUNDS = {
     "black_scholes": {"error of vega": (0, 1e-10), "error of gamma": (0, 1e-10), "error of the volatilities": (0, 1e-12)},
     "char_transformer": {"first loss": (3.5, 4.5), "last loss": (0, 0.4), "pieces of 12 that are in the text": (0.7, 1)},
     "diffusion": {"last loss": (0, 0.4), "distance from the moons": (0, 0.1), "in the upper moon": (0.35, 0.65)},
+    "diffusion_digits": {"last loss": (0, 0.25), "read as what was asked for": (0.9, 1), "nearest real digit": (0.1, 0.45)},
     "field": {"dB on hidden pixels, coordinates": (15, 21), "dB on hidden pixels, waves": (21.5, 30)},
     "full_waveform": {"misfit at last": (0, 2), "speed in the bubble (0.8)": (0.75, 0.93), "speed beside it (1)": (0.95, 1.03)},
     "gan": {"points near a heap": (0.6, 1), "heaps found (8)": (7, 8)},
@@ -70,6 +71,7 @@ IN_ITS_KERNELS = {
     "char_transformer": lambda kernels, explained: "products and a softmax, because 32 x 32 scores are fewer than 4096" in explained
         and launches(explained, "matmul", "erf"),
     "diffusion": lambda kernels, explained: launches(explained, "philox", "take"),
+    "diffusion_digits": lambda kernels, explained: launches(explained, "philox", "take") and launches(explained, "matmul", "3 add", "sigmoid"),
     "field": lambda kernels, explained: launches(explained, "matmul", "sin", "cos"),
     "full_waveform": lambda kernels, explained: loops(kernels, 220) == [1, 1],
     "gaussian_process": lambda kernels, explained: "cholesky: host code" in explained and "solve_triangular: host code" in explained,
