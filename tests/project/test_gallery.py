@@ -71,7 +71,8 @@ IN_ITS_KERNELS = {
     "char_transformer": lambda kernels, explained: "products and a softmax, because 32 x 32 scores are fewer than 4096" in explained
         and launches(explained, "matmul", "erf"),
     "diffusion": lambda kernels, explained: launches(explained, "philox", "take"),
-    "diffusion_digits": lambda kernels, explained: launches(explained, "philox", "take") and launches(explained, "matmul", "3 add", "sigmoid"),
+    "diffusion_digits": lambda kernels, explained: launches(explained, "philox", "take")
+        and launches(explained, "matmul", "3 add", "sigmoid"),
     "field": lambda kernels, explained: launches(explained, "matmul", "sin", "cos"),
     "full_waveform": lambda kernels, explained: loops(kernels, 220) == [1, 1],
     "gaussian_process": lambda kernels, explained: "cholesky: host code" in explained and "solve_triangular: host code" in explained,

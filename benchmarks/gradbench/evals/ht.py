@@ -22,7 +22,7 @@ def errors(theta, us, parents, mirror, relatives, inverses, positions, weights, 
     rows = [[z.cos(), -z.sin() * x.cos(), z.sin() * x.sin(), no], [z.sin(), z.cos() * x.cos(), -z.cos() * x.sin(), no],
             [no, x.sin(), x.cos(), no], [no, no, no, one]]
     bones = relatives @ tg.stack([tg.stack(row, 1) for row in rows], 1)
-    while max(parents) >= 0:                                  # every bone in its parent's frame, in that one's, ... (as pointers jump)
+    while max(parents) >= 0:                                  # 1, 2, 4, ... bones up at a time
         bones = tg.cat([bones, tg.eye(4, dtype=x.dtype)[None]])[parents] @ bones
         parents = [parents[p] if p >= 0 else -1 for p in parents]
     moves = weights @ (bones @ inverses)[:, :3].reshape(-1, 12)
