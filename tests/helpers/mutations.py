@@ -36,7 +36,7 @@ class Mutation:
 MUTATIONS = [
     Mutation("items beyond the last element are not kept out", "codegen/lower/rows/rows_gpu.py", "if items == size:", "if items >= size:"),
     Mutation("the scalar rest of a row starts one late", "codegen/lower/rows/rows_cpu.py",
-             "block = self.counted(col, n - tail, n, 1, n)", "block = self.counted(col, n - tail + 1, n, 1, n)"),
+             "self.counted(col, begin, stop, 1, n)", "self.counted(col, begin + 1, stop, 1, n)"),
     Mutation("a pad's upper guard is lost", "codegen/kernel/elements.py", "if x.hi >= high:", "if x.hi >= high and False:"),
     Mutation("a maximum starts from 0", "tracegrad/ops/primitives/scans.py", "dtype.type(-np.inf if", "dtype.type(0 if"),
     Mutation("a donated buffer is written though it is read elsewhere", "codegen/schedule/donation.py",
