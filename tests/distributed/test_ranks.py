@@ -310,6 +310,27 @@ def test_no_sync_and_unused_parameters(ranks):
     """)
 
 
+def test_a_traced_step_beside_another_parallel_model(monkeypatch):
+    """One rank, without MPI: the other model hears of the backward, and the trace need not know its parameters."""
+    monkeypatch.setattr(tg.distributed.world.importlib.util, "find_spec", lambda *_: None)
+    tg.distributed.init_process_group()
+    try:
+        models = [tg.nn.parallel.DistributedDataParallel(tg.nn.Linear(2, 1)) for _ in range(2)]
+
+        def step_of(model):
+            @tg.trace
+            def step(x):
+                model(x).sum().backward()
+
+            return step
+
+        step_of(models[1])(tg.ones(3, 2))
+        assert models[0].module.weight.grad is None
+        assert models[1].module.weight.grad.tolist() == [[3, 3]]
+    finally:
+        tg.distributed.destroy_process_group()
+
+
 def test_a_listener_hears_of_backwards_that_are_recalled(recalled):
     """DistributedDataParallel is one; that it lives keeps no backward from being recalled, of its parameters or others."""
 

@@ -1,7 +1,7 @@
 """torch.distributed's names over MPI (mpi4py, extra `mpi`): one program, started by mpiexec as several ranks. Start at `collectives.py`.
 
 `world.py` has the process group and what happens when a rank fails, `exchange.py` moves arrays,
-`functional.py` has the forms that differentiate.
+`functional.py` has the forms that differentiate, `fsdp.py` what trains by parts.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tracegrad.distributed.collectives import (
     send,
 )
 from tracegrad.distributed.exchange import ReduceOp
+from tracegrad.distributed.fsdp import FSDPModule, fully_shard
 from tracegrad.distributed.grid import halo
 from tracegrad.distributed.world import (
     GroupMember,
@@ -44,8 +45,8 @@ from tracegrad.distributed.world import (
     new_group,
 )
 
-__all__ = ["GroupMember", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce",
-           "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "checkpoint", "destroy_process_group",
-           "functional", "get_backend", "get_node_local_rank", "get_rank", "get_world_size", "group", "halo", "init_process_group",
-           "irecv", "is_available", "is_initialized", "is_mpi_available", "isend", "new_group", "recv", "reduce", "reduce_scatter",
-           "reduce_scatter_tensor", "send"]
+__all__ = ["FSDPModule", "GroupMember", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor", "all_gather_object",
+           "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "checkpoint",
+           "destroy_process_group", "fully_shard", "functional", "get_backend", "get_node_local_rank", "get_rank", "get_world_size",
+           "group", "halo", "init_process_group", "irecv", "is_available", "is_initialized", "is_mpi_available", "isend", "new_group",
+           "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "send"]

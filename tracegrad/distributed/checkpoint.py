@@ -1,5 +1,7 @@
 """Checkpoints that all ranks write together, each a part, and that any number of ranks reads: `save`, `load`, `Shard`.
 
+`get_state_dict` and `set_state_dict` are a model's and its optimizer's state, in which what lies on the ranks by parts is a Shard.
+
 A folder has files of bytes, one of each rank, and an index of where in them each tensor's pieces are. A save writes new files, and puts the
 new index in the place of the old one when all ranks have written: a program that is killed leaves the last whole checkpoint.
 """
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.distributed.fsdp import sharding_of
 from tracegrad.distributed.functional import start, values
 from tracegrad.distributed.world import ProcessGroup, member
 from tracegrad.errors import ArgumentError, DistributedError, ShapeError
@@ -23,7 +26,7 @@ from tracegrad.support.dtypes import as_dtype
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor, from_array
 
-__all__ = ["Shard", "load", "save"]
+__all__ = ["Shard", "get_state_dict", "load", "save", "set_state_dict"]
 _INDEX, _FILES = "index.json", "*.shard"
 
 
@@ -124,6 +127,61 @@ def load(state_dict: Any, checkpoint_id: str | os.PathLike[str], group: ProcessG
             whole = np.take(whole, range(first[1], first[1] + tensor.shape[first[0]]), first[0])
         with no_grad():
             tensor.copy_(from_array(np.ascontiguousarray(whole).reshape(tensor.shape), tensor.device))
+
+
+# ---------------------------------------------------------------------------------------------- a model and its optimizer
+def get_state_dict(model: Any, optimizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The states of a model and of an optimizer of its parameters, to `save` and to `load`, under any number of ranks.
+
+    What `fully_shard` has put on the ranks by parts is a Shard, the rest a tensor or a number. In the optimizer's state parameters have
+    the model's names for them. Tensors share their values with the model and the optimizer, so `load` writes into these;
+    `set_state_dict` takes over the rest. Raises ArgumentError for a parameter of the optimizer's that the model does not have.
+
+        state = dict(zip(("model", "optimizer"), tg.distributed.checkpoint.get_state_dict(model, optimizer)))
+        tg.distributed.checkpoint.load(state, "checkpoint")
+        tg.distributed.checkpoint.set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    """
+    owners = dict(model.named_parameters(remove_duplicate=False))
+    models = {name: _as_shard(owners.get(name), value) for name, value in model.state_dict().items()}
+    names = _names("get_state_dict", model, optimizer)
+    found: dict[str, Any] = {names[id(p)]: {k: _as_shard(p, v) for k, v in own.items()} for p, own in optimizer.state.items() if own}
+    groups = [{k: [names[id(p)] for p in v] if k == "params" else list(v) if isinstance(v, tuple) else v for k, v in group.items()}
+              for group in optimizer.param_groups]
+    return models, {"state": found, "param_groups": groups}
+
+
+def set_state_dict(model: Any, optimizer: Any, *, model_state_dict: Mapping[str, Any], optim_state_dict: Mapping[str, Any]) -> None:
+    """Take over what `get_state_dict` returned, after `load` has written into it."""
+    names = _names("set_state_dict", model, optimizer)
+    numbers: dict[str, int] = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            numbers.setdefault(names[id(p)], len(numbers))
+    model.load_state_dict({name: _tensor(value) for name, value in model_state_dict.items()})
+    state = {numbers[name]: {k: _tensor(v) for k, v in own.items()} for name, own in optim_state_dict["state"].items()}
+    groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in optim_state_dict["param_groups"]]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _names(who: str, model: Any, optimizer: Any) -> dict[int, str]:
+    names = {id(p): name for name, p in model.named_parameters()}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if id(p) not in names:
+                raise ArgumentError(f"{who}: the optimizer has a parameter of shape {tuple(p.shape)} that the model does not have; "
+                                    "give the model that it was made of")
+    return names
+
+
+def _as_shard(parameter: Tensor | None, value: Any) -> Any:
+    """What belongs to a sharded parameter, as a Shard: rows of it or of what has its shape."""
+    if parameter is None or sharding_of(parameter) is None or not isinstance(value, Tensor) or value.shape != parameter.shape:
+        return value
+    return Shard(value)
+
+
+def _tensor(value: Any) -> Any:
+    return value.tensor if isinstance(value, Shard) else value
 
 
 def _read(folder: Path, entry: dict[str, Any]) -> Any:

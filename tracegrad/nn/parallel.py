@@ -60,10 +60,10 @@ class DistributedDataParallel(Module):
 
     def after_backward(self, reached: Sequence[Tensor]) -> None:
         """Average the gradients, if a backward reached one of the parameters."""
-        named = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
         known = {id(t) for t in reached}
-        if not self._forward_synced or self.process_group.size() == 1 or not any(id(p) in known for _, p in named):
-            return
+        if not self._forward_synced or self.process_group.size() == 1 or not any(id(p) in known for p in self.module.parameters()):
+            return                                      # (nothing was asked of tensors that a trace of another model does not know)
+        named = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
         missing = [name for name, p in named if p.grad is None]
         if missing and not self.find_unused_parameters:
             raise AutogradError(f"DistributedDataParallel: backward gave no gradient to {', '.join(missing[:8])}, and other "

@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from tracegrad.distributed.fsdp import sharding_of
+from tracegrad.distributed.functional import all_gather
+from tracegrad.distributed.world import ProcessGroup
 from tracegrad.errors import AutogradError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import cast
@@ -21,11 +24,12 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
 
     norm_type: the p of the norm, also inf. Works inside a traced step: there is no branch on the norm. error_if_nonfinite: look at the norm
     (so not inside @trace) and raise AutogradError, before any gradient is changed, if it is NaN or infinite. foreach: accepted, for
-    programs written for torch; what it chooses there makes no difference here.
+    programs written for torch; what it chooses there makes no difference here. Of parameters that `fully_shard` has put on the ranks by
+    parts it is the norm of all parts.
     """
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     with no_grad():                                             # both halves in one block: small ones are then computed together
-        total = _total("clip_grad_norm_", _grads(given), norm_type, error_if_nonfinite)
+        total = _total("clip_grad_norm_", _of_all_ranks(given, norm_type), norm_type, error_if_nonfinite)
         clip_grads_with_norm_(given, max_norm, total)
     return total
 
@@ -55,6 +59,20 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
 def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Any]:
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     return [g for g in (p.grad for p in given) if g is not None]
+
+
+def _of_all_ranks(parameters: list[Tensor], norm_type: float) -> list[Any]:
+    """The gradients of parameters that are whole, and of those that lie on ranks by parts the norms of all ranks' parts."""
+    found: list[Any] = []
+    parts: dict[ProcessGroup, list[Any]] = {}
+    for p in parameters:
+        sharding = sharding_of(p)
+        if p.grad is not None:
+            (found if sharding is None or sharding.group.size() == 1 else parts.setdefault(sharding.group, [])).append(p.grad)
+    for group, grads in parts.items():
+        mine = [g for g in grads if g.numel()]
+        found.append(all_gather(_total("", mine, norm_type, False) if mine else grads[0].new_zeros(()).abs(), group))
+    return found
 
 
 def _total(call: str, tensors: list[Any], norm_type: float, error_if_nonfinite: bool) -> Any:
