@@ -20,8 +20,8 @@ from tests.helpers.mutations import stale
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXAMPLES = {"custom_function": [], "nan_hunt": [], "newton": [], "two_layer_net": ["--steps", "100"], "heat_inverse": [], "digits": [],
-            "digits_mpi": ["--epochs", "2"]}
-LONG = {"heat_inverse", "digits"}
+            "digits_mpi": ["--epochs", "2"], "tensor_parallel": ["--steps", "2"]}
+LONG = {"heat_inverse", "digits", "tensor_parallel"}
 
 
 def run(*command: str, seconds: int = 300) -> str:
