@@ -94,13 +94,16 @@ for traced in (False, True):
     moments = [v.nbytes for s in optimizer.state.values() for v in s.values() if v.ndim]
     assert sum(moments) == 2 * (sum(mine) - model.scale.nbytes)
     assert model.out.weight is model.embedding.weight
+for Optimizer in (tg.optim.LBFGS, tg.optim.Adafactor, tg.optim.Muon):
+    told = raises(tg.errors.ArgumentError, lambda: Optimizer([model.embedding.weight]))
+    assert f"{Optimizer.__name__}: params: a parameter of shape (11, 6) lies on the ranks by parts" in told, told
     assert isinstance(model, dist.FSDPModule) and isinstance(model, Tied) and type(model).__name__ == "FSDPTied"
 """)
 
 
 @pytest.mark.long
 def test_whole_tensors_go_when_backward_is_done(ranks):
-    """Between two steps a rank's memory has its parts alone: live bytes of the interpreter's process, counted by tensors."""
+    """Between two steps a rank has its parts alone: the nodes of all whole tensors that were ever made are gone."""
     ranks(2, TRAINING + """
 import gc
 from tracegrad.distributed import fsdp
@@ -178,6 +181,8 @@ def test_errors(monkeypatch):
         net.scale = nn.Parameter(tg.tensor(1.0))
         with pytest.raises(ArgumentError, match="fully_shard: scale has no dimensions"):
             shard(net)
+        with pytest.raises(ArgumentError, match="fully_shard: weight is a lazy layer's"):
+            shard(nn.LazyLinear(3))
         assert shard(net, ignored_params={net.scale}) is net
         with pytest.raises(ArgumentError, match="fully_shard: this FSDPLinear is sharded"):
             shard(net)

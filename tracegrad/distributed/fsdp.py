@@ -136,10 +136,10 @@ def fully_shard(module: Any, *, mesh: ProcessGroup | None = None, reshard_after_
     mesh: the group of the ranks (default: all). ignored_params: parameters that stay as they are. reshard_after_forward is torch's, and
     changes nothing: the whole tensors live as long as the history of what was computed with them, until backward. The ranks begin with
     what each has of its rows, so seed all alike. Optimizers that work element by element (SGD, Adam, ...) update as on one rank;
-    those that look at a whole matrix or at all gradients do not.
+    those that need whole matrices or all gradients (Muon, Adafactor, LBFGS) raise ArgumentError.
 
     Raises ArgumentTypeError unless it is a Module, ArgumentError for a module that is not called (a ModuleList), a parameter
-    without dimensions and a second call for one module, and DistributedError before init_process_group.
+    without dimensions or of a lazy layer and a second call for one module, and DistributedError before init_process_group.
 
         for layer in model.layers:
             tg.distributed.fully_shard(layer)
@@ -162,9 +162,12 @@ def fully_shard(module: Any, *, mesh: ProcessGroup | None = None, reshard_after_
         for name, p in part._parameters.items():
             if p is None or id(p) in ignored or sharding_of(p):
                 continue
+            shown = f"{path}.{name}" if path else name
+            if hasattr(p, "materialize"):
+                raise ArgumentError(f"fully_shard: {shown} is a lazy layer's and has no shape yet; call it after the model's first call")
             if not p.ndim:
-                raise ArgumentError(f"fully_shard: {f'{path}.' if path else ''}{name} has no dimensions, so no rows; give it the "
-                                    "shape (1,), or name it in ignored_params")
+                raise ArgumentError(f"fully_shard: {shown} has no dimensions, so no rows; give it the shape (1,), or name it in "
+                                    "ignored_params")
             places.setdefault(id(p), []).append((part, name))
     for (part, name), *_ in places.values():
         _shard(part._parameters[name], group)

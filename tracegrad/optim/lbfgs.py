@@ -36,6 +36,8 @@ class LBFGS(Optimizer):
     >>> opt.step(closure)
     """
 
+    _by_elements = False
+
     def __init__(self, params: Iterable[Any], lr: float = 1.0, max_iter: int = 20, max_eval: int | None = None,
                  tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9, history_size: int = 100,
                  line_search_fn: str | None = None) -> None:

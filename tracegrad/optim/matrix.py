@@ -24,6 +24,8 @@ class Adafactor(Counting):
     largest root mean square of a step, relative to lr. lr: the largest relative step, which falls with 1 / sqrt(step).
     """
 
+    _by_elements = False
+
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8, eps: tuple[float | None, float] = (None, 1e-3),
                  d: float = 1.0, weight_decay: float = 0.0, *, maximize: bool = False, **implementation: Any) -> None:
         super().__init__(params, dict(lr=lr, beta2_decay=beta2_decay, eps=eps, d=d, weight_decay=weight_decay, maximize=maximize),
@@ -76,6 +78,8 @@ class Muon(Optimizer):
     multiplied for a parameter (m, n): "original" (None): sqrt(max(1, m / n)); "match_rms_adamw": 0.2 sqrt(max(m, n));
     "spectral_unclamped": sqrt(m / n).
     """
+
+    _by_elements = False
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95, nesterov: bool = True,
                  ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315), eps: float = 1e-7, ns_steps: int = 5,

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tracegrad.distributed.fsdp import sharding_of
 from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError, TracegradError
 from tracegrad.execute.realize import read
 from tracegrad.graph.canonical import resolve
@@ -56,6 +57,7 @@ class Optimizer:
     """
 
     _trace_all_attributes = True
+    _by_elements: ClassVar[bool] = True                  # whether an element's step depends on its own gradients alone
 
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any], implementation: Mapping[str, Any] | None = None) -> None:
         for name, value in (implementation or {}).items():
@@ -141,6 +143,11 @@ class Optimizer:
                 raise ArgumentError(f"params: a tensor of shape {p.shape} is not a leaf; optimize the tensor that it was computed from")
             if id(p) in known:
                 raise ArgumentError(f"params: a tensor of shape {p.shape} is given twice")
+            sharding = sharding_of(p)
+            if sharding is not None and sharding.group.size() > 1 and not self._by_elements:
+                raise ArgumentError(f"params: a parameter of shape {sharding.shape} lies on the ranks by parts (fully_shard), and this "
+                                    "optimizer needs all of it; use one that works element by element (SGD, Adam, ...), or "
+                                    "DistributedDataParallel")
             known.add(id(p))
         self.param_groups.append(ParamGroup({**self.defaults, **group, "params": params}))
         self._check(self.param_groups[-1])
