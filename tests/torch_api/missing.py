@@ -14,7 +14,6 @@ REASONS = {
     "vendor": "Calls of one vendor's library or of its streams; the plain name (`conv2d`, `batch_norm`) is the same on every "
             "device",
     "storage": "Older typed storages; `TypedStorage` and `UntypedStorage` are here",
-    "fx": "`torch.fx` rewrites programs as graphs of its own; `f.graph()` of a traced function shows tracegrad's",
     "layouts": "Tensors of tensors and masked tensors are not here; pad, and use `torch.masked`'s functions",
     "pipes": "Pipes of data, which torch itself gives up; use datasets and `DataLoader`",
     "library": "What binds operations to torch's dispatcher; `custom_op`, `register_fake` and `register_autograd` are here",
@@ -139,9 +138,7 @@ MISSING: dict[str, dict[str, str]] = {
         "sparse": "SparseSemiStructuredTensor SparseSemiStructuredTensorCUSPARSELT SparseSemiStructuredTensorCUTLASS addmm "
             "as_sparse_gradcheck check_sparse_tensor_invariants log_softmax mm softmax sum to_sparse_semi_structured",
     },
-    "torch.fx": {
-        "fx": "Interpreter Transformer has_side_effect map_arg replace_pattern symbolic_trace",
-    },
+    "torch.fx": {},
     "torch.jit": {
         "script": "Attribute CompilationUnit Error Future enable_onednn_fusion export_opnames fork freeze load "
             "onednn_fusion_enabled optimize_for_inference save set_fusion_strategy strict_fusion trace_module wait",

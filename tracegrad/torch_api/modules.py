@@ -31,6 +31,7 @@ _ELSEWHERE = {
     "torch.distributions.kl": "distributions.divergence",
     "torch.distributions.transforms": "distributions.transforms distributions.joined_transforms",
     **dict.fromkeys((f"torch.distributions.{name}" for name in _DISTRIBUTIONS.split()), "distributions"),
+    "torch._C._nn": "nn.functional",
     "torch.random": "torch_api.random_numbers random",
 }
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
+from inspect import Parameter as Parameter_
+from inspect import signature
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -123,6 +125,12 @@ def overridable(fn: Any) -> Any:
         return known
     if fn not in _functions():
         return fn
+    _wrappers[fn] = made = _entry(fn, _arranged(fn) if fn.__name__ in _ARRANGED else None)
+    return made
+
+
+def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None) -> Any:
+    """What programs get in the place of `fn`. arranged: how a `__torch_function__` is given the arguments; None: as they are."""
     shown_to_modes_only = fn.__name__ in _SEEN_BY_MODES_ONLY
 
     @wraps(fn)
@@ -131,14 +139,61 @@ def overridable(fn: Any) -> Any:
             if shown_to_modes_only:
                 with Off(modes=False):
                     return overridden(entry, fn, args, kwargs)
+            if arranged is not None:
+                args, kwargs = arranged(args, kwargs)
             return overridden(entry, fn, args, kwargs)
         return fn(*args, **kwargs)
 
     entry.__name__ = fn.__name__.strip("_") + "_" * _in_place(fn)
-    _wrappers[fn] = _wrappers[entry] = entry
+    _wrappers[entry] = entry
     return entry
 
 
+def _arranged(fn: Any) -> Callable[..., tuple[Any, Any]] | None:
+    """How torch's functions that are written in Python hand on their arguments: those with a default value by name, all of them."""
+    parameters = signature(fn).parameters.values()
+    if any(p.kind in (Parameter_.VAR_POSITIONAL, Parameter_.VAR_KEYWORD) for p in parameters):
+        return None
+    positional = [p.name for p in parameters if p.default is Parameter_.empty or (fn.__name__, p.name) in _POSITIONAL]
+
+    def arranged(args: Any, kwargs: Any) -> tuple[Any, Any]:
+        try:
+            bound = signature(fn).bind(*args, **kwargs)
+        except TypeError:
+            return args, kwargs                             # the function itself says what is wrong
+        bound.apply_defaults()
+        return tuple(bound.arguments.pop(name) for name in positional), dict(bound.arguments)
+
+    return arranged
+
+
+def _with_stacklevel(fn: Any) -> Any:
+    """softmax and its like with the parameter that torch's have for their warnings."""
+    def shown(input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
+        return fn(input, dim, dtype)
+
+    shown.__name__ = shown.__qualname__ = fn.__name__
+    shown.__module__, shown.__doc__ = fn.__module__, fn.__doc__
+    return shown
+
+
+def _own_functional(name: str, fn: Any) -> Any:
+    """torch.nn.functional's function of a name: another one than torch's of that name, unless torch has one for both."""
+    if fn not in _functions() or name in _SHARED:
+        return overridable(fn)
+    fn = _with_stacklevel(fn) if name in ("softmax", "softmin", "log_softmax") else fn
+    return _entry(fn, None if name in _COMPILED else _arranged(fn))
+
+
+# Functions of torch.nn.functional that are torch's, too; those that are not written in Python; those of torch that are.
+_SHARED = {
+    "adaptive_avg_pool1d", "avg_pool1d", "bilinear", "celu_", "channel_shuffle", "conv1d", "conv2d", "conv3d", "conv_tbc",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_similarity", "hardshrink", "native_channel_shuffle",
+    "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "prelu", "relu_", "rrelu_", "selu_", "threshold_"}
+_COMPILED = {"avg_pool2d", "avg_pool3d", "elu_", "gelu", "hardtanh_", "leaky_relu_", "linear", "logsigmoid", "one_hot",
+             "scaled_dot_product_attention", "softplus", "softshrink"}
+_ARRANGED = {"cdist", "split", "stft"}
+_POSITIONAL = {("batch_norm", "running_mean"), ("batch_norm", "running_var")}
 # What makes plain tensors of anything, and tells of them.
 _SEEN_BY_MODES_ONLY = {"tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"}
 
@@ -329,7 +384,7 @@ def install() -> None:
 
     owner.__reduce__ = reduced
     for name in functional.__all__:
-        setattr(functional, name, overridable(getattr(functional, name)))
+        setattr(functional, name, _own_functional(name, getattr(functional, name)))
 
 
 class Mode:

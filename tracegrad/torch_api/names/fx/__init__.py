@@ -1,30 +1,18 @@
-"""torch.fx: the marks that programs put on functions and modules for its tracer."""
+"""torch.fx: functions and modules as graphs that programs read and change. Start at `symbolic_trace`.
+
+A function is called with proxies (proxy.py), which record what is done with them as the nodes (node.py) of a graph (graph.py). A
+`GraphModule` runs a graph as the Python code that code.py writes, an `Interpreter` node by node.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from tracegrad.torch_api.names.fx._symbolic_trace import PH, ProxyableClassMeta, Tracer, symbolic_trace, wrap
+from tracegrad.torch_api.names.fx.graph import CodeGen, Graph
+from tracegrad.torch_api.names.fx.graph_module import GraphModule
+from tracegrad.torch_api.names.fx.interpreter import Interpreter, Transformer
+from tracegrad.torch_api.names.fx.node import Node, has_side_effect, map_arg
+from tracegrad.torch_api.names.fx.proxy import Proxy
+from tracegrad.torch_api.names.fx.subgraph_rewriter import replace_pattern
 
-
-class Proxy:
-    """None is made here: `isinstance` says so."""
-
-
-class Node(Proxy):
-    """None is made here."""
-
-
-class Graph(Proxy):
-    """None is made here."""
-
-
-class GraphModule(Proxy):
-    """None is made here."""
-
-
-class Tracer:
-    """No function is traced by torch.fx here."""
-
-
-def wrap(fn_or_name: Any) -> Any:
-    """The function, as it is."""
-    return fn_or_name
+__all__ = ["PH", "CodeGen", "Graph", "GraphModule", "Interpreter", "Node", "Proxy", "ProxyableClassMeta", "Tracer", "Transformer",
+           "has_side_effect", "map_arg", "replace_pattern", "symbolic_trace", "wrap"]
