@@ -50,6 +50,8 @@ OTHERS = {
     "support.dtypes": {"_default_float": "state: the default dtype", "users": "what programs see in place of dtypes: set once"},
     "torch_api.checkpoints": {"_known": "the classes that a program allows"},
     "torch_api.storages": {"_copies": "what addresses point to, as long as their tensors live"},
+    "torch_api.names.fx._symbolic_trace": {"_wrapped": "functions that a program wraps", "_tracing": "state: the tracers at work"},
+    "torch_api.names.fx.node": {"_with_side_effects": "functions that a program tells"},
     "torch_api.overrides": {"_entered": "state: the modes that are entered", "_plain": "types that override nothing, as they are met",
                             "_wrappers": "what programs get in the place of functions", "_sees": "state: a setting"},
     "torch_api.printing": {"_options": "state: how tensors are printed"},

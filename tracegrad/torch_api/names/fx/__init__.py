@@ -1,7 +1,7 @@
 """torch.fx: functions and modules as graphs that programs read and change. Start at `symbolic_trace`.
 
 A function is called with proxies (proxy.py), which record what is done with them as the nodes (node.py) of a graph (graph.py). A
-`GraphModule` runs a graph as the Python code that code.py writes, an `Interpreter` node by node.
+`GraphModule` runs a graph as the Python code that _code.py writes, an `Interpreter` node by node.
 """
 
 from __future__ import annotations

@@ -10,14 +10,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tracegrad.nn import Module, Parameter, Sequential
+from tracegrad.nn.containers import Sequential
+from tracegrad.nn.module import Module
+from tracegrad.nn.parameter import Parameter
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import overrides
-from tracegrad.torch_api.names import _assert
-from tracegrad.torch_api.names.fx.code import TreeCodeGen
+from tracegrad.torch_api.names.fx._code import TreeCodeGen
 from tracegrad.torch_api.names.fx.graph import Graph
 from tracegrad.torch_api.names.fx.graph_module import GraphModule
 from tracegrad.torch_api.names.fx.node import base_types, map_aggregate
@@ -314,7 +316,7 @@ class Tracer(TracerBase):
             elif isinstance(value, base_types):
                 same = operator.eq(proxy, value)
                 said = f"{name} has been specialized to have value {value} but got another value"
-                self.create_proxy("call_function", _assert, (same, said), {})
+                self.create_proxy("call_function", import_module("torch")._assert, (same, said), {})
             return value
 
         return pytree.tree_map(leaf, concrete_args[name])

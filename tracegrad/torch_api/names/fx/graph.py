@@ -5,16 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracegrad.nn import Module
-from tracegrad.torch_api.names.fx.code import CodeGen, PythonCode
-from tracegrad.torch_api.names.fx.naming import Namespace as _Namespace
-from tracegrad.torch_api.names.fx.naming import node_name
+from tracegrad.nn.module import Module
+from tracegrad.torch_api.names.fx._code import CodeGen, PythonCode
+from tracegrad.torch_api.names.fx._naming import Namespace as _Namespace
+from tracegrad.torch_api.names.fx._naming import node_name
 from tracegrad.torch_api.names.fx.node import OPS, Node, Target, map_arg
-
-if TYPE_CHECKING:
-    from tracegrad.torch_api.names.fx.graph_module import GraphModule
 
 __all__ = ["CodeGen", "Graph", "PythonCode", "_Namespace"]
 _NOTHING: Any = object()
@@ -61,7 +58,7 @@ class Graph:
     >>> graph.output(graph.call_function(torch.relu, (x,)))
     """
 
-    def __init__(self, owning_module: GraphModule | None = None, tracer_cls: type | None = None, tracer_extras: Any = None) -> None:
+    def __init__(self, owning_module: Any = None, tracer_cls: type | None = None, tracer_extras: Any = None) -> None:
         self._root = Node(self, "", "placeholder", "", (), {})
         self._insert: Callable[[Node], None] = self._root.prepend
         self._graph_namespace = _Namespace()

@@ -6,13 +6,14 @@ import copy
 import itertools
 import linecache
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-from tracegrad.nn import Module
+from tracegrad.nn.module import Module
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.torch_api.names.fx.code import PythonCode, TreeCodeGen
+from tracegrad.torch_api.names.fx._code import PythonCode, TreeCodeGen
+from tracegrad.torch_api.names.fx._naming import is_from_torch, module_globals
 from tracegrad.torch_api.names.fx.graph import Graph
-from tracegrad.torch_api.names.fx.naming import is_from_torch, module_globals
 
 __all__ = ["GraphModule", "reduce_graph_module"]
 _count = itertools.count()
@@ -170,7 +171,7 @@ class GraphModule(Module):
         return reduce_graph_module, (state, "\n".join(sorted(lines)))
 
     def __str__(self) -> str:
-        return f"{super().__str__()}\n\n{self._code}\n\n# To see more debug info, please use `graph_module.print_readable()`"
+        return f"{super().__str__()}\n{self._code}\n# To see more debug info, please use `graph_module.print_readable()`"
 
     def print_readable(self, print_output: bool = True, **_: Any) -> str:
         """The code as that of a class, with those of graphs among its submodules; printed, too, unless `print_output` is False."""
@@ -189,16 +190,16 @@ class _CodeOnly(Module):
 
 def reduce_graph_module(body: dict[str, Any], import_block: str) -> GraphModule:
     """A module that was pickled, by tracing its code."""
-    from tracegrad.torch_api.names.fx._symbolic_trace import Tracer  # noqa: PLC0415  (it makes modules)
+    tracer: Any = import_module("torch.fx").Tracer          # it makes modules
 
-    class KeepsModules(Tracer):
+    class KeepsModules(tracer):  # type: ignore[misc]
         def is_leaf_module(self, m: Module, module_qualified_name: str) -> bool:
             return True
 
     owner = type("_CodeOnly", (_CodeOnly,), {"forward": _function(f"{import_block}\n{body['_code']}", {})})()
     vars(owner).update(body)
     graph = KeepsModules().trace(owner)
-    graph._tracer_cls = Tracer
+    graph._tracer_cls = tracer
     made = GraphModule(owner, graph, body["_graphmodule_cls_name"])
     for name, value in body.items():
         if name not in vars(made):

@@ -5,15 +5,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tracegrad.torch_api.names.fx._naming import is_from_torch, node_name, target_text, type_text
+from tracegrad.torch_api.names.fx._naming import qualified_name as _get_qualified_name
 from tracegrad.torch_api.names.fx.immutable_collections import immutable_dict, immutable_list
-from tracegrad.torch_api.names.fx.naming import node_name, target_text, type_text
-from tracegrad.torch_api.names.fx.naming import qualified_name as _get_qualified_name
-from tracegrad.torch_api.overrides import is_overridable
-
-if TYPE_CHECKING:
-    from tracegrad.torch_api.names.fx.graph import Graph
 
 __all__ = ["Argument", "Node", "Target", "_get_qualified_name", "has_side_effect", "map_aggregate", "map_arg"]
 
@@ -71,7 +67,7 @@ class Node:
     in which other nodes stand for their results. users: the nodes that use it, as a dictionary's keys. meta: whatever programs keep here.
     """
 
-    def __init__(self, graph: Graph, name: str, op: str, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any],
+    def __init__(self, graph: Any, name: str, op: str, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any],
                  return_type: Any = None) -> None:
         if op == "call_function":
             if not callable(target):
@@ -229,7 +225,7 @@ class Node:
         if self.op in ("placeholder", "output"):
             return True
         if self.op in ("call_function", "call_method"):
-            in_place = isinstance(self.target, str) or is_overridable(self.target)
+            in_place = isinstance(self.target, str) or is_from_torch(self.target)
             return self.target in _with_side_effects or (in_place and bool(_EFFECT.fullmatch(node_name(self.target))))
         if self.op == "call_module":
             owner = self.graph.owning_module

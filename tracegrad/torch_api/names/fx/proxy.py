@@ -10,11 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tracegrad.torch_api.names.fx.code import MAGIC, REFLECTABLE
+from tracegrad.torch_api.names.fx._code import MAGIC, REFLECTABLE
+from tracegrad.torch_api.names.fx._naming import is_method, node_name
 from tracegrad.torch_api.names.fx.graph import Graph
-from tracegrad.torch_api.names.fx.naming import node_name
 from tracegrad.torch_api.names.fx.node import Node, Target, base_types, map_aggregate, map_arg
-from tracegrad.torch_api.names.overrides import is_tensor_method_or_property
 
 __all__ = ["Attribute", "GraphAppendingTracer", "ParameterProxy", "Proxy", "TraceError", "TracerBase"]
 
@@ -158,7 +157,7 @@ class Proxy:
         if len(tracers) > 1:
             raise RuntimeError(f"Found multiple different tracers {list(tracers.values())} while trying to trace operations {orig_method}")
         tracer, = tracers.values()
-        if is_tensor_method_or_property(orig_method):
+        if is_method(orig_method):
             return tracer.create_proxy("call_method", orig_method.__name__, args, kwargs)
         return tracer.create_proxy("call_function", orig_method, args, kwargs, name=node_name(orig_method))
 

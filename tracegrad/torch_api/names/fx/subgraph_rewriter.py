@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tracegrad.nn import Module
+from tracegrad.nn.module import Module
 from tracegrad.torch_api.names.fx._symbolic_trace import symbolic_trace
 from tracegrad.torch_api.names.fx.graph import Graph
 from tracegrad.torch_api.names.fx.graph_module import GraphModule, _copy_attr

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.torch_api.names.fx.naming import Namespace, is_from_torch, module_globals, qualified_name, type_text
+from tracegrad.torch_api.names.fx._naming import Namespace, is_from_torch, module_globals, qualified_name, type_text
 from tracegrad.torch_api.names.fx.node import Node
 
 REFLECTABLE = {
@@ -195,10 +195,7 @@ class _Writer:
         lines = [f"{line}{self._end(node)}\n" for node in self._nodes if (line := self._line(node))] or ["pass\n"]
         wraps = ""
         if self._wrapped:
-            from tracegrad.torch_api.names.fx._symbolic_trace import wrap  # noqa: PLC0415  (it makes graphs)
-
-            called = self._name("wrap", wrap)
-            wraps = "\n".join(f'{called}("{name}")' for name in self._wrapped)
+            wraps = "\n".join(f'torch.fx._symbolic_trace.wrap("{name}")' for name in self._wrapped)
         if self._codegen._body_transformer:
             lines = self._codegen._body_transformer(lines)
         for name, value in self._codegen.additional_globals():

@@ -17,8 +17,6 @@ from importlib import import_module
 from typing import Any
 
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.torch_api import overrides
-from tracegrad.torch_api.names.overrides import is_tensor_method_or_property
 
 # Where torch defines what it shows in torch.nn.functional and torch. linalg, fft and special: see `_torch_name`.
 _HOMES = {
@@ -50,7 +48,13 @@ def _torch_name(fn: Any) -> str | None:
 
 def is_from_torch(obj: Any) -> bool:
     """Whether generated code finds an object under `torch`."""
-    return overrides.is_overridable(obj) or ((getattr(obj, "__module__", None) or "").startswith("tracegrad") and bool(_torch_name(obj)))
+    return (getattr(obj, "__module__", None) or "").startswith("tracegrad") and bool(_torch_name(obj))
+
+
+def is_method(fn: Any) -> bool:
+    """Whether it is a method of Tensor's, or the `__get__` of a property's."""
+    return isinstance(getattr(fn, "__self__", None), property) or (
+        isinstance(fn, types.FunctionType) and getattr(Tensor, fn.__name__, None) is fn)
 
 
 def qualified_name(fn: Any) -> str:
@@ -58,7 +62,7 @@ def qualified_name(fn: Any) -> str:
     name: str = fn.__name__
     if getattr(builtins, name, None) is fn:
         return name
-    if is_tensor_method_or_property(fn):
+    if is_method(fn):
         return f"torch.Tensor.{name}"
     if is_from_torch(fn) and (found := _torch_name(fn)):
         return found
