@@ -19,7 +19,7 @@ from tracegrad.execute import program as tg_program
 from tracegrad.execute.realize import Work
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.nn import functional as F
-from tracegrad.runtime.buffer import View, hold
+from tracegrad.runtime.buffer import View, host_buffer
 from tracegrad.runtime.programs.background import in_background
 from tracegrad.support import cache
 
@@ -357,7 +357,7 @@ def test_traced_functions_take_and_update_what_numpy_made():
 def test_values_go_to_the_device_and_back():
     device = tg.device()
     array = np.arange(33, dtype=np.float32)
-    buffer = hold(device, array)
+    buffer = host_buffer(device, array)
     np.testing.assert_array_equal(buffer.view((33,), np.float32), array)
     twin = buffer.copy()
     seen = buffer.view((33,), np.float32)

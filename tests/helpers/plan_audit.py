@@ -205,7 +205,7 @@ class _Sample:
                 self.buffers.add(id(memories[arg]))
         # (line, memory, writes) -> (warp, turn) -> the bytes of each lane
         self.touched: dict[Any, dict[Any, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-        self.iterations: dict[Any, int] = defaultdict(int)
+        self.turns: dict[Any, int] = defaultdict(int)
         self.bytes: dict[int, int] = {}
         self.count: dict[int, int] = defaultdict(int)
         self.item = self.total = self.barriers = 0
@@ -247,8 +247,8 @@ class _Sample:
         size = m.array.dtype.itemsize
         self.bytes[id(m)] = m.array.nbytes
         key = (sys._getframe(2).f_lineno, id(m), writes, shared)
-        turn = self.barriers, self.iterations[self.item, key, self.barriers]          # items that skipped a branch meet again at a barrier
-        self.iterations[self.item, key, self.barriers] += 1
+        turn = self.barriers, self.turns[self.item, key, self.barriers]          # items that skipped a branch meet again at a barrier
+        self.turns[self.item, key, self.barriers] += 1
         self.touched[key][self.item // WARP, turn].append((at * size, lanes * size))
         self.count[self.item] += not shared
         self.total += 1

@@ -51,7 +51,7 @@ def adjoint(T: Any, step: Any) -> Any:
         def forward(ctx: Any, z: Any, h: float, turns: int, *weights: Any) -> Any:
             for _ in range(turns):
                 z = z + h * field(z)
-            ctx.h, ctx.iterations = h, turns
+            ctx.h, ctx.turns = h, turns
             ctx.save_for_backward(z)
             return z
 
@@ -59,7 +59,7 @@ def adjoint(T: Any, step: Any) -> Any:
         def backward(ctx: Any, adjoint: Any) -> Any:
             z, = ctx.saved_tensors
             totals = [T.zeros_like(w) for w in weights]
-            for _ in range(ctx.iterations):
+            for _ in range(ctx.turns):
                 with T.enable_grad():
                     here = z.detach().requires_grad_()
                     slope = field(here)

@@ -101,9 +101,9 @@ def by_its_state(T: Any, x: Any, rows: Any) -> Any:
 def differential_programming(T: Any, controls: Any, start: Any) -> Any:
     """iLQR for a cart and a pendulum: Jacobians and Hessians of all times by vmap, gains by a recursion, and the way that they give."""
     def move(x: Any, u: Any) -> Any:
-        angle, comparing, _, speed = x.unbind(0)
+        angle, turning, _, speed = x.unbind(0)
         push = u[0]
-        rate = [comparing, T.sin(angle) + push * T.cos(angle), speed, push - 0.2 * T.sin(angle)]
+        rate = [turning, T.sin(angle) + push * T.cos(angle), speed, push - 0.2 * T.sin(angle)]
         return x + 0.1 * T.stack(rate)
 
     def cost(x: Any, u: Any) -> Any:

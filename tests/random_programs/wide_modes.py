@@ -283,14 +283,14 @@ def slide(rng: random.Random) -> Way:
             once = tg.grad(loss, argnums=wanted)
             loss = lambda *given: sum((g * g).sum().double() for g in once(*given))
         slope, out = tg.value_and_grad(loss, argnums=wanted), []
-        for t in which.iterations:
+        for t in which.turns:
             value, grads = wrap(lambda *given, t=t: slope(*given, FLOATS[0], t))(*args)
             out += [value.numpy(), *(g.numpy() for g in grads)]
         return out
 
     def backward_each() -> list[Any]:
         loss, out = losses(turn), []
-        for t in turn.iterations:
+        for t in turn.turns:
             args = [tg.tensor(a, device="numpy") for a in turn.arrays(0)]
             inputs: Any = [args[i].requires_grad_() for i in floats(turn)]
             value = loss(*args, FLOATS[0], t)
@@ -305,7 +305,7 @@ def slide(rng: random.Random) -> Way:
         raise Sensitive from None
     steady(wanted, each(noisy, lambda f: f), turn, 3 ** order)
     found = backward_each if order == 1 and alone else lambda: each(turn, lambda f: f)
-    return f"{turn!r}turns {turn.iterations}, order {order}", lambda: same(found(), wanted, turn, "turn by turn", 3 ** order)
+    return f"{turn!r}turns {turn.turns}, order {order}", lambda: same(found(), wanted, turn, "turn by turn", 3 ** order)
 
 
 class Eagerly:

@@ -351,7 +351,7 @@ class Drawing:
 
     def __init__(self, rng: random.Random, turn: str = "", rows: bool = False) -> None:
         """rows: inputs have several, of ordinary size."""
-        self.rng, self.iteration = rng, turn
+        self.rng, self.turn = rng, turn
         a, b = rng.choice([2, 3] if rows else [1, 2, 3, 4, 5, 8, 13]), rng.choice(ORDINARY[:10] if rows else SIZES)
         if rng.random() < 0.5 and not rows:
             b = rng.randint(1, 300)
@@ -385,7 +385,7 @@ class Drawing:
             given = {k: tg.tensor(v, device="numpy") for k, v in self.inputs.items()}
             if lines is self.noisy:
                 given = {k: v if exact_(v.numpy()) else N(v, i) for i, (k, v) in enumerate(given.items())}
-            world = {**WORLD, **given, "c": 1.0, self.iteration or "t": 1}
+            world = {**WORLD, **given, "c": 1.0, self.turn or "t": 1}
             for line in lines:
                 exec(line, world)
             out.append(world)
@@ -422,7 +422,7 @@ class Drawing:
             if not shape:
                 return None
             d, D = rng.randrange(len(shape)), rng.randrange(len(shape))
-            t = self.iteration if self.iteration and rng.random() < 0.6 else ""
+            t = self.turn if self.turn and rng.random() < 0.6 else ""
             n = shape[d]
             parts: dict[str, Any] = {
                 main: x, "z": x, "d": d, "D": D, "n": "r.shape[0]" if inner else n, "n0": shape[0],
@@ -508,7 +508,7 @@ class Drawing:
 
     def draw(self, most: int, in_place: bool = True, groups: list[tuple[int, list[str]]] | None = None) -> None:
         rng = self.rng
-        every = groups or [*GROUPS, *[(40, TURNS), (6, SET)] * bool(self.iteration)]
+        every = groups or [*GROUPS, *[(40, TURNS), (6, SET)] * bool(self.turn)]
         weights, groups = zip(*[(w, g) for w, g in every if in_place or g not in (IN_PLACE, SET)], strict=True)
         on_inputs = rng.random() < 0.25
         for _ in range(rng.randint(1, most)):
@@ -624,7 +624,7 @@ class Loop(Program):
         body += [f"        out.append({name})" for name in self.outputs]
         last = [n for n in self.outputs if n[0] == "v"][-1:]
         body += [f"        a0 = N(keep(a0, {n}), t)" if self.noisy else f"        a0 = keep(a0, {n})" for n in last]
-        return "\n".join([f"def program({', '.join(self.inputs[0])}, c):", "    out = []", f"    for t in {self.iterations}:", *body,
+        return "\n".join([f"def program({', '.join(self.inputs[0])}, c):", "    out = []", f"    for t in {self.turns}:", *body,
                           "    return (*out, a0)"]) + "\n"
 
 

@@ -613,8 +613,8 @@ def test_a_counter_is_refused():
 
     @tg.trace
     def step(x):
-        state.iterations += 1
-        return x * state.iterations
+        state.turns += 1
+        return x * state.turns
 
     assert step(tg.ones(12)).sum().item() == 12
     with pytest.raises(tg.TraceError, match="turns was 1 and is 2"):

@@ -40,11 +40,11 @@ from tracegrad.codegen.kernel.ir.statements import (
     Assign,
     Barrier,
     Block,
+    Break,
     Declare,
     If,
     Item,
     Loop,
-    NotFused,
     Statement,
     Store,
     Update,
@@ -174,7 +174,7 @@ def test_a_loop_is_left_and_an_inner_variable_hides_an_outer_one() -> None:
     inner = Local("n", int32)
     statements: list[Statement | Block] = [
         Declare(N, "int", whole(5)),
-        loop(I, 9, Declare(inner, "int", value(I)), branch(Infix("==", inner, 4), NotFused()), Store(place(C, I), inner)),
+        loop(I, 9, Declare(inner, "int", value(I)), branch(Infix("==", inner, 4), Break()), Store(place(C, I), inner)),
         *[Store(place(C, k), N) for k in range(4, 8)]]
     found, = run_plan(plan(statements, A, C), [np.zeros(8, F4)])
     assert found.tolist() == [0, 1, 2, 3, 5, 5, 5, 5]
