@@ -20,8 +20,19 @@ from tracegrad.codegen.kernel.index.varying import any_vary
 from tracegrad.codegen.lower import context
 from tracegrad.codegen.plan.arguments import generic
 from tracegrad.errors import ArgumentError, CompilerBug
+from tracegrad.execute import compile
+from tracegrad.execute.backends import code_generator
+from tracegrad.support import cache
 from tracegrad.support.plan import Offset
 from tracegrad.tracing import varying
+
+
+@pytest.fixture
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel of other tests or processes is known, in memory or on the disk: what is built does not depend on them."""
+    cache.clear(["kernels whose sizes vary"])
+    monkeypatch.setattr(compile, "_generator", lambda varying: code_generator())
+    monkeypatch.setattr(generic, "kept", [])
 
 
 def rows(n: int, width: int = 24) -> Any:
@@ -72,7 +83,7 @@ def test_generic_kernels_compute_what_those_for_the_size_do(program: str) -> Non
 
 
 @one_of(3, "program", ["elementwise", "mean", "rows", "convolution", "outer"])
-def test_a_third_size_builds_nothing(program: str) -> None:
+def test_a_third_size_builds_nothing(program: str, nothing_known: None) -> None:
     traced = tg.trace(PROGRAMS[program], dynamic=None)
     traced(rows(64))
     traced(rows(96))
@@ -227,7 +238,7 @@ def step_of(dynamic: bool) -> Any:
 
 
 @pytest.mark.long
-def test_a_convnet_at_other_batch_sizes_builds_few_kernels_and_trains_the_same() -> None:
+def test_a_convnet_at_other_batch_sizes_builds_few_kernels_and_trains_the_same(nothing_known: None) -> None:
     fixed, any_size, built, new = step_of(False), step_of(True), set[str](), []
     for n in (64, 96, 160, 75, 101, 83, 90):
         rng = np.random.default_rng(n)
@@ -239,7 +250,7 @@ def test_a_convnet_at_other_batch_sizes_builds_few_kernels_and_trains_the_same()
 
 
 @pytest.mark.long
-def test_a_growing_cache_builds_few_kernels() -> None:
+def test_a_growing_cache_builds_few_kernels(nothing_known: None) -> None:
     def step(q: Any, k: Any, v: Any, more: Any) -> Any:
         k, v = tg.cat([k, more], 2), tg.cat([v, more], 2)
         return nn.functional.scaled_dot_product_attention(q, k, v), k, v
@@ -275,7 +286,7 @@ def training(dynamic: bool | None) -> tuple[Any, Any]:
 
 
 @pytest.mark.long
-def test_a_training_step_trains_as_for_one_size_and_builds_less() -> None:
+def test_a_training_step_trains_as_for_one_size_and_builds_less(nothing_known: None) -> None:
     losses, built, models = [], [], []
     for dynamic in (False, None):
         step, net = training(dynamic)
