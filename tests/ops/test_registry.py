@@ -152,6 +152,7 @@ TABLES = {
     "tracegrad/tensors/parts/view_steps.py": "how views are undone",
     "tracegrad/control_flow/cond.py": "the operations that it makes", "tracegrad/control_flow/functions.py": "the operations that it makes",
     "tracegrad/nn": "names of functions", "tracegrad/torch_api/overrides.py": "what torch calls Python's operators",
+    "tracegrad/torch_api/names/fx/_code.py": "how Python's operators are written",
     "tracegrad/array_api": "names of functions", "tracegrad/masked.py": "names of functions",
 }
 

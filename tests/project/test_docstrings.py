@@ -5,8 +5,11 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
 import re
+import subprocess
+import sys
 import types
 from pathlib import Path
 
@@ -17,7 +20,21 @@ import tracegrad as tg
 from tracegrad import nn
 
 MODULES = [info.name for info in pkgutil.walk_packages(tg.__path__, "tracegrad.")
-           if not info.name.startswith(("tracegrad.codegen", "tracegrad.runtime")) and not info.name.endswith(("__main__", "as_torch"))]
+           if not info.name.startswith(("tracegrad.codegen", "tracegrad.runtime", "tracegrad.torch_api.names"))
+           and not info.name.endswith(("__main__", "as_torch"))]
+UNDER_TORCHS_NAMES = """
+import doctest, importlib, pkgutil
+import tracegrad.as_torch, torch
+from tracegrad.torch_api import names
+finder, tried = doctest.DocTestFinder(exclude_empty=True), 0
+for info in pkgutil.walk_packages(names.__path__, "tracegrad.torch_api.names."):
+    for case in finder.find(importlib.import_module(info.name), extraglobs={"torch": torch}):
+        if case.examples:
+            found = doctest.DocTestRunner(CHECKER(), verbose=False, optionflags=doctest.ELLIPSIS).run(case)
+            assert not found.failed, case.name
+            tried += 1
+assert tried > 3
+"""
 
 REFERENCE = sorted((Path(__file__).resolve().parents[2] / "docs" / "book" / "api").glob("*.md"))
 PAGES = [re.findall(r"automodule:: ([\w.]+)", page.read_text())[0] for page in REFERENCE]
@@ -81,6 +98,14 @@ def test_examples_run(name, monkeypatch, tmp_path):
     said: list[str] = []
     found = doctest.DocTestRunner(checker=Said(), verbose=False, optionflags=doctest.ELLIPSIS).run(CASES[name], out=said.append)
     assert not found.failed, "".join(said)
+
+
+def test_examples_under_torchs_names_run(tmp_path):
+    """In a process where `torch` is this library."""
+    checker = inspect.getsource(Said).replace("class Said", "class CHECKER")
+    done = subprocess.run([sys.executable, "-c", f"import doctest\n{checker}\n{UNDER_TORCHS_NAMES}"], cwd=tmp_path, capture_output=True,
+                          text=True, check=False, env={**os.environ, "PYTHONPATH": str(Path(tg.__file__).parents[1])})
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES)
