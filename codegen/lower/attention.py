@@ -241,13 +241,14 @@ class Attention:
 @lowering("attention")
 def lower_attention(group: Group, context: Context) -> list[Kernel]:
     """On GPUs the gradient is two kernels, each of its own lines; on CPUs one adds to both sides."""
-    node, made = group.anchor, Attention(group, context, "qvk")
+    node = group.anchor
     assert node is not None
     if node.fn.name == "attention_forward":
         return Attention(group, context).forward()
     if context.target.kind == "cpu":
-        return [made.gradient(None)]
-    deltas = Temp("deltas", node, made.heads * made.length, node.dtype)
+        return [Attention(group, context, "qvk").gradient(None)]
+    heads, length, _ = node.operands[0].shape
+    deltas = Temp("deltas", node, heads * length, node.dtype)
     return [Attention(group, context, wanted).gradient(deltas) for wanted in ("q", "vk")]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import linecache
 import os
 import sys
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.modules import imported
 from tracegrad import nn
 from tracegrad.support import source_lines
 
@@ -55,16 +55,10 @@ def check(f: Callable[..., Any], bad: Callable[..., Any], folder: Path, line: in
         assert line is None or f":{line}" in str(error.value)
 
 
-def imported(path: bytes | Path, data: bytes) -> types.ModuleType:
-    file = os.fsdecode(path)
+def written(path: bytes | Path, data: bytes) -> types.ModuleType:
     with open(path, "wb") as to:
         to.write(data)
-    spec = importlib.util.spec_from_file_location("hostile_module", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return imported(path)
 
 
 FILES: dict[str, tuple[bytes, int, str]] = {
@@ -90,7 +84,7 @@ FILES: dict[str, tuple[bytes, int, str]] = {
 @pytest.mark.parametrize("what", FILES)
 def test_files(what: str, tmp_path: Path) -> None:
     data, line, beside = FILES[what]
-    module = imported(tmp_path / "module.py", data)
+    module = written(tmp_path / "module.py", data)
     check(module.f, module.bad, tmp_path, line, beside)
 
 
@@ -102,7 +96,7 @@ NAMES = [b"new\nline", b"quo\"te'", b"back\\slash", b"ends in \\", b"*", b"%s{}"
 def test_names_of_files(name: bytes, tmp_path: Path) -> None:
     if sys.getfilesystemencoding() != "utf-8" or os.name != "posix":
         pytest.skip("file names are not bytes here")
-    module = imported(os.fsencode(tmp_path) + b"/" + name + b".py", PLAIN)
+    module = written(os.fsencode(tmp_path) + b"/" + name + b".py", PLAIN)
     check(module.f, module.bad, tmp_path, BAD, "a = x * 2")
 
 
@@ -192,7 +186,7 @@ def test_a_file_that_is_gone_or_another_one(tmp_path: Path) -> None:
         if os.name != "posix" and k == 3:
             continue
         path = tmp_path / f"module{k}.py"
-        module = imported(path, PLAIN)
+        module = written(path, PLAIN)
         change(path)
         check(module.f, module.bad, tmp_path)
 
@@ -200,9 +194,9 @@ def test_a_file_that_is_gone_or_another_one(tmp_path: Path) -> None:
 def test_a_file_that_is_edited_and_loaded_again(tmp_path: Path) -> None:
     """As notebooks reload modules: the text is that of the new code, and variables are called as there."""
     path = tmp_path / "module.py"
-    module = imported(path, PLAIN)
+    module = written(path, PLAIN)
     check(module.f, module.bad, tmp_path, BAD, "a = x * 2")
-    module = imported(path, PLAIN.replace(b"b = a.sin() + 1", b"renamed = a.sin() + 1").replace(b"b.sum", b"renamed.sum"))
+    module = written(path, PLAIN.replace(b"b = a.sin() + 1", b"renamed = a.sin() + 1").replace(b"b.sum", b"renamed.sum"))
     os.utime(path, (1, 1))
     check(module.f, module.bad, tmp_path, BAD, "renamed = a.sin() + 1")
     assert not source_lines.line_of(str(path), 0)

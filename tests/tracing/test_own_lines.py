@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import textwrap
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import tracegrad as tg
+from tests.helpers.modules import imported
 
 PROGRAMS = {
     "constants": """
@@ -52,12 +52,7 @@ def _module(path: Path, body: str) -> ModuleType:
     body = "@tg.trace" + textwrap.dedent(body).rstrip()
     first = ("import tracegrad as tg\n\n" + body.replace("NAME", "first")).split("\n")
     path.write_text("\n".join(first + [""] * (20 - len(first))) + "\n" + body.replace("NAME", "second") + "\n")
-    spec = importlib.util.spec_from_file_location("own_lines", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return imported(path)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

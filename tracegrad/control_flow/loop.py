@@ -7,7 +7,7 @@ them is never computed (`Loop.trimmed`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -57,10 +57,20 @@ def needed_inputs(body: Body, results: Sequence[int]) -> list[int]:
         live = found
 
 
-def first_places(operands: Sequence[Node], carries: int, own: int) -> tuple[int, ...]:
-    """For each operand the number of the first one that it is the same as, of a loop's constants; of others its own."""
-    first = {o: i for i, o in reversed([*enumerate(operands)]) if carries <= i < own}
-    return tuple([first[o] if carries <= i < own else i for i, o in enumerate(operands)])
+def given_once(loop: Shared, body: Body, operands: tuple[Node, ...], known: dict[tuple[int, ...], Shared],
+               make: Callable[[tuple[int, ...]], Shared]) -> tuple[Shared, tuple[Node, ...]]:
+    """The loop, with one input where several constants of its body are the same operand, and the operands of that.
+
+    make: makes it of the numbers of the first input that is given the same, for each input; see `merged`. known: those that were made.
+    """
+    own = len(body.inputs)
+    first = {o: i for i, o in reversed([*enumerate(operands)]) if body.carries <= i < own}
+    places = tuple([first[o] if body.carries <= i < own else i for i, o in enumerate(operands)])
+    if len(set(places)) == len(places):
+        return loop, operands
+    if places not in known:
+        known[places] = make(places)
+    return known[places], tuple([operands[i] for i in dict.fromkeys(places)])
 
 
 def merged(places: Sequence[int], body: Body, more: Sequence[Node] = ()) -> tuple[list[Node], Body]:

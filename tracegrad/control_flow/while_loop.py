@@ -21,7 +21,7 @@ import numpy as np
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.derivatives import dense, variable, zeros_like
 from tracegrad.autodiff.substitution import substituted
-from tracegrad.control_flow.loop import Body, Loop, first_places, merged, needed_inputs
+from tracegrad.control_flow.loop import Body, Loop, given_once, merged, needed_inputs
 from tracegrad.control_flow.repeated import Repeated
 from tracegrad.control_flow.scan import outputs, turned
 from tracegrad.execute.compile import executable_graph
@@ -61,7 +61,7 @@ class _Host(Shared):
     def __init__(self) -> None:
         super().__init__()
         self._over: dict[Any, Loop] = {}                   # scans over batches of operands
-        self._once: dict[tuple[int, ...], Any] = {}        # see `once`
+        self._once: dict[tuple[int, ...], Shared] = {}     # see `once`
 
     kernel: Repeated | Graph                 # (of Pull: from its operands to its results)
 
@@ -105,13 +105,11 @@ class WhileLoop(_Host):
         return *self.carried, COUNT
 
     def once(self, operands: tuple[Node, ...]) -> tuple[Shared, tuple[Node, ...]]:
-        places = first_places(operands, self.body.carries, len(operands))
-        if len(set(places)) == len(places):
-            return self, operands
-        if places not in self._once:
+        def made(places: tuple[int, ...]) -> WhileLoop:
             test, body = merged(places, self.body, [self.goes_on])
-            self._once[places] = WhileLoop(test[0], body, self.device, self.limit)
-        return self._once[places], tuple([operands[i] for i in dict.fromkeys(places)])
+            return WhileLoop(test[0], body, self.device, self.limit)
+
+        return given_once(self, self.body, operands, self._once, made)
 
     @cached_property
     def kernel(self) -> Repeated:  # type: ignore[override]
@@ -155,12 +153,7 @@ class Counted(_Host):
         return tuple(o.aval for o in self.body.outs)
 
     def once(self, operands: tuple[Node, ...]) -> tuple[Shared, tuple[Node, ...]]:
-        places = first_places(operands, self.body.carries, len(self.body.inputs))
-        if len(set(places)) == len(places):
-            return self, operands
-        if places not in self._once:
-            self._once[places] = Counted(merged(places, self.body)[1], self.device)
-        return self._once[places], tuple([operands[i] for i in dict.fromkeys(places)])
+        return given_once(self, self.body, operands, self._once, lambda places: Counted(merged(places, self.body)[1], self.device))
 
     @cached_property
     def kernel(self) -> Repeated:  # type: ignore[override]

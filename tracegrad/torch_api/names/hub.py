@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
-import tempfile
 import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 from tracegrad.nn.saving import load
+from tracegrad.runtime.disk import replaced
 
 HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")          # the hash in a name like resnet18-f37072fd.pth
 _dir: list[str] = []
@@ -36,17 +35,14 @@ def set_dir(d: str | os.PathLike[str]) -> None:
 def download_url_to_file(url: str, dst: str, hash_prefix: str | None = None, progress: bool = True) -> None:
     """Get a file. hash_prefix: how its SHA-256 begins; RuntimeError where it does not, and then nothing is left at dst."""
     Path(dst).parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=Path(dst).parent, delete=False) as file:
-        try:
-            with urllib.request.urlopen(url) as answer:
-                shutil.copyfileobj(answer, file)
-            file.close()
-            found = hashlib.sha256(Path(file.name).read_bytes()).hexdigest()
-            if hash_prefix and not found.startswith(hash_prefix):
-                raise RuntimeError(f"download_url_to_file: the file at {url} has the hash {found}, expected {hash_prefix}...")
-            os.replace(file.name, dst)
-        finally:
-            Path(file.name).unlink(missing_ok=True)
+    digest = hashlib.sha256()
+    with replaced(dst) as file, urllib.request.urlopen(url) as answer:
+        while part := answer.read(1 << 20):
+            digest.update(part)
+            file.write(part)
+        found = digest.hexdigest()
+        if hash_prefix and not found.startswith(hash_prefix):
+            raise RuntimeError(f"download_url_to_file: the file at {url} has the hash {found}, expected {hash_prefix}...")
 
 
 def load_state_dict_from_url(url: str, model_dir: str | None = None, map_location: Any = None, progress: bool = True,
