@@ -25,7 +25,7 @@ from benchmarks.run import ROOT, Failed, Process
 from benchmarks.workloads import WORKLOADS
 
 
-def compare(row: str, trees: dict[str, Path], threads: int, rounds: int, seconds: float, folder: Path) -> str:
+def compare(row: str, trees: dict[str, Path], threads: int, rounds: int, seconds: float, clock: str, folder: Path) -> str:
     """One row as text."""
     workload = WORKLOADS[row]
     data = workload.data(np.random.default_rng(0))
@@ -47,7 +47,7 @@ def compare(row: str, trees: dict[str, Path], threads: int, rounds: int, seconds
         for number in range(rounds):
             for name in list(trees)[:: 1 if number % 2 else -1]:
                 time.sleep(0.2)
-                times[name].append(statistics.median(alive[name].tell("time", seconds=seconds, least=3)["times"]))
+                times[name].append(statistics.median(alive[name].tell("time", seconds=seconds, least=3, clock=clock)["times"]))
     except Failed as failure:
         return f"{row:24} failed: {failure}"
     finally:
@@ -86,16 +86,20 @@ def children() -> float:
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=7, show_default=True)
 @click.option("--seconds", default=0.3, show_default=True, help="How long a turn lasts, at least.")
-def main(tree: Path, rows: tuple[str, ...], threads: int, rounds: int, seconds: float) -> None:
+@click.option("--clock", type=click.Choice(["wall", "cpu"]), default="wall", show_default=True,
+              help="What a call is measured by: the time that passes, or the processors' time, which a busy machine blurs less.")
+def main(tree: Path, rows: tuple[str, ...], threads: int, rounds: int, seconds: float, clock: str) -> None:
     """Times of this tree over those of TREE."""
     trees = {"this": ROOT, "other": tree.resolve()}
     print(f"{'time here / there':24}    cold    warm  a call")
     for row in rows or WORKLOADS:
         folder = Path(tempfile.mkdtemp(prefix="tracegrad-bench-"))
         try:
-            print(compare(row, trees, threads, rounds, seconds, folder), flush=True)
+            print(compare(row, trees, threads, rounds, seconds, clock, folder), flush=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+    if rows:
+        return                                                # lowering is a row of the whole table
     folder = Path(tempfile.mkdtemp(prefix="tracegrad-bench-"))
     try:
         print(lowering(trees, max(3, rounds // 2), folder))

@@ -4,7 +4,8 @@
     first   load if need be, move the inputs in, build, call once -> {"about", "first"}            seconds, of the build and the call
     check   compare with the float64 reference                -> {"error"}                         relative to the largest value
     limits  tracegrad only: what the traced function moves and computes, and what the device can do -> {"bytes", ...}, or {} untraced
-    time    iterate for `seconds`, at least `least` bursts    -> {"times"}                         seconds an iteration
+    time    iterate for `seconds`, at least `least` bursts    -> {"times"}                         seconds an iteration; of the
+            processor, all threads, with clock "cpu"
     quit
 
 Between commands the process sleeps in a read, so that its threads are idle while another contender is timed.
@@ -17,7 +18,8 @@ import json
 import math
 import os
 import sys
-from time import perf_counter
+from collections.abc import Callable
+from time import perf_counter, process_time
 from typing import Any, TextIO
 
 import numpy as np
@@ -65,18 +67,19 @@ class Contender:
 
         return {} if self.workload.traced is None else demand(self.workload.traced)
 
-    def time(self, seconds: float, least: int) -> dict[str, Any]:
+    def time(self, seconds: float, least: int, clock: str = "wall") -> dict[str, Any]:
         gc.collect()
-        self._burst()                   # threads wake up, caches fill
+        now = process_time if clock == "cpu" else perf_counter
+        self._burst(now)                # threads wake up, caches fill
         times: list[float] = []
         deadline = perf_counter() + seconds
         while len(times) < least or perf_counter() < deadline:
-            times.append(self._burst())
+            times.append(self._burst(now))
         return {"times": times}
 
-    def _burst(self) -> float:
+    def _burst(self, now: Callable[[], float]) -> float:
         iterate, wait, count, when = self.iterate, self.framework.wait, self.workload.burst, self.workload.wait
-        start = perf_counter()
+        start = now()
         if when == "each":
             for _ in range(count):
                 wait(iterate())
@@ -85,7 +88,7 @@ class Contender:
                 values = iterate()
             if when == "burst":
                 wait(values)
-        return (perf_counter() - start) / count
+        return (now() - start) / count
 
 
 def _error(got: np.ndarray, want: np.ndarray) -> float:

@@ -86,18 +86,22 @@ def canonical(graph: Graph, target: Target) -> Graph:
 def _rows_of_others(graph: Graph, target: Target) -> dict[Node, int]:
     """The columns of the rows in which a CPU had better reduce all of an array, as a kernel is there that reduces such rows.
 
-    (An energy, and the forces on each of the particles.)
+    (An energy, and the forces on each of the particles.) Short rows only where what is reduced is made of what they reduce to: then one
+    kernel has it all at hand. (The loss of normalized rows of 24 numbers.)
     """
     found = [n for n in graph if n.fn.family == "reduction" and target.kind == "cpu"]
-    shapes = {_matrix(n.operands[0], n.attrs["dim"]) for n in found}
+    rows = {n: _matrix(n.operands[0], n.attrs["dim"]) for n in found}
+    shapes = set(rows.values())
     out: dict[Node, int] = {}
     for n in found:
         x = n.operands[0]
         if n.aval.size == 1 and x.aval.size > tuning().long_row:
             lead = [prod(x.shape[:i]) for i in range(1, len(x.shape))]
-            split = [k for k in lead if (k, x.aval.size // k) in shapes and k >= 4 * target.cores]
-            if split:
-                out[n] = x.aval.size // split[0]
+            for k in lead:
+                cols = x.aval.size // k
+                if (k, cols) in shapes and k >= 4 * target.cores and (cols > 16 * tuning().unrolled or _made_of(x, (k, cols), rows)):
+                    out[n] = cols
+                    break
     return out
 
 
@@ -111,7 +115,21 @@ def _matrix(x: Node, dims: tuple[int, ...]) -> tuple[int, int] | None:
     if not kept or any(i in dims and x.shape[i] > 1 for i in range(kept[-1])):
         return None
     rows, cols = prod(x.shape[:kept[-1] + 1]), prod(x.shape[kept[-1] + 1:end])
-    return (rows, cols) if cols > 16 * tuning().unrolled else None
+    return (rows, cols) if cols > tuning().unrolled else None
+
+
+def _made_of(x: Node, matrix: tuple[int, int], rows: Mapping[Node, tuple[int, int] | None]) -> bool:
+    """Whether elementwise operations and movements make x of what a reduction of such rows gives."""
+    todo, seen = [x], {x}
+    while todo:
+        node = todo.pop()
+        if rows.get(node) == matrix:
+            return True
+        if node.fn.family in ("elementwise", "movement"):
+            fresh = [o for o in node.operands if o not in seen]
+            seen.update(fresh)
+            todo += fresh
+    return False
 
 
 def rebind(node: Node, operands: tuple[Node, ...]) -> Node:

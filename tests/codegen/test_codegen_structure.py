@@ -98,6 +98,17 @@ def test_layer_norm_and_its_gradient_are_one_kernel() -> None:
     assert kernels([x, g], [y, *derivatives.vjp([y], [v], [g])]) == 1
 
 
+@pytest.mark.parametrize("columns", [24, 1000])
+def test_a_loss_of_normalized_rows_is_added_up_row_by_row(columns: int) -> None:
+    """What normalizes a row has its elements at hand: no second kernel reads the array again."""
+    def loss(x: Any) -> Any:
+        return (layer_norm(x) ** 3).sum()
+
+    inputs, outputs = with_gradient(loss, leaf(100_000, columns))
+    plan = plan_of(inputs, outputs)
+    assert sum(plan.inputs[0] in launch.args for launch in plan.launches) == 1, plan.source
+
+
 def test_a_full_sum_is_two_kernels() -> None:
     x = leaf(1 << 20)
     assert kernels([x], [(x * x).sum()]) == 2

@@ -39,19 +39,24 @@ def _wide(name: str, x: Node) -> Node:
 
 def _standardized(x: Node, dims: tuple[int, ...], eps: float) -> Any:
     """x with mean 0 and variance 1 over dims."""
-    centred, variance = _centred(x, mean(x, dims, True), dims)
+    _, centred, variance = _centred(x, dims)
     return centred * rsqrt(variance + eps)
 
 
-def _centred(x: Node, average: Node, dims: tuple[int, ...]) -> tuple[Any, Any]:
-    """x without its mean over dims, and its variance.
+def _centred(x: Node, dims: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """The mean of x over dims, x without it, and the variance.
 
-    What the mean was rounded by is the mean of what is left: a constant, and much beside the deviations of numbers far from 0.
+    All numbers are taken as distances from the first one, a constant: what the mean of numbers far from 0 is rounded by would be much
+    beside their deviations (a shifted algorithm of Chan, Golub, LeVeque 1983).
     """
-    centred = x - average
-    off = detach(mean(centred, dims, True))
-    variance = mean(centred * centred, dims, True) - off * off
-    return centred - off, variance
+    if x.aval.size == 0:
+        average = mean(x, dims, True)
+        return average, x - average, mean(x * x, dims, True)
+    first = detach(mv.slice_(x, (0,) * x.ndim, tuple(1 if d in dims else n for d, n in enumerate(x.shape)), (1,) * x.ndim))
+    apart = x - first
+    average = mean(apart, dims, True)
+    centred = apart - average
+    return average + first, centred, mean(centred * centred, dims, True)
 
 
 def _affine(name: str, input: Node, y: Any, weight: Node | None, bias: Node | None, shape: tuple[int, ...], place: tuple[int, ...]) -> Any:
@@ -151,8 +156,7 @@ def _batch_normalized(input: Node, weight: Node | None, bias: Node | None, eps: 
     """The normalized batch, and its mean and variance as constants."""
     x, (shape, place) = _wide("batch_norm", input), _channels(input)
     dims = tuple(d for d in range(x.ndim) if d != 1)
-    average = mean(x, dims, True)
-    centred, variance = _centred(x, average, dims)
+    average, centred, variance = _centred(x, dims)
     y = _affine("batch_norm", input, centred * rsqrt(variance + eps), weight, bias, shape, place)
     return y, detach(mv.reshape(average, shape)), detach(mv.reshape(variance, shape))
 
