@@ -155,10 +155,11 @@ def shares(functions: Sequence[Function], others: Sequence[Builder]) -> list[lis
 
 
 def side_by_side(context: cl.Context, device: cl.Device, programs: Programs, others: Sequence[Builder],
-                 first: Callable[[], cl.Program]) -> list[bytes | None]:
+                 first: Callable[[], cl.Program], done: Callable[[int], None]) -> list[bytes | None]:
     """Have programs in the driver's cache, with their kernels. `first` builds this process's, each of `others` one of the rest.
 
-    What another could not do is missing there. Returns the binaries of the rest, where those are wanted. Raises what `first` raises.
+    What another could not do is missing there. done: told the number of each program that is there. Returns the binaries of the rest,
+    where those are wanted. Raises what `first` raises.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / JOB).write_text(json.dumps((device.name, programs)))
@@ -169,9 +170,11 @@ def side_by_side(context: cl.Context, device: cl.Device, programs: Programs, oth
             made = first()
             with contextlib.suppress(cl.Error, OSError):       # who runs the kernels is told
                 work(context, device, programs, 0, Path(folder), made)
+            done(0)
             end = LATENESS + 3 * time.monotonic() - 2 * start
-            for builder in others:
+            for number, builder in enumerate(others, 1):
                 builder.wait(end - time.monotonic())
+                done(number)
             paths = [Path(folder) / f"binary {number}" for number in range(1, len(programs))]
             return [path.read_bytes() if path.exists() else None for path in paths]
         except BaseException:

@@ -17,7 +17,7 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from tracegrad.runtime.programs import build_worker, packing
 from tracegrad.runtime.programs.bare_kernel import bare_kernel
 from tracegrad.runtime.programs.builders import LENGTH, OPERATIONS, START, amount, builders, shares, side_by_side
 from tracegrad.runtime.programs.packing import packed, parts_of, taken
+from tracegrad.runtime.programs.progress import progress
 from tracegrad.support.cache import listed
 from tracegrad.support.plan import Function, Plan
 
@@ -198,12 +199,14 @@ def _made(device: Device, side: cl.Device, new: dict[str, Function], plan: Plan)
     rest = {key: function for key, function in new.items() if key not in found}
     if rest:
         counts["built"] += len(rest)
-        found |= _compiled(device, side, list(rest.values()), plan)
+        with progress(f"tracegrad builds kernels for {device.name}", len(rest)) as advance:
+            found |= _compiled(device, side, list(rest.values()), plan, advance)
     return found
 
 
-def _compiled(device: Device, side: cl.Device, functions: Sequence[Function], plan: Plan) -> dict[str, Built]:
-    """Kernels that nobody has: built, by several processes if there is much to build."""
+def _compiled(device: Device, side: cl.Device, functions: Sequence[Function], plan: Plan, advance: Callable[[int], None]
+              ) -> dict[str, Built]:
+    """Kernels that nobody has: built, by several processes if there is much to build. advance: told how many more are done."""
     others = builders.begin(side, amount(functions) // LENGTH, START) if _one_at_a_time(side) else []
     if not others:
         return _program(device, side, functions, text_of(functions, plan.parts, is_pocl(side)))
@@ -219,7 +222,7 @@ def _compiled(device: Device, side: cl.Device, functions: Sequence[Function], pl
         return next(iter(found.values())).program
 
     programs = [(_given_first(side, text), _idle(share, text, plan) if is_pocl(side) else None) for share, text in jobs]
-    binaries = side_by_side(device.context, side, programs, others[:len(jobs) - 1], first)
+    binaries = side_by_side(device.context, side, programs, others[:len(jobs) - 1], first, lambda number: advance(len(jobs[number][0])))
     for (share, text), binary in zip(jobs[1:], binaries, strict=True):
         program = None if binary is None else _of_binary(device, side, binary)
         if program is None:

@@ -25,6 +25,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, numpy_time
 from tracegrad.graph.printing import namer
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.programs.program import load_compiler
+from tracegrad.runtime.programs.progress import progress
 from tracegrad.support.plan import Plan
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
@@ -54,7 +55,8 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
     if plan is None:
         load_compiler(device, "" if key is None else key.name, len({(n.fn, n.aval.shape, n.dtype) for n in graph}))      # meanwhile
         _check_dtypes(graph, device)
-        plan = _generator(varying).compile_graph(graph, target, donate=donate, name=namer(graph), results=results, varying=varying)
+        with progress(f"tracegrad writes kernels for {len(graph)} operations"):
+            plan = _generator(varying).compile_graph(graph, target, donate=donate, name=namer(graph), results=results, varying=varying)
         if not config.check:                                 # a driver needs the text only
             plan = replace(plan, kernels=())
         plan_cache.counts["lowered"] += 1
