@@ -46,17 +46,16 @@ def _standardized(x: Node, dims: tuple[int, ...], eps: float) -> Any:
 def _centred(x: Node, dims: tuple[int, ...]) -> tuple[Any, Any, Any]:
     """The mean of x over dims, x without it, and the variance.
 
-    All numbers are taken as distances from the first one, a constant: what the mean of numbers far from 0 is rounded by would be much
-    beside their deviations (a shifted algorithm of Chan, Golub, LeVeque 1983).
+    float32 numbers are taken as distances from the first one, a constant: what the mean of numbers far from 0 is rounded by would be much
+    beside their deviations (a shifted algorithm of Chan, Golub, LeVeque 1983). float64 has digits enough.
     """
-    if x.aval.size == 0:
-        average = mean(x, dims, True)
-        return average, x - average, mean(x * x, dims, True)
-    first = detach(mv.slice_(x, (0,) * x.ndim, tuple(1 if d in dims else n for d, n in enumerate(x.shape)), (1,) * x.ndim))
-    apart = x - first
+    first: Any = None
+    if x.dtype == dtypes.float32 and x.aval.size:
+        first = detach(mv.slice_(x, (0,) * x.ndim, tuple(1 if d in dims else n for d, n in enumerate(x.shape)), (1,) * x.ndim))
+    apart = x if first is None else x - first
     average = mean(apart, dims, True)
     centred = apart - average
-    return average + first, centred, mean(centred * centred, dims, True)
+    return average if first is None else average + first, centred, mean(centred * centred, dims, True)
 
 
 def _affine(name: str, input: Node, y: Any, weight: Node | None, bias: Node | None, shape: tuple[int, ...], place: tuple[int, ...]) -> Any:
