@@ -21,7 +21,7 @@ from tracegrad.codegen.kernel.index.varying import any_vary
 from tracegrad.codegen.lower import context
 from tracegrad.codegen.plan.arguments import generic
 from tracegrad.errors import ArgumentError, CompilerBug
-from tracegrad.execute import compile
+from tracegrad.execute import compile, program
 from tracegrad.execute.backends import code_generator
 from tracegrad.support import cache
 from tracegrad.support.plan import Offset
@@ -231,6 +231,41 @@ def test_reused_kernels_are_counted() -> None:
     traced(rows(96))
     assert generic.templates.hits > before
     assert "kernels whose sizes vary" in str(tg.report())
+
+
+def test_a_size_that_keeps_coming_gets_kernels_of_its_own(nothing_known: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fixed count, and others keep those for any size. An update in place goes on in the same buffer."""
+    monkeypatch.setattr(program, "TAKEN", 6)
+    total = tg.zeros(64, 24)
+
+    @tg.trace(dynamic=True)
+    def step(x: Any) -> Any:
+        total.add_(x[:1])
+        return (x * 3).sin(), total.sum()
+
+    x, want = rows(64), []
+    for n in range(9):
+        want.append([r.numpy().tobytes() for r in step(x)])
+        generic = any(isinstance(a, Offset) for launch in step.plan.launches for a in launch.args)
+        assert generic == (n < 5), n
+    assert "made for this size, since it came often" in step.explain()
+    assert len({first for first, _ in want}) == 1
+    np.testing.assert_allclose(total.numpy(), np.broadcast_to(9 * rows(64).numpy()[:1], (64, 24)), rtol=1e-5)
+    step(rows(96))
+    assert any(isinstance(a, Offset) for launch in step.plan.launches for a in launch.args)
+    assert "made for this size, since it came often" not in step.explain()
+
+
+def test_kernels_for_a_size_that_cannot_be_built_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there goes on."""
+    monkeypatch.setattr(program, "TAKEN", 4)
+    step, x = tg.trace(lambda x: (x * 11).sin(), dynamic=True), rows(64)
+    want = step(x).numpy()
+    monkeypatch.setattr(program, "compiled", lambda *args: 1 / 0)
+    for _ in range(3):
+        assert step(x).numpy().tobytes() == want.tobytes()
+    assert "sizes vary" in step.explain()
+    assert "came often" not in step.explain()
 
 
 SCRIPT = """
