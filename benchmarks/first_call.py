@@ -220,7 +220,7 @@ def loops(peer: str) -> list[Row]:
 
 def sizes(peer: str) -> list[Row]:
     """The programs of benchmarks/sizes.py: what the third size and those after it build and take beyond a later call, and in a second
-    process; torch beside."""
+    process; torch beside. And later calls, to those of the program made for that size."""
     from benchmarks.sizes import PROGRAMS as VARYING
 
     def ran(python: str, name: str, framework: str, caches: str) -> dict[str, Any]:
@@ -240,6 +240,9 @@ def sizes(peer: str) -> list[Row]:
                 rows += [Row(f"{what}: a first call beyond a later one, median", 30, statistics.median(beyond), "ms"),
                          Row(f"{what}: the longest", None, max(beyond), "ms")]
                 rows += [Row(f"{what}: kernels from the third size on", 0, sum(found["builds"][2:]))] * (not process)
+            taken = ran(sys.executable, name, "steady", caches)
+            rows += [Row(f"{name}, a later call by kernels for any size, to the program made for it", None, taken["any"]),
+                     Row(f"{name}, the same once the size has kernels of its own", 1.05, taken["own"])]
             if has(peer, "torch"):
                 eager = 1e3 * statistics.median(ran(peer, name, "torch", caches)["first"][2:])
                 rows.append(Row(f"{name}, other sizes: a first call, torch, median", None, eager, "ms"))

@@ -60,6 +60,25 @@ class Context:
         inner.schedule, inner.alias, inner.called, inner.fixed = plan, alias, set(), frozenset(fixed)
         return inner
 
+    def noted(self) -> list[Any]:
+        """What lowerings have noted so far: see `forget_but`."""
+        return [copy(each) for each in self._notes]
+
+    def forget_but(self, noted: list[Any]) -> None:
+        """Have noted no more than that. (The tables stay the same ones, since the contexts of loops' bodies share them.)"""
+        for own, before in zip(self._notes, noted, strict=True):
+            own.clear()
+            if isinstance(own, list):
+                own += before
+            else:
+                own.update(before)
+
+    @property
+    def _notes(self) -> list[Any]:
+        sources = self.user_sources
+        return [self.entries, self.numbers, self.called, self.constants, self.faults, self.reporters, self.for_one_size,
+                sources.named, sources.names]
+
     def steady(self, node: Node) -> bool:
         """Whether a value is the same in all iterations of the loop whose body this is."""
         if not self.fixed:
@@ -212,8 +231,9 @@ def lowering(*kinds: type | str, on: str = "") -> Callable[[Any], Any]:
 
 def lower(group: Group, context: Context) -> Steps:
     """The kernels of one group."""
-    steps = _for_any_size(group, context) if any_vary() else _written(group, context)
-    if group.lowered_by in ("loop", "while_loop", "branch"):       # those of its body came through here, bound to other buffers
+    bodies = group.lowered_by in ("loop", "while_loop", "branch")       # those of its body come through here, bound to other buffers
+    steps = _for_any_size(group, context) if any_vary() and not bodies else _written(group, context)
+    if bodies:
         return steps
     if config.check:
         for step in steps:
@@ -237,18 +257,14 @@ def _written(group: Group, context: Context) -> Steps:
 
 def _for_any_size(group: Group, context: Context) -> Steps:
     """The kernels of a group in forms that other sizes share. Those that cannot be proved for this size are made for it alone."""
-    names, numbers, constants = dict(context.entries), dict(context.numbers), len(context.constants)
+    before = context.noted()
     try:
         steps = _written(group, context)
         for step in steps:
             if isinstance(step, Kernel):
                 verify_kernel(step)
     except CompilerBug:
-        context.entries.clear()
-        context.entries.update(names)
-        context.numbers.clear()
-        context.numbers.update(numbers)
-        del context.constants[constants:]
+        context.forget_but(before)
         with sizes_that_vary(()):
             steps = _written(group, context)
         context.for_one_size += [step.entry for step in steps if isinstance(step, Kernel)]

@@ -247,6 +247,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
     f = Fused(p.group, p.context, _index(p, temp.size))
     w, source, to = f.writer, lines.source(f), f.scratch(temp, name, "out", shape)
     each = max(1, tuning().pack_items // max(1, panel * p.k))         # panels that a work-item packs; if it packs all, of several matrices
+    each = 1 if varies(p.k) or varies(lines.count) else each          # (so many sizes share the form)
     products = max(1, each // count)
     first, last = ZERO, Index((), p.k)
     inside = ExitStack()
@@ -326,11 +327,11 @@ def _tiles(x: Problem, parts: int) -> list[Kernel]:
 
 def _register_tile(x: Problem, width: int) -> tuple[int, int]:
     """Rows and vectors of a tile. Of sizes that vary it depends as little as can be, as long as it fits: a multiple of all tiles' sizes has
-    no best one."""
+    no best one. Of few columns there are two tiles or more, and a power of two of vectors in each, so that many sizes share the form."""
     down, across, many = x.m, ceil_div(x.n, width), 840
     if varies(x.n) and x.n >= width:
         vectors = register_tile(many if varies(x.m) else x.m, many, x.of.target)[1]
-        across = many if vectors * width <= x.n else x.n // width
+        across = many if vectors * width < x.n else 1 << max(0, ((x.n - 1) // width).bit_length() - 1)
     rows, vectors = register_tile(many if varies(x.m) else x.m, across, x.of.target)
     return register_tile(down, across, x.of.target) if rows > down else (rows, vectors)
 

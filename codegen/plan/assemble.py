@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
+from tracegrad.codegen.kernel.ir.statements import Buffer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.arguments.generic import generic
 from tracegrad.codegen.plan.arguments.parameterize import share
@@ -91,6 +92,8 @@ def assemble(
     steps = in_registers(steps, slots.number) if config.fuse else steps
     kernels, entries, notes = distinct(LoweredLoop(tuple(steps), 1, Iteration()).kernels, context)
     final = numbered(steps, slots, entries, {})
+    if config.check:
+        expect_written(steps, slots)
     uses: list[list[int]] = []
     for step in steps:
         add_uses(step, slots, uses)
@@ -127,6 +130,36 @@ def numbered(
             final.append(Launch(entry, step.global_size, step.local_size, (*args, *more), step.flops, step.bytes, note,
                                 step.fused, step.work))
     return tuple(final)
+
+
+def expect_written(steps: Sequence[Kernel | HostStep | LoweredLoop], slots: Slots) -> None:
+    """Raise where a step reads a buffer that no step before it writes, or none writes a result: a step is missing."""
+    written = {i for i, slot in enumerate(slots.slots) if slot.kind in ("input", "constant", "faults") or not slot.nbytes}
+    written |= {i for i, slot in enumerate(slots.slots) if slot.alias in written}          # an input's buffer, which has its value
+
+    def missing(refs: Sequence[Any], who: str) -> None:
+        for ref in refs:
+            if ref in slots.number and slots.number[ref] not in written:
+                raise CompilerBug(f"assemble: {who} reads {slots.slots[slots.number[ref]].name!r}, which nothing before it writes")
+
+    def through(steps: Sequence[Kernel | HostStep | LoweredLoop]) -> None:
+        for step in steps:
+            if isinstance(step, LoweredLoop):                # an iteration may read what the one before it wrote
+                written.update(slots.number[r] for k in step.kernels for r in k.refs if r in slots.number)
+                through(step.steps)
+                continue
+            if isinstance(step, HostStep):
+                missing(step.inputs, step.name)
+                written.update(slots.number[r] for r in step.outputs if r in slots.number)
+                continue
+            read = [p.ref for p in step.parameters if isinstance(p, Buffer) and p.access == "const"]
+            missing(read, step.entry)
+            written.update(slots.number[r] for r in step.refs if r in slots.number)
+
+    through(steps)
+    for number in slots.outputs:
+        if number not in written:
+            raise CompilerBug(f"assemble: no step writes the result {slots.slots[number].name!r}")
 
 
 def add_uses(step: Kernel | HostStep | LoweredLoop, slots: Slots, uses: list[list[int]]) -> None:

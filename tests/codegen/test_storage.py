@@ -1,11 +1,20 @@
-"""codegen.plan.memory: which temporaries share a block."""
+"""codegen.plan.memory: which temporaries share a block. codegen.plan.assemble: that what a plan reads was written."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tracegrad.codegen import passes
+from tracegrad.codegen.plan import lowering_cache
 from tracegrad.codegen.plan.memory import assign
+from tracegrad.errors import CompilerBug
+from tracegrad.graph.ir import Aval, Graph
+from tracegrad.graph.primitive import placeholder
+from tracegrad.support.dtypes import float32
+from tracegrad.support.plan import Target
 
 
 def test_a_freed_block_is_taken_that_fits_best() -> None:
@@ -27,3 +36,21 @@ def test_nothing_that_is_alive_shares_a_block(seed: int) -> None:
         for other in made:
             if other != t and made[other] == block:
                 assert alive[t][-1] < alive[other][0] or alive[other][-1] < alive[t][0]
+
+
+@pytest.mark.parametrize(("lost", "match"), [(0, "reads '.*', which nothing before it writes"), (-1, "no step writes the result")])
+def test_a_plan_that_lacks_a_step_is_refused(lost: int, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lower_all = lowering_cache.lower_all
+
+    def fewer(groups: Any, context: Any) -> list[Any]:
+        steps = lower_all(groups, context)
+        assert len(steps) > 1
+        del steps[lost]
+        return steps
+
+    x = placeholder(Aval((64, 64), float32), "x")
+    graph = Graph.capture([x], [x @ x @ x])
+    passes.compile_graph(graph, Target())
+    monkeypatch.setattr(passes, "lower_all", fewer)
+    with pytest.raises(CompilerBug, match=match):
+        passes.compile_graph(graph, Target())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optree
 import pytest
 
 import tracegrad as tg
@@ -20,7 +21,7 @@ from tracegrad.codegen.kernel.index.varying import any_vary
 from tracegrad.codegen.lower import context
 from tracegrad.codegen.plan.arguments import generic
 from tracegrad.errors import ArgumentError, CompilerBug
-from tracegrad.execute import compile
+from tracegrad.execute import compile, program
 from tracegrad.execute.backends import code_generator
 from tracegrad.support import cache
 from tracegrad.support.plan import Offset
@@ -70,6 +71,23 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "convolution": lambda x: nn.functional.conv2d(x.reshape(-1, 1, 4, 6), tg.linspace(-1, 1, 27).reshape(3, 1, 3, 3), padding=1),
     "gradient": tg.func.grad(squared),
 }
+def scanned(x: Any) -> Any:
+    return tg.scan(lambda carry, row: ((carry * 0.5 + row).tanh(), carry), x[0] * 0, x)
+
+
+def until_small(x: Any) -> Any:
+    return tg.while_loop(lambda v: v.abs().sum() > 1, lambda v: tg.cond(v.sum() > 0, lambda v: v * 0.5, lambda v: v * 0.25, v), x)
+
+
+def recurrent(x: Any, w: Any) -> Any:
+    """A sequence's last state, and what a product of all of them with a weight is."""
+    last, states = tg.scan(lambda h, row: ((h @ w + row).tanh(),) * 2, x[0] * 0, x)
+    return last, (states * 2) @ w
+
+
+LOOPS: dict[str, Callable[[Any], Any]] = {
+    "scan": scanned, "gradient of a scan": tg.func.grad(lambda x: scanned(x)[1].square().mean()), "while loop": until_small,
+    "recurrent": lambda x: recurrent(x, tg.linspace(-1, 1, 24 * 24).reshape(24, 24))}
 SIZES = 32, 48, 64, 33, 40, 17, 96, 31, 5, 1, 80
 
 
@@ -82,6 +100,37 @@ def test_generic_kernels_compute_what_those_for_the_size_do(program: str) -> Non
         assert want.tobytes() == got.tobytes(), n
 
 
+@one_of(2, "program", LOOPS)
+def test_loops_compute_what_those_for_the_size_do(program: str) -> None:
+    """Their steps are there, though kernels of loops are not proved as a whole."""
+    fixed, any_size = tg.trace(LOOPS[program]), tg.trace(LOOPS[program], dynamic=True)
+    for n in (24, 33):
+        want, got = (optree.tree_leaves(f(rows(n))) for f in (fixed, any_size))
+        assert [w.numpy().tobytes() for w in want] == [g.numpy().tobytes() for g in got], n
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_a_loop_is_not_lost_where_a_form_is_not_proved(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its body, or of what stands around it."""
+    count, verified = [0], context.verify_kernel
+
+    def verify(kernel: Any) -> None:
+        count[0] += any_vary()
+        if any_vary() and count[0] == fails:
+            raise CompilerBug("not proved")
+        verified(kernel)
+
+    monkeypatch.setattr(context, "verify_kernel", verify)
+    monkeypatch.setattr(tg.config, "check", False)           # which would ask it again,
+    monkeypatch.setattr(tg.config, "cache", False)           # and keep plans from other runs away
+    fixed, any_size = tg.trace(scanned), tg.trace(scanned, dynamic=True)
+    x = rows(26)
+    got = any_size(x)
+    assert count[0] >= fails
+    for a, b in zip(got, fixed(x), strict=True):
+        assert a.numpy().tobytes() == b.numpy().tobytes()
+
+
 @one_of(3, "program", ["elementwise", "mean", "rows", "convolution", "outer"])
 def test_a_third_size_builds_nothing(program: str, nothing_known: None) -> None:
     traced = tg.trace(PROGRAMS[program], dynamic=None)
@@ -92,6 +141,21 @@ def test_a_third_size_builds_nothing(program: str, nothing_known: None) -> None:
         traced(rows(n))
         assert keys(traced) <= built, n
         assert "any: x.shape[0]" in traced.explain()
+
+
+def test_products_with_few_columns_share_a_form(nothing_known: None) -> None:
+    """Also where columns are whole vectors (48, 64), and tiles of as many vectors as there are would be another form at each."""
+
+    def scores(x: Any) -> Any:
+        return tg.linspace(-1, 1, 24).reshape(1, 24) @ x.T
+
+    fixed, any_size = tg.trace(scores), tg.trace(scores, dynamic=True)
+    for n in (35, 42):
+        any_size(rows(n))
+    built = keys(any_size)
+    for n in (48, 49, 64):
+        assert fixed(rows(n)).numpy().tobytes() == any_size(rows(n)).numpy().tobytes(), n
+        assert keys(any_size) <= built, n
 
 
 def test_static_programs_keep_their_numbers() -> None:
@@ -167,6 +231,41 @@ def test_reused_kernels_are_counted() -> None:
     traced(rows(96))
     assert generic.templates.hits > before
     assert "kernels whose sizes vary" in str(tg.report())
+
+
+def test_a_size_that_keeps_coming_gets_kernels_of_its_own(nothing_known: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fixed count, and others keep those for any size. An update in place goes on in the same buffer."""
+    monkeypatch.setattr(program, "TAKEN", 6)
+    total = tg.zeros(64, 24)
+
+    @tg.trace(dynamic=True)
+    def step(x: Any) -> Any:
+        total.add_(x[:1])
+        return (x * 3).sin(), total.sum()
+
+    x, want = rows(64), []
+    for n in range(9):
+        want.append([r.numpy().tobytes() for r in step(x)])
+        generic = any(isinstance(a, Offset) for launch in step.plan.launches for a in launch.args)
+        assert generic == (n < 5), n
+    assert "made for this size, since it came often" in step.explain()
+    assert len({first for first, _ in want}) == 1
+    np.testing.assert_allclose(total.numpy(), np.broadcast_to(9 * rows(64).numpy()[:1], (64, 24)), rtol=1e-5)
+    step(rows(96))
+    assert any(isinstance(a, Offset) for launch in step.plan.launches for a in launch.args)
+    assert "made for this size, since it came often" not in step.explain()
+
+
+def test_kernels_for_a_size_that_cannot_be_built_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there goes on."""
+    monkeypatch.setattr(program, "TAKEN", 4)
+    step, x = tg.trace(lambda x: (x * 11).sin(), dynamic=True), rows(64)
+    want = step(x).numpy()
+    monkeypatch.setattr(program, "compiled", lambda *args: 1 / 0)
+    for _ in range(3):
+        assert step(x).numpy().tobytes() == want.tobytes()
+    assert "sizes vary" in step.explain()
+    assert "came often" not in step.explain()
 
 
 SCRIPT = """

@@ -11,6 +11,7 @@ Program, which gets them as operands. Kernels are built for the numbers that wer
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -38,8 +39,10 @@ from tracegrad.support.modes import float32_matmul, without_collection
 from tracegrad.support.plan import Check, Line, MatrixCheck, Plan
 
 _PLACEHOLDER = REGISTRY["placeholder"]
+_counting = threading.Lock()                # guards `Program.left`
 KNOWN = 200_000     # operations in all the Programs that are remembered (0.5 KB each)
 VERSION = 200       # what a compiled version counts as
+TAKEN = 1000        # runs after which a program for sizes that vary has kernels for its own size; they are built after half as many
 
 
 class _Reports(NamedTuple):
@@ -55,7 +58,8 @@ class Program:
 
     graph: what was captured. Its inputs are leaves, in call order; those with a weak aval are run-time scalars. donate: output index ->
     input index whose buffer the output may overwrite. results: what the user calls the outputs, "" where that is not known. executable:
-    what runs its kernels, and `plan` what that is made from; None on the interpreter. `compile` makes them, now unless `later`.
+    what runs its kernels, and `plan` what that is made from; None on the interpreter. `compile` makes them, now unless `later`. left: runs
+    of kernels for sizes that vary, until those for this size are taken; 0 where there are none to be taken, or they were.
 
     Of untraced work (`recorded`) there are also: key, in `programs`. numbers: the constants that a call may have others for. order, places,
     ends: the operations, their operands and the results by place, see `canonical`. usage: what policy.py decides by. routine: NumPy's.
@@ -68,6 +72,7 @@ class Program:
     ends: Sequence[int]
     numbers: list[Node]
     routine: Any = None
+    left = 0
 
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None,
                  results: Sequence[str] = (), later: bool = False, varying: frozenset[int] = frozenset()) -> None:
@@ -85,6 +90,7 @@ class Program:
         self.executable: Executable | None = None
         self.buffers_only = False
         self.versions: dict[Any, Program | Job] = {}
+        self.own_size: Job | Executable | None = None               # kernels for this size, instead of those for sizes that vary
 
     @classmethod
     def recorded(cls, key: Key, order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Places], ends: Sequence[int],
@@ -137,11 +143,27 @@ class Program:
         else:
             self.executable = compiled(graph, self.device, donate or {}, results, varying)
             self.buffers_only = not any(self.weak)
+            self.donate, self.left = donate or {}, TAKEN if varying else 0
 
     def generalize(self, donate: Mapping[int, int], varying: frozenset[int]) -> None:
         """Note which kernels it has, so that those of other sizes can be compared with them. varying: its sizes that are others there."""
         if self.executable is not None:
             learned(executable_graph(self.graph), self.device, donate, varying)
+
+    def _count(self) -> None:
+        """Note a run of kernels for sizes that vary. A size that keeps coming gets kernels of its own: by counts, not by time, and both
+        compute the same bits."""
+        with _counting:
+            self.left = max(0, self.left - 1)
+            if self.left == TAKEN // 2:
+                self.own_size = in_background(self._for_this_size)
+            elif self.left == 0 and isinstance(self.own_size, Job):
+                found: Executable | None = self.own_size.result()   # None: it could not be built, and what is there goes on
+                self.own_size, self.executable = found, found or self.executable
+
+    @without_collection
+    def _for_this_size(self) -> Executable:
+        return compiled(executable_graph(self.graph), self.device, self.donate, self.graph.output_names)
 
     def prepared(self) -> Program:
         """The program itself, compiled: what a thread does.
@@ -159,6 +181,8 @@ class Program:
 
         Waits for nothing. lines: the user's lines of `checks`, where they are not those that the program was made for.
         """
+        if self.left:
+            self._count()
         if self.buffers_only:
             return self.executable.run(values, (), lines)  # type: ignore[union-attr]
         if self.executable is None:

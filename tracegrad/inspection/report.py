@@ -141,6 +141,8 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
         lines.append(f"  fused into {_count(kernels, 'kernel')}, {_count(launches, 'launch', 'launches')}"
                      + (f", {_count(host, 'call', 'calls')} of host code" if host else ""))
         lines += [f"  {note}" for note in plan.notes]
+        if program.own_size is program.executable:
+            lines.append("  kernels are made for this size, since it came often; sizes vary, and others begin with kernels for any")
         lines += [f"  {line}" for line in story(executable_graph(graph), program.device.target)]
         lines += _memory(plan)
         lines += _steps(plan.steps, plan)
