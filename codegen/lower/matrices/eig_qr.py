@@ -11,17 +11,14 @@ Reflections are 1 - tau v v^H with a real tau, v[0] = 1.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.lower.matrices.jacobi import scaled
+from tracegrad.codegen.lower.matrices.kernel import Matrices
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, pair, squares, sum_of
 from tracegrad.ops.linalg.eigen import NEARLY_LARGEST
-
-if TYPE_CHECKING:
-    from tracegrad.codegen.lower.matrices.small_matrices import Matrices
 
 _STEPS = 30                         # at most, for each eigenvalue: 2 to 3 are usual
 _EXCEPTIONAL = 10                   # so many without an eigenvalue, and another shift is taken

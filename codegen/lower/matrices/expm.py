@@ -6,14 +6,10 @@ of a vector is halved as often as its norm asks for. A derivative is that of dua
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.lower.matrices.kernel import Matrices
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, sum_of
 from tracegrad.ops.linalg.matrix_exponential import EXP_NORM, EXP_SERIES
-
-if TYPE_CHECKING:
-    from tracegrad.codegen.lower.matrices.small_matrices import Matrices
 
 _NORMS = {4: (2.47, 2.1), 8: EXP_NORM}                       # by a number's bytes; float32 is exact from larger ones on
 _HALVINGS = 1100                                             # more than any norm takes

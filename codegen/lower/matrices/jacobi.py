@@ -10,16 +10,13 @@ becomes zero (G. Forsythe, P. Henrici, "The cyclic Jacobi method", 1960).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.lower.matrices.kernel import Matrices
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, squares, sum_of
 from tracegrad.ops.linalg.eigen import NOT_SMALL
-
-if TYPE_CHECKING:
-    from tracegrad.codegen.lower.matrices.small_matrices import Matrices
 
 _SWEEPS = 30                        # at most: 4 to 8 are usual up to 16 x 16, for off the diagonal the size is squared in each of the last
 

@@ -5,13 +5,9 @@ The steps are LAPACK's: a reflection is 1 - t v v^H, v[0] = 1, of complex matric
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.lower.matrices.kernel import Matrices
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, pair
-
-if TYPE_CHECKING:
-    from tracegrad.codegen.lower.matrices.small_matrices import Matrices
 
 
 def _reflected(k: Matrices, a: Numbers, t: Value, x: Numbers, j: Index, c: Index) -> None:
