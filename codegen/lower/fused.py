@@ -11,7 +11,7 @@ from tracegrad.codegen.kernel.index.index import Index, Var, bounded, constant, 
 from tracegrad.codegen.kernel.ir.expressions import Expression, Held, Lanes, Load, Local
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access
-from tracegrad.codegen.kernel.ir.vectors import ctype
+from tracegrad.codegen.kernel.ir.vectors import computed_in, ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
@@ -66,6 +66,16 @@ class Fused:
 
         return find
 
+    def plain(self, read: Strided) -> ElementAt:
+        """Elements of a plain array."""
+        buffer = self.writer.buffer(read.storage.ref, self.writer.base(read.node), read.node.dtype, read.storage.access)
+
+        def element(*at: Index) -> Element:
+            access = Access(buffer, read.at(at))
+            return Element((), lambda: Load(access, buffer.dtype), access=access)
+
+        return element
+
     def result(self, node: Node, where: Map) -> ElementAt:
         """Elements of `node`, of which every stored root of the group is made."""
         def find(*at: Index) -> Element:
@@ -103,6 +113,13 @@ class Fused:
         self.ev.given = lambda x, _: known if x is node else None
         for at, roots in self.places(flat):
             self.context.store(self.ev, self.group, roots, at)
+
+    def statements(self, root: ElementAt, dtype: DType, sizes: Sequence[int]) -> int:
+        """How many it takes to store an element of a result, with all that is computed of it."""
+        found = root(*[Var("at", n).index for n in sizes])
+        assert found.write is not None
+        found.write(Local("c", dtype))
+        return self.writer.statements
 
     def places(self, flat: Index) -> list[tuple[Index, list[Node]]]:
         """The elements of results that are made of element `flat`, each with the roots that are stored there."""
@@ -157,15 +174,18 @@ class Fused:
         return made
 
 
-def lies_across(
-    group: Group, context: Context, node: Node, sizes: Sequence[int], flat: Callable[..., Index], axis: int, other: int
-) -> bool:
-    """Whether what is read for neighbours along dimension `axis` lies side by side, in all that has elements along `other`, too."""
+def read_for(group: Group, context: Context, node: Node, sizes: Sequence[int], flat: Callable[..., Index]) -> tuple[list[Var], list[Index]]:
+    """Variables up to `sizes`, and the indices of all that is read for the element of `node` that `flat` has there."""
     vars = [Var("at", n) for n in sizes]
     found = Reads(context.storage(group), context.scalars)
     found.add(node, flat(*[v.index for v in vars]))
+    return vars, found.indices
+
+
+def lies_across(vars: Sequence[Var], indices: Sequence[Index], axis: int, other: int) -> bool:
+    """Whether what is read (`read_for`) for neighbours along `axis` lies side by side, in all that has elements along `other`, too."""
     own, others = vars[axis], vars[other]
-    read = [x for x in found.indices if own in x.reached() and (others in x.reached() or sizes[other] == 1)]
+    read = [x for x in indices if own in x.reached() and (others in x.reached() or others.hi == 0)]
     return bool(read) and all(x.stride(own) == 1 and x.directly(own) for x in read)
 
 
@@ -187,3 +207,8 @@ def as_it_lies(group: Group, context: Context, node: Node, sizes: Sequence[int],
         return None
     made = Strided(node, stored, at.constant, tuple(s or 0 for s in strides))
     return made if made.at([v.index for v in vars]) == at else None
+
+
+def plainly(found: Strided | None, node: Node) -> Strided | None:
+    """The same, if it is stored in the dtype that it is computed with."""
+    return found if found is not None and found.node.dtype == node.dtype == computed_in(node.dtype) else None

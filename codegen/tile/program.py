@@ -193,6 +193,16 @@ class Fill(Plain):
 Step = Zeros | Loop | Fold | Store | Fill
 
 
+def summed(loop: Loop, root: ElementAt, statements: int = 1, alone: bool = False) -> tuple[Step, ...]:
+    """The steps of a sum: a tile of zeros, what the loop adds to it, the shares of items or lanes put together, the store (see `Store`)."""
+    around = [loop]
+    while isinstance(inner := around[-1].body[0], Loop):
+        around.append(inner)
+    into = next(step.into for step in around[-1].body if isinstance(step, (Dot, Add)))
+    shared = any(each.axis.lanes > 1 or each.axis.held(Held.ITEM) > 1 for each in around)
+    return Zeros(into), loop, *[Fold(into, around[-1].axis)] * shared, Store(into, root, statements, alone)
+
+
 class Program(Plain):
     """Steps, one after the other. axes: all that have groups or items, those that count slower first; local: the sizes of a work-group."""
 

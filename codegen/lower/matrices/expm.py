@@ -67,9 +67,7 @@ def _halved(k: Matrices, a: list[Numbers]) -> Variable:
     n = k.n
     norm, rest = k.variable("norm", k.number(0)), k.variable("rest", k.number(0))          # rest: NaN where one of them is NaN or infinite
     for c in k.range("c", n):
-        size = k.variable("size", k.number(0))
-        for r in k.range("r", n):
-            size += k.size(a[0][r, c])
+        size = k.total("size", (k.size(a[0][r, c]) for r in k.range("r", n)))
         k.most(norm, size)
         rest += size - size
     halvings = k.variable("halvings", k.number(0))
