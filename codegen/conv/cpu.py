@@ -17,7 +17,7 @@ from dataclasses import replace
 from math import prod
 
 from tracegrad.codegen.conv import weight_grad
-from tracegrad.codegen.conv.layout import ALONE, Read, Units, copied, fill, in_place, pad, padded, units
+from tracegrad.codegen.conv.layout import Read, Units, copied, fill, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Taps, Window
 from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel
 from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix
@@ -27,8 +27,8 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused, Map
 from tracegrad.codegen.matmul.problem import total
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile import cpu as tile
 from tracegrad.codegen.tile.program import (
+    ALONE,
     Axis,
     Digit,
     Dot,
@@ -128,11 +128,7 @@ def _direct(t: Taps, u: Units, planes: Read | None, weights: Read, shape: tuple[
     what += f", for each of {t.count[0]}x{t.count[1]} phases" if t.phases else ""
     flops = 2 * t.group.anchor.aval.size * t.c * t.size[0] * t.size[1]
     about = what + (", from a padded copy of the image." if planes is None else ".")
-    return f.kernel(Program((n, g, fy, fx, o, unit), ALONE, tuple(steps)), t.name, about, flops, _bytes(t), what, tile.written)
-
-
-def _bytes(t: Taps) -> int:
-    return sum(node.aval.size for node in (*t.group.anchor.operands, t.group.anchor)) * t.dtype.itemsize
+    return f.kernel(Program((n, g, fy, fx, o, unit), ALONE, tuple(steps)), t.name, about, flops, t.bytes, what)
 
 
 def _under_taps(t: Taps, f: Fused, pixels: ElementAt) -> ElementAt:
@@ -225,4 +221,4 @@ def _zeros(t: Taps) -> Kernel:
     y, x = Axis("y", t.out[0], (Digit(Held.GLOBAL, t.out[0]),)), Axis("x", t.out[1], (Digit(Held.TILE, t.out[1]), Digit(Held.REGISTER, 1)))
     f, one = Fused(t.group, t.context, t.index), Axis("", 1)
     sums, root = Tile("c", (n, g, one, one, o, one, y, x), t.dtype), f.result(t.group.anchor, _where(t))
-    return total(f, t.name, (n, g, o, y, x), ALONE, sums, Axis("part", 0), None, root, "", written=tile.written)
+    return total(f, t.name, (n, g, o, y, x), ALONE, sums, Axis("part", 0), None, root, "")

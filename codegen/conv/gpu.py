@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tracegrad.codegen.conv.problem import Axis, Pair, Taps, Window
+from tracegrad.codegen.conv.problem import Axis, Pair, Sum, Taps, Window
 from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel, unravel
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Select
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul import gpu
 from tracegrad.codegen.matmul.problem import Operand, Product
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.graph.ir import Node
 
 Address = tuple[Index, Sequence[Expression]]
 _TAP = ("channel", "ky", "kx")
@@ -29,7 +27,7 @@ _TAP = ("channel", "ky", "kx")
 def kernels(group: Group, context: Context, v: Window) -> list[Kernel]:
     """The kernels of a convolution, or of one of its gradients."""
     if group.anchor.fn.name == "conv2d_weight_grad":
-        return _weight_grad(group, context, v, *group.anchor.operands)
+        return _weight_grad(Sum(group, context, context.entry(group)), v)
     return _taps(Taps.of(group, context, v), v)
 
 
@@ -47,11 +45,6 @@ def _inside(f: Fused, at: Sequence[Index], image: Pair) -> tuple[list[Index], li
         tests += [Infix(">=", f.writer.at(x), 0)] * (x.lo < 0) + [Infix("<", f.writer.at(x), size)] * (x.hi >= size)
         places.append(bounded(x, 0, size))
     return places, tests
-
-
-def _bytes(group: Group) -> int:
-    """What is read and written once."""
-    return sum(x.aval.size for x in (*group.anchor.operands, group.anchor)) * computed_in(group.anchor.dtype).itemsize
 
 
 def _taps(t: Taps, v: Window) -> list[Kernel]:
@@ -109,7 +102,7 @@ def _taps(t: Taps, v: Window) -> list[Kernel]:
     k = t.c * prod(t.taps)
     found = gpu.kernels(Product(
         t.group, t.context, t.name, prod(batch), t.o, prod(pixels), k, t.dtype, Operand(t.w.node, weight, False),
-        Operand(t.x.node, pixel, True), result, where, _bytes(t.group), begin if axes else None))
+        Operand(t.x.node, pixel, True), result, where, t.bytes, begin if axes else None))
     if not axes:
         return found
     return [replace(found[0], flops=2 * t.x.node.aval.size * t.o * v.kh * v.kw), *found[1:]]
@@ -129,28 +122,29 @@ def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int
     return w.known(w.own(name), size, found).index
 
 
-def _weight_grad(group: Group, context: Context, v: Window, x: Node, gy: Node) -> list[Kernel]:
+def _weight_grad(s: Sum, v: Window) -> list[Kernel]:
     """The output channels by the weights of one, added up over the pixels of all images."""
-    result, og, cg = group.anchor, v.o // v.groups, v.c // v.groups
+    result, og, cg = s.group.anchor, v.o // v.groups, v.c // v.groups
+    x, gy = map(s.source, result.operands)
     taps, pixels = (cg, v.kh, v.kw), (v.n, v.oh, v.ow)
 
     def grad(f: Fused, at: Sequence[Index]) -> Address:
         g, line, k = at
         n, oy, ox = _apart(f, k, ("n", "oy", "ox"), pixels)
-        return ravel((n, g * og + line, oy, ox), gy.shape), ()
+        return gy.flat(n, g * og + line, oy, ox), ()
 
     def pixel(f: Fused, at: Sequence[Index]) -> Address:
         g, line, k = at
         channel, *tap = _apart(f, line, _TAP, taps)
         n, *place = _apart(f, k, ("n", "oy", "ox"), pixels)
-        seen = [i * s + t * d - p for i, s, t, d, p in zip(place, v.stride, tap, v.dilation, v.padding, strict=True)]
+        seen = [i * by + k * d - p for i, by, k, d, p in zip(place, v.stride, tap, v.dilation, v.padding, strict=True)]
         places, tests = _inside(f, seen, (v.h, v.w))
-        return ravel((n, g * cg + channel, *places), x.shape), tests
+        return x.flat(n, g * cg + channel, *places), tests
 
     def where(f: Fused, at: Sequence[Index]) -> Address:
         g, i, j = at
         return ravel((g * og + i, *_apart(f, j, _TAP, taps)), result.shape), ()
 
     return gpu.kernels(Product(
-        group, context, context.entry(group), v.groups, og, cg * v.kh * v.kw, v.n * v.oh * v.ow, computed_in(result.dtype),
-        Operand(gy, grad, False), Operand(x, pixel, False), result, where, _bytes(group)))
+        s.group, s.context, s.name, v.groups, og, cg * v.kh * v.kw, v.n * v.oh * v.ow, s.dtype, Operand(gy.node, grad, False),
+        Operand(x.node, pixel, False), result, where, s.bytes))

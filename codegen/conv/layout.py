@@ -15,12 +15,9 @@ from tracegrad.codegen.kernel.index.index import Index, bounded
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, lanes
 from tracegrad.codegen.lower.fused import Fused
-from tracegrad.codegen.tile import cpu as tile
-from tracegrad.codegen.tile.program import Axis, Digit, Element, ElementAt, Fill, Held, Program
+from tracegrad.codegen.tile.program import ALONE, Axis, Digit, Element, ElementAt, Fill, Held, Program
 from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Plain, Target
-
-ALONE = (1, 1, 1)                             # a work-group is one item
 
 
 class Units(Plain):
@@ -137,5 +134,5 @@ def copied(
     step = filled(f, f.scratch(temp, called, "out", shape))
     axes = tuple([axis for axis in step.axes if axis.digits and axis.digits[0].held is Held.GLOBAL])
     moved = (temp.size + prod(x.sizes)) * dtype.itemsize
-    kernel = f.kernel(Program(axes, ALONE, (step,)), entry, about, 0, moved, note, tile.written)
+    kernel = f.kernel(Program(axes, ALONE, (step,)), entry, about, 0, moved, note)
     return (lambda f: f.scratch(temp, called, "const", shape)), kernel

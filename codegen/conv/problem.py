@@ -162,16 +162,38 @@ class Source(Plain):
         return f.operand(self.node, lambda f, at: (self.flat(*at), ()))
 
 
-class Taps(Plain):
+class Sum(Plain):
+    """A convolution, or one of its gradients: a sum of products, which a group of the schedule ends in."""
+
+    group: Group
+    context: Context
+    name: str
+
+    @property
+    def dtype(self) -> DType:
+        return computed_in(self.group.anchor.dtype)
+
+    @property
+    def target(self) -> Target:
+        return self.context.target
+
+    @property
+    def bytes(self) -> int:
+        """What is read and written once."""
+        return sum(node.aval.size for node in (*self.group.anchor.operands, self.group.anchor)) * self.dtype.itemsize
+
+    def source(self, node: Node) -> Source:
+        """An operand, at the indices of its dimensions."""
+        return Source(self.group, self.context, node, node.shape, lambda *at: ravel(at, node.shape))
+
+
+class Taps(Sum):
     """out[n,g,o,y,x] = sum over c, ky, kx of w[g,o,c,ky,kx] * in[n,g,c, y * stride + ky * dilation - padding, ...]; zeros outside `in`.
 
     `c` and `o` are channels of one group; `padding` may be negative. phases: it is done for each phase of a strided convolution's gradient,
     and `out` is the largest one's size; the sum is over the taps of `size` that the phase has, where they look.
     """
 
-    group: Group
-    context: Context
-    name: str
     n: int
     groups: int
     c: int
@@ -189,12 +211,13 @@ class Taps(Plain):
     def of(cls, group: Group, context: Context, v: Window) -> Taps:
         """What a convolution is, or its gradient by the image: output channels by pixels, or input channels by those of a phase."""
         (first, second), (c, o) = group.anchor.operands, (v.c // v.groups, v.o // v.groups)
-        x = Source(group, context, first, first.shape, lambda *at: ravel(at, first.shape))
+        name = context.entry(group)
+        x = Sum(group, context, name).source(first)
 
         def weights(sizes: tuple[int, ...], at: Callable[..., Sequence[Index]]) -> Source:
             return Source(group, context, second, (v.groups, *sizes), lambda *k: ravel(at(*k), second.shape))
 
-        given = group, context, context.entry(group), v.n, v.groups
+        given = group, context, name, v.n, v.groups
         if group.anchor.fn.name == "conv2d":
             w = weights((o, c, v.kh, v.kw), lambda g, i, k, ky, kx: (g * o + i, k, ky, kx))
             return cls(*given, c, o, (v.oh, v.ow), (v.kh, v.kw), v.stride, v.dilation, v.padding, x, w)
@@ -206,14 +229,6 @@ class Taps(Plain):
         ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
         w = weights((c, o, ty, tx), lambda g, i, k, ky, kx: (g * o + k, i, ylast - ky * ystep, xlast - kx * xstep))
         return cls(*given, o, c, (v.h, v.w), (ty, tx), (1, 1), (ydil, xdil), (ypad, xpad), x, w)
-
-    @property
-    def dtype(self) -> DType:
-        return computed_in(self.group.anchor.dtype)
-
-    @property
-    def target(self) -> Target:
-        return self.context.target
 
     @property
     def image(self) -> Pair:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tracegrad.codegen.conv.layout import ALONE, Read, Units, copied, in_place, pad, padded, units
-from tracegrad.codegen.conv.problem import Source, Window
+from tracegrad.codegen.conv.layout import Read, Units, copied, in_place, pad, padded, units
+from tracegrad.codegen.conv.problem import Source, Sum, Window
 from tracegrad.codegen.kernel.index.index import Index, ravel
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type
@@ -19,30 +19,31 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.problem import total
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile import cpu as tile
-from tracegrad.codegen.tile.program import Axis, Digit, Dot, Element, ElementAt, Fill, Held, Load, Loop, Program, Tile, digits, summed
-from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import DType
-from tracegrad.support.plan import Plain, Target
+from tracegrad.codegen.tile.program import (
+    ALONE,
+    Axis,
+    Digit,
+    Dot,
+    Element,
+    ElementAt,
+    Fill,
+    Held,
+    Load,
+    Loop,
+    Program,
+    Tile,
+    digits,
+    summed,
+)
+from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
 
-class Gradient(Plain):
+class Gradient(Sum):
     """w[g,o,c,ky,kx] = sum over n, y, x of gy[n,g,o,y,x] * in[n,g,c, y * stride + ky * dilation - padding, ...]."""
 
-    group: Group
-    context: Context
-    name: str
     v: Window
     u: Units
-
-    @property
-    def dtype(self) -> DType:
-        return computed_in(self.group.anchor.dtype)
-
-    @property
-    def target(self) -> Target:
-        return self.context.target
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -54,9 +55,6 @@ class Gradient(Plain):
     def index(self) -> str:
         """The type that indices need."""
         return index_type(2 * self.v.n * self.v.c * self.v.h * self.v.w, 2 * self.v.n * self.v.o * prod(self.u.covered), prod(self.sizes))
-
-    def source(self, node: Node) -> Source:
-        return Source(self.group, self.context, node, node.shape, lambda *at: ravel(at, node.shape))
 
     def result(self, f: Fused) -> ElementAt:
         """Elements of the result at (group, output channel, input channel, ky, kx)."""
@@ -159,9 +157,8 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: Block, par
     root = _partial(p, f, parts, "out") if part else p.result(f)
     what = f"{rows} output channels x {block.channels * block.height * block.width} taps, vectors of {u.rows}x{u.piece} pixels"
     flops = 2 * v.n * v.o * v.oh * v.ow * cg * kh * kw
-    moved = sum(node.aval.size for node in (*p.group.anchor.operands, p.group.anchor)) * p.dtype.itemsize
     program = Program((*part, g, o, c, ky, kx), ALONE, summed(loop, root, 1 if part else p.statements))
-    return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", flops, moved, what, tile.written)
+    return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", flops, p.bytes, what)
 
 
 def _total(p: Gradient, parts: int) -> Kernel:
@@ -173,4 +170,4 @@ def _total(p: Gradient, parts: int) -> Kernel:
     f, axes = Fused(p.group, p.context, p.index), (g, o, c, ky, kx)
     partial = _partial(p, f, parts, "const") if parts else None
     return total(f, p.name, axes, ALONE, Tile("c", axes, p.dtype), Axis("part", parts), partial, p.result(f), "all taps of a channel",
-                 "the images", p.statements, tile.written)
+                 "the images", p.statements)

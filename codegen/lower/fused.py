@@ -12,14 +12,15 @@ from tracegrad.codegen.kernel.ir.expressions import Expression, Held, Lanes, Loa
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access
 from tracegrad.codegen.kernel.ir.vectors import computed_in, ctype
-from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile import gpu, matrix
+from tracegrad.codegen.tile import cpu, matrix
 from tracegrad.codegen.tile.program import Element, ElementAt, Program
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, is_half
 from tracegrad.support.plan import Plain
+
+LOWERED = {"cpu": cpu.written, "gpu": matrix.written}           # what makes statements of a program, for a kind of device
 
 # An index map: which element of a node is at indices along axes, and what has to hold for it to be there. It may declare variables.
 Map = Callable[["Fused", Sequence[Index]], tuple[Index, Sequence[Expression]]]
@@ -156,12 +157,9 @@ class Fused:
 
         return find
 
-    def kernel(
-        self, program: Program, entry: str, comment: str, flops: int, moved: int, note: str,
-        written: Callable[[Writer, Program], None] | None = None,
-    ) -> Kernel:
-        """The kernel of `program`, whose loads and stores are this one's. written: how it becomes statements, if not on a GPU."""
-        (written or (gpu if program.by is None else matrix).written)(self.writer, program)
+    def kernel(self, program: Program, entry: str, comment: str, flops: int, moved: int, note: str) -> Kernel:
+        """The kernel of `program`, whose loads and stores are this one's."""
+        LOWERED[self.context.target.kind](self.writer, program)
         required = program.cooperates or prod(program.local) == 1
         return self.finish(program.launched, program.local, required, entry, comment, flops, moved, note)
 

@@ -25,13 +25,10 @@ from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type, lanes, reg
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.fused import Fused, plainly
 from tracegrad.codegen.matmul.problem import Operand, Product, total
-from tracegrad.codegen.tile import cpu as tile
 from tracegrad.codegen.tile import packing, program
-from tracegrad.codegen.tile.program import Axis, Digit, Dot, Element, ElementAt, Held, Loop, Program, Tile, digits, summed
+from tracegrad.codegen.tile.program import ALONE, Axis, Digit, Dot, Element, ElementAt, Held, Loop, Program, Tile, digits, summed
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
-
-ALONE = (1, 1, 1)                             # a work-group is one item
 
 
 class Lines(Plain):
@@ -163,7 +160,7 @@ def _total(p: Product, parts: int) -> Kernel:
     partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, p.m, p.n)) if parts else None
     root = f.result(p.result, p.where)
     return total(f, p.name, axes, ALONE, Tile("c", axes, p.dtype), Axis("part", parts), partial, root, "a row at a time",
-                 statements=_statements(p), written=tile.written)
+                 statements=_statements(p))
 
 
 # ---- packing -----------------------------------------------------------------------------------------------------------------
@@ -254,7 +251,7 @@ def _tiles(x: Problem, parts: int) -> list[Kernel]:
     if b.strides is None or large or (b.strides[1] != 1 and width > 1) or (b.steady and x.n > columns):
         b, kernel = _pack(x, b, columns)
         packed.append(kernel)
-    high, wide = _deep_block(x, rows, columns, depth) if depth else _block(x, parts, rows, columns)
+    high, wide = _block(x, parts, rows, columns, depth)
     return [*packed, _product(replace(x, a=a, b=b), parts, (rows, columns), (high, wide), width, 1, depth)]
 
 
@@ -317,7 +314,7 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     deep = f", {depth} of k after {depth}" if depth else ""
     of_several = f" of {several} products" * (several > 1)
     about = f"{x.m}x{x.n}x{p.k} product in {title}; a work-item does {high}x{wide} of them{deep}{of_several}."
-    return f.kernel(Program((batch, *part, j, i, k), ALONE, steps), p.name, about, p.flops, p.bytes, title, tile.written)
+    return f.kernel(Program((batch, *part, j, i, k), ALONE, steps), p.name, about, p.flops, p.bytes, title)
 
 
 def _batches(x: Problem, parts: int, rows: int, columns: int, block: tuple[int, int]) -> tuple[int, int]:
@@ -357,36 +354,26 @@ def _by_columns(partial: ElementAt) -> ElementAt:
     return find
 
 
-def _deep_block(x: Problem, rows: int, columns: int, depth: int) -> tuple[int, int]:
-    """How many tiles down and across one work-item does of a product whose k is in blocks: what a core's second cache holds.
+def _block(x: Problem, parts: int, rows: int, columns: int, depth: int = 0) -> tuple[int, int]:
+    """How many tiles down and across one work-item does: enough work to pay for its start, few enough to feed the cores.
 
-    These are a block of A, one of B, and the accumulators; every core has several such, so that they end together.
+    Of a product whose k is in blocks of `depth`: what a core's second cache holds, a block of A, one of B, and the accumulators; every core
+    has several such, so that they end together.
     """
-    p, down, across = x.of, ceil_div(x.m, rows), ceil_div(x.n, columns)
-    high = wide = 1
-    while True:
-        tall = (high * rows <= wide * columns and high < down) or wide >= across
-        grown = (min(2 * high, down), wide) if tall else (high, min(2 * wide, across))
-        footprint = (grown[0] * rows + grown[1] * columns) * depth + grown[0] * rows * grown[1] * columns
-        left = ceil_div(down, grown[0]) * ceil_div(across, grown[1]) * p.batch
-        if grown == (high, wide) or left < 4 * p.target.cores or footprint * p.dtype.itemsize > p.target.l2_bytes:
-            return high, wide
-        high, wide = grown
-
-
-def _block(x: Problem, parts: int, rows: int, columns: int) -> tuple[int, int]:
-    """How many tiles down and across one work-item does: enough work to pay for its start, few enough to feed the cores."""
-    p, down, across = x.of, ceil_div(x.m, rows), ceil_div(x.n, columns)
+    p, down, across, k = x.of, ceil_div(x.m, rows), ceil_div(x.n, columns), ceil_div(x.of.k, parts)
     high = wide = 1
     while True:
         items = ceil_div(down, high) * ceil_div(across, wide) * p.batch * parts
         tall = (high * rows <= wide * columns and high < down) or wide >= across
         grown = (min(2 * high, down), wide) if tall else (high, min(2 * wide, across))
-        work = high * wide * rows * columns * ceil_div(p.k, parts)
-        footprint = (grown[0] * rows + grown[1] * columns) * ceil_div(p.k, parts) * p.dtype.itemsize
-        left = ceil_div(down, grown[0]) * ceil_div(across, grown[1]) * p.batch * parts
-        if grown == (high, wide) or (left < 4 * p.target.cores and work > 1 << 15) or (footprint > p.target.l2_bytes and work > 1 << 18):
-            return high, wide
-        if (items <= p.target.cores and work > 1 << 13) or work > 1 << 21:
+        work, sides = high * wide * rows * columns * k, grown[0] * rows + grown[1] * columns
+        footprint = (sides * depth + grown[0] * rows * grown[1] * columns if depth else sides * k) * p.dtype.itemsize
+        few = ceil_div(down, grown[0]) * ceil_div(across, grown[1]) * p.batch * parts < 4 * p.target.cores
+        if depth:
+            enough = few or footprint > p.target.l2_bytes
+        else:
+            enough = (few and work > 1 << 15) or (footprint > p.target.l2_bytes and work > 1 << 18) or (
+                items <= p.target.cores and work > 1 << 13) or work > 1 << 21
+        if grown == (high, wide) or enough:
             return high, wide
         high, wide = grown

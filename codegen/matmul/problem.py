@@ -7,7 +7,6 @@ from math import prod
 
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused, Map, Strided
 from tracegrad.codegen.schedule.grouping import Group
@@ -72,7 +71,7 @@ class Product(Plain):
 
 def total(
     f: Fused, entry: str, axes: tuple[Axis, ...], local: tuple[int, ...], c: Tile, part: Axis, partial: ElementAt | None, root: ElementAt,
-    each: str, of: str = "k", statements: int = 1, written: Callable[[Writer, Program], None] | None = None,
+    each: str, of: str = "k", statements: int = 1,
 ) -> Kernel:
     """The kernel that adds the partial results of a sum in order and runs the epilogue; with none it stores zeros.
 
@@ -87,4 +86,4 @@ def total(
     moved = (parts + 1) * prod(axis.size for axis in c.axes)
     about = f"Adds up {parts} partial results, {each}." if parts else "An empty sum: all zeros."
     note = f"adds up {parts} parts of {of}"
-    return f.kernel(program, f"{entry}_total" if parts else entry, about, moved, moved * c.dtype.itemsize, note, written)
+    return f.kernel(program, f"{entry}_total" if parts else entry, about, moved, moved * c.dtype.itemsize, note)

@@ -15,9 +15,10 @@ from math import prod
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.expressions import Access, Expression
 from tracegrad.codegen.tile.instructions import MatrixInstruction
-from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Plain
-from tracegrad.support.tuning import tuning
+
+ALONE = (1, 1, 1)                 # the sizes of a work-group of one item
 
 
 class Held(Enum):
@@ -216,12 +217,6 @@ class Program(Plain):
         return any(d.held is Held.ITEM for axis in self.axes for d in axis.digits)
 
     @property
-    def by(self) -> MatrixInstruction | None:
-        """The matrix instruction of its dots."""
-        dots = (s for loop in self.loops for s in loop.body if isinstance(s, Dot))
-        return next((dot.by for dot in dots if dot.by is not None), None)
-
-    @property
     def loops(self) -> Iterator[Loop]:
         """All loops, those in others behind them."""
         todo = [step for step in self.steps if isinstance(step, Loop)]
@@ -248,15 +243,3 @@ class Program(Plain):
 def digits(count: int, several: int, size: int, dim: int) -> tuple[Digit, ...]:
     """Of the work-item along a dimension, of the tile that it does, of the register: of `count` tiles an item does `several` of `size`."""
     return Digit(Held.GLOBAL, -(-count // several), dim), Digit(Held.TILE, several), Digit(Held.REGISTER, size)
-
-
-def levels(steps: int, dtype: DType) -> list[int]:
-    """The lengths of the blocks of a loop of so many steps, the longest first: no accumulator takes many terms. None of a short one.
-
-    What an accumulator has of a block is added to one that is of the level above, and it starts anew.
-    """
-    found, length = list[int](), tuning().product_steps
-    while dtype_kind(dtype) == "f" and steps > length:
-        found.insert(0, length)
-        length *= tuning().product_blocks
-    return found
