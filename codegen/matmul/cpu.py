@@ -24,9 +24,9 @@ from tracegrad.codegen.kernel.ir.statements import bound, clipped, product
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type, lanes, register_tile
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.fused import Fused, plainly
+from tracegrad.codegen.matmul import packing
 from tracegrad.codegen.matmul.problem import Operand, Product, total
-from tracegrad.codegen.tile import packing, program
-from tracegrad.codegen.tile.program import ALONE, Axis, Digit, Dot, Element, ElementAt, Held, Loop, Program, Tile, digits, summed
+from tracegrad.codegen.tile.program import ALONE, Axis, Digit, Dot, Element, ElementAt, Held, Load, Loop, Program, Tile, digits, summed
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
@@ -299,7 +299,7 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     sums = Temp(f"{p.name}_sums", p.result, p.batch * down * across * stored, p.dtype)
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n, *([sums.size] if depth else [])))
     a, b, c = Tile("a", (batch, i, k), p.dtype), Tile("b", (batch, j, k), p.dtype), Tile("c", (*part, batch, i, j), p.dtype)
-    read = [program.Load(given, lines.source(f), panels=axis if lines.panels else None)
+    read = [Load(given, lines.source(f), panels=axis if lines.panels else None)
             for given, lines, axis in ((a, x.a, i), (b, x.b, j))]
     kept = f.scratch(sums, "sums", "inout", (p.batch, down, across, stored)) if depth else None
     if parts > 1:
