@@ -157,7 +157,7 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: Block, par
     root = _partial(p, f, parts, "out") if part else p.result(f)
     what = f"{rows} output channels x {block.channels * block.height * block.width} taps, vectors of {u.rows}x{u.piece} pixels"
     flops = 2 * v.n * v.o * v.oh * v.ow * cg * kh * kw
-    program = Program((*part, g, o, c, ky, kx), ALONE, summed(loop, root, 1 if part else p.statements))
+    program = Program((*part, g, o, c, ky, kx), ALONE, summed(loop, root, 1 if part else p.statements, fold=True))
     return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", flops, p.bytes, what)
 
 

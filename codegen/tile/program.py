@@ -194,13 +194,16 @@ class Fill(Plain):
 Step = Zeros | Loop | Fold | Store | Fill
 
 
-def summed(loop: Loop, root: ElementAt, statements: int = 1, alone: bool = False) -> tuple[Step, ...]:
-    """The steps of a sum: a tile of zeros, what the loop adds to it, the shares of items or lanes put together, the store (see `Store`)."""
+def summed(loop: Loop, root: ElementAt, statements: int = 1, alone: bool = False, fold: bool = False) -> tuple[Step, ...]:
+    """The steps of a sum: a tile of zeros, what the loop adds to it, the shares of items or lanes put together, the store (see `Store`).
+
+    fold: also of one lane, so that the sums of a row become vectors.
+    """
     around = [loop]
     while isinstance(inner := around[-1].body[0], Loop):
         around.append(inner)
     into = next(step.into for step in around[-1].body if isinstance(step, (Dot, Add)))
-    shared = any(each.axis.lanes > 1 or each.axis.held(Held.ITEM) > 1 for each in around)
+    shared = fold or any(each.axis.lanes > 1 or each.axis.held(Held.ITEM) > 1 for each in around)
     return Zeros(into), loop, *[Fold(into, around[-1].axis)] * shared, Store(into, root, statements, alone)
 
 
