@@ -195,6 +195,9 @@ def as_it_lies(group: Group, context: Context, node: Node, sizes: Sequence[int],
     while (stored := find(node)) is None:
         if node.fn.family != "movement" or node in context.scalars:
             return None
+        if node.fn.name == "reshape":                        # the same element, whose index need not be taken apart
+            node = node.operands[0]
+            continue
         found, _ = branches(node, at, ())
         if len(found) != 1 or found[0][1]:
             return None
