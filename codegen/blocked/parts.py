@@ -10,18 +10,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded
-from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix, Load, Operand, place
+from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix, Operand, place
+from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Buffer
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.lower.workgroup import WorkGroup
-from tracegrad.codegen.matmul import gpu
+from tracegrad.codegen.matmul import gpu, problem
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile.program import Dot, Element, Program, Store, Tile, Zeros
-from tracegrad.codegen.tile.program import Load as LoadTile
-from tracegrad.codegen.tile.program import Loop as LoopTile
+from tracegrad.codegen.tile.program import Element, Load
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, int32
 from tracegrad.support.plan import LargeMatrixCheck
@@ -112,15 +111,11 @@ def update(group: Group, context: Context, entry: str, batch: int, start: int, n
 
     operand = node.operands[0]
     moved = dtype.itemsize * batch * (sizes[0] * sizes[1] * 2 + (sizes[0] + sizes[1]) * k)
-    p = gpu.Product(group, context, entry, batch, m, columns, k, dtype, gpu.Operand(operand, where, False),
-                    gpu.Operand(operand, where, True), node, where, moved)
+    p = problem.Product(group, context, entry, batch, m, columns, k, dtype, problem.Operand(operand, where, False),
+                        problem.Operand(operand, where, True), node, where, moved)
     layout = _covering(gpu.layout_of(p, True))
     f = Fused(group, context)
     first = begin(f.writer, context, start, n)
-    ta = Tile("a", (layout.batch, layout.rows, layout.k), dtype, layout.staged)
-    tb = Tile("b", (layout.batch, layout.columns, layout.k), dtype, layout.staged)
-    tc = Tile("c", (layout.batch, layout.rows, layout.columns), dtype)
-
     def found(part: Part, access: str, b: Index, i: Index, j: Index) -> Element:
         w = f.writer
         memory = w.buffer(part.of if isinstance(part.of, Temp) else context.ref(part.of), "matrix", part.of.dtype, access)
@@ -128,21 +123,18 @@ def update(group: Group, context: Context, entry: str, batch: int, start: int, n
         at = Access(memory, (b * part.rows + bounded(row, 0, part.rows)) * part.columns + bounded(column, 0, part.columns))
 
         def write(value: Expression) -> None:
-            w.store(at, Infix("-", Load(at, dtype), value), node)
+            w.store(at, Infix("-", Read(at, dtype), value), node)
 
-        return Element(tuple(tests), lambda: w.declare("value", Load(at, dtype)), write)
+        return Element(tuple(tests), lambda: w.declare("value", Read(at, dtype)), write)
 
     def access(part: Part) -> str:
         return "inout" if part.of == c.of else "const"
 
-    loop = LoopTile(layout.k, (LoadTile(ta, lambda b_, i, t: found(a, access(a), b_, i, t)),
-                               LoadTile(tb, lambda b_, j, t: found(b, access(b), b_, t, j), True), Dot(tc, ta, tb, layout.by)),
-                    None, k, None, (layout.batch,), layout.unrolled,
-                    *((2, False) if layout.blocks is None else (layout.blocks.stages, layout.blocks.ahead)))
-    program = Program((layout.batch, layout.rows, layout.columns, layout.k), layout.local,
-                      (Zeros(tc), loop, Store(tc, lambda b_, i, j: found(c, "inout", b_, i, j))))
-    work = 2 * batch * sizes[0] * sizes[1] * sizes[2]
-    return f.kernel(program, entry, layout.about, work, p.bytes, layout.note)
+    ta, tb = layout.operands(dtype)
+    of_a = Load(ta, lambda b_, i, t: found(a, access(a), b_, i, t))
+    of_b = Load(tb, lambda b_, j, t: found(b, access(b), b_, t, j), True)
+    made = gpu.multiplied(p, f, layout, of_a, of_b, lambda b_, i, j: found(c, "inout", b_, i, j))
+    return replace(made, flops=2 * batch * sizes[0] * sizes[1] * sizes[2])
 
 
 def _covering(layout: gpu.Layout) -> gpu.Layout:

@@ -12,22 +12,23 @@ a dimension of the work-items: which taps a phase has, and where they look, are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tracegrad.codegen.conv import problem, weight_grad
-from tracegrad.codegen.conv.layout import ALONE, Read, Source, Units, copied, fill, in_place, pad, padded, units
-from tracegrad.codegen.conv.problem import Pair, Window
+from tracegrad.codegen.conv import weight_grad
+from tracegrad.codegen.conv.layout import Read, Units, copied, fill, in_place, pad, padded, units
+from tracegrad.codegen.conv.problem import Taps, Window
 from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel
-from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix, Local
+from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, register_tile
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, register_tile
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused, Map
+from tracegrad.codegen.matmul.problem import total
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile import cpu as tile
 from tracegrad.codegen.tile.program import (
+    ALONE,
     Axis,
     Digit,
     Dot,
@@ -39,103 +40,21 @@ from tracegrad.codegen.tile.program import (
     Loop,
     Program,
     Step,
-    Store,
     Tile,
-    Zeros,
     digits,
+    summed,
 )
-from tracegrad.support.dtypes import DType
-from tracegrad.support.plan import Plain, Target
 from tracegrad.support.tuning import tuning
-
-
-class Taps(Plain):
-    """out[n,g,o,y,x] = sum over c, ky, kx of w[g,o,c,ky,kx] * in[n,g,c, y * stride + ky * dilation - padding, ...]; zeros outside `in`.
-
-    `c` and `o` are channels of one group; `padding` may be negative. phases: it is done for each phase of a strided convolution's gradient,
-    and `out` is the largest one's size; the sum is over the taps of `size` that the phase has, where they look.
-    """
-
-    group: Group
-    context: Context
-    name: str
-    n: int
-    groups: int
-    c: int
-    o: int
-    out: Pair
-    size: Pair
-    stride: Pair
-    dilation: Pair
-    padding: Pair
-    x: Source
-    w: Source
-    phases: tuple[problem.Axis, ...] = ()
-
-    @property
-    def dtype(self) -> DType:
-        return computed_in(self.group.anchor.dtype)
-
-    @property
-    def target(self) -> Target:
-        return self.context.target
-
-    @property
-    def image(self) -> Pair:
-        return self.x.sizes[2], self.x.sizes[3]
-
-    @property
-    def taps(self) -> Pair:
-        """How many taps a pixel sees at most, along both axes."""
-        if not self.phases:
-            return self.size
-        y, x = self.phases
-        return max(y.counts), max(x.counts)
-
-    @property
-    def count(self) -> Pair:
-        """How many phases there are, along both axes."""
-        return (len(self.phases[0].taps), len(self.phases[1].taps)) if self.phases else (1, 1)
-
-    @property
-    def reach(self) -> Pair:
-        """How far the last that a pixel sees lies from the first, along both axes; in all phases, where there are several."""
-        if not self.phases:
-            return (self.size[0] - 1) * self.dilation[0], (self.size[1] - 1) * self.dilation[1]
-        y, x = (max(axis.starts) + padding for axis, padding in zip(self.phases, self.padding, strict=True))
-        return y, x
-
-    @property
-    def index(self) -> str:
-        """The type that indices need."""
-        return index_type(2 * prod(self.x.sizes), prod(self.w.sizes), self.group.anchor.aval.size)
 
 
 def kernels(group: Group, context: Context, v: Window) -> list[Kernel]:
     """The kernels of a convolution, or of one of its gradients, in launch order; none if the result is empty."""
-    first, second = group.anchor.operands
-    name, kind = context.entry(group), group.anchor.fn.name
     if group.anchor.aval.size == 0:
         return []
-    if kind == "conv2d_weight_grad":
-        return weight_grad.kernels(group, context, name, v)
-    x = Source(group, context, first, first.shape, lambda *at: ravel(at, first.shape))
-    c, o = v.c // v.groups, v.o // v.groups
-
-    def weights(sizes: tuple[int, ...], at: Callable[..., Sequence[Index]]) -> Source:
-        return Source(group, context, second, (v.groups, *sizes), lambda *k: ravel(at(*k), second.shape))
-
-    if kind == "conv2d":
-        w = weights((o, c, v.kh, v.kw), lambda g, i, k, ky, kx: (g * o + i, k, ky, kx))
-        return _kernels(Taps(group, context, name, v.n, v.groups, c, o, (v.oh, v.ow), (v.kh, v.kw), v.stride, v.dilation, v.padding, x, w))
-    if v.phases != (1, 1):
-        w = weights((c, o, v.kh, v.kw), lambda g, i, k, ky, kx: (g * o + k, i, ky, kx))
-        return _input_grad(Taps(group, context, name, v.n, v.groups, o, c, (ceil_div(v.h, v.stride[0]), ceil_div(v.w, v.stride[1])),
-                                (v.kh, v.kw), (1, 1), (1, 1), (0, 0), x, w, (problem.Axis.of(v, 0), problem.Axis.of(v, 1))), v)
-    (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = v.alone(0), v.alone(1)
-    ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
-    w = weights((c, o, ty, tx), lambda g, i, k, ky, kx: (g * o + k, i, ylast - ky * ystep, xlast - kx * xstep))
-    return _kernels(Taps(group, context, name, v.n, v.groups, o, c, (v.h, v.w), (ty, tx), (1, 1), (ydil, xdil), (ypad, xpad), x, w))
+    if group.anchor.fn.name == "conv2d_weight_grad":
+        return weight_grad.kernels(group, context, context.entry(group), v)
+    t = Taps.of(group, context, v)
+    return _input_grad(t, v) if t.phases else _kernels(t)
 
 
 def _input_grad(t: Taps, v: Window) -> list[Kernel]:
@@ -204,16 +123,12 @@ def _direct(t: Taps, u: Units, planes: Read | None, weights: Read, shape: tuple[
     values, factors = Tile("v", (n, g, unit, y, x, c, ky, kx), t.dtype), Tile("w", (g, o, c, ky, kx), t.dtype)
     body = Load(values, _under_taps(t, f, pixels)), Load(factors, _taps_of_phase(t, f, weights(f))), Dot(sums, factors, values)
     loop = Loop(c, (_taps(t, f, 0, fy, (_taps(t, f, 1, fx, body),)),))
-    steps += [Zeros(sums), loop, Store(sums, f.result(t.group.anchor, _where(t)), _statements(t), t.count[1] > 1)]
+    steps += summed(loop, f.result(t.group.anchor, _where(t)), _statements(t), t.count[1] > 1)
     what = f"{kh}x{kw} taps over {t.c} channels, tiles of {rows} output channels x {vectors} vectors of {u.rows}x{u.piece} pixels"
     what += f", for each of {t.count[0]}x{t.count[1]} phases" if t.phases else ""
     flops = 2 * t.group.anchor.aval.size * t.c * t.size[0] * t.size[1]
     about = what + (", from a padded copy of the image." if planes is None else ".")
-    return f.kernel(Program((n, g, fy, fx, o, unit), ALONE, tuple(steps)), t.name, about, flops, _bytes(t), what, tile.written)
-
-
-def _bytes(t: Taps) -> int:
-    return sum(node.aval.size for node in (*t.group.anchor.operands, t.group.anchor)) * t.dtype.itemsize
+    return f.kernel(Program((n, g, fy, fx, o, unit), ALONE, tuple(steps)), t.name, about, flops, t.bytes, what)
 
 
 def _under_taps(t: Taps, f: Fused, pixels: ElementAt) -> ElementAt:
@@ -283,13 +198,8 @@ def _where(t: Taps) -> Map:
 
 
 def _statements(t: Taps) -> int:
-    """How many it takes to store an element of the result, with all that is computed of it."""
     f = Fused(t.group, t.context, t.index)
-    names = ("n", t.n), ("g", t.groups), ("fy", t.count[0]), ("fx", t.count[1]), ("o", t.o), ("unit", 1), ("y", t.out[0]), ("x", t.out[1])
-    found = f.result(t.group.anchor, _where(t))(*[Var(name, n).index for name, n in names])
-    assert found.write is not None
-    found.write(Local("c", t.dtype))
-    return f.writer.statements
+    return f.statements(f.result(t.group.anchor, _where(t)), t.dtype, (t.n, t.groups, *t.count, t.o, 1, *t.out))
 
 
 def _block(t: Taps, tile: int, across: int, down: int) -> tuple[int, int]:
@@ -309,8 +219,6 @@ def _zeros(t: Taps) -> Kernel:
     """The result, where there is nothing to add up."""
     n, g, o = (Axis(name, size, (Digit(Held.GLOBAL, size, dim),)) for name, size, dim in (("n", t.n, 2), ("g", t.groups, 2), ("o", t.o, 1)))
     y, x = Axis("y", t.out[0], (Digit(Held.GLOBAL, t.out[0]),)), Axis("x", t.out[1], (Digit(Held.TILE, t.out[1]), Digit(Held.REGISTER, 1)))
-    one = Axis("", 1)
-    f, sums = Fused(t.group, t.context, t.index), Tile("c", (n, g, one, one, o, one, y, x), t.dtype)
-    steps = Zeros(sums), Store(sums, f.result(t.group.anchor, _where(t)))
-    about = f"{t.size[0]}x{t.size[1]} taps over {t.c} channels: an empty sum."
-    return f.kernel(Program((n, g, o, y, x), ALONE, steps), t.name, about, 0, _bytes(t), "one row of pixels a work-item", tile.written)
+    f, one = Fused(t.group, t.context, t.index), Axis("", 1)
+    sums, root = Tile("c", (n, g, one, one, o, one, y, x), t.dtype), f.result(t.group.anchor, _where(t))
+    return total(f, t.name, (n, g, o, y, x), ALONE, sums, Axis("part", 0), None, root, "")

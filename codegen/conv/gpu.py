@@ -6,20 +6,19 @@ the image and of the weights an element of an operand is, and where it is 0, out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
-from tracegrad.codegen.conv.problem import Axis, Pair, Window
+from tracegrad.codegen.conv.problem import Axis, Pair, Sum, Taps, Window
 from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel, unravel
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Select
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul import gpu
-from tracegrad.codegen.matmul.gpu import Operand, Product
+from tracegrad.codegen.matmul.problem import Operand, Product
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.graph.ir import Node
 
 Address = tuple[Index, Sequence[Expression]]
 _TAP = ("channel", "ky", "kx")
@@ -27,19 +26,9 @@ _TAP = ("channel", "ky", "kx")
 
 def kernels(group: Group, context: Context, v: Window) -> list[Kernel]:
     """The kernels of a convolution, or of one of its gradients."""
-    first, second = group.anchor.operands
-    name = group.anchor.fn.name
-    if name == "conv2d_weight_grad":
-        return _weight_grad(group, context, v, first, second)
-    if name == "conv2d":
-        return _taps(group, context, v, first, second, (v.h, v.w), (v.oh, v.ow), (v.kh, v.kw), v.stride, v.dilation, v.padding,
-                     lambda g, o, c, ky, kx: (g * (v.o // v.groups) + o, c, ky, kx))
-    if v.phases != (1, 1):
-        return _input_grad(group, context, v, first, second)
-    (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = v.alone(0), v.alone(1)
-    ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
-    return _taps(group, context, v, first, second, (v.oh, v.ow), (v.h, v.w), (ty, tx), (1, 1), (ydil, xdil), (ypad, xpad),
-                 lambda g, o, c, ky, kx: (g * (v.o // v.groups) + c, o, ylast - ky * ystep, xlast - kx * xstep))
+    if group.anchor.fn.name == "conv2d_weight_grad":
+        return _weight_grad(Sum(group, context, context.entry(group)), v)
+    return _taps(Taps.of(group, context, v), v)
 
 
 def _apart(f: Fused, x: Index, names: Sequence[str], sizes: Sequence[int]) -> list[Index]:
@@ -58,47 +47,12 @@ def _inside(f: Fused, at: Sequence[Index], image: Pair) -> tuple[list[Index], li
     return places, tests
 
 
-def _bytes(group: Group) -> int:
-    """What is read and written once."""
-    return sum(x.aval.size for x in (*group.anchor.operands, group.anchor)) * computed_in(group.anchor.dtype).itemsize
+def _taps(t: Taps, v: Window) -> list[Kernel]:
+    """The output channels by the output pixels, added up over channels and taps.
 
-
-def _taps(
-    group: Group, context: Context, v: Window, x: Node, w: Node, image: Pair, out: Pair, size: Pair, stride: Pair, dilation: Pair,
-    padding: Pair, weight_at: Callable[..., Sequence[Index]],
-) -> list[Kernel]:
-    """The output channels by the output pixels, added up over channels and taps."""
-    result = group.anchor
-    c, o = x.shape[1] // v.groups, result.shape[1] // v.groups
-    taps, pixels = (c, *size), (v.n, *out)
-
-    def weight(f: Fused, at: Sequence[Index]) -> Address:
-        g, line, k = at
-        return ravel(weight_at(g, line, *_apart(f, k, _TAP, taps)), w.shape), ()
-
-    def pixel(f: Fused, at: Sequence[Index]) -> Address:
-        g, line, k = at
-        n, *place = _apart(f, line, "nyx", pixels)
-        channel, *tap = _apart(f, k, _TAP, taps)
-        places, tests = _inside(f, [i * s + t * d - p for i, s, t, d, p in zip(place, stride, tap, dilation, padding, strict=True)], image)
-        return ravel((n, g * c + channel, *places), x.shape), tests
-
-    def where(f: Fused, at: Sequence[Index]) -> Address:
-        g, i, j = at
-        n, y, x = _apart(f, j, "nyx", pixels)
-        return ravel((n, g * o + i, y, x), result.shape), ()
-
-    return gpu.kernels(Product(
-        group, context, context.entry(group), v.groups, o, v.n * out[0] * out[1], c * size[0] * size[1], computed_in(result.dtype),
-        Operand(w, weight, False), Operand(x, pixel, True), result, where, _bytes(group)))
-
-
-def _input_grad(group: Group, context: Context, v: Window, gy: Node, w: Node) -> list[Kernel]:
-    """The input channels by the pixels of one phase of the stride, for each of them: a batch. They have not all as many taps."""
-    result, phases = group.anchor, v.phases
-    og, cg = v.o // v.groups, v.c // v.groups
-    axes, out = (Axis.of(v, 0), Axis.of(v, 1)), (ceil_div(v.h, v.stride[0]), ceil_div(v.w, v.stride[1]))
-    pixels, batch = (v.n, *out), (v.groups, *phases)
+    Phases are a batch. They have not all as many taps, so that taps count slower than channels.
+    """
+    result, axes, pixels, batch = t.group.anchor, t.phases, (t.n, *t.out), (t.groups, *t.count)
 
     def begin(f: Fused, b: Index) -> Var | None:
         """Declares what there is to know of a phase."""
@@ -107,43 +61,51 @@ def _input_grad(group: Group, context: Context, v: Window, gy: Node, w: Node) ->
         ty, tx = f.noted["ty"], f.noted["tx"]
         if not ty.terms and not tx.terms:
             return None
-        most = max(axes[0].counts) * max(axes[1].counts) * og
-        return f.writer.known(f.writer.own("count"), most + 1, Infix("*", Infix("*", f.writer.at(ty), f.writer.at(tx)), og))
+        count = Infix("*", Infix("*", f.writer.at(ty), f.writer.at(tx)), t.c)
+        return f.writer.known(f.writer.own("count"), t.c * prod(t.taps) + 1, count)
 
-    def taps(f: Fused, k: Index) -> tuple[Index, Index, Index]:
-        tap = f.writer.indexed("tap", k // og)
+    def channel_and_tap(f: Fused, k: Index) -> list[Index]:
+        if not axes:
+            return _apart(f, k, _TAP, (t.c, *t.taps))
+        tap = f.writer.indexed("tap", k // t.c)
         ky, kx = (_by_taps(f, axes[1], f"k{axis.name}", tap, axis is axes[0], max(axis.counts)) for axis in axes)
-        return f.writer.indexed("channel", k % og), ky, kx
+        return [f.writer.indexed("channel", k % t.c), ky, kx]
 
     def weight(f: Fused, at: Sequence[Index]) -> Address:
         b, line, k = at
-        channel, *tap = taps(f, k)
-        places = []
-        for t, axis in zip(tap, axes, strict=True):
-            x = t * axis.step + f.noted[f"k{axis.name}0"]
-            places.append(x if x.hi < axis.size else f.writer.known(f.writer.own(f"w{axis.name}"), axis.size, x).index)
-        return ravel((unravel(b, batch)[0] * og + channel, line, *places), w.shape), ()
+        channel, *tap = channel_and_tap(f, k)
+        for number, axis in enumerate(axes):                 # tap k that the phase has is one of all
+            x = tap[number] * axis.step + f.noted[f"k{axis.name}0"]
+            tap[number] = x if x.hi < axis.size else f.writer.known(f.writer.own(f"w{axis.name}"), axis.size, x).index
+        return t.w.flat(unravel(b, batch)[0], line, channel, *tap), ()
 
     def pixel(f: Fused, at: Sequence[Index]) -> Address:
         b, line, k = at
         n, *place = _apart(f, line, "nyx", pixels)
-        channel, *tap = taps(f, k)
-        seen = [i + f.noted[f"i{a.name}0"] - t * a.dilation for i, t, a in zip(place, tap, axes, strict=True)]
-        places, tests = _inside(f, seen, (v.oh, v.ow))
-        return ravel((n, unravel(b, batch)[0] * og + channel, *places), gy.shape), tests
+        channel, *tap = channel_and_tap(f, k)
+        if axes:
+            seen = [i + f.noted[f"i{a.name}0"] - k * a.dilation for i, k, a in zip(place, tap, axes, strict=True)]
+        else:
+            seen = [i * s + k * d - p for i, s, k, d, p in zip(place, t.stride, tap, t.dilation, t.padding, strict=True)]
+        places, tests = _inside(f, seen, t.image)
+        return t.x.flat(n, unravel(b, batch)[0] * t.c + channel, *places), tests
 
     def where(f: Fused, at: Sequence[Index]) -> Address:
         b, i, j = at
         g, *phase = unravel(b, batch)
-        n, *place = _apart(f, j, "nyx", pixels)
-        places, tests = _inside(f, [i * s + p for i, s, p in zip(place, v.stride, phase, strict=True)], (v.h, v.w))
-        return ravel((n, g * cg + i, *places), result.shape), tests
+        n, *places = _apart(f, j, "nyx", pixels)
+        tests: Sequence[Expression] = ()
+        if axes:
+            places, tests = _inside(f, [i * a.stride + p for i, a, p in zip(places, axes, phase, strict=True)], (v.h, v.w))
+        return ravel((n, g * t.o + i, *places), result.shape), tests
 
+    k = t.c * prod(t.taps)
     found = gpu.kernels(Product(
-        group, context, context.entry(group), v.groups * phases[0] * phases[1], cg, v.n * out[0] * out[1],
-        og * max(axes[0].counts) * max(axes[1].counts), computed_in(result.dtype), Operand(w, weight, False), Operand(gy, pixel, True),
-        result, where, _bytes(group), begin))
-    return [replace(k, flops=2 * gy.aval.size * cg * v.kh * v.kw) if n == 0 else k for n, k in enumerate(found)]
+        t.group, t.context, t.name, prod(batch), t.o, prod(pixels), k, t.dtype, Operand(t.w.node, weight, False),
+        Operand(t.x.node, pixel, True), result, where, t.bytes, begin if axes else None))
+    if not axes:
+        return found
+    return [replace(found[0], flops=2 * t.x.node.aval.size * t.o * v.kh * v.kw), *found[1:]]
 
 
 def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int) -> Index:
@@ -160,28 +122,29 @@ def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int
     return w.known(w.own(name), size, found).index
 
 
-def _weight_grad(group: Group, context: Context, v: Window, x: Node, gy: Node) -> list[Kernel]:
+def _weight_grad(s: Sum, v: Window) -> list[Kernel]:
     """The output channels by the weights of one, added up over the pixels of all images."""
-    result, og, cg = group.anchor, v.o // v.groups, v.c // v.groups
+    result, og, cg = s.group.anchor, v.o // v.groups, v.c // v.groups
+    x, gy = map(s.source, result.operands)
     taps, pixels = (cg, v.kh, v.kw), (v.n, v.oh, v.ow)
 
     def grad(f: Fused, at: Sequence[Index]) -> Address:
         g, line, k = at
         n, oy, ox = _apart(f, k, ("n", "oy", "ox"), pixels)
-        return ravel((n, g * og + line, oy, ox), gy.shape), ()
+        return gy.flat(n, g * og + line, oy, ox), ()
 
     def pixel(f: Fused, at: Sequence[Index]) -> Address:
         g, line, k = at
         channel, *tap = _apart(f, line, _TAP, taps)
         n, *place = _apart(f, k, ("n", "oy", "ox"), pixels)
-        seen = [i * s + t * d - p for i, s, t, d, p in zip(place, v.stride, tap, v.dilation, v.padding, strict=True)]
+        seen = [i * by + k * d - p for i, by, k, d, p in zip(place, v.stride, tap, v.dilation, v.padding, strict=True)]
         places, tests = _inside(f, seen, (v.h, v.w))
-        return ravel((n, g * cg + channel, *places), x.shape), tests
+        return x.flat(n, g * cg + channel, *places), tests
 
     def where(f: Fused, at: Sequence[Index]) -> Address:
         g, i, j = at
         return ravel((g * og + i, *_apart(f, j, _TAP, taps)), result.shape), ()
 
     return gpu.kernels(Product(
-        group, context, context.entry(group), v.groups, og, cg * v.kh * v.kw, v.n * v.oh * v.ow, computed_in(result.dtype),
-        Operand(gy, grad, False), Operand(x, pixel, False), result, where, _bytes(group)))
+        s.group, s.context, s.name, v.groups, og, cg * v.kh * v.kw, v.n * v.oh * v.ow, s.dtype, Operand(gy.node, grad, False),
+        Operand(x.node, pixel, False), result, where, s.bytes))

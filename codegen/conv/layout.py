@@ -10,20 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from tracegrad.codegen.conv.problem import Pair
+from tracegrad.codegen.conv.problem import Pair, Source
 from tracegrad.codegen.kernel.index.index import Index, bounded
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, lanes
-from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.fused import Fused, as_it_lies
-from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile import cpu as tile
-from tracegrad.codegen.tile.program import Axis, Digit, Element, ElementAt, Fill, Held, Program
-from tracegrad.graph.ir import Node
+from tracegrad.codegen.lower.fused import Fused
+from tracegrad.codegen.tile.program import ALONE, Axis, Digit, Element, ElementAt, Fill, Held, Program
 from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Plain, Target
-
-ALONE = (1, 1, 1)                             # a work-group is one item
 
 
 class Units(Plain):
@@ -61,39 +55,6 @@ def units(out: Pair, dtype: DType, target: Target) -> Units:
     width = lanes(dtype, target)
     piece = min(width, 1 << (out[1] - 1).bit_length())
     return Units(out, piece, min(width // piece, 1 << (out[0] - 1).bit_length()))
-
-
-class Source(Plain):
-    """A node of a group as a convolution reads it: `flat` is the element at some indices, each below one of `sizes`."""
-
-    group: Group
-    context: Context
-    node: Node
-    sizes: tuple[int, ...]
-    flat: Callable[..., Index]
-
-    def plain(self) -> Callable[[Fused], ElementAt] | None:
-        """Its elements where they are stored, if they lie there as they are computed with."""
-        dtype = self.node.dtype
-        found = as_it_lies(self.group, self.context, self.node, self.sizes, self.flat)
-        if found is None or found.node.dtype != dtype or computed_in(dtype) != dtype:
-            return None
-        read = found
-
-        def source(f: Fused) -> ElementAt:
-            access = f.copied(read, 1)
-            return lambda *at: Element((), access=access(*at))
-
-        return source
-
-    def stride(self, axis: int) -> int:
-        """How far apart it is stored along an axis; 0 if that is nothing regular."""
-        found = as_it_lies(self.group, self.context, self.node, self.sizes, self.flat)
-        return 0 if found is None else 1 if self.sizes[axis] == 1 else found.strides[axis]
-
-    def computed(self, f: Fused) -> ElementAt:
-        """Its elements, with all that is computed where they are read."""
-        return f.operand(self.node, lambda f, at: (self.flat(*at), ()))
 
 
 Read = Callable[[Fused], ElementAt]
@@ -173,5 +134,5 @@ def copied(
     step = filled(f, f.scratch(temp, called, "out", shape))
     axes = tuple([axis for axis in step.axes if axis.digits and axis.digits[0].held is Held.GLOBAL])
     moved = (temp.size + prod(x.sizes)) * dtype.itemsize
-    kernel = f.kernel(Program(axes, ALONE, (step,)), entry, about, 0, moved, note, tile.written)
+    kernel = f.kernel(Program(axes, ALONE, (step,)), entry, about, 0, moved, note)
     return (lambda f: f.scratch(temp, called, "const", shape)), kernel

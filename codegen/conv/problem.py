@@ -1,13 +1,20 @@
-"""What a convolution is: its sizes, and which pixels see which taps. Start at `Window`, `Axis`."""
+"""What a convolution is: its sizes, which pixels see which taps, and the sum over these. Start at `Window`, `Axis`, `Taps`."""
 
 from __future__ import annotations
 
-from math import gcd
+from collections.abc import Callable, Sequence
+from math import gcd, prod
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, constant
+from tracegrad.codegen.kernel.index.index import ZERO, Index, constant, ravel
 from tracegrad.codegen.kernel.ir.expressions import Infix, Select
-from tracegrad.codegen.lower.fused import Fused
-from tracegrad.support.plan import Plain
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.fused import Fused, Strided, as_it_lies, plainly
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.tile.program import ElementAt
+from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import DType
+from tracegrad.support.plan import Plain, Target
 
 Pair = tuple[int, int]
 
@@ -125,3 +132,130 @@ class Axis(Plain):
             else:
                 count = w.indexed(f"t{self.name}", count)
         f.noted[f"t{self.name}"] = count
+
+
+class Source(Plain):
+    """A node of a group as a convolution reads it: `flat` is the element at some indices, each below one of `sizes`."""
+
+    group: Group
+    context: Context
+    node: Node
+    sizes: tuple[int, ...]
+    flat: Callable[..., Index]
+
+    def plain(self) -> Callable[[Fused], ElementAt] | None:
+        """Its elements where they are stored, if they lie there as they are computed with."""
+        found = plainly(self.strided(), self.node)
+        return None if found is None else lambda f: f.plain(found)
+
+    def strided(self) -> Strided | None:
+        """How it lies in memory, if it is a stored array."""
+        return as_it_lies(self.group, self.context, self.node, self.sizes, self.flat)
+
+    def stride(self, axis: int) -> int:
+        """How far apart it is stored along an axis; 0 if that is nothing regular."""
+        found = self.strided()
+        return 0 if found is None else 1 if self.sizes[axis] == 1 else found.strides[axis]
+
+    def computed(self, f: Fused) -> ElementAt:
+        """Its elements, with all that is computed where they are read."""
+        return f.operand(self.node, lambda f, at: (self.flat(*at), ()))
+
+
+class Sum(Plain):
+    """A convolution, or one of its gradients: a sum of products, which a group of the schedule ends in."""
+
+    group: Group
+    context: Context
+    name: str
+
+    @property
+    def dtype(self) -> DType:
+        return computed_in(self.group.anchor.dtype)
+
+    @property
+    def target(self) -> Target:
+        return self.context.target
+
+    @property
+    def bytes(self) -> int:
+        """What is read and written once."""
+        return sum(node.aval.size for node in (*self.group.anchor.operands, self.group.anchor)) * self.dtype.itemsize
+
+    def source(self, node: Node) -> Source:
+        """An operand, at the indices of its dimensions."""
+        return Source(self.group, self.context, node, node.shape, lambda *at: ravel(at, node.shape))
+
+
+class Taps(Sum):
+    """out[n,g,o,y,x] = sum over c, ky, kx of w[g,o,c,ky,kx] * in[n,g,c, y * stride + ky * dilation - padding, ...]; zeros outside `in`.
+
+    `c` and `o` are channels of one group; `padding` may be negative. phases: it is done for each phase of a strided convolution's gradient,
+    and `out` is the largest one's size; the sum is over the taps of `size` that the phase has, where they look.
+    """
+
+    n: int
+    groups: int
+    c: int
+    o: int
+    out: Pair
+    size: Pair
+    stride: Pair
+    dilation: Pair
+    padding: Pair
+    x: Source
+    w: Source
+    phases: tuple[Axis, ...] = ()
+
+    @classmethod
+    def of(cls, group: Group, context: Context, v: Window) -> Taps:
+        """What a convolution is, or its gradient by the image: output channels by pixels, or input channels by those of a phase."""
+        (first, second), (c, o) = group.anchor.operands, (v.c // v.groups, v.o // v.groups)
+        name = context.entry(group)
+        x = Sum(group, context, name).source(first)
+
+        def weights(sizes: tuple[int, ...], at: Callable[..., Sequence[Index]]) -> Source:
+            return Source(group, context, second, (v.groups, *sizes), lambda *k: ravel(at(*k), second.shape))
+
+        given = group, context, name, v.n, v.groups
+        if group.anchor.fn.name == "conv2d":
+            w = weights((o, c, v.kh, v.kw), lambda g, i, k, ky, kx: (g * o + i, k, ky, kx))
+            return cls(*given, c, o, (v.oh, v.ow), (v.kh, v.kw), v.stride, v.dilation, v.padding, x, w)
+        if v.phases != (1, 1):
+            w = weights((c, o, v.kh, v.kw), lambda g, i, k, ky, kx: (g * o + k, i, ky, kx))
+            out = ceil_div(v.h, v.stride[0]), ceil_div(v.w, v.stride[1])
+            return cls(*given, o, c, out, (v.kh, v.kw), (1, 1), (1, 1), (0, 0), x, w, (Axis.of(v, 0), Axis.of(v, 1)))
+        (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = v.alone(0), v.alone(1)
+        ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
+        w = weights((c, o, ty, tx), lambda g, i, k, ky, kx: (g * o + k, i, ylast - ky * ystep, xlast - kx * xstep))
+        return cls(*given, o, c, (v.h, v.w), (ty, tx), (1, 1), (ydil, xdil), (ypad, xpad), x, w)
+
+    @property
+    def image(self) -> Pair:
+        return self.x.sizes[2], self.x.sizes[3]
+
+    @property
+    def taps(self) -> Pair:
+        """How many taps a pixel sees at most, along both axes."""
+        if not self.phases:
+            return self.size
+        y, x = self.phases
+        return max(y.counts), max(x.counts)
+
+    @property
+    def count(self) -> Pair:
+        """How many phases there are, along both axes."""
+        return (len(self.phases[0].taps), len(self.phases[1].taps)) if self.phases else (1, 1)
+
+    @property
+    def reach(self) -> Pair:
+        """How far the last that a pixel sees lies from the first, along both axes; in all phases, where there are several."""
+        if not self.phases:
+            return (self.size[0] - 1) * self.dilation[0], (self.size[1] - 1) * self.dilation[1]
+        y, x = (max(axis.starts) + padding for axis, padding in zip(self.phases, self.padding, strict=True))
+        return y, x
+
+    @property
+    def index(self) -> str:
+        """The type that indices need."""
+        return index_type(2 * prod(self.x.sizes), prod(self.w.sizes), self.group.anchor.aval.size)

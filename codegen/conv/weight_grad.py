@@ -10,57 +10,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tracegrad.codegen.conv.layout import ALONE, Read, Source, Units, copied, in_place, pad, padded, units
-from tracegrad.codegen.conv.problem import Window
-from tracegrad.codegen.kernel.index.index import Index, Var, ravel
-from tracegrad.codegen.kernel.ir.expressions import Local
+from tracegrad.codegen.conv.layout import Read, Units, copied, in_place, pad, padded, units
+from tracegrad.codegen.conv.problem import Source, Sum, Window
+from tracegrad.codegen.kernel.index.index import Index, ravel
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused
+from tracegrad.codegen.matmul.problem import total
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile import cpu as tile
 from tracegrad.codegen.tile.program import (
-    Add,
+    ALONE,
     Axis,
     Digit,
     Dot,
     Element,
     ElementAt,
     Fill,
-    Fold,
     Held,
     Load,
     Loop,
     Program,
-    Step,
-    Store,
     Tile,
-    Zeros,
     digits,
+    summed,
 )
-from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import DType
-from tracegrad.support.plan import Plain, Target
+from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
 
-class Gradient(Plain):
+class Gradient(Sum):
     """w[g,o,c,ky,kx] = sum over n, y, x of gy[n,g,o,y,x] * in[n,g,c, y * stride + ky * dilation - padding, ...]."""
 
-    group: Group
-    context: Context
-    name: str
     v: Window
     u: Units
-
-    @property
-    def dtype(self) -> DType:
-        return computed_in(self.group.anchor.dtype)
-
-    @property
-    def target(self) -> Target:
-        return self.context.target
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -73,9 +56,6 @@ class Gradient(Plain):
         """The type that indices need."""
         return index_type(2 * self.v.n * self.v.c * self.v.h * self.v.w, 2 * self.v.n * self.v.o * prod(self.u.covered), prod(self.sizes))
 
-    def source(self, node: Node) -> Source:
-        return Source(self.group, self.context, node, node.shape, lambda *at: ravel(at, node.shape))
-
     def result(self, f: Fused) -> ElementAt:
         """Elements of the result at (group, output channel, input channel, ky, kx)."""
         def where(f: Fused, at: Sequence[Index]) -> tuple[Index, tuple[()]]:
@@ -85,12 +65,8 @@ class Gradient(Plain):
 
     @property
     def statements(self) -> int:
-        """How many it takes to store an element of the result, with all that is computed of it."""
         f = Fused(self.group, self.context, self.index)
-        found = self.result(f)(*[Var(name, n).index for name, n in zip(("g", "o", "c", "ky", "kx"), self.sizes, strict=True)])
-        assert found.write is not None
-        found.write(Local("c", self.dtype))
-        return f.writer.statements
+        return f.statements(self.result(f), self.dtype, self.sizes)
 
 
 class Block(Plain):
@@ -160,7 +136,8 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: Block, par
     """A work-item does `rows` output channels by one block of taps, of one part of the images."""
     v, u = p.v, p.u
     groups, og, cg, kh, kw = p.sizes
-    part, g = Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),)), Axis("g", groups, (Digit(Held.GLOBAL, groups, 1),))
+    part = (Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),)),) if parts > 1 else ()
+    g = Axis("g", groups, (Digit(Held.GLOBAL, groups, 1),))
     o, c = Axis("o", og, digits(ceil_div(og, rows), 1, rows, 1)), Axis("c", cg, digits(cg // block.channels, 1, block.channels, 0))
     ky = Axis("ky", kh, digits(kh // block.height, 1, block.height, 0))
     kx = Axis("kx", kw, (Digit(Held.TILE, kw // block.width), Digit(Held.REGISTER, block.width)))
@@ -172,36 +149,25 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: Block, par
         down, right = ky * v.dilation[0], kx * v.dilation[1]
         return pixels(n, g * cg + c, y * v.stride[0] + down, right % v.stride[1], x + right // v.stride[1])
 
-    sums = Tile("c", (part, g, o, c, ky, kx), p.dtype)
+    sums = Tile("c", (*part, g, o, c, ky, kx), p.dtype)
     values, factors = Tile("v", (n, g, c, ky, kx, y, x), p.dtype), Tile("g", (n, g, o, y, x), p.dtype)
     loads = Load(values, under_taps), Load(factors, lambda n, g, o, y, x: gradient(n, g * og + o, y, x))
     inner = Loop(y, (Loop(x, (*loads, Dot(sums, factors, values)), early=True, steps=tuning().conv_steps),), early=True)
-    loop = Loop(n, (inner,), part if parts > 1 else None, ceil_div(v.n, parts))
-    if parts > 1:
-        store = Store(sums, _partial(p, f, parts, "out"))
-    else:
-        result = p.result(f)
-        store = Store(sums, lambda part, *at: result(*at), p.statements)
+    loop = Loop(n, (inner,), part[0] if part else None, ceil_div(v.n, parts))
+    root = _partial(p, f, parts, "out") if part else p.result(f)
     what = f"{rows} output channels x {block.channels * block.height * block.width} taps, vectors of {u.rows}x{u.piece} pixels"
     flops = 2 * v.n * v.o * v.oh * v.ow * cg * kh * kw
-    moved = sum(node.aval.size for node in (*p.group.anchor.operands, p.group.anchor)) * p.dtype.itemsize
-    program = Program((part, g, o, c, ky, kx), ALONE, (Zeros(sums), loop, Fold(sums, x), store))
-    return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", flops, moved, what, tile.written)
+    program = Program((*part, g, o, c, ky, kx), ALONE, summed(loop, root, 1 if part else p.statements, fold=True))
+    return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", flops, p.bytes, what)
 
 
 def _total(p: Gradient, parts: int) -> Kernel:
-    """The kernel that adds the partial results in order and runs the epilogue; with no parts it stores zeros."""
+    """The kernel that adds the partial results, or (with no parts) stores zeros."""
     groups, og, cg, kh, kw = p.sizes
     g, o = Axis("g", groups, (Digit(Held.GLOBAL, groups, 1),)), Axis("o", og, (Digit(Held.GLOBAL, og, 1),))
     c = Axis("c", cg, (Digit(Held.GLOBAL, cg),))
     ky, kx = (Axis(name, n, (Digit(Held.TILE, n), Digit(Held.REGISTER, 1))) for name, n in (("ky", kh), ("kx", kw)))
-    f, part, sums = Fused(p.group, p.context, p.index), Axis("part", parts), Tile("c", (g, o, c, ky, kx), p.dtype)
-    steps: list[Step] = [Zeros(sums)]
-    if parts:
-        value = Tile("value", (part, g, o, c, ky, kx), p.dtype)
-        steps.append(Loop(part, (Load(value, _partial(p, f, parts, "const")), Add(sums, value)), steps=tuning().product_blocks))
-    steps.append(Store(sums, p.result(f), p.statements))
-    size = (parts + 1) * prod(p.sizes)
-    about = f"Adds up {parts} partial gradients." if parts else f"Gradient by {kh}x{kw} weights: an empty sum."
-    return f.kernel(Program((g, o, c, ky, kx), ALONE, tuple(steps)), f"{p.name}_total" if parts else p.name, about, size,
-                    size * p.dtype.itemsize, f"adds up {parts} parts of the images", tile.written)
+    f, axes = Fused(p.group, p.context, p.index), (g, o, c, ky, kx)
+    partial = _partial(p, f, parts, "const") if parts else None
+    return total(f, p.name, axes, ALONE, Tile("c", axes, p.dtype), Axis("part", parts), partial, p.result(f), "all taps of a channel",
+                 "the images", p.statements)

@@ -67,7 +67,6 @@ class Elements(Vectors):
 
     def __init__(self, writer: Writer) -> None:
         super().__init__(writer)
-        self.indices: list[Index] = []                  # of every load and guard: products and convolutions look at it
         self.vectors: list[Load] = []                   # vectors that are read: what chooses a width looks at them
 
     def condition(self, guards: Guards) -> Condition | None:
@@ -80,7 +79,6 @@ class Elements(Vectors):
         dtype = self.writer.index_dtype
         varying = any(self.varies(g[1].opened()) for g in guards)
         for kind, x, *rest in guards:
-            self.indices.append(x)
             # What is remembered is right wherever it is found again: the index without what holds only where it was asked for.
             opened = x.opened()
             wide = varying and self.varies(opened)
@@ -124,7 +122,6 @@ class Elements(Vectors):
         """The element `flat` of a buffer. written: this kernel writes it, too, so it is read here and not before a loop."""
         w, dtype, width = self.writer, node.dtype, self.width
         where, flat = flat, flat.opened()
-        self.indices.append(flat)
         condition = self.condition(guards)
         pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
         test, holds = condition or (None, ())

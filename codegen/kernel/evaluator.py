@@ -278,7 +278,6 @@ class Evaluator(Elements):
 
     def iota(self, node: Node, flat: Index) -> Expression:
         index, dtype = unravel(flat, node.shape)[node.attrs["dim"]], node.dtype
-        self.indices.append(index)
         same = register_type(dtype) == self.writer.index
         if not self.varies(index):
             if not index.terms:

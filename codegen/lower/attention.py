@@ -12,9 +12,10 @@ from keys over rows, for those of k and v. Where these are too few work-groups, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import NamedTuple
 
 from tracegrad.codegen.graph.attention import blocks, full, ranges
 from tracegrad.codegen.kernel.index.index import ZERO, Index, bounded, constant
@@ -96,13 +97,7 @@ class Attention:
         own, other = (self.of_keys, self.of_rows) if by_keys else (self.of_rows, self.of_keys)
         attrs = self.node.attrs
         parts = attrs["row_parts" if by_keys else "parts"] if self.wanted else ranges(self.node, self.target, False)
-        given = self.writer, self.dtype, self.heads, own, other
-        if self.target.kind == "cpu":
-            return ItemBlocks(*given, self.causal, parts if self.wanted else 1, tuning().attention_keys, bool(self.wanted))
-        found = blocks(self.node, self.target)
-        if found is None:
-            raise CompilerBug(f"codegen: {self.node!r}, computed at {self.node.loc}, does not fit into local memory")
-        return GroupBlocks(*given, self.of_rows, self.causal, parts, found.across, found.down, found.rows, found.padded)
+        return LOWERED[self.target.kind].blocks(self, own, other, parts)
 
     # -- masks and rows' numbers
 
@@ -238,18 +233,38 @@ class Attention:
         return found
 
 
+def item_blocks(a: Attention, own: Side, other: Side, parts: int) -> Blocks:
+    return ItemBlocks(a.writer, a.dtype, a.heads, own, other, a.causal, parts if a.wanted else 1, tuning().attention_keys, bool(a.wanted))
+
+
+def group_blocks(a: Attention, own: Side, other: Side, parts: int) -> Blocks:
+    b = blocks(a.node, a.target)
+    if b is None:
+        raise CompilerBug(f"codegen: {a.node!r}, computed at {a.node.loc}, does not fit into local memory")
+    return GroupBlocks(a.writer, a.dtype, a.heads, own, other, a.of_rows, a.causal, parts, b.across, b.down, b.rows, b.padded)
+
+
+class Lowered(NamedTuple):
+    """What a kind of device lowers the program by, and the kernels of the gradient: of each, the operands whose gradients it makes."""
+
+    blocks: Callable[[Attention, Side, Side, int], Blocks]
+    gradient: tuple[str, ...]
+
+
+# On GPUs a kernel adds to its own lines alone; on CPUs one adds to both sides.
+LOWERED = {"cpu": Lowered(item_blocks, ("qvk",)), "gpu": Lowered(group_blocks, ("q", "vk"))}
+
+
 @lowering("attention")
 def lower_attention(group: Group, context: Context) -> list[Kernel]:
-    """On GPUs the gradient is two kernels, each of its own lines; on CPUs one adds to both sides."""
     node = group.anchor
     assert node is not None
     if node.fn.name == "attention_forward":
         return Attention(group, context).forward()
-    if context.target.kind == "cpu":
-        return [Attention(group, context, "qvk").gradient(None)]
     heads, length, _ = node.operands[0].shape
-    deltas = Temp("deltas", node, heads * length, node.dtype)
-    return [Attention(group, context, wanted).gradient(deltas) for wanted in ("q", "vk")]
+    kernels = LOWERED[context.target.kind].gradient
+    deltas = Temp("deltas", node, heads * length, node.dtype) if len(kernels) > 1 else None
+    return [Attention(group, context, wanted).gradient(deltas) for wanted in kernels]
 
 
 class Ranges(Attention):

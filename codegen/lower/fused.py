@@ -11,15 +11,16 @@ from tracegrad.codegen.kernel.index.index import Index, Var, bounded, constant, 
 from tracegrad.codegen.kernel.ir.expressions import Expression, Held, Lanes, Load, Local
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access
-from tracegrad.codegen.kernel.ir.vectors import ctype
-from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.kernel.ir.vectors import computed_in, ctype
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile import gpu, matrix
+from tracegrad.codegen.tile import cpu, matrix
 from tracegrad.codegen.tile.program import Element, ElementAt, Program
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, is_half
 from tracegrad.support.plan import Plain
+
+LOWERED = {"cpu": cpu.written, "gpu": matrix.written}           # what makes statements of a program, for a kind of device
 
 # An index map: which element of a node is at indices along axes, and what has to hold for it to be there. It may declare variables.
 Map = Callable[["Fused", Sequence[Index]], tuple[Index, Sequence[Expression]]]
@@ -66,6 +67,16 @@ class Fused:
 
         return find
 
+    def plain(self, read: Strided) -> ElementAt:
+        """Elements of a plain array."""
+        buffer = self.writer.buffer(read.storage.ref, self.writer.base(read.node), read.node.dtype, read.storage.access)
+
+        def element(*at: Index) -> Element:
+            access = Access(buffer, read.at(at))
+            return Element((), lambda: Load(access, buffer.dtype), access=access)
+
+        return element
+
     def result(self, node: Node, where: Map) -> ElementAt:
         """Elements of `node`, of which every stored root of the group is made."""
         def find(*at: Index) -> Element:
@@ -104,6 +115,13 @@ class Fused:
         for at, roots in self.places(flat):
             self.context.store(self.ev, self.group, roots, at)
 
+    def statements(self, root: ElementAt, dtype: DType, sizes: Sequence[int]) -> int:
+        """How many it takes to store an element of a result, with all that is computed of it."""
+        found = root(*[Var("at", n).index for n in sizes])
+        assert found.write is not None
+        found.write(Local("c", dtype))
+        return self.writer.statements
+
     def places(self, flat: Index) -> list[tuple[Index, list[Node]]]:
         """The elements of results that are made of element `flat`, each with the roots that are stored there."""
         found: list[tuple[Index, list[Node]]] = []
@@ -139,12 +157,9 @@ class Fused:
 
         return find
 
-    def kernel(
-        self, program: Program, entry: str, comment: str, flops: int, moved: int, note: str,
-        written: Callable[[Writer, Program], None] | None = None,
-    ) -> Kernel:
-        """The kernel of `program`, whose loads and stores are this one's. written: how it becomes statements, if not on a GPU."""
-        (written or (gpu if program.by is None else matrix).written)(self.writer, program)
+    def kernel(self, program: Program, entry: str, comment: str, flops: int, moved: int, note: str) -> Kernel:
+        """The kernel of `program`, whose loads and stores are this one's."""
+        LOWERED[self.context.target.kind](self.writer, program)
         required = program.cooperates or prod(program.local) == 1
         return self.finish(program.launched, program.local, required, entry, comment, flops, moved, note)
 
@@ -157,15 +172,18 @@ class Fused:
         return made
 
 
-def lies_across(
-    group: Group, context: Context, node: Node, sizes: Sequence[int], flat: Callable[..., Index], axis: int, other: int
-) -> bool:
-    """Whether what is read for neighbours along dimension `axis` lies side by side, in all that has elements along `other`, too."""
+def read_for(group: Group, context: Context, node: Node, sizes: Sequence[int], flat: Callable[..., Index]) -> tuple[list[Var], list[Index]]:
+    """Variables up to `sizes`, and the indices of all that is read for the element of `node` that `flat` has there."""
     vars = [Var("at", n) for n in sizes]
     found = Reads(context.storage(group), context.scalars)
     found.add(node, flat(*[v.index for v in vars]))
+    return vars, found.indices
+
+
+def lies_across(vars: Sequence[Var], indices: Sequence[Index], axis: int, other: int) -> bool:
+    """Whether what is read (`read_for`) for neighbours along `axis` lies side by side, in all that has elements along `other`, too."""
     own, others = vars[axis], vars[other]
-    read = [x for x in found.indices if own in x.reached() and (others in x.reached() or sizes[other] == 1)]
+    read = [x for x in indices if own in x.reached() and (others in x.reached() or others.hi == 0)]
     return bool(read) and all(x.stride(own) == 1 and x.directly(own) for x in read)
 
 
@@ -177,6 +195,9 @@ def as_it_lies(group: Group, context: Context, node: Node, sizes: Sequence[int],
     while (stored := find(node)) is None:
         if node.fn.family != "movement" or node in context.scalars:
             return None
+        if node.fn.name == "reshape":                        # the same element, whose index need not be taken apart
+            node = node.operands[0]
+            continue
         found, _ = branches(node, at, ())
         if len(found) != 1 or found[0][1]:
             return None
@@ -187,3 +208,8 @@ def as_it_lies(group: Group, context: Context, node: Node, sizes: Sequence[int],
         return None
     made = Strided(node, stored, at.constant, tuple(s or 0 for s in strides))
     return made if made.at([v.index for v in vars]) == at else None
+
+
+def plainly(found: Strided | None, node: Node) -> Strided | None:
+    """The same, if it is stored in the dtype that it is computed with."""
+    return found if found is not None and found.node.dtype == node.dtype == computed_in(node.dtype) else None

@@ -12,42 +12,23 @@ The schedule is one of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.index.varying import varies
-from tracegrad.codegen.kernel.ir.expressions import Buffer, Expression, Lanes, Load, Local
+from tracegrad.codegen.kernel.ir.expressions import Expression, Lanes
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.statements import Access, Declare, bound, clipped, product
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, lanes, register_tile
+from tracegrad.codegen.kernel.ir.statements import bound, clipped, product
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type, lanes, register_tile
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.lower.fused import Fused
-from tracegrad.codegen.matmul.gpu import Product
-from tracegrad.codegen.tile import cpu as tile
-from tracegrad.codegen.tile import packing, program
-from tracegrad.codegen.tile.program import (
-    Add,
-    Axis,
-    Digit,
-    Dot,
-    Element,
-    ElementAt,
-    Fold,
-    Held,
-    Loop,
-    Program,
-    Step,
-    Store,
-    Tile,
-    Zeros,
-    digits,
-)
+from tracegrad.codegen.lower.fused import Fused, plainly
+from tracegrad.codegen.matmul import packing
+from tracegrad.codegen.matmul.problem import Operand, Product, total
+from tracegrad.codegen.tile.program import ALONE, Axis, Digit, Dot, Element, ElementAt, Held, Load, Loop, Program, Tile, digits, summed
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
-
-ALONE = (1, 1, 1)                             # a work-group is one item
 
 
 class Lines(Plain):
@@ -61,10 +42,17 @@ class Lines(Plain):
     name: str
     count: int
     source: Callable[[Fused], ElementAt]
-    strides: tuple[int, int, int] | None
+    strides: tuple[int, ...] | None
     batched: bool
     steady: bool
     panels: bool = False
+
+    @classmethod
+    def of(cls, p: Product, name: str, count: int, x: Operand) -> Lines:
+        plain, steady = plainly(x.strided, x.node), p.context.steady(x.node)
+        if plain is None:
+            return cls(name, count, lambda f: f.operand(x.node, x.where), None, x.batched, steady)
+        return cls(name, count, lambda f: f.plain(plain), plain.strides, x.batched, steady)
 
     @property
     def along_k(self) -> bool:
@@ -95,7 +83,7 @@ def kernels(p: Product) -> list[Kernel]:
         return []
     if p.k == 0:
         return [_total(p, 0)]
-    x = Problem(p, _lines(p, "a", p.m), _lines(p, "b", p.n), False, _statements(p))
+    x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b), False, _statements(p))
     width = lanes(p.dtype, p.target)
     if x.a.along_k and x.b.along_k and p.k >= 4 * width and _dots_pay(x):
         return _split(x, _dots)
@@ -111,50 +99,9 @@ def _index(p: Product, *more: int) -> str:
     return index_type(*(p.batch * x * y for x, y in ((p.m, p.k), (p.k, p.n), (p.m, p.n))), *more)
 
 
-def _lines(p: Product, name: str, count: int) -> Lines:
-    """An operand, and what reading its elements shows of it."""
-    given = p.a if name == "a" else p.b
-    f = Fused(p.group, p.context, _index(p))
-    vars = [Var("b", p.batch), Var("line", count), Var("k", p.k)]
-    value = f.ev.value(given.node, given.where(f, [v.index for v in vars])[0])
-    reached = frozenset[Var]().union(*(index.reached() for index in f.ev.indices))
-    found, (buffers, items, indices) = None, (list(f.writer.params.values()), f.writer.blocks[0].items, f.ev.indices)
-    if len(buffers) == len(items) == len(indices) == 1 and isinstance(items[0], Declare) and items[0].symbol is value:
-        found = _strides(indices[0], vars)
-        if not buffers[0].dtype == given.node.dtype == computed_in(given.node.dtype):
-            found = None
-
-    def source(f: Fused) -> ElementAt:
-        if found is None:
-            return f.operand(given.node, given.where)
-        old, strides = buffers[0], found
-        assert isinstance(old, Buffer)
-        buffer = f.writer.buffer(old.ref, old.name, old.dtype, old.access)
-
-        def place(*at: Index) -> Element:
-            access = Access(buffer, sum((x * stride for x, stride in zip(at, strides, strict=True)), constant(indices[0].constant)))
-            return Element((), lambda: Load(access, buffer.dtype), access=access)
-
-        return place
-
-    return Lines(name, count, source, found, p.batch > 1 and vars[0] in reached, p.context.steady(given.node))
-
-
-def _strides(x: Index, vars: Sequence[Var]) -> tuple[int, int, int] | None:
-    """By how much x grows with each of the variables, if these are all that there is to it, beside where it begins."""
-    found = [x.stride(v) if v.hi > v.lo else 0 for v in vars]
-    b, line, k = (stride or 0 for stride in found)
-    linear = sum((v.index * s for v, s in zip(vars, (b, line, k), strict=True)), constant(x.constant))
-    return (b, line, k) if None not in found and x == linear else None
-
-
 def _statements(p: Product) -> int:
-    """How many it takes to store an element of the result, with all that is computed of it."""
     f = Fused(p.group, p.context, _index(p))
-    found = f.result(p.result, p.where)(*[Var(name, n).index for name, n in (("b", p.batch), ("i", p.m), ("j", p.n))])
-    assert found.write is not None
-    found.write(Local("c", p.dtype))
-    return f.writer.statements
+    return f.statements(f.result(p.result, p.where), p.dtype, (p.batch, p.m, p.n))
 
 
 def _dots_pay(x: Problem) -> bool:
@@ -184,7 +131,7 @@ def _split(x: Problem, schedule: Callable[[Problem, int], list[Kernel]]) -> list
         items, full = math.prod(found[-1].global_size), 2 * p.target.cores
         if 2 * items < full and p.flops >= tuning().split_flops:
             parts = max(1, min(ceil_div(full, items), p.k // tuning().split_k))
-    parts = ceil_div(p.k, _length(p, parts))                  # none of them is empty
+    parts = ceil_div(p.k, p.length(parts, 16))                  # none of them is empty
     if parts == 1:
         return found or schedule(x, 1)
     return [*schedule(replace(x, statements=1), parts), _total(p, parts)]
@@ -204,32 +151,16 @@ def _parts_in_cache(x: Problem) -> int:
     return ceil_div(p.k, k) if pays and p.k >= 4 * k and x.m * x.n <= k * (x.m + x.n) else 1
 
 
-def _length(p: Product, parts: int) -> int:
-    """Of a part of k."""
-    return ceil_div(ceil_div(p.k, parts), 16) * 16
-
-
-def _partial(p: Product, parts: int) -> Temp:
-    return Temp(f"{p.name}_partial", p.result, parts * p.batch * p.m * p.n, p.dtype)
-
-
 def _total(p: Product, parts: int) -> Kernel:
-    """The kernel that adds the partial results in order and runs the epilogue; with no parts it stores zeros."""
+    """The kernel that adds the partial results, or (with no parts) stores zeros: vectors of a row."""
     width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1))
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n))
-    batch, rows = Axis("b", p.batch, (Digit(Held.GLOBAL, p.batch, 1),)), Axis("i", p.m, (Digit(Held.GLOBAL, p.m),))
-    columns = Axis("j", p.n, (Digit(Held.TILE, ceil_div(p.n, width)), Digit(Held.REGISTER, width)), width)
-    part, c = Axis("part", parts), Tile("c", (batch, rows, columns), p.dtype)
-    steps: list[Step] = [Zeros(c)]
-    if parts:
-        value = Tile("value", (part, batch, rows, columns), p.dtype)
-        source = f.scratch(_partial(p, parts), "partial", "const", (parts, p.batch, p.m, p.n))
-        steps.append(Loop(part, (program.Load(value, source), Add(c, value)), steps=tuning().product_blocks))
-    steps.append(Store(c, f.result(p.result, p.where), _statements(p)))
-    size = (parts + 1) * p.batch * p.m * p.n
-    about = f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros."
-    return f.kernel(Program((batch, rows, columns), ALONE, tuple(steps)), f"{p.name}_total" if parts else p.name, about, size,
-                    size * p.dtype.itemsize, f"adds up {parts} parts of k", tile.written)
+    axes = (Axis("b", p.batch, (Digit(Held.GLOBAL, p.batch, 1),)), Axis("i", p.m, (Digit(Held.GLOBAL, p.m),)),
+            Axis("j", p.n, (Digit(Held.TILE, ceil_div(p.n, width)), Digit(Held.REGISTER, width)), width))
+    partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, p.m, p.n)) if parts else None
+    root = f.result(p.result, p.where)
+    return total(f, p.name, axes, ALONE, Tile("c", axes, p.dtype), Axis("part", parts), partial, root, "a row at a time",
+                 statements=_statements(p))
 
 
 # ---- packing -----------------------------------------------------------------------------------------------------------------
@@ -321,7 +252,7 @@ def _tiles(x: Problem, parts: int) -> list[Kernel]:
     if b.strides is None or large or (b.strides[1] != 1 and width > 1) or (b.steady and x.n > columns):
         b, kernel = _pack(x, b, columns)
         packed.append(kernel)
-    high, wide = _deep_block(x, rows, columns, depth) if depth else _block(x, parts, rows, columns)
+    high, wide = _block(x, parts, rows, columns, depth)
     return [*packed, _product(replace(x, a=a, b=b), parts, (rows, columns), (high, wide), width, 1, depth)]
 
 
@@ -362,30 +293,29 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     stored = rows * ceil_div(columns, width) * width
     several, high = _batches(x, parts, rows, columns, (high, wide))
     batch = Axis("b", p.batch, (Digit(Held.GLOBAL, ceil_div(p.batch, several), 2), Digit(Held.TILE, several)))
-    part = Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),))
+    part = (Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),)),) if parts > 1 else ()
     i = Axis("j" if x.swapped else "i", x.m, digits(down, high, rows, 1))
     j = Axis("i" if x.swapped else "j", x.n, digits(across, wide, columns, 0), width)
     k = Axis("k", p.k, (), along)
     sums = Temp(f"{p.name}_sums", p.result, p.batch * down * across * stored, p.dtype)
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n, *([sums.size] if depth else [])))
-    a, b, c = Tile("a", (batch, i, k), p.dtype), Tile("b", (batch, j, k), p.dtype), Tile("c", (part, batch, i, j), p.dtype)
-    read = [program.Load(given, lines.source(f), panels=axis if lines.panels else None)
+    a, b, c = Tile("a", (batch, i, k), p.dtype), Tile("b", (batch, j, k), p.dtype), Tile("c", (*part, batch, i, j), p.dtype)
+    read = [Load(given, lines.source(f), panels=axis if lines.panels else None)
             for given, lines, axis in ((a, x.a, i), (b, x.b, j))]
-    kept = _alone(f.scratch(sums, "sums", "inout", (p.batch, down, across, stored))) if depth else None
+    kept = f.scratch(sums, "sums", "inout", (p.batch, down, across, stored)) if depth else None
     if parts > 1:
-        partial = f.scratch(_partial(p, parts), "partial", "out", (parts, p.batch, p.m, p.n))
+        partial = f.scratch(p.partial(parts), "partial", "out", (parts, p.batch, p.m, p.n))
         root = _by_columns(partial) if x.swapped else partial
     else:
         where = (lambda f, at: p.where(f, (at[0], at[2], at[1]))) if x.swapped else p.where
-        root = _alone(f.result(p.result, where))
-    loop = Loop(k, (*read, Dot(c, a, b)), part if parts > 1 else None, _length(p, parts), unrolled=along == 1, depth=depth, kept=kept)
-    fold = [Fold(c, k)] if along > 1 else []
-    steps: tuple[Step, ...] = (Zeros(c), loop, *fold, Store(c, root, x.statements * (width if x.swapped else 1)))
+        root = f.result(p.result, where)
+    loop = Loop(k, (*read, Dot(c, a, b)), part[0] if part else None, p.length(parts, 16), unrolled=along == 1, depth=depth, kept=kept)
+    steps = summed(loop, root, x.statements * (width if x.swapped else 1))
     title = f"{rows}x{columns} register tiles" if along == 1 else f"{rows}x{columns} dot products at a time, {along} of k a step"
     deep = f", {depth} of k after {depth}" if depth else ""
     of_several = f" of {several} products" * (several > 1)
     about = f"{x.m}x{x.n}x{p.k} product in {title}; a work-item does {high}x{wide} of them{deep}{of_several}."
-    return f.kernel(Program((batch, part, j, i, k), ALONE, steps), p.name, about, p.flops, p.bytes, title, tile.written)
+    return f.kernel(Program((batch, *part, j, i, k), ALONE, steps), p.name, about, p.flops, p.bytes, title)
 
 
 def _batches(x: Problem, parts: int, rows: int, columns: int, block: tuple[int, int]) -> tuple[int, int]:
@@ -409,11 +339,6 @@ def _batches(x: Problem, parts: int, rows: int, columns: int, block: tuple[int, 
     return ceil_div(p.batch, min(p.batch, ceil_div(4 * p.target.cores, items))), 1
 
 
-def _alone(place: ElementAt) -> ElementAt:
-    """The same, of elements that the part of k has nothing to do with."""
-    return lambda *at: place(*at[1:])
-
-
 def _by_columns(partial: ElementAt) -> ElementAt:
     """Partial results, given as (part, batch, j, i): the lanes of a vector are elements of a column."""
     def find(*at: Index) -> Element:
@@ -430,36 +355,26 @@ def _by_columns(partial: ElementAt) -> ElementAt:
     return find
 
 
-def _deep_block(x: Problem, rows: int, columns: int, depth: int) -> tuple[int, int]:
-    """How many tiles down and across one work-item does of a product whose k is in blocks: what a core's second cache holds.
+def _block(x: Problem, parts: int, rows: int, columns: int, depth: int = 0) -> tuple[int, int]:
+    """How many tiles down and across one work-item does: enough work to pay for its start, few enough to feed the cores.
 
-    These are a block of A, one of B, and the accumulators; every core has several such, so that they end together.
+    Of a product whose k is in blocks of `depth`: what a core's second cache holds, a block of A, one of B, and the accumulators; every core
+    has several such, so that they end together.
     """
-    p, down, across = x.of, ceil_div(x.m, rows), ceil_div(x.n, columns)
-    high = wide = 1
-    while True:
-        tall = (high * rows <= wide * columns and high < down) or wide >= across
-        grown = (min(2 * high, down), wide) if tall else (high, min(2 * wide, across))
-        footprint = (grown[0] * rows + grown[1] * columns) * depth + grown[0] * rows * grown[1] * columns
-        left = ceil_div(down, grown[0]) * ceil_div(across, grown[1]) * p.batch
-        if grown == (high, wide) or left < 4 * p.target.cores or footprint * p.dtype.itemsize > p.target.l2_bytes:
-            return high, wide
-        high, wide = grown
-
-
-def _block(x: Problem, parts: int, rows: int, columns: int) -> tuple[int, int]:
-    """How many tiles down and across one work-item does: enough work to pay for its start, few enough to feed the cores."""
-    p, down, across = x.of, ceil_div(x.m, rows), ceil_div(x.n, columns)
+    p, down, across, k = x.of, ceil_div(x.m, rows), ceil_div(x.n, columns), ceil_div(x.of.k, parts)
     high = wide = 1
     while True:
         items = ceil_div(down, high) * ceil_div(across, wide) * p.batch * parts
         tall = (high * rows <= wide * columns and high < down) or wide >= across
         grown = (min(2 * high, down), wide) if tall else (high, min(2 * wide, across))
-        work = high * wide * rows * columns * ceil_div(p.k, parts)
-        footprint = (grown[0] * rows + grown[1] * columns) * ceil_div(p.k, parts) * p.dtype.itemsize
-        left = ceil_div(down, grown[0]) * ceil_div(across, grown[1]) * p.batch * parts
-        if grown == (high, wide) or (left < 4 * p.target.cores and work > 1 << 15) or (footprint > p.target.l2_bytes and work > 1 << 18):
-            return high, wide
-        if (items <= p.target.cores and work > 1 << 13) or work > 1 << 21:
+        work, sides = high * wide * rows * columns * k, grown[0] * rows + grown[1] * columns
+        footprint = (sides * depth + grown[0] * rows * grown[1] * columns if depth else sides * k) * p.dtype.itemsize
+        few = ceil_div(down, grown[0]) * ceil_div(across, grown[1]) * p.batch * parts < 4 * p.target.cores
+        if depth:
+            enough = few or footprint > p.target.l2_bytes
+        else:
+            enough = (few and work > 1 << 15) or (footprint > p.target.l2_bytes and work > 1 << 18) or (
+                items <= p.target.cores and work > 1 << 13) or work > 1 << 21
+        if grown == (high, wide) or enough:
             return high, wide
         high, wide = grown

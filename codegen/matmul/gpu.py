@@ -8,23 +8,21 @@ Convolutions are products, too (conv/gpu.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isqrt, prod
 
-from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.kernel.ir.expressions import Expression
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type
-from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.fused import Fused, Map, Strided
-from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.lower.fused import Fused
+from tracegrad.codegen.matmul.problem import Operand, Product, total
 from tracegrad.codegen.tile.gpu import VECTOR, staged_bytes
 from tracegrad.codegen.tile.instructions import MatrixInstruction, instruction_for
 from tracegrad.codegen.tile.matrix import Blocks, lines
-from tracegrad.codegen.tile.program import Add, Axis, Digit, Dot, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
-from tracegrad.graph.ir import Node
+from tracegrad.codegen.tile.program import Axis, Digit, Dot, ElementAt, Held, Load, Loop, Program, Tile, summed
 from tracegrad.support.dtypes import DType
-from tracegrad.support.plan import Plain, Target
+from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
 REGISTERS = 224                                 # 32-bit ones, of 255, that tiles take of a work-item at most
@@ -35,48 +33,6 @@ _BALANCE = 16.0                                 # flops of a product while a byt
 _LAUNCH = 1 << 20                               # bytes that are moved while one more kernel is launched, about
 _READ = 1.5                                     # multiply-adds in whose time one element is read from local memory
 _CACHED = 3.0                                   # bytes that caches move while memory moves one
-
-
-class Operand(Plain):
-    """A matrix seen as lines (rows of A, columns of B) along k. where: the element of `node` at (batch, line, k).
-
-    across: neighbouring lines are read side by side rather than neighbours along k. strided: how it lies, if it is stored as it is read.
-    """
-
-    node: Node
-    where: Map
-    across: bool
-    strided: Strided | None = None
-
-
-class Product(Plain):
-    """C[b, i, j], the sum over k of A[b, i, k] * B[b, k, j]. where: the element of `result` that is C's.
-
-    begin: declares what there is to know of a batch, and how many k it has, if not always all.
-    """
-
-    group: Group
-    context: Context
-    name: str
-    batch: int
-    m: int
-    n: int
-    k: int
-    dtype: DType
-    a: Operand
-    b: Operand
-    result: Node
-    where: Map
-    bytes: int
-    begin: Callable[[Fused, Index], Var | None] | None = None
-
-    @property
-    def target(self) -> Target:
-        return self.context.target
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.batch * self.m * self.n * self.k
 
 
 class Layout(Plain):
@@ -96,6 +52,11 @@ class Layout(Plain):
     by: MatrixInstruction | None = None
     blocks: Blocks | None = None
 
+    def operands(self, dtype: DType) -> tuple[Tile, Tile]:
+        """The tiles of A and B."""
+        return (Tile("a", (self.batch, self.rows, self.k), dtype, self.staged),
+                Tile("b", (self.batch, self.columns, self.k), dtype, self.staged))
+
     @property
     def groups(self) -> int:
         """How many work-groups there are."""
@@ -107,14 +68,13 @@ def kernels(p: Product) -> list[Kernel]:
     if p.batch * p.m * p.n == 0:
         return []
     if p.k == 0:
-        return [_total(p, 0, None)]
+        return [_total(p, 0)]
     layout = layout_of(p)
     parts = max(_parts(p, layout), ceil_div(p.k, _most(layout)))
     if parts == 1:
         return [_product(p, layout, 1, None)]
     parts = ceil_div(p.k, _length(p, layout, parts))                         # none of them is empty
-    partial = Temp(f"{p.name}_partial", p.result, parts * p.batch * p.m * p.n, p.dtype)
-    return [_product(p, layout, parts, partial), _total(p, parts, partial)]
+    return [_product(p, layout, parts, p.partial(parts)), _total(p, parts)]
 
 
 def _parts(p: Product, layout: Layout) -> int:
@@ -161,27 +121,28 @@ def _most(layout: Layout) -> int:
 
 def _length(p: Product, layout: Layout, parts: int) -> int:
     """Of a part of k."""
-    unit = layout.k.block if layout.staged else tuning().gemm_step
-    return ceil_div(ceil_div(p.k, parts), unit) * unit
+    return p.length(parts, layout.k.block if layout.staged else tuning().gemm_step)
 
 
 def _product(p: Product, layout: Layout, parts: int, partial: Temp | None) -> Kernel:
     """The kernel that computes C, or (in several parts of k) partial results."""
     f = Fused(p.group, p.context, index_type(parts * p.batch * p.m * p.n))
-    batch, rows, columns, k = layout.batch, layout.rows, layout.columns, layout.k
-    part = Axis("part", parts, (Digit(Held.GROUP, parts, 2),))
-    a = Tile("a", (batch, rows, k), p.dtype, layout.staged)
-    b = Tile("b", (batch, columns, k), p.dtype, layout.staged)
-    c = Tile("c", (batch, rows, columns) if partial is None else (part, batch, rows, columns), p.dtype)
-    begin = p.begin
+    part = None if partial is None else Axis("part", parts, (Digit(Held.GROUP, parts, 2),))
+    root = f.result(p.result, p.where) if partial is None else f.scratch(partial, "partial", "out", (parts, p.batch, p.m, p.n))
+    a, b = (_load(p, f, layout, tile, x) for tile, x in zip(layout.operands(p.dtype), (p.a, p.b), strict=True))
+    return multiplied(p, f, layout, a, b, root, part)
+
+
+def multiplied(p: Product, f: Fused, layout: Layout, a: Load, b: Load, root: ElementAt, part: Axis | None = None) -> Kernel:
+    """The kernel of a product. a, b: how the operands are read; part: the parts of k."""
+    outer = () if part is None else (part,)
+    c = Tile("c", (*outer, layout.batch, layout.rows, layout.columns), p.dtype)
+    begin, blocks = p.begin, layout.blocks
     loop = Loop(
-        k, (_load(p, f, layout, a, p.a), _load(p, f, layout, b, p.b), Dot(c, a, b, layout.by)),
-        None if partial is None else part, _length(p, layout, parts), None if begin is None else lambda at: begin(f, at), (batch,),
-        layout.unrolled and begin is None, *((2, False) if layout.blocks is None else (layout.blocks.stages, layout.blocks.ahead)))
-    sizes = [axis.size for axis in c.axes]
-    root = f.result(p.result, p.where) if partial is None else f.scratch(partial, "partial", "out", sizes)
-    fold = [Fold(c, k)] if k.held(Held.ITEM) > 1 else []
-    program = Program((part, batch, rows, columns, k), layout.local, (Zeros(c), loop, *fold, Store(c, root)))
+        layout.k, (a, b, Dot(c, a.tile, b.tile, layout.by)), part, 0 if part is None else _length(p, layout, part.size),
+        None if begin is None else lambda at: begin(f, at), (layout.batch,), layout.unrolled and begin is None,
+        *((2, False) if blocks is None else (blocks.stages, blocks.ahead)))
+    program = Program((*outer, layout.batch, layout.rows, layout.columns, layout.k), layout.local, summed(loop, root))
     return f.kernel(program, p.name, layout.about, p.flops, p.bytes, layout.note)
 
 
@@ -204,8 +165,8 @@ def _is_copied(p: Product, x: Operand) -> bool:
     return x.strided.strides[along] == 1 and all(n % each == 0 for n in others)
 
 
-def _total(p: Product, parts: int, partial: Temp | None) -> Kernel:
-    """The kernel that adds the partial results in order and runs the epilogue; with no parts it stores zeros."""
+def _total(p: Product, parts: int) -> Kernel:
+    """The kernel that adds the partial results, or (with no parts) stores zeros: an item an element, or several a share of the parts."""
     size = p.m * p.n
     room = min(tuning().group, p.target.max_work_group)
     lanes, lines = 1, 1
@@ -217,20 +178,14 @@ def _total(p: Product, parts: int, partial: Temp | None) -> Kernel:
     batch = Axis("b", p.batch, (Digit(Held.GROUP, p.batch, 2),))
     at = Axis("at", size, _lines(size, lines, 0, lanes > 1))
     part = Axis("part", parts, (Digit(Held.ITEM, lanes, 1),) if lanes > 1 else ())
-    c, x = Tile("c", (batch, at), p.dtype), Tile("value", (part, batch, at), p.dtype)
 
     def where(f: Fused, given: Sequence[Index]) -> tuple[Index, Sequence[Expression]]:
         b, flat = given
         return p.where(f, (b, f.writer.indexed("i", flat // p.n), f.writer.indexed("j", flat % p.n)))
 
-    steps: list[Zeros | Loop | Fold | Store] = [Zeros(c)]
-    if partial is not None:
-        source = f.scratch(partial, "partial", "const", (parts, p.batch, size))
-        steps += [Loop(part, (Load(x, source), Add(c, x))), *([Fold(c, part)] if lanes > 1 else [])]
-    program = Program((batch, at, part), (lines, lanes, 1), (*steps, Store(c, f.result(p.result, where))))
-    moved = (parts + 1) * p.batch * size
-    about = f"Adds up {parts} partial results, an element a work-item." if parts else "An empty sum: all zeros."
-    return f.kernel(program, f"{p.name}_total" if parts else p.name, about, moved, moved * p.dtype.itemsize, f"adds up {parts} parts of k")
+    partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, size)) if parts else None
+    return total(f, p.name, (batch, at, part), (lines, lanes, 1), Tile("c", (batch, at), p.dtype), part, partial,
+                 f.result(p.result, where), "an element a work-item")
 
 
 # ---- layouts -----------------------------------------------------------------------------------------------------------------

@@ -8,29 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import product
 from math import prod
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant, unravel
 from tracegrad.codegen.kernel.index.varying import any_vary, uneven, varies
-from tracegrad.codegen.kernel.ir.expressions import Array, Expression, Infix, Lanes, Literal, Local, Splat, Vector
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Literal, Local, Splat, Vector
 from tracegrad.codegen.kernel.ir.expressions import Zeros as Nothing
 from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, If, clipped
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype, pieces
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, pieces
 from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.tile.levels import in_blocks
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Fill, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
 from tracegrad.codegen.tile.registers import (
+    Places,
     added,
     held,
     joined,
     let,
-    numbered,
     offsets_of,
     read,
     registers_of,
     rest,
     rows_of,
-    running,
     start_of,
     write,
 )
@@ -44,25 +45,20 @@ def written(w: Writer, program: Program) -> None:
     _Tiles(w, program).run()
 
 
-class _Tiles:
-    """One kernel while it is written. numbers: of the tile along each axis; starts: where it begins."""
+class _Tiles(Places):
+    """One kernel while it is written."""
 
     def __init__(self, w: Writer, program: Program) -> None:
-        self.w, self.program = w, program
-        self.items: dict[Axis, Index] = {}
-        self.numbers: dict[Axis, Index] = {}
-        self.starts: dict[Axis, Index] = {}
+        super().__init__(w, [axis for step in program.steps if isinstance(step, Store) for axis in step.tile.axes if axis.of is not None])
+        self.program = program
         self.lasts: dict[Axis, Index] = {}                   # where the tiles of an item end, along an axis
         self.counts: dict[Axis, Index] = {}                  # how many of an axis there are, if not always all
-        self.open: dict[Axis, Index] = {}                    # the indices of the loops that are open,
-        self.known: dict[Axis, int] = {}                     # and how many of the first lanes along them were added up before
+        self.known: dict[Axis, int] = {}                     # how many of the first lanes along open loops were added up before
         self.blocks: dict[Axis, list[int]] = {}              # the lengths of the blocks that floats' loops are cut into, the longest first
         self.levels: list[list[Local]] = []                  # the accumulators, and those that take what these have of blocks
         self.vectors: dict[Tile, dict[tuple[int, ...], Local]] = {}      # of a tile's registers, by where they are in it
         self.loads: dict[Tile, Load] = {}
         self.summed: dict[Tile, dict[tuple[int, ...], list[tuple[int, Local]]]] = {}      # a tile's rows, of which lanes were added up
-        stored = [step.tile.axes for step in program.steps if isinstance(step, Store)]
-        self.numbered = [axis for axes in stored for axis in axes if axis.of is not None]
 
     def run(self) -> None:
         self.count_items()
@@ -151,42 +147,6 @@ class _Tiles:
         self.starts[axis] = item if size == 1 else start_of(self.w, axis.name, axis.size, size, item, lanes)
         for offset in range(size):
             self.begin(axis, offset, str(offset) if size > 1 else "")
-
-    def begin(self, axis: Axis, offset: int | Index, ending: str = "") -> None:
-        """Declare where the tiles begin that are numbered along `axis`, of the one `offset` behind the first."""
-        for a in self.numbered:
-            if a.of is not None and a.of[0] is axis:
-                number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, registers_of(a))
-                self.numbers[numbered(a, offset)] = number
-                lanes = 1 if a.apart else a.lanes
-                self.starts[numbered(a, offset)] = start_of(self.w, a.name + ending, a.size, registers_of(a), number, lanes)
-
-    def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index:
-        """The index along an axis, of the register there; number: of the tile, if that is another axis' register."""
-        if axis.of is not None:
-            axis = numbered(axis, number)
-        return self.open.get(axis, self.starts.get(axis, self.items.get(axis, ZERO))) + offset
-
-    def number(self, axis: Axis) -> Index:
-        return self.numbers.get(axis, self.items.get(axis, ZERO))
-
-    @contextmanager
-    def only(self, axis: Axis, otherwise: bool = False, number: int | Index = 0) -> Iterator[None]:
-        """Where the tile does not begin early, or else where it does: what is computed of where it begins is computed here."""
-        start = self.at(axis, 0, number)
-        tile = self.number(axis if axis.of is None else numbered(axis, number))
-        if any(atom.base is not None for atom, _ in tile.terms):                 # a quotient, or what is left of one, takes longer
-            test = Infix("<", self.w.at(start), axis.size - registers_of(axis))
-        else:
-            test = Infix("==", self.w.at(start), self.w.at(tile * registers_of(axis)))
-        with self.w.otherwise() if otherwise else self.w.branch(test):
-            self.bind_starts()
-            yield
-
-    def bind_starts(self) -> None:
-        for start in self.starts.values():
-            for var in start.vars:
-                self.w.bind(var)
 
     # -- arrays that are filled
 
@@ -320,18 +280,11 @@ class _Tiles:
     @contextmanager
     def in_levels(self, loop: Loop, first: Index, last: Index) -> Iterator[tuple[Index, BoundLike]]:
         """From where to where the loop goes for one accumulator, in loops over the blocks of which the levels above are made."""
-        w, axis, lengths = self.w, loop.axis, self.blocks.get(loop.axis, [])
+        lengths, lanes = self.blocks.get(loop.axis, []), loop.axis.lanes
         level = len(lengths) + sum(len(self.blocks.get(inner.axis, ())) for inner in _in(loop))
-        begin: Index = first
-        stop: BoundLike = last
         with ExitStack() as inside:
-            for n, length in enumerate(lengths):
-                block = Var(w.own(f"{axis.name}_block"), axis.size)
-                inside.enter_context(w.loop(block, begin, stop, length * axis.lanes))
-                inside.callback(self.flush, level - n)
-                stop = w.block_end(w.own(f"{axis.name}_end"), block, length * axis.lanes, begin, stop, axis.size)
-                begin = block.index
-            yield begin, stop
+            blocks = [(length * lanes, partial(self.flush, level - n)) for n, length in enumerate(lengths)]
+            yield in_blocks(self.w, inside, loop.axis, "block", blocks, first, last, loop.axis.size)
 
     def flush(self, level: int) -> None:
         """A block ends: the accumulators start anew."""
@@ -464,14 +417,10 @@ class _Tiles:
         rows = prod(axis.lanes for axis in tile.axes if axis.apart)
         each = sum(x.lanes if store.alone else rows for row in found.values() for _, x in row)
         with self.w.scope():
-            sums: Array | None = None
+            stored = Stored(self, store, found)
             if each * lines > tuning().written_out and (len(found) > 1 or store.alone):
-                size = sum(x.lanes for _, x in next(iter(found.values())))
-                sums = self.w.array(self.w.own("sums"), ctype(tile.dtype), len(found) * size, reserved=True)
-                for n, row in enumerate(found.values()):
-                    for at, (_, x) in zip(running([x.lanes for _, x in row]), row, strict=True):
-                        self.w.store(Access(sums, constant(n * size + at), each=x.lanes), x)
-            Stored(self, store, found, sums).along(outer, {})
+                stored.to_array()
+            stored.along(outer, {})
 
     def row(self, tile: Tile, spot: tuple[int, ...]) -> list[Piece]:
         """The vectors of a row of the tile, or the sums of their lanes."""

@@ -1,4 +1,4 @@
-"""Tile programs on GPUs: registers of a work-group's items, local memory, the next blocks fetched while these are used. Start at `written`.
+"""Tile programs on GPUs: registers of a work-group's items, local memory, the next blocks fetched while these are used. Start at `Items`.
 
 A staged tile has two places in local memory: what is fetched to registers while one is read goes to the other, so there is one barrier a
 step. All that is written are statements: what a tile is loaded from and stored to adds its own.
@@ -7,7 +7,7 @@ step. All that is written are statements: what a tile is loaded from and stored 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from math import prod
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, unravel
@@ -23,12 +23,6 @@ from tracegrad.support.dtypes import DType
 VECTOR = 4                    # registers side by side that are read from local memory together
 CHUNK = 16                    # bytes that are fetched together
 PAD = 4                       # elements behind a line of a staged tile, so that the lines' beginnings are in different banks
-
-
-
-def written(w: Writer, program: Program) -> None:
-    """Writes the program's statements."""
-    Items(w, program).run()
 
 
 def staged_bytes(block: int, depth: int, dtype: DType) -> int:
@@ -121,6 +115,10 @@ class Items(ItemRegisters):
         """What has to be tested for the indices to be within their axes. limits: how many there are, if not always all."""
         return [Infix("<", self.w.at(x), limits.get(axis, axis.size)) for axis, x in zip(axes, at, strict=True)
                 if axis not in self.tested and (axis in limits or x.hi >= axis.size)]
+
+    def counted(self, var: Var, unrolled: bool = True) -> AbstractContextManager[object]:
+        """`with`: for all values of it. unrolled: the compiler is asked to write them out."""
+        return self.w.loop(var, 0, var.hi + 1, unrolled=unrolled) if var.hi else self.w.block(Block("{"))
 
     # -- elements
 
@@ -285,7 +283,7 @@ class Items(ItemRegisters):
         total = line * axis.block // together
         with self.w.scope(), ExitStack() as inside:
             at = Var(self.w.own("at"), ceil_div(total, items))
-            inside.enter_context(self.w.loop(at, 0, at.hi + 1, unrolled=True) if at.hi else self.w.block(Block("{")))
+            inside.enter_context(self.counted(at))
             unit = self.w.indexed("unit", at.index * items + self.unit)
             if total % items:
                 inside.enter_context(self.test([Infix("<", self.w.at(unit), total)]))

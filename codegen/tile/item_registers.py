@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from math import prod
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, ravel
@@ -12,7 +13,8 @@ from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Array, BoundLike
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.program import Add, Axis, Dot, Held, Tile, levels
+from tracegrad.codegen.tile.levels import in_blocks, levels
+from tracegrad.codegen.tile.program import Add, Axis, Dot, Held, Tile
 
 FEW = 16                      # registers of a tile, at most, that leave room for as many more to which they are added now and then
 Registers = Mapping[tuple[Axis, int], Index]
@@ -120,17 +122,10 @@ class ItemRegisters:
     def in_blocks(
         self, inside: ExitStack, axis: Axis, above: Above, into: Tile, first: Index, last: Index, size: int, unit: int, each: int = 1,
     ) -> tuple[Index, BoundLike]:
-        """Loops over blocks at whose ends accumulators are added to those above, around a loop over so many units of an axis; each: of them
-        an iteration takes. Returns where the innermost begins and ends.
+        """Blocks at whose ends accumulators are added to those above, around a loop over so many units of an axis; each: of them an
+        iteration takes.
         """
-        w = self.w
-        begin: Index = first
-        stop: BoundLike = last
-        totals = [total for _, total in above]
-        for (length, total), below in zip(above, [*totals, self.registers[into]][1:], strict=True):
-            block, many = Var(w.own(f"{axis.name}_sum"), size), ceil_div(length, unit) * each
-            inside.enter_context(w.loop(block, begin, stop, many))
-            inside.callback(self.flush, into, total, below)
-            stop = w.block_end(w.own(f"{axis.name}_end"), block, many, begin, stop, size)
-            begin = block.index
-        return begin, stop
+        below = [*[total for _, total in above], self.registers[into]][1:]
+        blocks = [(ceil_div(length, unit) * each, partial(self.flush, into, total, of))
+                  for (length, total), of in zip(above, below, strict=True)]
+        return in_blocks(self.w, inside, axis, "sum", blocks, first, last, size)

@@ -1,4 +1,4 @@
-"""Tile programs by matrix instructions: fragments of local memory, several blocks of k on their way. Start at `MatrixItems`, `Blocks`.
+"""Tile programs by matrix instructions: fragments of local memory, several blocks of k on their way. Start at `written`, `Blocks`.
 
 A work-group's block of C is cut into parts of warps, and these into the tiles of the instruction, whose registers hold C all through the
 loop. Blocks of A and B are put into local memory, `stages` - 1 steps before they are used: copied there while the group works on others,
@@ -22,7 +22,7 @@ from math import prod
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.ir.expressions import Access, Bits, Expression, Infix, Lanes, Literal, Operand, Select, whole
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
-from tracegrad.codegen.kernel.ir.statements import Array, Block, Instruct
+from tracegrad.codegen.kernel.ir.statements import Array, Instruct
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.gpu import CHUNK, Items
@@ -48,9 +48,8 @@ NEARER = 1.0 + 2.0 ** -11 * 0.6931          # 1 / (2 ln 2) of what TF32's last d
 
 def written(w: Writer, program: Program) -> None:
     """Writes the program's statements."""
-    loop, = (step for step in program.steps if isinstance(step, Loop))
-    dot, = (step for step in loop.body if isinstance(step, Dot))
-    MatrixItems(w, program, loop, dot).run()
+    found = [(loop, step) for loop in program.loops for step in loop.body if isinstance(step, Dot) and step.by is not None]
+    (MatrixItems(w, program, *found[0]) if found else Items(w, program)).run()
 
 
 class Blocks(Plain):
@@ -279,12 +278,6 @@ class MatrixItems(Items):
                 to = Access(kept[load.tile], number.index * self.each + element.index)
                 w.store(to, self.element(load, self.indices(x, axis, step, k, line), limits, True))
 
-    def counted(self, var: Var) -> ExitStack:
-        """`with`: for all values of it, written out."""
-        inside = ExitStack()
-        inside.enter_context(self.w.loop(var, 0, var.hi + 1, unrolled=True) if var.hi else self.w.block(Block("{")))
-        return inside
-
     def indices(self, x: _Staged, axis: Axis, step: Index, k: Index, line: Index) -> list[Index]:
         """Of an element of a block, along the axes of its tile."""
         axes = x.load.tile.axes
@@ -468,7 +461,7 @@ class MatrixItems(Items):
         warp, line, column = Var(w.own("warp"), warps), Var(w.own("line"), high // groups), Var(w.own("at"), columns.block // WARP)
         with self.w.scope(), ExitStack() as inside:
             for var in (warp, line, column):
-                inside.enter_context(w.loop(var, 0, var.hi + 1, unrolled=var is column) if var.hi else w.block(Block("{")))
+                inside.enter_context(self.counted(var, var is column))
             own = line.index * groups + self.of_group
             i = self.start(rows) + warp.index * self.of_warp(rows) + part * high + own
             j = self.start(columns) + column.index * WARP + lane

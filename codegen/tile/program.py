@@ -15,9 +15,10 @@ from math import prod
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.expressions import Access, Expression
 from tracegrad.codegen.tile.instructions import MatrixInstruction
-from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Plain
-from tracegrad.support.tuning import tuning
+
+ALONE = (1, 1, 1)                 # the sizes of a work-group of one item
 
 
 class Held(Enum):
@@ -193,6 +194,19 @@ class Fill(Plain):
 Step = Zeros | Loop | Fold | Store | Fill
 
 
+def summed(loop: Loop, root: ElementAt, statements: int = 1, alone: bool = False, fold: bool = False) -> tuple[Step, ...]:
+    """The steps of a sum: a tile of zeros, what the loop adds to it, the shares of items or lanes put together, the store (see `Store`).
+
+    fold: also of one lane, so that the sums of a row become vectors.
+    """
+    around = [loop]
+    while isinstance(inner := around[-1].body[0], Loop):
+        around.append(inner)
+    into = next(step.into for step in around[-1].body if isinstance(step, (Dot, Add)))
+    shared = fold or any(each.axis.lanes > 1 or each.axis.held(Held.ITEM) > 1 for each in around)
+    return Zeros(into), loop, *[Fold(into, around[-1].axis)] * shared, Store(into, root, statements, alone)
+
+
 class Program(Plain):
     """Steps, one after the other. axes: all that have groups or items, those that count slower first; local: the sizes of a work-group."""
 
@@ -204,12 +218,6 @@ class Program(Plain):
     def cooperates(self) -> bool:
         """Whether the items of a work-group have to do with each other."""
         return any(d.held is Held.ITEM for axis in self.axes for d in axis.digits)
-
-    @property
-    def by(self) -> MatrixInstruction | None:
-        """The matrix instruction of its dots."""
-        dots = (s for loop in self.loops for s in loop.body if isinstance(s, Dot))
-        return next((dot.by for dot in dots if dot.by is not None), None)
 
     @property
     def loops(self) -> Iterator[Loop]:
@@ -238,15 +246,3 @@ class Program(Plain):
 def digits(count: int, several: int, size: int, dim: int) -> tuple[Digit, ...]:
     """Of the work-item along a dimension, of the tile that it does, of the register: of `count` tiles an item does `several` of `size`."""
     return Digit(Held.GLOBAL, -(-count // several), dim), Digit(Held.TILE, several), Digit(Held.REGISTER, size)
-
-
-def levels(steps: int, dtype: DType) -> list[int]:
-    """The lengths of the blocks of a loop of so many steps, the longest first: no accumulator takes many terms. None of a short one.
-
-    What an accumulator has of a block is added to one that is of the level above, and it starts anew.
-    """
-    found, length = list[int](), tuning().product_steps
-    while dtype_kind(dtype) == "f" and steps > length:
-        found.insert(0, length)
-        length *= tuning().product_blocks
-    return found

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from contextlib import contextmanager
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel
 from tracegrad.codegen.kernel.index.varying import varies
 from tracegrad.codegen.kernel.ir.expressions import Array, Expression, Infix, combined
 from tracegrad.codegen.kernel.ir.statements import Access
 from tracegrad.codegen.kernel.ir.vectors import ctype, pieces
-from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Axis, Store
-from tracegrad.codegen.tile.registers import early_by, lanes_of, read, registers_of, rows_of, running, write
+from tracegrad.codegen.tile.registers import Places, early_by, lanes_of, read, registers_of, rows_of, running, write
 
 Piece = tuple[int, Expression]                # where in a tile's row some lanes belong, and these
-
-
-class Tiles(Protocol):
-    """The kernel that is written: where its tiles begin."""
-
-    w: Writer
-
-    def begin(self, axis: Axis, offset: int | Index, ending: str = "") -> None: ...
-
-    def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index: ...
-
-    def number(self, axis: Axis) -> Index: ...
-
-    def only(self, axis: Axis, otherwise: bool = False, number: int | Index = 0) -> AbstractContextManager[None]: ...
-
-    def bind_starts(self) -> None: ...
 
 
 class Stored:
     """What stores a tile. rows: its registers; sums: where they were put, if they are stored in loops."""
 
-    def __init__(self, tiles: Tiles, store: Store, rows: dict[tuple[int, ...], list[Piece]], sums: Array | None) -> None:
-        self.tiles, self.w, self.store, self.found, self.sums = tiles, tiles.w, store, rows, sums
+    def __init__(self, tiles: Places, store: Store, rows: dict[tuple[int, ...], list[Piece]]) -> None:
+        self.tiles, self.w, self.store, self.found = tiles, tiles.w, store, rows
+        self.sums: Array | None = None
         self.one_by_one = False
         self.axes, self.columns = store.tile.axes, store.tile.axes[-1]
         self.outer, self.numbered = rows_of(store.tile), self.columns.of[0] if self.columns.of is not None else None
@@ -103,14 +86,18 @@ class Stored:
             else:
                 self.row(at, columns, lane)
 
-    @contextmanager
-    def through_array(self) -> Iterator[None]:
-        """The tile goes to an array, from which its columns are stored one by one, in a loop."""
+    def to_array(self) -> None:
+        """The tile goes to an array, from which it is stored in loops."""
         size = sum(x.lanes for _, x in next(iter(self.found.values())))
         self.sums = self.w.array(self.w.own("sums"), ctype(self.store.tile.dtype), len(self.found) * size, reserved=True)
         for n, row in enumerate(self.found.values()):
             for at, (_, x) in zip(running([x.lanes for _, x in row]), row, strict=True):
                 self.w.store(Access(self.sums, constant(n * size + at), each=x.lanes), x)
+
+    @contextmanager
+    def through_array(self) -> Iterator[None]:
+        """The columns of the tile are stored one by one, in a loop."""
+        self.to_array()
         self.one_by_one = True
         yield
         self.sums, self.one_by_one = None, False

@@ -11,17 +11,14 @@ Reflections are 1 - tau v v^H with a real tau, v[0] = 1.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.lower.matrices.jacobi import scaled
+from tracegrad.codegen.lower.matrices.kernel import Matrices
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, pair, squares, sum_of
 from tracegrad.ops.linalg.eigen import NEARLY_LARGEST
-
-if TYPE_CHECKING:
-    from tracegrad.codegen.lower.matrices.small_matrices import Matrices
 
 _STEPS = 30                         # at most, for each eigenvalue: 2 to 3 are usual
 _EXCEPTIONAL = 10                   # so many without an eigenvalue, and another shift is taken
@@ -141,9 +138,7 @@ def _hessenberg(k: Matrices, a: Numbers, vectors: Numbers | None) -> None:
     line = k.array("line", n, parts=k.parts)
     for j in k.range("j", n - 2):
         top = a[j + 1, j]
-        size = k.variable("size", k.number(0))
-        for i in k.range("i", j + 2, n):
-            size += k.size(a[i, j])
+        size = k.total("size", (k.size(a[i, j]) for i in k.range("i", j + 2, n)))
         flat = k.let("flat", size == 0)
         size.assign(k.where(flat, 1, sum_of((size, *k.absolutes(top)))))
         norm = k.variable("norm", k.number(0))
@@ -159,17 +154,13 @@ def _hessenberg(k: Matrices, a: Numbers, vectors: Numbers | None) -> None:
         line[j + 1] = k.complex(k.number(1))
         a[j + 1, j] = k.where(flat, top, -phase * norm * size)
         for c in k.range("c", j + 1, n):
-            rest = k.variable("rest", k.zero(k.parts))
-            for i in k.range("i", j + 1, n):
-                rest += line[i].conj * a[i, c]
+            rest = k.total("rest", (line[i].conj * a[i, c] for i in k.range("i", j + 1, n)), k.zero(k.parts))
             rest *= tau
             for i in k.range("i", j + 1, n):
                 a[i, c] -= line[i] * rest
         for array in (a, vectors) if vectors else (a,):
             for r in k.range("r", n):
-                rest = k.variable("rest", k.zero(k.parts))
-                for i in k.range("i", j + 1, n):
-                    rest += array[r, i] * line[i]
+                rest = k.total("rest", (array[r, i] * line[i] for i in k.range("i", j + 1, n)), k.zero(k.parts))
                 rest *= tau
                 for i in k.range("i", j + 1, n):
                     array[r, i] -= line[i].conj * rest
@@ -385,9 +376,7 @@ def _vectors(k: Matrices, a: Numbers, values: Numbers, vectors: Numbers, real: b
         _solved(k, a, values, line, j, large)
         best = k.variable("best", k.number(0))
         for r in k.range("r", n):
-            rest = k.variable("rest", k.zero(2))
-            for c in k.range("c", 0, j + 1):
-                rest += vectors[r, c] * line[c]
+            rest = k.total("rest", (vectors[r, c] * line[c] for c in k.range("c", 0, j + 1)), k.zero(2))
             if real:
                 Variable(k, rest.of[1:], rest.parts[1:]).assign(k.where(values[j].imag == 0, 0, rest.imag))
             vectors[r, j] = rest
@@ -425,9 +414,7 @@ def _solved(k: Matrices, a: Numbers, values: Numbers, line: Numbers, j: Index, l
     tiny = k.let("tiny", float(limits.tiny) / float(limits.eps) * k.n * large)
     least = k.let("least", k.where(low > tiny, low, tiny))
     for i in k.down("i", j):
-        rest = k.variable("rest", k.zero(2))
-        for c in k.range("c", i + 1, j + 1):
-            rest += a[i, c] * line[c]
+        rest = k.total("rest", (a[i, c] * line[c] for c in k.range("c", i + 1, j + 1)), k.zero(2))
         s = k.let("s", values[j] - values[i])
         flat = k.let("flat", k.size(s) < least)
         p = k.let("p", k.where(flat, pair(least, k.number(0)), s))

@@ -6,15 +6,11 @@ The steps are LAPACK's, as are pivots and signs; what differs are roundings. The
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.lower.matrices.kernel import Matrices
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable
-
-if TYPE_CHECKING:
-    from tracegrad.codegen.lower.matrices.small_matrices import Matrices
 
 
 def eliminate(k: Matrices, a: Numbers, *others: Numbers, orders: tuple[Numbers, ...] = (), pivots: Numbers | None = None,

@@ -6,14 +6,10 @@ of a vector is halved as often as its norm asks for. A derivative is that of dua
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.lower.matrices.kernel import Matrices
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, sum_of
 from tracegrad.ops.linalg.matrix_exponential import EXP_NORM, EXP_SERIES
-
-if TYPE_CHECKING:
-    from tracegrad.codegen.lower.matrices.small_matrices import Matrices
 
 _NORMS = {4: (2.47, 2.1), 8: EXP_NORM}                       # by a number's bytes; float32 is exact from larger ones on
 _HALVINGS = 1100                                             # more than any norm takes
@@ -71,9 +67,7 @@ def _halved(k: Matrices, a: list[Numbers]) -> Variable:
     n = k.n
     norm, rest = k.variable("norm", k.number(0)), k.variable("rest", k.number(0))          # rest: NaN where one of them is NaN or infinite
     for c in k.range("c", n):
-        size = k.variable("size", k.number(0))
-        for r in k.range("r", n):
-            size += k.size(a[0][r, c])
+        size = k.total("size", (k.size(a[0][r, c]) for r in k.range("r", n)))
         k.most(norm, size)
         rest += size - size
     halvings = k.variable("halvings", k.number(0))

@@ -10,16 +10,13 @@ becomes zero (G. Forsythe, P. Henrici, "The cyclic Jacobi method", 1960).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.lower.matrices.kernel import Matrices
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, squares, sum_of
 from tracegrad.ops.linalg.eigen import NOT_SMALL
-
-if TYPE_CHECKING:
-    from tracegrad.codegen.lower.matrices.small_matrices import Matrices
 
 _SWEEPS = 30                        # at most: 4 to 8 are usual up to 16 x 16, for off the diagonal the size is squared in each of the last
 
@@ -102,9 +99,7 @@ def svd(k: Matrices) -> None:
                 _orthogonal(k, rows, turns, p, q, open_, nothing)
         k.leave(open_)
     for j in k.range("j", least):
-        norm = k.variable("norm", k.number(0))
-        for i in k.range("i", length):
-            norm += rows[j, i].squared
+        norm = k.total("norm", (rows[j, i].squared for i in k.range("i", length)))
         values[j] = k.sqrt(norm)
     for j in k.range("j", least, count):
         values[j] = k.number(0)
@@ -242,15 +237,11 @@ def _orthonormal(k: Matrices, rows: Numbers, values: Numbers, count: int, small:
                 rows.real[j, i] = k.where(flat & (first == i), 1, rows[j, i].real)
             for _ in k.times("again", 2):
                 for r in k.range("r", 0, j):
-                    along = k.variable("along", k.zero(k.parts))
-                    for i in k.range("i", length):
-                        along += rows[j, i] * rows[r, i].conj
+                    along = k.total("along", (rows[j, i] * rows[r, i].conj for i in k.range("i", length)), k.zero(k.parts))
                     along.assign(k.where(flat, along, 0))
                     for i in k.range("i", length):
                         rows[j, i] -= along * rows[r, i]
-                norm = k.variable("norm", k.number(0))
-                for i in k.range("i", length):
-                    norm += rows[j, i].squared
+                norm = k.total("norm", (rows[j, i].squared for i in k.range("i", length)))
                 norm.assign(k.where(flat, k.sqrt(norm), 1))
                 for i in k.range("i", length):
                     rows[j, i] /= norm

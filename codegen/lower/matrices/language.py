@@ -6,7 +6,7 @@ An algorithm is a Python function that writes the statements of a kernel while i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
@@ -191,6 +191,13 @@ class Language:
     def variable(self, name: str, value: Value) -> Variable:
         parts = self._declared(name, value, False)
         return Variable(self, parts, parts)
+
+    def total(self, name: str, terms: Iterable[Value], start: Value | None = None) -> Variable:
+        """A variable to which numbers are added: `k.total("norm", (a[i].squared for i in k.range("i", n)))`. start: what it is before."""
+        found = self.variable(name, self.number(0) if start is None else start)
+        for term in terms:
+            found += term
+        return found
 
     def _declared(self, name: str, value: Value, const: bool) -> tuple[Local, ...]:
         w, made = self.writer, []

@@ -5,20 +5,14 @@ The steps are LAPACK's: a reflection is 1 - t v v^H, v[0] = 1, of complex matric
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.lower.matrices.kernel import Matrices
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, pair
-
-if TYPE_CHECKING:
-    from tracegrad.codegen.lower.matrices.small_matrices import Matrices
 
 
 def _reflected(k: Matrices, a: Numbers, t: Value, x: Numbers, j: Index, c: Index) -> None:
     """Column c of x becomes H x, H the reflection of column j of a; or H^H x, where t is the conjugate."""
-    product = k.variable("product", x[j, c])
-    for i in k.range("i", j + 1, k.m):
-        product += a[i, j].conj * x[i, c]
+    product = k.total("product", (a[i, j].conj * x[i, c] for i in k.range("i", j + 1, k.m)), x[j, c])
     product.assign(t * product)
     x[j, c] -= product
     for i in k.range("i", j + 1, k.m):
@@ -38,9 +32,7 @@ def reflections(k: Matrices) -> tuple[Numbers, Numbers]:
             k.most(best, size)
             flat &= size == 0
         pivot = k.let("pivot", k.where(best > 0, best, 1))
-        norm = k.variable("norm", (alpha / pivot).squared)
-        for i in k.range("i", j + 1, m):
-            norm += (a[i, j] / pivot).squared
+        norm = k.total("norm", ((a[i, j] / pivot).squared for i in k.range("i", j + 1, m)), (alpha / pivot).squared)
         norm.assign(pivot * k.sqrt(norm))
         beta = k.let("beta", k.where(flat, alpha.real, -k.call("copysign", norm, alpha.real)))
         less = beta - alpha.real if k.parts == 1 else pair(beta - alpha.real, -alpha.imag)

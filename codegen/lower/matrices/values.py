@@ -6,8 +6,9 @@ Each part is a vector with a lane for each matrix, where there are several.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
+from operator import add, mul, sub, truediv
 from typing import TYPE_CHECKING, Union
 
 from tracegrad.codegen.kernel.index.index import Index, constant
@@ -19,6 +20,21 @@ if TYPE_CHECKING:
 
 Like = Union["Value", Index, int, float]
 IndexLike = Index | int
+
+
+def _operator(sign: str) -> Callable[[Value, Like], Value]:
+    """A Python operator."""
+    return lambda self, other: self._each(sign, other)
+
+
+def _reflected(sign: str) -> Callable[[Value, Like], Value]:
+    """The same, of a number on its right."""
+    operator: Callable[[Value, Value], Value] = {"+": add, "-": sub, "*": mul, "/": truediv}[sign]
+    return lambda self, other: operator(Value(*parts_beside(other, self.parts[0])), self)
+
+
+def _in_place(sign: str) -> Callable[[Variable, Like], Variable]:
+    return lambda self, other: self._update(sign, other)
 
 
 class Value:
@@ -56,23 +72,10 @@ class Value:
         mine, theirs = (x * (many // len(x)) for x in (self.parts, parts))
         return Value(*(Infix(sign, a, b) for a, b in zip(mine, theirs, strict=True)))
 
-    def __add__(self, other: Like) -> Value:
-        return self._each("+", other)
-
-    def __sub__(self, other: Like) -> Value:
-        return self._each("-", other)
-
-    def __rsub__(self, other: Like) -> Value:
-        return Value(*parts_beside(other, self.parts[0])) - self
-
-    def __radd__(self, other: Like) -> Value:
-        return Value(*parts_beside(other, self.parts[0])) + self
-
-    def __rtruediv__(self, other: Like) -> Value:
-        return Value(*parts_beside(other, self.parts[0])) / self
-
-    def __rmul__(self, other: Like) -> Value:
-        return Value(*parts_beside(other, self.parts[0])) * self
+    __add__, __sub__, __truediv__ = _operator("+"), _operator("-"), _operator("/")
+    __and__, __or__ = _operator("&"), _operator("|")
+    __lt__, __le__, __gt__, __ge__ = _operator("<"), _operator("<="), _operator(">"), _operator(">=")
+    __eq__, __ne__ = _operator("=="), _operator("!=")  # type: ignore[assignment]
 
     def __mul__(self, other: Like) -> Value:
         x, y = self.parts, parts_beside(other, self.parts[0])
@@ -80,38 +83,13 @@ class Value:
             return self._each("*", other)
         return Value(_total((x[0], y[0], 1), (x[1], y[1], -1)), _total((x[0], y[1], 1), (x[1], y[0], 1)))
 
-    def __truediv__(self, other: Like) -> Value:
-        return self._each("/", other)
+    __radd__, __rsub__, __rmul__, __rtruediv__ = _reflected("+"), _reflected("-"), _reflected("*"), _reflected("/")
 
     def __neg__(self) -> Value:
         return Value(*(Prefix("-", part) for part in self.parts))
 
-    def __and__(self, other: Like) -> Value:
-        return self._each("&", other)
-
-    def __or__(self, other: Like) -> Value:
-        return self._each("|", other)
-
     def __invert__(self) -> Value:
         return self == 0
-
-    def __lt__(self, other: Like) -> Value:
-        return self._each("<", other)
-
-    def __le__(self, other: Like) -> Value:
-        return self._each("<=", other)
-
-    def __gt__(self, other: Like) -> Value:
-        return self._each(">", other)
-
-    def __ge__(self, other: Like) -> Value:
-        return self._each(">=", other)
-
-    def __eq__(self, other: Like) -> Value:  # type: ignore[override]
-        return self._each("==", other)
-
-    def __ne__(self, other: Like) -> Value:  # type: ignore[override]
-        return self._each("!=", other)
 
 
 class Variable(Value):
@@ -130,23 +108,8 @@ class Variable(Value):
             self.k.writer.update(of, sign, part, self.k.node)
         return self
 
-    def __iadd__(self, other: Like) -> Variable:
-        return self._update("+", other)
-
-    def __isub__(self, other: Like) -> Variable:
-        return self._update("-", other)
-
-    def __imul__(self, other: Like) -> Variable:
-        return self._update("*", other)
-
-    def __itruediv__(self, other: Like) -> Variable:
-        return self._update("/", other)
-
-    def __ior__(self, other: Like) -> Variable:
-        return self._update("|", other)
-
-    def __iand__(self, other: Like) -> Variable:
-        return self._update("&", other)
+    __iadd__, __isub__, __imul__, __itruediv__ = _in_place("+"), _in_place("-"), _in_place("*"), _in_place("/")
+    __ior__, __iand__ = _in_place("|"), _in_place("&")
 
     def assign(self, value: Like) -> None:
         k = self.k

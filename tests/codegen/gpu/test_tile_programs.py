@@ -19,7 +19,8 @@ from tests.helpers.kernels import Checked
 from tests.helpers.plan_audit import planned
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Barrier
-from tracegrad.codegen.lower import context
+from tracegrad.codegen.lower import context, fused
+from tracegrad.codegen.tile.program import Fold, Loop, Program, Tile
 from tracegrad.support.plan import Target
 from tracegrad.support.tuning import Tuning, tuned
 
@@ -244,3 +245,32 @@ def test_levels_of_sums_are_loops_around_the_blocks() -> None:
     source = planned(lambda a, b: a @ b, (np.empty((4096, 4096), np.float32),) * 2, H100)[0].source
     assert "for (int k_sum = 0; k_sum < 512; k_sum += 64)" in source
     assert "step % 64" not in source
+
+
+def described(program: Program) -> list[Any]:
+    """The steps of a program, without how it is laid out: of each its kind, and the names of its tiles and of their axes."""
+    def axes(tile: Tile) -> set[str]:
+        return {name for axis in tile.axes for name in {"at": "ij", "part": ""}.get(axis.name, axis.name)}
+
+    def one(step: Any) -> Any:
+        tiles = {x.name: axes(x) for x in vars(step).values() if isinstance(x, Tile)}
+        return type(step).__name__, tiles, [one(s) for s in step.body] if isinstance(step, Loop) else []
+
+    return [one(step) for step in program.steps if not isinstance(step, Fold)]
+
+
+@pytest.mark.parametrize(("k", "kernels"), [(50, 1), (4096, 2)])
+def test_a_product_is_one_program_for_cpus_and_gpus(monkeypatch, k, kernels):
+    """What is done with tiles is the same, also for the sum of parts of k: layouts differ, and whether lanes or items have shares of it."""
+    found: dict[str, list[Any]] = {}
+    for kind, written in fused.LOWERED.items():
+        def noted(w: Any, program: Program, kind: str = kind, written: Any = written) -> None:
+            found.setdefault(kind, []).append(described(program))
+            written(w, program)
+
+        monkeypatch.setitem(fused.LOWERED, kind, noted)
+    arrays = np.zeros((70, k), np.float32), np.zeros((k, 90), np.float32)
+    for target in (Target(cores=16), H100):
+        planned(lambda a, b: a @ b, arrays, target)
+    assert found["cpu"] == found["gpu"]
+    assert len(found["cpu"]) == kernels

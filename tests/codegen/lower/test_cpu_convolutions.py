@@ -134,6 +134,17 @@ def test_kernels_are_statements_that_are_proved(kind: str, monkeypatch: pytest.M
     assert moved >= 3
 
 
+def test_operands_behind_a_reshape_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights of a 1-D convolution's gradient are not copied: it is a 2-D one of reshaped operands.
+
+    Nor are a product's operands packed whose rows are others than those of what was reshaped.
+    """
+    found = kernels(monkeypatch, tg.grad(lambda x, w: F.conv1d(x, w, padding=2).square().sum(), (0, 1)), normal(2, 3, 30), normal(4, 3, 5))
+    assert not any(kernel.entry.endswith("_weights") for kernel in found)
+    found = kernels(monkeypatch, lambda x, y: x.reshape(2, 6, 64) @ y.reshape(2, 6, 64).mT, normal(3, 256), normal(3, 256))
+    assert [kernel.entry for kernel in found] == ["matmul_k0"]
+
+
 def test_sums_over_all_pixels_keep_their_digits() -> None:
     """Equal terms, where every rounding errs to the same side: no accumulator takes more than some of them."""
     image, gradient = tg.full((1, 1, 600, 600), 0.1), tg.full((1, 1, 600, 600), 0.1)
