@@ -26,13 +26,13 @@ from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
 from tracegrad.graph.operation import EAGER_FAMILIES
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, data
+from tracegrad.ops.primitives.movement import compact
 from tracegrad.runtime.buffer import HostBuffer, host_buffer
 from tracegrad.support.blas import quiet, quietly, shared_among_threads
 from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
-SPARE = 4                   # a view keeps so many times its own memory at most
 DEPTH = 8                   # of what constants are made of
 CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
 _CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["variable"]
@@ -201,10 +201,7 @@ def known_of(node: Node) -> dict[str, Any]:
 
 def host_part(device: Any, array: np.ndarray[Any, Any]) -> Any:
     """A Buffer for a result, which may be a view; a copy where that would keep much more memory than its own."""
-    owner: Any = array.base
-    if owner is None or (isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes <= SPARE * array.nbytes):
-        return host_buffer(device, array)
-    return host_buffer(device, np.array(array))
+    return host_buffer(device, compact(array))
 
 
 def _value(node: Node, device: Any) -> Any:

@@ -69,11 +69,11 @@ class SliceAt(_Placed):
              (((5, 3, 7), np.array(1), np.array(2)), dict(start=(0, 0, 0), size=(2, 3, 2), step=(2, 1, 3), dims=(0, 2)))]
 
     def aval(self, x, *starts, start, size, step, dims): return Aval(size, x.dtype)
-    def numpy(self, x, *starts, start, size, step, dims): return x[self.place(starts, start, step, dims, size)]
+    def numpy(self, x, *starts, start, size, step, dims): return mv.sliced(x[self.place(starts, start, step, dims, size)])
 
     def numpy_with(self, *, start, size, step, dims):
         placed = self.placer(start, step, dims, size)
-        return lambda x, *starts: x[placed(*starts)]
+        return lambda x, *starts: mv.sliced(x[placed(*starts)])
 
     def vjp(self, ct, y, x, *starts, start, size, step, dims):
         return (_bound("pad_at", ct, starts, dict(start=start, shape=x.shape, step=step, dims=dims)), *[None] * len(starts))
