@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.autodiff.substitution import substituted
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.execute import policy
@@ -29,6 +28,7 @@ from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import LazyNode, Node, forget_operands, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, bind, data
+from tracegrad.graph.substitution import substituted
 from tracegrad.ops.primitives.dynamic_slice import SLICE_AT
 from tracegrad.ops.primitives.transfer import TRANSFER
 from tracegrad.runtime import buffer as buffers
