@@ -69,7 +69,10 @@ def strided():
             y.tolist()
         cut = [a[at] for a in (x, y) for at in (np.s_[::2], np.s_[:, 0:7], np.s_[:, ::8], np.s_[:, ::2], np.s_[:, 3])]
         found += [f(a) for a in (*cut, x.T, y.T, x.T * 2.0) for f in (tg.sum, tg.mean)]
-        found += [a.T @ v for a in (*cut[1:5], *cut[6:])] + [(x.T * 2.0) @ v, x.T.cumsum(0)[-1].sum(), y.unfold(0, 5, 3) @ v[:5]]
+        z = x.T * 2.0
+        (x + 1.0).sum().item()                      # which computes z, too
+        found += [z @ v, z.sum(), *(a.T @ v for a in (*cut[1:5], *cut[6:]))]
+        found += [(x.T * 2.0) @ v, x.T.cumsum(0)[-1].sum(), y.unfold(0, 5, 3) @ v[:5]]
     return found
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.execute.backends import numpy_rules
 from tracegrad.execute.policy import eager_calls
+from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import PART
 from tracegrad.graph.cached_subgraphs import CachedCall, came_before, describe
 from tracegrad.graph.canonical import resolve
@@ -26,7 +27,6 @@ from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
 from tracegrad.graph.operation import EAGER_FAMILIES
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, data
-from tracegrad.ops.primitives.movement import compact
 from tracegrad.runtime.buffer import HostBuffer, host_buffer
 from tracegrad.support.blas import quiet, quietly, shared_among_threads
 from tracegrad.support.cache import Cache
@@ -197,11 +197,6 @@ def known_of(node: Node) -> dict[str, Any]:
     aval = node.aval
     known = interval(node) if aval.dtype.kind in "iu" else None
     return {"aval": aval} if known is None or known == all_of(aval.dtype) else {"aval": aval, "range": known}
-
-
-def host_part(device: Any, array: np.ndarray[Any, Any]) -> Any:
-    """A Buffer for a result, which may be a view; a copy where that would keep much more memory than its own."""
-    return host_buffer(device, compact(array))
 
 
 def _value(node: Node, device: Any) -> Any:

@@ -15,8 +15,9 @@ from functools import wraps
 from typing import Any
 
 from tracegrad.config import config
-from tracegrad.execute.eager_executor import host_part, known_of
+from tracegrad.execute.eager_executor import known_of
 from tracegrad.execute.policy import eager_calls
+from tracegrad.execute.program import host_part
 from tracegrad.graph.cached_subgraphs import CachedCall, calls, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node

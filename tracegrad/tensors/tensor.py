@@ -19,7 +19,8 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, TraceError
 from tracegrad.execute.deferred import flush, waiting
 from tracegrad.execute.devices import Device, find_device, upload
-from tracegrad.execute.eager_executor import arrays_of, host_part, nodes_of
+from tracegrad.execute.eager_executor import arrays_of, nodes_of
+from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import held_view, is_view, realize
 from tracegrad.graph.cached_subgraphs import CachedCall
 from tracegrad.graph.canonical import resolve

@@ -92,7 +92,7 @@ SPARE = 4                   # a view in NumPy's memory keeps so many times its o
 def compact(view: Any) -> Any:
     """A NumPy view, or a copy of it, laid out likewise, where the view would keep much more memory than its own."""
     owner = view.base
-    if owner is None or (isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes <= SPARE * view.nbytes):
+    if owner is None or (type(owner) is np.ndarray and owner.base is None and owner.nbytes <= SPARE * view.nbytes):
         return view
     return np.array(view)
 
