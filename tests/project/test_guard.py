@@ -26,7 +26,7 @@ SET = {"trace": lambda: Recording("test", tg.device()), "examples": lambda: 1, "
 ALLOWED = {
     "grad": "what is recalled is found by whether its operands require a derivative",
     "scopes": "a vmap sets `examples`, a recorded body is in a trace; in inference mode tensors are told in which scope they were made",
-    "looked": "it is noted by the read of a value, and a custom forward sets `hidden`",
+    "values_read": "it is noted by the read of a value, and a custom forward sets `hidden`",
     "holds": "it says only when pending work is run, and is set where `comparing` is",
     "own": "one call's nodes: set inside a call that is not recalled, and not around calls of the user's",
     "shown": "inside a custom forward, which sets `hidden`",
