@@ -2,7 +2,7 @@
 
 To defer an operation costs: nodes for all that it is made of, a walk over them, a key, a look-up. It pays where kernels fuse what was
 deferred, and where whole steps are known (see autograd/backward_cache.py); few elements numpy has done before. So a call whose template is
-known (see graph/cached_subgraphs.py), and whose operands' values numpy holds, is computed eagerly, by a NumpyProgram that the cached call
+known (see graph/cached_calls.py), and whose operands' values numpy holds, is computed eagerly, by a NumpyProgram that the cached call
 keeps. What has no value yet, or lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
 
 Whether a call is computed eagerly depends on its structure and on what made its operands, never on time.
@@ -20,7 +20,7 @@ from tracegrad.execute.backends import numpy_rules
 from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import PART
-from tracegrad.graph.cached_subgraphs import CachedCall, came_before, describe
+from tracegrad.graph.cached_calls import CachedCall, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.families import Movement
 from tracegrad.graph.intervals import all_of, interval

@@ -22,7 +22,7 @@ from tracegrad.execute import policy
 from tracegrad.execute.devices import Device, upload
 from tracegrad.execute.partition import Partition
 from tracegrad.execute.program import Program, programs
-from tracegrad.graph.cached_subgraphs import compute_when_called
+from tracegrad.graph.cached_calls import compute_when_called
 from tracegrad.graph.canonical import Canonical, canonical, is_number, resolve
 from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import LazyNode, Node, forget_operands, topological
@@ -36,7 +36,7 @@ from tracegrad.support.modes import state
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _PLACEHOLDER = REGISTRY["placeholder"]
-READS = 12   # reads of one history's values until these are computed when they are called: cached_subgraphs.compute_when_called
+READS = 12   # reads of one history's values until these are computed when they are called: cached_calls.compute_when_called
 
 
 def free_saved(nodes: Iterable[Node]) -> None:

@@ -22,7 +22,7 @@ from tracegrad.execute.devices import Device, find_device, upload
 from tracegrad.execute.eager_executor import arrays_of, nodes_of
 from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import held_view, is_view, realize
-from tracegrad.graph.cached_subgraphs import CachedCall
+from tracegrad.graph.cached_calls import CachedCall
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Node, Size, own_nodes
 from tracegrad.graph.locations import user_location
