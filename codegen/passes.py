@@ -33,10 +33,10 @@ from tracegrad.codegen.tile.instructions import TABLE as MATRIX_INSTRUCTIONS
 from tracegrad.codegen.tile.instructions import candidates
 from tracegrad.config import config
 from tracegrad.graph.ir import Graph, Node, own_leaves
-from tracegrad.graph.verify import verify
 from tracegrad.ops.primitives.dynamic_slice import in_slices
 from tracegrad.passes.loops import counted_before, hoisted
 from tracegrad.passes.paddings import Limits, paddings
+from tracegrad.passes.verify import verify
 from tracegrad.support.modes import without_collection
 from tracegrad.support.plan import Plan, Target
 from tracegrad.support.tuning import tuning

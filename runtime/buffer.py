@@ -203,7 +203,7 @@ class HostBuffer(Buffer):
         if array is None:
             return super().download(shape, dtype)
         verify(self)
-        return np.array(_laid_out(array, shape, dtype), dtype, order="C")
+        return np.array(_in_shape(array, shape, dtype), dtype, order="C")
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         if self.array is not None and not self.array.flags.c_contiguous:
@@ -212,7 +212,7 @@ class HostBuffer(Buffer):
 
     def contents(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         array = self.array
-        return super().contents(shape, dtype) if array is None else _laid_out(array, shape, dtype)
+        return super().contents(shape, dtype) if array is None else _in_shape(array, shape, dtype)
 
     def handle(self) -> Buffer | None:
         """As ever. Of an array that no command has needed yet it is one that will have memory of its own: nobody writes the array."""
@@ -283,7 +283,7 @@ class _Mapping:
         self.buffer.device.unmap(self.__dict__.pop("mapped"))
 
 
-def _laid_out(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+def _in_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
     """An array in another shape; complex numbers as pairs of real ones, or these as complex ones, if `dtype` says so."""
     if array.dtype != dtype and "c" in (dtype_kind(array.dtype), dtype_kind(np.dtype(dtype))):
         array = array.reshape(-1).view(dtype)

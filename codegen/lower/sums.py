@@ -212,7 +212,7 @@ def in_blocks(
 
 @contextmanager
 def each_block(w: Writer, done: Index, length: int, step: int = 1) -> Iterator[None]:
-    """What is done after every block of the innermost loop, whose turn goes from `done` on `step` further.
+    """What is done after every block of the innermost loop, whose position goes from `done` on by `step`.
 
     (Drivers make worse code of loops over columns in a loop over rows in one over blocks of rows: up to 1.1 of the time.)
     """

@@ -103,7 +103,7 @@ def whole(ref: Any, places: Mapping[Any, LoopBinding]) -> Any:
     """What a step that is given whole buffers gets for `ref`."""
     place = places.get(ref)
     if not isinstance(place, Whole | None):
-        raise CompilerBug(f"a step of a loop is given all of {ref!r}, which lies somewhere else in every turn")
+        raise CompilerBug(f"a step of a loop is given all of {ref!r}, which lies somewhere else in every iteration")
     return ref if place is None else place.ref
 
 

@@ -22,9 +22,9 @@ from tracegrad.config import config
 from tracegrad.errors import GraphError
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind, const, placeholder
-from tracegrad.graph.verify import verify
 from tracegrad.ops.arrays.shaping import roll
 from tracegrad.ops.primitives import movement as mv
+from tracegrad.passes.verify import verify
 from tracegrad.support.plan import Plan, Target
 
 TARGET = Target()

@@ -60,6 +60,22 @@ def views():
     return found
 
 
+def strided():
+    """Sums and products of what is not row by row in memory, computed when it is called, read in between, or deferred."""
+    x, v, found = given(0, 237, 41), given(1, 237), []
+    for k in range(5):
+        y = x * 2.0
+        if k == 3:
+            y.tolist()
+        cut = [a[at] for a in (x, y) for at in (np.s_[::2], np.s_[:, 0:7], np.s_[:, ::8], np.s_[:, ::2], np.s_[:, 3])]
+        found += [f(a) for a in (*cut, x.T, y.T, x.T * 2.0) for f in (tg.sum, tg.mean)]
+        z = x.T * 2.0
+        (x + 1.0).sum().item()                      # which computes z, too
+        found += [z @ v, z.sum(), *(a.T @ v for a in (*cut[1:5], *cut[6:]))]
+        found += [(x.T * 2.0) @ v, x.T.cumsum(0)[-1].sum(), y.unfold(0, 5, 3) @ v[:5]]
+    return found
+
+
 def in_place():
     x, w, found = given(0, 5, 6), given(1, 6).requires_grad_(), []
     for k in range(TIMES):
@@ -150,7 +166,7 @@ def varying_floats():
     return found
 
 
-PROGRAMS = {f.__name__: f for f in (an_lstm, views, in_place, without_gradients, hooks, gradients, draws, loops, varying_floats,
+PROGRAMS = {f.__name__: f for f in (an_lstm, views, strided, in_place, without_gradients, hooks, gradients, draws, loops, varying_floats,
                                     *steady.PROGRAMS)}
 PROGRAMS |= {name: lambda name=name, options=options: trained(name, options) for name, options in steady.OPTIMIZERS.items()}
 

@@ -1,4 +1,4 @@
-"""Steps that come again: what is made without its nodes (autograd/backward_cache.py, graph/cached_subgraphs.py, optim/update.py) is what
+"""Steps that come again: what is made without its nodes (autograd/backward_cache.py, graph/cached_calls.py, optim/update.py) is what
 they would make."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tracegrad.autodiff import derivatives
 from tracegrad.execute import policy as eager
 from tracegrad.execute import realize as tg_realize
 from tracegrad.execute.program import programs
-from tracegrad.graph import cached_subgraphs, ir, primitive
+from tracegrad.graph import cached_calls, ir, primitive
 from tracegrad.graph.ir import INTERN
 from tracegrad.nn import functional as F
 from tracegrad.tensors.parts.history import leaves
@@ -515,10 +515,10 @@ def looking(monkeypatch):
     monkeypatch.setattr(tg_realize, "READS", 2)
     programs.clear()
     gc.collect()
-    for template in cached_subgraphs._owners.values():
+    for template in cached_calls._owners.values():
         template.is_read, template.calls = False, 0
-    yield lambda: len({id(t) for t in cached_subgraphs._owners.values() if t.is_read})
-    for template in cached_subgraphs._owners.values():
+    yield lambda: len({id(t) for t in cached_calls._owners.values() if t.is_read})
+    for template in cached_calls._owners.values():
         template.is_read, template.prepared = False, None
 
 

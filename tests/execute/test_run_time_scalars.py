@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad.graph import cached_subgraphs, primitive
+from tracegrad.graph import cached_calls, primitive
 
 OPERATORS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv}
 NUMBERS = [0.5, 1.25, 1.25, -3.0, 0.1, 0.1, 0.1, 7.5, 0.0, -0.0, 0.0, -0.0, float("inf"), float("-inf"), float("nan"), float("nan"), 1e-46,
@@ -131,7 +131,7 @@ def test_a_number_that_comes_again_is_known_as_itself():
     mul = primitive.REGISTRY["mul"]
     for value in (0.5, 1.5, 2.5, 2.5, 2.5):
         x * value
-    described, nodes, _ = cached_subgraphs.describe((x, 2.5), {})
+    described, nodes, _ = cached_calls.describe((x, 2.5), {})
     assert mul.memo[described] is not None
     assert mul.memo[described].made == len(nodes) + 1                   # the number is among its constants
     assert len(mul.memo[described].constants) == 1

@@ -53,7 +53,7 @@ MUTATIONS = [
              "at = self.lanes_of(x - more) if wide else At(x - more, dtype)"),
     Mutation("a row is written in place of what all items of its group read", "codegen/schedule/donation.py",
              "if shared and not isinstance(group.kind, Flat)", "if False and not isinstance(group.kind, Flat)"),
-    Mutation("a slice whose ends are tensors is a template", "tracegrad/graph/cached_subgraphs.py",
+    Mutation("a slice whose ends are tensors is a template", "tracegrad/graph/cached_calls.py",
              "end is not None and end.__class__ is not int:", "end is not None and not hasattr(end, 'ndim') and end.__class__ is not int:"),
     Mutation("a chunk of a running sum starts without those before it", "codegen/lower/search/scan.py",
              "        if pointers:", "        if pointers and False:"),

@@ -37,7 +37,7 @@ OTHERS = {
     "distributions.divergence": {"_RULES": "registry"},
     "autograd.history_key": {"_ordinary": "a part of the registry"},
     "support.cache": {"_tables": "the list of caches", "_caches": "the list of caches"},
-    "graph.cached_subgraphs": {"KINDS": "by classes of tensors and dtypes, of which there are few"},
+    "graph.cached_calls": {"KINDS": "by classes of tensors and dtypes, of which there are few"},
     "execute.policy": {"eager_calls": "a count", "counts": "counts", "_reasons": "counts"},
     "execute.plan_cache": {"counts": "counts"},
     "runtime.programs.program": {"counts": "counts"},

@@ -26,7 +26,7 @@ SET = {"trace": lambda: Recording("test", tg.device()), "examples": lambda: 1, "
 ALLOWED = {
     "grad": "what is recalled is found by whether its operands require a derivative",
     "scopes": "a vmap sets `examples`, a recorded body is in a trace; in inference mode tensors are told in which scope they were made",
-    "looked": "it is noted by the read of a value, and a custom forward sets `hidden`",
+    "values_read": "it is noted by the read of a value, and a custom forward sets `hidden`",
     "holds": "it says only when pending work is run, and is set where `comparing` is",
     "own": "one call's nodes: set inside a call that is not recalled, and not around calls of the user's",
     "shown": "inside a custom forward, which sets `hidden`",
@@ -122,9 +122,9 @@ def test_each_guard_turns_recall_off(field, monkeypatch):
 
 def test_nobody_reads_the_guards_one_by_one_to_decide_on_recall():
     """Where calls, views, values, backwards and steps are recalled, `plain` (of nodes: `symbolic`) is all that is asked."""
-    own = {"graph/cached_subgraphs": {"hidden"}}                        # what `detach` has to be applied to
+    own = {"graph/cached_calls": {"hidden"}}                        # what `detach` has to be applied to
     for name in ("execute/eager_executor", "tensors/cached_views", "autograd/backward_cache", "autograd/history_key", "execute/program",
-                 "execute/recall", "graph/cached_subgraphs", "optim/update"):
+                 "execute/recall", "graph/cached_calls", "optim/update"):
         tree = ast.parse((ROOT / "tracegrad" / f"{name}.py").read_text())
         read = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "state"
                 and isinstance(n.ctx, ast.Load)}

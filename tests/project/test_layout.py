@@ -22,7 +22,6 @@ LONG = {
     "codegen/kernel/ir/render.py": 550,                # one printer, a function for each expression
 
     "codegen/lower/rows/rows_cpu.py": 850,
-    "tracegrad/nn/module.py": 550,                  # one class with torch's methods, most of which are three lines
 }
 FULL = {"tracegrad": 13, "tracegrad/nn/modules": 17, "tracegrad/distributions": 15}    # of more; torch's layers, constraints
 
@@ -167,6 +166,6 @@ def test_folders_make_no_circle(type_checking):
 
 def test_the_house_has_few_floors():
     chain = floors(imports(False))
-    assert len(chain) <= 26, chain
+    assert len(chain) <= 25, chain
     above = floors(folders(imports(False)))
-    assert len(above) <= 15, above
+    assert len(above) <= 13, above

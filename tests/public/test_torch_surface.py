@@ -293,7 +293,7 @@ def test_arguments_by_torchs_names() -> None:
 
 
 def test_what_was_made_in_inference_mode() -> None:
-    """Tensors say whether they were, views what their base says; also what a call known before gives (graph/cached_subgraphs.py)."""
+    """Tensors say whether they were, views what their base says; also what a call known before gives (graph/cached_calls.py)."""
     x, fresh = tg.ones(3), tg.inference_mode(lambda x: x.exp() * 2)
     for _ in range(6):
         with tg.no_grad():

@@ -90,7 +90,7 @@ def same(found: list[Any], wanted: list[Any], program: Program, what: str, slack
 
 @contextmanager
 def forgetful() -> Iterator[None]:
-    """Calls are made at length, none from what an earlier one made (graph/cached_subgraphs.py)."""
+    """Calls are made at length, none from what an earlier one made (graph/cached_calls.py)."""
     kept = primitive.describe, arguments.describe
     primitive.describe = arguments.describe = lambda *_: None
     try:

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
-from tracegrad.autodiff.substitution import HOOKS, substituted, that_matter
 from tracegrad.errors import AutogradError
 from tracegrad.graph.families import Elementwise, by_parts
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.leaves import Bundle, CustomCall
 from tracegrad.graph.locations import on_behalf_of
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, placeholder, unique
+from tracegrad.graph.substitution import HOOKS, substituted, that_matter
 from tracegrad.ops.attention.fused import too_little
 from tracegrad.ops.attention.pattern import Written, written_out
 from tracegrad.ops.primitives.movement import expand

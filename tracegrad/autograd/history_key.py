@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.config import config
 from tracegrad.execute.devices import Device
 from tracegrad.graph.canonical import Key, contribution
 from tracegrad.graph.ir import LazyNode, Node
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY
+from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.tensors.parts.history import leaves
 

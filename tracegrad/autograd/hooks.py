@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad.autodiff import derivatives
-from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, unique
+from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.cache import listed
 from tracegrad.support.modes import state, unseen
 from tracegrad.tensors.parts.history import leaves

@@ -9,13 +9,13 @@ import optree
 
 from tracegrad.autodiff.batching import batch
 from tracegrad.autodiff.derivatives import dense, stand_in, variable, vjp
-from tracegrad.autodiff.substitution import that_matter
 from tracegrad.control_flow.recorded import NodeFn, agreed, flattened, function_of, on_one_device, read_outside
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, bind, cast, placeholder
+from tracegrad.graph.substitution import that_matter
 from tracegrad.ops.arrays.index_checks import counts_where
 from tracegrad.ops.arrays.pointwise import logical_not
 from tracegrad.ops.primitives.movement import reshape

@@ -18,7 +18,6 @@ import numpy as np
 import optree
 
 from tracegrad.autodiff.derivatives import dense, stand_in
-from tracegrad.autodiff.substitution import substituted
 from tracegrad.control_flow.cond import cond
 from tracegrad.control_flow.loop import Body
 from tracegrad.control_flow.loop_detection import DetectedLoop
@@ -30,6 +29,7 @@ from tracegrad.graph.ir import Aval, Node, own_nodes, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, as_node, bind, cast, const, iota, placeholder
+from tracegrad.graph.substitution import substituted
 from tracegrad.ops.arrays.joining import cat, stack
 from tracegrad.ops.arrays.pointwise import logical_not
 from tracegrad.ops.arrays.shaping import full_like_shape

@@ -13,11 +13,11 @@ from typing import Any
 
 from tracegrad.autodiff.batching import batch, spread
 from tracegrad.autodiff.derivatives import variable
-from tracegrad.autodiff.substitution import substituted
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import Shared
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
+from tracegrad.graph.substitution import substituted
 from tracegrad.numpy_backend.interpreter import run_loop
 from tracegrad.ops.primitives.movement import narrow, permute, reshape
 from tracegrad.passes.loops import reached, reaching

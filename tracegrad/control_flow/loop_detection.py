@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.autodiff.derivatives import variable
-from tracegrad.autodiff.substitution import HOOKS, substituted
 from tracegrad.control_flow.loop import Loop
 from tracegrad.control_flow.scan import loop_nodes
 from tracegrad.execute.deferred import flushes, waiting
@@ -23,6 +22,7 @@ from tracegrad.graph.canonical import Key, canonical, contribution
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, placeholder
+from tracegrad.graph.substitution import HOOKS, substituted
 from tracegrad.ops.primitives.movement import concat, narrow, reshape
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor, held_elsewhere

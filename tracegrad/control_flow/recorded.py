@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import optree
 
-from tracegrad.autodiff.substitution import substituted
 from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.primitive import as_node, cast, different_devices
+from tracegrad.graph.substitution import substituted
 from tracegrad.tensors.tensor import Tensor
 
 NodeFn = Callable[[Sequence[Node]], list[Node]]

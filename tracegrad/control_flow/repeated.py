@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracegrad.autodiff.substitution import substituted
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Graph, Node, topological
 from tracegrad.graph.primitive import placeholder
+from tracegrad.graph.substitution import substituted
 from tracegrad.passes.loops import reaching
 
 

@@ -14,13 +14,13 @@ from typing import Any
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.batching import batch, spread
 from tracegrad.autodiff.derivatives import dense, variable, zeros_like
-from tracegrad.autodiff.substitution import HOOKS, substituted
 from tracegrad.control_flow.loop import Body, Loop
 from tracegrad.control_flow.loop_sums import after_loop, base_of, terms_of, whole_sum
 from tracegrad.graph.canonical import Key, canonical
 from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder, to_keep
+from tracegrad.graph.substitution import HOOKS, substituted
 from tracegrad.passes.loops import reached, reaching
 from tracegrad.support.cache import listed
 from tracegrad.support.dtypes import differentiable

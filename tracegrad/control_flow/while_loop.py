@@ -20,7 +20,6 @@ import numpy as np
 
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.derivatives import dense, variable, zeros_like
-from tracegrad.autodiff.substitution import substituted
 from tracegrad.control_flow.loop import Body, Loop, given_once, merged, needed_inputs
 from tracegrad.control_flow.repeated import Repeated
 from tracegrad.control_flow.scan import outputs, turned
@@ -31,6 +30,7 @@ from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import CustomCall, Shared
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
+from tracegrad.graph.substitution import substituted
 from tracegrad.ops.arrays.indexing import scatter_rows, take_rows
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import differentiable

@@ -78,8 +78,8 @@ class Function:
         handles = [_untracked(v) if isinstance(v, Tensor) else v for v in values]
         ctx = Context(cls, names, handles, needs)
         replaced = dict(zip(names, handles, strict=True))
-        hidden, shown, looked = state.hidden, state.shown, state.looked
-        state.hidden, state.shown, state.looked = True, False, False
+        hidden, shown, read = state.hidden, state.shown, state.values_read
+        state.hidden, state.shown, state.values_read = True, False, False
         separate = _has(cls, "setup_context")
         try:
             context = () if separate else (ctx,)
@@ -90,9 +90,9 @@ class Function:
                 raw = _mapped(cls, scope, values)
             if separate:
                 cls.setup_context(ctx, tuple(handles[:given]), raw)
-            opaque = state.looked or scope is not None
+            opaque = state.values_read or scope is not None
         finally:
-            state.hidden, state.shown, state.looked = hidden, shown, looked or state.looked
+            state.hidden, state.shown, state.values_read = hidden, shown, read or state.values_read
             ctx._phase = "between"
         return _record(cls, ctx, values, handles, raw, any(needs), given, opaque)
 

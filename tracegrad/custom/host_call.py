@@ -98,7 +98,7 @@ def host_call(fn: Callable[..., Any], *tensors: Tensor, like: Any = None) -> Any
         results = [from_array(a, tensors[0].device if tensors else None) for a in call.results(*[_values(t) for t in tensors])]
     else:
         nodes = [t._node() for t in tensors]
-        state.looked |= any(n.needs_grad for n in nodes)
+        state.values_read |= any(n.needs_grad for n in nodes)
         results = [Tensor(bind(call, tuple(nodes), {"index": k}), trace.device, trace) for k in range(len(avals))]
     if tracked:
         message = f"host_call({name}) inside a backward has no derivative; wrap it in a tg.Function of its own to differentiate further"
@@ -107,5 +107,5 @@ def host_call(fn: Callable[..., Any], *tensors: Tensor, like: Any = None) -> Any
 
 
 def _values(tensor: Tensor) -> np.ndarray[Any, Any]:
-    state.looked |= tensor._node().needs_grad
+    state.values_read |= tensor._node().needs_grad
     return tensor.detach()._value("host_call")

@@ -110,7 +110,7 @@ def checked(who: str, x: Any) -> Tensor:
 
 def values(who: str, x: Tensor) -> Any:
     """A copy of the tensor's values."""
-    state.looked |= x._node().needs_grad
+    state.values_read |= x._node().needs_grad
     return np.array(x.detach()._value(who), order="C")
 
 

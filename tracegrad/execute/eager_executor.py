@@ -2,7 +2,7 @@
 
 To defer an operation costs: nodes for all that it is made of, a walk over them, a key, a look-up. It pays where kernels fuse what was
 deferred, and where whole steps are known (see autograd/backward_cache.py); few elements numpy has done before. So a call whose template is
-known (see graph/cached_subgraphs.py), and whose operands' values numpy holds, is computed eagerly, by a NumpyProgram that the cached call
+known (see graph/cached_calls.py), and whose operands' values numpy holds, is computed eagerly, by a NumpyProgram that the cached call
 keeps. What has no value yet, or lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
 
 Whether a call is computed eagerly depends on its structure and on what made its operands, never on time.
@@ -18,8 +18,9 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.execute.backends import numpy_rules
 from tracegrad.execute.policy import eager_calls
+from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import PART
-from tracegrad.graph.cached_subgraphs import CachedCall, came_before, describe
+from tracegrad.graph.cached_calls import CachedCall, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.families import Movement
 from tracegrad.graph.intervals import all_of, interval
@@ -32,7 +33,6 @@ from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
-SPARE = 4                   # a view keeps so many times its own memory at most
 DEPTH = 8                   # of what constants are made of
 CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
 _CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["variable"]
@@ -197,14 +197,6 @@ def known_of(node: Node) -> dict[str, Any]:
     aval = node.aval
     known = interval(node) if aval.dtype.kind in "iu" else None
     return {"aval": aval} if known is None or known == all_of(aval.dtype) else {"aval": aval, "range": known}
-
-
-def host_part(device: Any, array: np.ndarray[Any, Any]) -> Any:
-    """A Buffer for a result, which may be a view; a copy where that would keep much more memory than its own."""
-    owner: Any = array.base
-    if owner is None or (isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes <= SPARE * array.nbytes):
-        return host_buffer(device, array)
-    return host_buffer(device, np.array(array))
 
 
 def _value(node: Node, device: Any) -> Any:

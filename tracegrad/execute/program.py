@@ -28,7 +28,8 @@ from tracegrad.graph.canonical import Key, Places, fixed, is_number
 from tracegrad.graph.ir import ON_HOST, Graph, Node
 from tracegrad.graph.locations import Location, located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
-from tracegrad.runtime.buffer import HostBuffer, host_buffer
+from tracegrad.ops.primitives.movement import compact
+from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.runtime.faults import Run, mark
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.programs.background import Job, in_background
@@ -266,8 +267,7 @@ class Program:
                 found = routine(arrays, [n.attrs["value"] for n in numbers], self.order, notes)
                 self.routine = routine if config.recall else None
         device = self.device
-        results = [HostBuffer(device, array) if array.base is None and array.flags.c_contiguous else _buffer(device, array, values, arrays)
-                   for array in found]
+        results = [HostBuffer(device, array) if array.base is None else _buffer(device, array, values, arrays) for array in found]
         if suspect or any(notes):
             self._mark(results, values, notes, _lines(self._reports.checks, line))
         return results
@@ -323,19 +323,23 @@ def _weak(constant: Node) -> Any:
 
 
 def _buffer(device: Any, array: np.ndarray[Any, Any], values: Sequence[Any], given: Sequence[np.ndarray[Any, Any]]) -> Any:
-    """A Buffer for a result. It may share memory with other Buffers that hold arrays, since nobody writes those; no more than it needs.
-
-    (One that owns its memory is held as it is, in few steps: see `_by_numpy`.)
-    """
-    if array.flags.c_contiguous:
-        owner: Any = array if array.base is None else array.base
-        if isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes == array.nbytes:
-            return host_buffer(device, array)
-        for value, whole in zip(values, given, strict=True):            # the whole of an input in device memory: its Buffer
-            same = whole.nbytes == array.nbytes and whole.flags.c_contiguous and array.size
+    """A Buffer for a result that is a view: the Buffer that it is the whole of, if that is in device memory, else its own (`host_part`)."""
+    by_numpy = isinstance(array.base, np.ndarray) and array.base.base is None
+    if not by_numpy and array.flags.c_contiguous and array.size:
+        for value, whole in zip(values, given, strict=True):
+            same = whole.nbytes == array.nbytes and whole.flags.c_contiguous
             if same and _address(whole) == _address(array) and not value.may_change:
                 return value
-    return host_buffer(device, np.array(array, order="C"))
+    return host_part(device, array)
+
+
+def host_part(device: Any, array: np.ndarray[Any, Any]) -> HostBuffer:
+    """A Buffer for a result, which may be a view: nobody writes what another Buffer holds. A copy where the view would keep much more
+
+    memory than its own. It lies in memory as it was computed, whether that was when it was called or later: so the bits of what follows are
+    the same.
+    """
+    return HostBuffer(device, compact(array))
 
 
 def _address(array: np.ndarray[Any, Any]) -> Any:

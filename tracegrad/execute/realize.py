@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.autodiff.substitution import substituted
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.execute import policy
 from tracegrad.execute.devices import Device, upload
 from tracegrad.execute.partition import Partition
 from tracegrad.execute.program import Program, programs
-from tracegrad.graph.cached_subgraphs import compute_when_called
+from tracegrad.graph.cached_calls import compute_when_called
 from tracegrad.graph.canonical import Canonical, canonical, is_number, resolve
 from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import LazyNode, Node, forget_operands, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, bind, data
+from tracegrad.graph.substitution import substituted
 from tracegrad.ops.primitives.dynamic_slice import SLICE_AT
 from tracegrad.ops.primitives.transfer import TRANSFER
 from tracegrad.runtime import buffer as buffers
@@ -36,7 +36,7 @@ from tracegrad.support.modes import state
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _PLACEHOLDER = REGISTRY["placeholder"]
-READS = 12   # reads of one history's values until these are computed when they are called: cached_subgraphs.compute_when_called
+READS = 12   # reads of one history's values until these are computed when they are called: cached_calls.compute_when_called
 
 
 def free_saved(nodes: Iterable[Node]) -> None:
@@ -268,8 +268,8 @@ def _values(work: Work) -> list[Any]:
 PART = 1 << 16  # bytes: a view of at most so many is made eagerly of what numpy holds
 
 
-def part(node: Node) -> np.ndarray[Any, Any] | None:
-    """The values of a small view of what numpy holds (see runtime/buffer.py), a fresh array; None for anything else.
+def held_view(node: Node) -> np.ndarray[Any, Any] | None:
+    """The elements of a small view of what NumPy holds (see runtime/buffer.py), a view of that array; None for anything else.
 
     There is nothing to compute for it, and no reason to compute all that is pending.
     """
@@ -280,13 +280,18 @@ def part(node: Node) -> np.ndarray[Any, Any] | None:
             return None
         chain.append(found)
         found = resolve(found.operands[0])
-    array = buffers.held(found.value)
-    if array is None or found.value.deferred_checks or found.aval.weak:
+    if buffers.held(found.value) is None or found.value.deferred_checks or found.aval.weak:
         return None
-    array = found.value.contents(found.shape, found.dtype)
+    array: np.ndarray[Any, Any] = found.value.contents(found.shape, found.dtype)
     for n in reversed(chain):
         array = n.fn.numpy(array, *[o.attrs["value"] for o in n.operands[1:]], **n.attrs)
-    return np.array(array, node.dtype, order="C")
+    return array
+
+
+def part(node: Node) -> np.ndarray[Any, Any] | None:
+    """The same as a fresh array."""
+    array = held_view(node)
+    return None if array is None else np.array(array, node.dtype, order="C")
 
 
 def read(node: Node, device: Device, shared: bool = False) -> np.ndarray[Any, Any]:

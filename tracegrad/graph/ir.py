@@ -197,7 +197,7 @@ class Node(Operators):
 
 
 class LazyNode(Node):
-    """The result of a call whose nodes are known (see cached_subgraphs.py): a part of a history whose operands are made when somebody asks.
+    """The result of a call whose nodes are known (see cached_calls.py): a part of a history whose operands are made when somebody asks.
 
     From then on it is an ordinary Node. Nobody asks where the derivative is known, too. behind: (the CachedCall, the nodes that the call
     was given, whether a backward has freed it).

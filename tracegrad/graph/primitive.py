@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DeviceError, DTypeError, OutOfMemoryError, printable
-from tracegrad.graph.cached_subgraphs import calls, describe, learn
+from tracegrad.graph.cached_calls import calls, describe, learn
 from tracegrad.graph.canonical import number_of, without_number
 from tracegrad.graph.ir import INTERN, Aval, Entry, Node, enter
 from tracegrad.graph.locations import Location
@@ -62,7 +62,7 @@ class Primitive(Operation):
 
     @cached_property
     def memo(self) -> Cache:
-        """What calls with the tensors and numbers of users made: see cached_subgraphs.py."""
+        """What calls with the tensors and numbers of users made: see cached_calls.py."""
         return calls()
 
     def __init_subclass__(cls) -> None:

@@ -1,12 +1,13 @@
-"""Hooks of modules: handles to remove them, and how the gradients that pass a module are seen."""
+"""Hooks of modules: how they are registered and called (`Hooked`), and how the gradients that pass a module are seen."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegrad.custom.custom_function import Function
+from tracegrad.errors import ArgumentError
 from tracegrad.tensors.tensor import Tensor
 
 _numbers = itertools.count()
@@ -91,3 +92,102 @@ def around_backward(module: Any, forward: Callable[..., Any], args: tuple[Any, .
     if not several:
         return results[0]
     return type(result)(*results) if hasattr(result, "_fields") else type(result)(results)
+
+
+class Hooked:
+    """The base of `Module` that has its hooks. A handle's remove() takes a hook away."""
+
+    _hooks: dict[str, dict[int, Any]]          # kind of hook -> what was registered, by the number of its handle
+    if TYPE_CHECKING:
+        forward: Callable[..., Any]
+
+    def _call_hooked(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        called: set[int] = set()
+        result: Any = None
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            nonlocal result
+            result = self.forward(*args, **kwargs)
+            for key, (hook, with_kwargs, _) in list(self._hooks.get("forward", {}).items()):
+                called.add(key)
+                given = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
+                result = result if given is None else given
+            return result
+
+        try:
+            for hook, with_kwargs in list(self._hooks.get("forward_pre", {}).values()):
+                given = hook(self, args, kwargs) if with_kwargs else hook(self, args)
+                if given is not None and with_kwargs:
+                    if not isinstance(given, tuple) or len(given) != 2:
+                        raise ArgumentError(f"{type(self).__name__}: a forward pre-hook with_kwargs must return None or (args, kwargs), "
+                                            f"got {type(given).__name__}")
+                    args, kwargs = given
+                elif given is not None:
+                    args = given if isinstance(given, tuple) else (given,)
+            return around_backward(self, forward, args, kwargs, self._hooks)
+        except Exception:
+            for key, (hook, with_kwargs, always) in list(self._hooks.get("forward", {}).items()):
+                if always and key not in called:
+                    hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
+            raise
+
+    def _hook(self, kind: str, what: Any, prepend: bool) -> RemovableHandle:
+        hooks = self._hooks.setdefault(kind, {})
+        handle = RemovableHandle(self._hooks, kind)
+        before = dict(hooks) if prepend else {}
+        if prepend:
+            hooks.clear()
+        hooks[handle.id] = what
+        hooks.update(before)
+        return handle
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
+        """Call hook(module, args) before each forward; what it returns, unless None, replaces the arguments.
+
+        with_kwargs: hook(module, args, kwargs), which may return (args, kwargs). prepend: before the hooks that are there.
+        Returns a handle whose remove() takes the hook away. The same holds for the other kinds of hooks.
+
+        >>> handle = nn.Linear(2, 2).register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+        """
+        return self._hook("forward_pre", (hook, with_kwargs), prepend)
+
+    def register_forward_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False,
+                              always_call: bool = False) -> RemovableHandle:
+        """Call hook(module, args, output) after each forward; what it returns, unless None, replaces the output.
+
+        with_kwargs: hook(module, args, kwargs, output). always_call: also when forward fails (with output None).
+
+        >>> handle = nn.Linear(2, 2).register_forward_hook(lambda module, args, output: output.relu())
+        """
+        return self._hook("forward", (hook, with_kwargs, always_call), prepend)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call hook(module, grad_output) when the gradients of the outputs, a tuple, are known; what it returns replaces them."""
+        return self._hook("backward_pre", hook, prepend)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call hook(module, grad_input, grad_output) when the gradients of the inputs are known; what it returns replaces grad_input.
+
+        Both are tuples, one for each positional argument and each output; None stands for what has no gradient. Tensors that arguments and
+        outputs hold in dictionaries or as keywords are not looked at.
+        """
+        return self._hook("backward", hook, prepend)
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(module, prefix, keep_vars) before `state_dict` collects what there is."""
+        return self._hook("state_pre", hook, False)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(module, state_dict, prefix, local_metadata), which may change the dictionary, at the end of `state_dict`."""
+        return self._hook("state", hook, False)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs) before `load_state_dict`
+
+        looks at what it was given: a copy of the dictionary, in which the hook may rename, add and remove entries.
+        """
+        return self._hook("load_pre", hook, False)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(module, incompatible_keys) when `load_state_dict` has compared names; keys that it takes out of the lists count not."""
+        return self._hook("load", hook, False)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
-from tracegrad.nn.hooks import RemovableHandle, around_backward
+from tracegrad.nn.hooks import Hooked
 from tracegrad.nn.module_paths import called_in_trace
 from tracegrad.nn.parameter import Buffer, Parameter
 from tracegrad.nn.torch_methods import TorchMethods, empty_tables
@@ -34,7 +34,7 @@ class LoadResult(NamedTuple):
         return text if any(self) else "<All keys matched successfully>"
 
 
-class Module(TorchMethods):
+class Module(Hooked, TorchMethods):
     """A part of a model: subclass it, assign parameters and other modules in `__init__`, and write `forward`.
 
     A traced function that uses a module watches its attributes: `train()`, `eval()` or another layer record anew, a new value of a
@@ -55,7 +55,6 @@ class Module(TorchMethods):
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
     _non_persistent_buffers_set: set[str]
-    _hooks: dict[str, dict[int, Any]]          # kind of hook -> what was registered, by the number of its handle
 
     def __init__(self) -> None:
         vars(self).update(training=True, **empty_tables())
@@ -68,80 +67,6 @@ class Module(TorchMethods):
         if state.trace is not None:
             return called_in_trace(self, args, kwargs)
         return self._call_hooked(args, kwargs) if self._hooks else self.forward(*args, **kwargs)
-
-    # ------------------------------------------------------------------------------------------------------------ hooks
-
-    def _call_hooked(self, args: Any, kwargs: dict[str, Any]) -> Any:
-        called: set[int] = set()
-        result: Any = None
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            nonlocal result
-            result = self.forward(*args, **kwargs)
-            for key, (hook, with_kwargs, _) in list(self._hooks.get("forward", {}).items()):
-                called.add(key)
-                given = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
-                result = result if given is None else given
-            return result
-
-        try:
-            for hook, with_kwargs in list(self._hooks.get("forward_pre", {}).values()):
-                given = hook(self, args, kwargs) if with_kwargs else hook(self, args)
-                if given is not None and with_kwargs:
-                    if not isinstance(given, tuple) or len(given) != 2:
-                        raise ArgumentError(f"{type(self).__name__}: a forward pre-hook with_kwargs must return None or (args, kwargs), "
-                                            f"got {type(given).__name__}")
-                    args, kwargs = given
-                elif given is not None:
-                    args = given if isinstance(given, tuple) else (given,)
-            return around_backward(self, forward, args, kwargs, self._hooks)
-        except Exception:
-            for key, (hook, with_kwargs, always) in list(self._hooks.get("forward", {}).items()):
-                if always and key not in called:
-                    hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
-            raise
-
-    def _hook(self, kind: str, what: Any, prepend: bool) -> RemovableHandle:
-        hooks = self._hooks.setdefault(kind, {})
-        handle = RemovableHandle(self._hooks, kind)
-        before = dict(hooks) if prepend else {}
-        if prepend:
-            hooks.clear()
-        hooks[handle.id] = what
-        hooks.update(before)
-        return handle
-
-    def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
-        """Call hook(module, args) before each forward; what it returns, unless None, replaces the arguments.
-
-        with_kwargs: hook(module, args, kwargs), which may return (args, kwargs). prepend: before the hooks that are there.
-        Returns a handle whose remove() takes the hook away. The same holds for the other kinds of hooks.
-
-        >>> handle = nn.Linear(2, 2).register_forward_pre_hook(lambda module, args: (args[0] * 2,))
-        """
-        return self._hook("forward_pre", (hook, with_kwargs), prepend)
-
-    def register_forward_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False,
-                              always_call: bool = False) -> RemovableHandle:
-        """Call hook(module, args, output) after each forward; what it returns, unless None, replaces the output.
-
-        with_kwargs: hook(module, args, kwargs, output). always_call: also when forward fails (with output None).
-
-        >>> handle = nn.Linear(2, 2).register_forward_hook(lambda module, args, output: output.relu())
-        """
-        return self._hook("forward", (hook, with_kwargs, always_call), prepend)
-
-    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
-        """Call hook(module, grad_output) when the gradients of the outputs, a tuple, are known; what it returns replaces them."""
-        return self._hook("backward_pre", hook, prepend)
-
-    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
-        """Call hook(module, grad_input, grad_output) when the gradients of the inputs are known; what it returns replaces grad_input.
-
-        Both are tuples, one for each positional argument and each output; None stands for what has no gradient. Tensors that arguments and
-        outputs hold in dictionaries or as keywords are not looked at.
-        """
-        return self._hook("backward", hook, prepend)
 
     # ------------------------------------------------------------------------------------------------------- attributes
 
@@ -429,25 +354,6 @@ class Module(TorchMethods):
                     yield start + name, tensor
         if type(self).get_extra_state is not Module.get_extra_state:
             yield f"{start}_extra_state", self.get_extra_state()
-
-    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call hook(module, prefix, keep_vars) before `state_dict` collects what there is."""
-        return self._hook("state_pre", hook, False)
-
-    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call hook(module, state_dict, prefix, local_metadata), which may change the dictionary, at the end of `state_dict`."""
-        return self._hook("state", hook, False)
-
-    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs) before `load_state_dict`
-
-        looks at what it was given: a copy of the dictionary, in which the hook may rename, add and remove entries.
-        """
-        return self._hook("load_pre", hook, False)
-
-    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call hook(module, incompatible_keys) when `load_state_dict` has compared names; keys that it takes out of the lists count not."""
-        return self._hook("load", hook, False)
 
     def _before_loading(self, given: Mapping[str, Any]) -> None:
         """Called with the values that are about to be loaded into this module, by its own names for them: lazy ones take their shapes."""

@@ -181,11 +181,12 @@ class Writer:
         if reduce is None:
             return _DOT if len(shape) == 2 else None
         dim = step.attrs["dim"]
-        if reduce is not _SUM or prod(shape[d] for d in dim) <= SHORT:
+        if reduce is not _SUM:
             return reduce
         last, place = tuple(range(len(shape) - len(dim), len(shape))), step.operands[0]
-        lies = place >= 0 and self.strides[place] == np.empty(shape, known[0][1]).strides
-        return reduce if lies and dim == last else None      # else numpy adds up one after the other: the rule knows better
+        in_rows = place >= 0 and self.strides[place] == np.empty(shape, known[0][1]).strides
+        short = prod(shape[d] for d in dim) <= SHORT
+        return reduce if in_rows and (short or dim == last) else None       # else numpy adds up otherwise: the rule knows better
 
     def _array(self, place: int) -> Any:
         """The shape and dtype of an operand that is an array; else None."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.autodiff.substitution import substituted
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind
+from tracegrad.graph.substitution import substituted
 from tracegrad.passes.loops import CARRIED, Split
 
 _SLICE, _RESHAPE = REGISTRY["slice"], REGISTRY["reshape"]

@@ -221,7 +221,7 @@ class _Iterations:
             self.uses += 1
             often = config.recall and (self.uses > 1 or self.length >= WRITTEN) and len(self.iteration.routine.steps) <= LINES
             done = min(2, self.length) if often else self.length
-            seen: list[dict[int, Any]] = []             # the strides of what turns made; those that differ are not relied on
+            seen: list[dict[int, Any]] = []             # the strides of what iterations made; those that differ are not relied on
             for i in range(done):
                 seen.append({})
                 inputs = [*state, *(x[i] for x in moving), *still]

@@ -36,7 +36,7 @@ class Ordered(NamedTuple):
 
 
 def ordered(order: Sequence[Any], places: Sequence[Places], ends: Sequence[int]) -> Ordered:
-    """The list to go through for `order`, of nodes or what is like them (cached_subgraphs.Call)."""
+    """The list to go through for `order`, of nodes or what is like them (cached_calls.Call)."""
     numbers = [i for i, node in enumerate(order) if is_number(node)]
     given = Ordered(order, places, tuple(ends), numbers, range(len(order)))
     if sum(node.fn is _PAD for node in order) < LIMITS.least:

@@ -24,7 +24,7 @@ from tracegrad.errors import (
     TraceError,
     TracegradError,
 )
-from tracegrad.graph.cached_subgraphs import calls, describe, learn
+from tracegrad.graph.cached_calls import calls, describe, learn
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.locations import LINE, user_location
 from tracegrad.graph.operators import Operators, by_itself, misused, write

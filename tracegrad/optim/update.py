@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.config import config
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.realize import Work, lock
@@ -18,6 +17,7 @@ from tracegrad.execute.recall import Recipe, recipes
 from tracegrad.graph.canonical import Key, resolve
 from tracegrad.graph.ir import Aval, Node, own_leaves
 from tracegrad.graph.primitive import data, renewed
+from tracegrad.graph.substitution import HOOKS
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor

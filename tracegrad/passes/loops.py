@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.autodiff.batching import batch
-from tracegrad.autodiff.substitution import substituted, that_matter
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
+from tracegrad.graph.substitution import substituted, that_matter
 
 _ADD, _SUM = REGISTRY["add"], REGISTRY["sum"]
 CONSTANT, ROW, CARRIED = range(3)      # what a node of a body depends on: nothing that changes, what is scanned, a carry

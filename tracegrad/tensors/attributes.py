@@ -56,7 +56,7 @@ def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
     So what is written to the result reaches the base where it does so in torch.
     """
     accept_format("contiguous", memory_format)
-    steps = None if self._base is None else _steps_in_memory(self)
+    steps = None if self._base is None else _strides_in_memory(self)
     return self if self._base is None or (steps is not None and _row_by_row(self.shape, steps)) else self.clone()
 
 
@@ -70,37 +70,37 @@ def _row_by_row(shape: Sequence[int], steps: Sequence[int]) -> bool:
     return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, steps, _steps(shape), strict=True))
 
 
-_Laid = tuple[tuple[int, ...] | None, Aval]     # how far apart neighbours are in memory (None: torch has a copy there), and the aval
+_Layout = tuple[tuple[int, ...] | None, Aval]     # how far apart neighbours are in memory (None: torch has a copy there), and the aval
 _known = Cache("layouts of views", KNOWN)       # by what is viewed, how it lies and the step: what `_viewed` found
 
 
-def _steps_in_memory(x: Tensor) -> tuple[int, ...] | None:
+def _strides_in_memory(x: Tensor) -> tuple[int, ...] | None:
     """How far apart neighbours would be in the memory of what x is a view of, as in torch; None: torch has a copy there."""
-    return _laid(x)[0]
+    return _layout(x)[0]
 
 
-def _laid(x: Tensor, but: int = 0) -> _Laid:
+def _layout(x: Tensor, but: int = 0) -> _Layout:
     """How x lies in the memory of what it is a view of. but: without so many steps, the last ones of the way from the base."""
     base = x._base
     if base is None:
         aval = x._n.aval
         return _steps(aval.shape), aval
-    laid, chain = _laid(base), x._chain
+    layout, chain = _layout(base), x._chain
     for fn, attrs in chain[:len(chain) - but]:
-        laid = _viewed(laid, fn, attrs)
-    return laid
+        layout = _viewed(layout, fn, attrs)
+    return layout
 
 
-def _viewed(laid: _Laid, fn: Any, attrs: dict[str, Any]) -> _Laid:
+def _viewed(layout: _Layout, fn: Any, attrs: dict[str, Any]) -> _Layout:
     """How what a step of movement makes of an array lies in its memory."""
-    key = (laid, fn, *attrs.items())
-    found: _Laid | None = _known[key]
+    key = (layout, fn, *attrs.items())
+    found: _Layout | None = _known[key]
     if found is None:
-        found = _known[key] = _stepped(*laid, fn, attrs)
+        found = _known[key] = _stepped(*layout, fn, attrs)
     return found
 
 
-def _stepped(steps: tuple[int, ...] | None, before: Aval, fn: Any, attrs: dict[str, Any]) -> _Laid:
+def _stepped(steps: tuple[int, ...] | None, before: Aval, fn: Any, attrs: dict[str, Any]) -> _Layout:
     shape, aval = before.shape, fn.aval(before, **attrs)
     if steps is None:
         return None, aval
@@ -153,7 +153,7 @@ def moved(x: Tensor) -> bool:
     chain = x._chain
     if not chain or chain[-1][0].name != "reshape" or (len(chain) == 1 and base._base is None):
         return False
-    before = _laid(x, 1)
+    before = _layout(x, 1)
     return before[0] is not None and _viewed(before, *chain[-1])[0] is None
 
 

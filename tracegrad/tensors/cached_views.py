@@ -4,7 +4,7 @@ A view costs NumPy a tenth of a microsecond, and the call of a function that com
 has more views than operations. So where a tensor's value is an array that NumPy holds, and no derivative goes through it, a call that was
 made before is the array's view, a leaf for it, and the steps from its base, which are always the same. A view that is a part of a history
 gets the nodes of that call in the leaf's place, and its value only if its base has one. Calls are told apart as all others are
-(graph/cached_subgraphs.py).
+(graph/cached_calls.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from functools import wraps
 from typing import Any
 
 from tracegrad.config import config
-from tracegrad.execute.eager_executor import host_part, known_of
+from tracegrad.execute.eager_executor import known_of
 from tracegrad.execute.policy import eager_calls
-from tracegrad.graph.cached_subgraphs import CachedCall, calls, came_before, describe
+from tracegrad.execute.program import host_part
+from tracegrad.graph.cached_calls import CachedCall, calls, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
 from tracegrad.runtime.buffer import HostBuffer

@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.graph.primitive import REGISTRY, data, renewed
+from tracegrad.graph.substitution import HOOKS
 
 if TYPE_CHECKING:
     from tracegrad.tensors.tensor import Tensor

@@ -19,9 +19,10 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, TraceError
 from tracegrad.execute.deferred import flush, waiting
 from tracegrad.execute.devices import Device, find_device, upload
-from tracegrad.execute.eager_executor import arrays_of, host_part, nodes_of
-from tracegrad.execute.realize import PART, is_view, realize
-from tracegrad.graph.cached_subgraphs import CachedCall
+from tracegrad.execute.eager_executor import arrays_of, nodes_of
+from tracegrad.execute.program import host_part
+from tracegrad.execute.realize import held_view, is_view, realize
+from tracegrad.graph.cached_calls import CachedCall
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Node, Size, own_nodes
 from tracegrad.graph.locations import user_location
@@ -31,7 +32,7 @@ from tracegrad.ops.arguments import results_of
 from tracegrad.ops.arrays.pointwise import acceptable
 from tracegrad.ops.primitives.dynamic_slice import as_slice
 from tracegrad.ops.primitives.transfer import computes, transfer
-from tracegrad.runtime.buffer import HostBuffer, held, host_buffer
+from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.layouts import accept_format
 from tracegrad.support.modes import state
@@ -139,8 +140,10 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         result._base, result._chain = self, tuple(reversed(chain))
         if not source.needs_grad and state.trace is None and result._trace is None:
             result._source = weakref.ref(source), self._version
-            if sliced and result._n.value is None:
-                _take_part(result)
+            if sliced:                          # else where a batch starts would be an operand of all that is made of it
+                for view in (result, self) if self._source is not None else (result,):
+                    if view._n.value is None and (array := held_view(view._n)) is not None:
+                        view._n.value = host_part(self._device, array)
         return result
 
     # ----------------------------------------------------------------------------------------------------- description
@@ -266,47 +269,6 @@ class Tensor(History, InPlace, Subscripts, Conversion):
 
 
     # ----------------------------------------------------------------------------------------------------------- in place
-
-def _take_part(view: Tensor, as_it_lies: bool = False) -> None:
-    """Compute a small view of what numpy holds eagerly: where a batch starts would make another structure of each.
-
-    as_it_lies: only what has its elements in order already, so that numpy adds them up as it would have.
-    """
-    base = view._base
-    if base is None or view._n.aval.nbytes > PART:
-        return
-    source = base._node()
-    if source.value is None and base._source is not None:
-        _take_part(base, as_it_lies=True)
-    array = None if source.value is None else held(source.value)
-    if array is not None:
-        array = array.reshape(base.shape)
-        for fn, attrs in view._steps:
-            array = fn.numpy(array, **attrs)
-        if array.flags.c_contiguous or not as_it_lies:
-            view._n.value = part = host_buffer(view._device, np.array(array, order="C"))
-            part.deferred_checks = source.value.deferred_checks
-
-
-def _held_view(view: Tensor) -> tuple[Any, Any]:
-    """The elements of a view where numpy has them, and what is suspect of them; (None, None) if it has not, or a base is large.
-
-    The base gets no value: what is computed of it later is computed as if nobody had taken a part.
-    """
-    base = view._base
-    if base is None:
-        return None, None
-    source = base._node()
-    if source.value is not None:
-        array, deferred_checks = held(source.value), source.value.deferred_checks
-    else:
-        array, deferred_checks = _held_view(base) if base._source is not None and source.aval.nbytes <= PART else (None, None)
-    if array is not None:
-        array = array.reshape(base.shape)
-        for fn, attrs in view._steps:
-            array = fn.numpy(array, **attrs)
-    return array, deferred_checks
-
 
 _DTYPE_NAMES = {str(d) for d in dtypes.SUPPORTED} | {"float", "double", "half", "long", "int", "bool", "cfloat", "cdouble"}
 

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from tracegrad.autodiff import derivatives
-from tracegrad.autodiff.substitution import HOOKS, substituted
 from tracegrad.execute.devices import upload
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, data, to_keep
+from tracegrad.graph.substitution import HOOKS, substituted
 from tracegrad.support.modes import state
 from tracegrad.tracing.recording import Recording
 

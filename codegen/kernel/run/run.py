@@ -68,7 +68,7 @@ def kernels_of(plan: Plan) -> dict[str, Compiled]:
 
 def _run(steps: Sequence[Step], plan: Plan, memories: Sequence[Memory | None], scalars: Sequence[Any], state: State,
          iterations: dict[int, int], kernels: Mapping[str, Compiled]) -> None:
-    """The steps in order; turns: which turn each loop is in."""
+    """The steps in order; iterations: which one each loop is in."""
     for step in steps:
         if isinstance(step, HostStep):
             _host(step, plan, memories)

@@ -90,7 +90,7 @@ SERIAL = frozenset("""
 
 # Beside these: the kernels of work-groups (lower/workgroup.py).
 WORK_GROUPS = frozenset("""
-    item best line lane tile bits scratch share turn first stop carry carried total all place e other mine half_size better bit digit count
+    item best line lane tile bits scratch share first stop carry carried total all place e other mine half_size better bit digit count
     counts rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to
     shift found low_end high_end skipped before to of_tile carry_low carried_low some pair earlier behind moved following
     sums prior prior_low level from limb limbs at at_0 at_1 at_2 at_3
@@ -98,5 +98,5 @@ WORK_GROUPS = frozenset("""
 """.split())  # noqa: SIM905 - as above
 
 # What rows and transposed reads on GPUs call their own (lower/rows/rows_gpu.py, lower/rows/tiles_gpu.py).
-ROWS_ON_GPU = frozenset(("line", "lane", "turn", "other", "half_size"))
-TILES_ON_GPU = frozenset(("lane", "turn", "col_tile", "row_tile", "rest"))
+ROWS_ON_GPU = frozenset(("line", "lane", "iteration", "other", "half_size"))
+TILES_ON_GPU = frozenset(("lane", "iteration", "col_tile", "row_tile", "rest"))

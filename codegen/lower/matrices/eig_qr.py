@@ -77,7 +77,7 @@ def _taken_out(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window
     `vectors`, which as yet are real, take the same steps.
     """
     n, end = k.n, window.last if rows else window.first
-    for _ in k.times("turn", n - 1):
+    for _ in k.times("iteration", n - 1):
         found = k.variable("found", k.whole(-1))
         for r in k.range("r", n) if rows else k.down("r", n):
             size = k.variable("size", k.number(0))
@@ -106,7 +106,7 @@ def _balanced(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window)
     near, far = (2.0 ** (sign * np.finfo(k.dtype).maxexp // 4) for sign in (-1, 1))
     for j in k.range("j", n):
         weights[j] = k.number(1)
-    for _ in k.times("turn", _BALANCING):
+    for _ in k.times("iteration", _BALANCING):
         open_ = k.variable("open", k.truth(False))
         for j in k.range("j", n):
             alpha, beta = k.variable("alpha", k.number(0)), k.variable("beta", k.number(0))
@@ -192,7 +192,7 @@ def _steps(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window) ->
     assert k.info is not None
     high = k.variable("high", k.where(k.info[0] == 0, k.whole(n - 1), k.whole(-1)))
     count = k.variable("count", k.whole(0))
-    for _ in k.times("turn", _STEPS * max(10, n) + 1):
+    for _ in k.times("iteration", _STEPS * max(10, n) + 1):
         low, other = k.variable("low", k.whole(-1)), k.let("other", high)
         _split(k, a, low, high, (count == _EXCEPTIONAL, most))
         high.assign(k.where((low < 0) & (high <= alone), k.whole(-1), high))

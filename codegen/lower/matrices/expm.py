@@ -51,7 +51,7 @@ def exponential(k: Matrices, a: list[Numbers]) -> None:
             for dual, part in enumerate(y):
                 part[r, column] = sum_of([part[r, column], *terms(dual, lowest, r, column)])
         x, y = y, x
-    for _ in k.times("turn", _HALVINGS):
+    for _ in k.times("iteration", _HALVINGS):
         open_ = k.let("open", halvings > 0)
         k.leave(open_)
         halvings -= 1
@@ -74,7 +74,7 @@ def _halved(k: Matrices, a: list[Numbers]) -> Variable:
     for e in k.range("e", n * n):
         for x in a:
             x[e] += Value(*rest.parts * k.parts)
-    for _ in k.times("turn", _HALVINGS):
+    for _ in k.times("iteration", _HALVINGS):
         open_ = k.let("open", (norm > _NORMS[k.dtype.itemsize][len(a) - 1]) & (rest == 0))
         k.leave(open_)
         norm.assign(k.where(open_, norm * 0.5, norm))

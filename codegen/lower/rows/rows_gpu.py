@@ -228,13 +228,13 @@ class Team(RowKernel):
     def kept_value(self, node: Node, flat: Index) -> Expression | None:
         if node not in self.kept or self.kept[node] == self.number or self.at is None or flat - self.at != 0:
             return None
-        return self.writer.declare(self.writer.base(node), Load(Access(self.arrays[node], self.turn_of_row), node.dtype))
+        return self.writer.declare(self.writer.base(node), Load(Access(self.arrays[node], self.iteration_of_row), node.dtype))
 
     def keep(self, at: Index) -> None:
         for node, number in self.kept.items():
             value = self.ev.find(node, at) if number == self.number else None
             if value is not None:
-                self.writer.store(Access(self.arrays[node], self.turn_of_row), value)
+                self.writer.store(Access(self.arrays[node], self.iteration_of_row), value)
 
     # -- one pass over a row
 
@@ -245,13 +245,13 @@ class Team(RowKernel):
         with self.there():
             if self.kept:
                 with ExitStack() as inside:
-                    turn = ZERO
+                    iteration = ZERO
                     if self.share() > 1:
-                        var = Var("turn", self.share())
+                        var = Var("iteration", self.share())
                         inside.enter_context(w.loop(var, 0, self.share(), unrolled=True))
-                        turn = var.index
-                    self.turn_of_row = turn
-                    col = turn * self.size + self.item.index
+                        iteration = var.index
+                    self.iteration_of_row = iteration
+                    col = iteration * self.size + self.item.index
                     if n % self.size:
                         inside.enter_context(w.branch(Infix("<", w.at(col), whole(n)), (("range", col, 0, n),)))
                         for each in col.vars:

@@ -129,14 +129,14 @@ def written(group: Group, context: Context, axes: Sequence[Var], row: int, tiles
             found[axis] = at
         return found
 
-    iteration = Var("turn", SIDE - lines + 1)
+    iteration = Var("iteration", SIDE - lines + 1)
     with ExitStack() as inside:
         inside.enter_context(w.loop(iteration, 0, SIDE, lines, unrolled=True))
         to = places(inside, item.index, lane.index + iteration.index)
         for tile, array in zip(tiles, arrays, strict=True):
             w.store(Access(array, (lane.index + iteration.index) * (SIDE + 1) + item.index), ev.value(tile.node, tile.moved(to)), tile.node)
     w.barrier()
-    iteration = Var("turn", SIDE - lines + 1)
+    iteration = Var("iteration", SIDE - lines + 1)
     with ExitStack() as inside:
         inside.enter_context(w.loop(iteration, 0, SIDE, lines, unrolled=True))
         to = places(inside, lane.index + iteration.index, item.index)

@@ -24,8 +24,9 @@ from tracegrad.ops.arrays.pointwise import detach, div, eq, isfinite, isinf, ne
 from tracegrad.ops.arrays.reductions import cumsum
 from tracegrad.ops.arrays.shaping import diagonal, expanded, full_like_shape, movedim
 from tracegrad.ops.arrays.sorting import argsort
-from tracegrad.ops.arrays.subscripts import getitem, put_slice, setitem
+from tracegrad.ops.arrays.subscripts import getitem, setitem
 from tracegrad.ops.primitives import movement as mv
+from tracegrad.ops.primitives.dynamic_slice import put_slice
 from tracegrad.ops.primitives.elementwise import choose, where
 from tracegrad.ops.primitives.windows import windows
 from tracegrad.support import dtypes

@@ -20,8 +20,8 @@ from tracegrad.ops.arrays.indexing import dimension_of, scatter_rows, take_rows
 from tracegrad.ops.arrays.joining import cat
 from tracegrad.ops.arrays.shaping import full_like_shape, movedim
 from tracegrad.ops.primitives import movement as mv
-from tracegrad.ops.primitives.dynamic_slice import pad_at, parts, slice_at
-from tracegrad.ops.primitives.elementwise import choose, where
+from tracegrad.ops.primitives.dynamic_slice import parts, put_slice, slice_at
+from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
@@ -203,24 +203,6 @@ def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> 
         bad = array.min() if array.min() < -n else array.max()
         raise IndexOutOfRange(f"{name}: index {bad} is out of range for dimension {d} of shape {shape}")
     return np.where(array < 0, array + n, array).astype(np.int64)
-
-
-def put_slice(x: Node, value: Node, start: Sequence[int], step: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """x with x[start::step] (as many elements as value has) replaced by value: padding and a select, which fuse.
-
-    dims: those whose start is no part of the structure (see ops/primitives/dynamic_slice.py).
-    """
-    if value.shape == x.shape or not value.aval.size:
-        return value if value.shape == x.shape else x
-    high = tuple(n - (a + (m - 1) * s + 1) for n, m, a, s in zip(x.shape, value.shape, start, step, strict=True))
-    whole = [m == n for m, n in zip(value.shape, x.shape, strict=True)]
-    inside = full_like_shape(tuple(1 if w else m for w, m in zip(whole, value.shape, strict=True)), True, dtypes.bool_)
-    if dims:
-        inside = pad_at(inside, start, tuple(1 if w else n for w, n in zip(whole, x.shape, strict=True)), step, dims)
-        return choose(inside, pad_at(value, start, x.shape, step, dims), x)
-    gaps = tuple(s - 1 if m > 1 else 0 for s, m in zip(step, value.shape, strict=True))
-    inside = mv.pad(inside, tuple(start), high, gaps, False)
-    return choose(inside, mv.pad(value, tuple(start), high, gaps, 0), x)
 
 
 def _constants(x: Any) -> Any:

@@ -19,7 +19,7 @@ from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, Primitive, Shape, bind, const, iota
 from tracegrad.ops.primitives import movement as mv
-from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.elementwise import choose, where
 from tracegrad.support import dtypes
 
 
@@ -69,11 +69,11 @@ class SliceAt(_Placed):
              (((5, 3, 7), np.array(1), np.array(2)), dict(start=(0, 0, 0), size=(2, 3, 2), step=(2, 1, 3), dims=(0, 2)))]
 
     def aval(self, x, *starts, start, size, step, dims): return Aval(size, x.dtype)
-    def numpy(self, x, *starts, start, size, step, dims): return x[self.place(starts, start, step, dims, size)]
+    def numpy(self, x, *starts, start, size, step, dims): return mv.sliced(x[self.place(starts, start, step, dims, size)])
 
     def numpy_with(self, *, start, size, step, dims):
         placed = self.placer(start, step, dims, size)
-        return lambda x, *starts: x[placed(*starts)]
+        return lambda x, *starts: mv.sliced(x[placed(*starts)])
 
     def vjp(self, ct, y, x, *starts, start, size, step, dims):
         return (_bound("pad_at", ct, starts, dict(start=start, shape=x.shape, step=step, dims=dims)), *[None] * len(starts))
@@ -136,6 +136,24 @@ def pad_at(x: Node, start: Sequence[int], shape: Sequence[int], step: Sequence[i
     """Zeros of `shape`, but x from `start` on, with the starts of `dims` as operands."""
     still = tuple(0 if d in dims else a for d, a in enumerate(start))
     return _bound("pad_at", x, [_offset(start[d]) for d in dims], dict(start=still, shape=tuple(shape), step=tuple(step), dims=tuple(dims)))
+
+
+def put_slice(x: Node, value: Node, start: Sequence[int], step: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """x with x[start::step] (as many elements as value has) replaced by value: padding and a select, which fuse.
+
+    dims: those whose start is no part of the structure.
+    """
+    if value.shape == x.shape or not value.aval.size:
+        return value if value.shape == x.shape else x
+    high = tuple(n - (a + (m - 1) * s + 1) for n, m, a, s in zip(x.shape, value.shape, start, step, strict=True))
+    whole = [m == n for m, n in zip(value.shape, x.shape, strict=True)]
+    inside = mv.expand(const(True, dtypes.bool_), tuple(1 if w else m for w, m in zip(whole, value.shape, strict=True)))
+    if dims:
+        inside = pad_at(inside, start, tuple(1 if w else n for w, n in zip(whole, x.shape, strict=True)), step, dims)
+        return choose(inside, pad_at(value, start, x.shape, step, dims), x)
+    gaps = tuple(s - 1 if m > 1 else 0 for s, m in zip(step, value.shape, strict=True))
+    inside = mv.pad(inside, tuple(start), high, gaps, False)
+    return choose(inside, mv.pad(value, tuple(start), high, gaps, 0), x)
 
 
 def as_slice(node: Node) -> dict[str, Any]:

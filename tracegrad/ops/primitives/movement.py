@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from operator import itemgetter, methodcaller
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,22 @@ class Expand(Movement):
         return [(0, tuple(i if n != 1 else i * 0 for i, n in zip(tail, x.shape, strict=True)), [])]
 
 
+SPARE = 4                   # a view in NumPy's memory keeps so many times its own bytes at most
+
+
+def compact(view: Any) -> Any:
+    """A NumPy view, or a copy of it, laid out likewise, where the view would keep much more memory than its own."""
+    owner = view.base
+    if owner is None or (type(owner) is np.ndarray and owner.base is None and owner.nbytes <= SPARE * view.nbytes):
+        return view
+    return np.array(view)
+
+
+def sliced(view: Any) -> Any:
+    """`compact`, where NumPy may round a product of the copy in another way: eager calls have copies (execute/eager_executor.py)."""
+    return view if view.flags.forc else compact(view)
+
+
 class Slice(Movement):
     """x[start:stop:step] in every dimension; steps are positive."""
     name = "slice"
@@ -95,9 +111,11 @@ class Slice(Movement):
         return Aval(tuple(max(0, -(-(b - a) // s)) for a, b, s in zip(start, stop, step, strict=True)), x.dtype)
 
     def numpy(self, x, *, start, stop, step):
-        return x[tuple(slice(a, b, s) for a, b, s in zip(start, stop, step, strict=True))]
+        return sliced(x[tuple(slice(a, b, s) for a, b, s in zip(start, stop, step, strict=True))])
 
-    def numpy_with(self, *, start, stop, step): return itemgetter(tuple(map(slice, start, stop, step)))
+    def numpy_with(self, *, start, stop, step):
+        place = tuple(map(slice, start, stop, step))
+        return lambda x: sliced(x[place])
 
     def vjp(self, ct, y, x, *, start, stop, step):
         high = tuple(n - (a + (m - 1) * s + 1) if m else n - a

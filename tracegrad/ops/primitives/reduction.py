@@ -29,9 +29,14 @@ def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
 _WIDE = frozenset({dtypes.float32, dtypes.float64})        # what numpy adds up in itself
 
 
-def _pairwise(x: Any, dim: tuple[int, ...]) -> bool:
+def _pairwise(shape: tuple[int, ...], dim: tuple[int, ...]) -> bool:
     """Whether numpy adds up so that few digits are lost: few numbers, or those of the last dimensions, as they lie one after the other."""
-    return prod(x.shape[d] for d in dim) <= SHORT or (x.flags.c_contiguous and dim == tuple(range(x.ndim - len(dim), x.ndim)))
+    return prod(shape[d] for d in dim) <= SHORT or dim == tuple(range(len(shape) - len(dim), len(shape)))
+
+
+def _row_by_row(x: Any) -> Any:
+    """x in C order, unless elements repeat: numpy adds up as elements lie in memory, and a view's sum is to be that of its copy."""
+    return x if x.flags.c_contiguous or 0 in x.strides else np.array(x, order="C")
 
 
 def _in_blocks(x: Any, dim: tuple[int, ...]) -> Any:
@@ -53,18 +58,21 @@ class Sum(Reduction):
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(1,))), (((3, 0),), dict(dim=(1,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim):
-        if dtype_kind(x.dtype) in "fc" and not _pairwise(x, dim):
-            wide = wider(x.dtype)
-            return _in_blocks(x, dim) if wide == x.dtype else np.add.reduce(x, axis=dim, dtype=wide).astype(x.dtype, copy=False)
+        if dtype_kind(x.dtype) in "fc":
+            x, wide = _row_by_row(x), wider(x.dtype)
+            if not (x.flags.c_contiguous and _pairwise(x.shape, dim)):
+                return _in_blocks(x, dim) if wide == x.dtype else np.add.reduce(x, axis=dim, dtype=wide).astype(x.dtype, copy=False)
         return np.add.reduce(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def numpy_with(self, *, dim):
         last = dim[-1] if dim and dim == tuple(range(dim[0], dim[-1] + 1)) else -1
 
         def rule(x):                                # the same with fewer questions
-            if x.dtype in _WIDE and (x.size <= SHORT or (x.ndim - 1 == last and x.flags.c_contiguous) or _pairwise(x, dim)):
+            if x.dtype not in _WIDE or not x.flags.c_contiguous:
+                return self.numpy(x, dim=dim)
+            if x.ndim - 1 == last or x.size <= SHORT or _pairwise(x.shape, dim):
                 return np.add.reduce(x, dim)
-            return self.numpy(x, dim=dim)
+            return _in_blocks(x, dim)
 
         return rule
 

@@ -10,7 +10,7 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.execute.devices import find_device
 from tracegrad.execute.eager_executor import arrays_of, nodes_of
-from tracegrad.graph.cached_subgraphs import calls, learn
+from tracegrad.graph.cached_calls import calls, learn
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC

@@ -57,7 +57,7 @@ class Conversion(Handle):
             raise DeviceError(f"{call}: a tensor on 'meta' ({self.dtype}{list(self.shape)}) has no values; make it on another device, for "
                               "instance with model.to_empty(device=...)")
         node = self._node()
-        state.looked |= node.needs_grad or node.fn is _DETACH
+        state.values_read |= node.needs_grad or node.fn is _DETACH
         if resolve(node).value is None:
             values = None if shared else part(node)
             if values is not None:
@@ -102,7 +102,7 @@ class Conversion(Handle):
         node = self._n if self._base is None or self._trace is not None or state.trace is not None else self._node()
         array = held(node.value) if self._trace is None and state.trace is None else None
         if array is not None and array.dtype is node.aval.dtype and not node.value.deferred_checks:
-            state.looked |= node.needs_grad
+            state.values_read |= node.needs_grad
             return array.item()
         return self._value("item()").reshape(-1)[0].item()
 

@@ -10,12 +10,12 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
 
 from tracegrad.autodiff.derivatives import variable
-from tracegrad.autodiff.substitution import HOOKS
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError, TraceError
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.primitive import REGISTRY
+from tracegrad.graph.substitution import HOOKS
 from tracegrad.ops.primitives.transfer import transfer
 from tracegrad.support import dtypes
 from tracegrad.support.cache import listed

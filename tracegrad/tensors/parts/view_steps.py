@@ -11,8 +11,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const
-from tracegrad.ops.arrays import subscripts
-from tracegrad.ops.primitives.dynamic_slice import parts, slice_at
+from tracegrad.ops.primitives.dynamic_slice import parts, put_slice, slice_at
 from tracegrad.ops.primitives.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.primitives.reduction import sum_to
 from tracegrad.support import dtypes
@@ -88,7 +87,7 @@ def put_back(base: Node, steps: Steps, value: Node, call: str) -> Node:
             value = flip(value, attrs["dims"])
         elif fn.name == "slice":
             dims = parts(value.shape, source.shape) if apart() else ()
-            value = subscripts.put_slice(source, value, attrs["start"], attrs["step"], dims)
+            value = put_slice(source, value, attrs["start"], attrs["step"], dims)
         elif fn.name in _PARTS:
             value = _PARTS[fn.name](value, source)
         else:  # the padding of a diagonal: what it holds is seen by nobody
