@@ -98,7 +98,8 @@ class Races(Proof):
                 if not most and part.var is not None:
                     form.alone |= {part.var}
                 among.append(Term(factor * k, most, part.var if part.var in self.items else None))
-            form.sums.append(([t for t in among if t.most], factor * (high - held.lo), [], factor * (high - held.lo)))
+            most = factor * max(0, high - least)
+            form.sums.append(([t for t in among if t.most], most, [], most))
         x = x.opened()
         form.constant += x.constant
         for atom, c in x.terms:
@@ -111,28 +112,29 @@ class Races(Proof):
             common = dict(stop.terms)
             shared: list[Term] = []                          # where its part begins; the rest stays below the part's end
             terms = [Term(abs(c), lanes - 1, None)]
-            rest_most = abs(c) * (high - low + lanes - 1)
-            if stop.terms:
-                rest = inner - Index(tuple((a, k) for a, k in inner.terms if common.get(a) == k), 0)
-                end = stop - Index(tuple((a, k) for a, k in inner.terms if common.get(a) == k), 0)
-                if not end.terms:
-                    rest_most = min(rest_most, abs(c) * (end.constant - 1 - rest.constant))
-            form.constant += c * inner.constant + min(0, c * (lanes - 1))
+            begin = c * inner.constant
             early = self.earlier(atom) if any(part.var in self.items for part, _ in inner.terms) else 0
             if early:                                        # where an item's tile begins that must not go beyond the end
-                form.constant -= c * early
+                begin += min(0, -c * early)
                 terms.append(Term(abs(c), early, None))
-                rest_most += abs(c) * early
             for part, k in inner.terms:
                 first, last = self.interval(Index(((part, 1),), 0), (*access.guards, *self.known))
                 if part.var in self.items:
                     first, last = self.ranges[part.var]
                 elif not part.vars.isdisjoint(self.items) or not self.expanded(part.vars):
                     return None
-                form.constant += c * k * first + min(0, c * k * (last - first))
+                begin += c * k * first + min(0, c * k * (last - first))
                 term = Term(abs(c * k), last - first, part.var if part.var in self.items else None)
                 (shared if common.get(part) == k else terms).append(term)
-            form.sums.append(([t for t in terms if t.most], rest_most, [t for t in shared if t.most], abs(c) * (high - low + lanes - 1)))
+            most = max(0, max(c * low, c * high) - begin + abs(c) * (lanes - 1))          # the variable goes no further than it does
+            rest_most = most
+            if stop.terms:
+                rest = inner - Index(tuple((a, k) for a, k in inner.terms if common.get(a) == k), 0)
+                end = stop - Index(tuple((a, k) for a, k in inner.terms if common.get(a) == k), 0)
+                if not end.terms:
+                    rest_most = min(most, abs(c) * (end.constant - 1 - rest.constant + early))
+            form.constant += begin + min(0, c * (lanes - 1))
+            form.sums.append(([t for t in terms if t.most], rest_most, [t for t in shared if t.most], most))
         if access.each > 1:
             form.sums.append(([Term(1, access.each - 1, None)], access.each - 1, [], access.each - 1))
         return form
