@@ -39,7 +39,8 @@ from tracegrad.tracing.reachable_names import (
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 _LIMIT = 100_000
-WRITTEN = 32                                        # places that are compared by lines of their own (20 us each to read); more by a loop
+WRITTEN = 64                                        # places that are compared by lines of their own (20 us each to read); more by a loop
+_OF_FUNCTIONS = "cell_contents", "__code__", "__defaults__"          # attributes that are there always: no default is needed
 
 
 _FLAGS = bool, str, type(None)
@@ -230,7 +231,8 @@ class GuardSet:
             return name
 
         reads = [(f"{called(container)}[{called(key)}]", value) for container, key, value in self._items]
-        reads += [(f"getattr({called(o)}, {called(name)}, missing)", value) for o, name, value in self._attributes_of]
+        reads += [(f"{called(o)}.{name}" if name in _OF_FUNCTIONS else f"getattr({called(o)}, {called(name)}, missing)", value)
+                  for o, name, value in self._attributes_of]
         lines = ["try:"]
         for read, value in reads:
             lines += [f" now = {read}", f" if now is not {called(value)} and not same(now, {called(value)}):", "  return None"]
@@ -238,7 +240,7 @@ class GuardSet:
             lines += [f" if len({called(o)}) != {length}:", "  return None"]
         for container, name in self._absent:
             lines += [f" if {called(name)} in {called(container)}:", "  return None"]
-        return [*lines, *(["except (KeyError, IndexError):", " return None"] if len(lines) > 1 else [" pass"])]
+        return [*lines, " pass", "except (KeyError, IndexError, AttributeError):", " return None"]
 
     def change(self) -> str:
         """What is no longer what it was, in words; empty if everything is."""
