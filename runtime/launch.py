@@ -157,7 +157,8 @@ class Executable:
             if known is None or not all(map(is_, known[0], scalars)):
                 known = self._computed = tuple(scalars), self.plan.all_scalars(scalars)
             scalars = known[1]
-        with self._lock:
+        self._lock.acquire()                               # (a `with` takes 80 ns more)
+        try:
             if self._busy:
                 raise DeviceError("run: a host step called the plan it is a step of")
             self._used = next(_clock)
@@ -167,8 +168,9 @@ class Executable:
             for nbytes, places in self._fresh:
                 buffer = empty(device, nbytes)
                 fresh.append(buffer)
+                mem = buffer.mem
                 for set_arg, index in places:
-                    set_arg(index, buffer.mem)
+                    set_arg(index, mem)
             if self._blocks is None:                       # (after what may have asked for them: see buffer.make_room)
                 self._bind_blocks()
             bound, inherits = self._bound, False
@@ -188,6 +190,8 @@ class Executable:
                 self._run_with_host_steps(inputs, fresh, run)
             else:
                 self._enqueue(self._items or ())
+        finally:
+            self._lock.release()
         if self._plain:
             return fresh
         results = (self._pick(source, inputs, fresh) for source in self._results)
@@ -244,13 +248,13 @@ class Executable:
 
     def _enqueue(self, items: Sequence[Any]) -> None:
         """Enqueue launches, and all iterations of loops, without waiting. Hold the device's lock."""
-        device = self.device
-        if device.profiling != config.profile:
-            device.set_profiling(config.profile)
+        device, profiling = self.device, config.profile
+        if device.profiling != profiling:
+            device.set_profiling(profiling)
         self._last = -1
         try:
             queue = device.use(device.host_queue if self.small else device.queue)
-            plain = not config.profile and device.__dict__.get("uploads") is None
+            plain = not profiling and device.__dict__.get("uploads") is None
             for item in items:
                 if plain and type(item) is tuple:
                     kernel, size, local, self._last = item
@@ -261,7 +265,7 @@ class Executable:
                 queue.flush()                                    # else a driver may wait for more, or for somebody who waits
         except cl.Error as error:
             raise _launch_error(error, self._times[self._last].entry if self._last >= 0 else "?", device) from error
-        if config.profile and len(self._events) > _EVENTS:
+        if profiling and len(self._events) > _EVENTS:
             self.profile()
 
     def _enqueue_all(self, items: Sequence[Any], queue: cl.CommandQueue) -> None:

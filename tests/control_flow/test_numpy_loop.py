@@ -15,10 +15,11 @@ from tracegrad.control_flow.loop import Loop
 from tracegrad.graph.ir import Aval, topological
 from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.nn.modules import recurrent
-from tracegrad.numpy_backend import generated, numpy_program
+from tracegrad.numpy_backend import numpy_program
 from tracegrad.numpy_backend.interpreter import run_loop
 from tracegrad.numpy_backend.numpy_program import LoopRoutine
 from tracegrad.ops.primitives.movement import reshape
+from tracegrad.support import cache
 
 
 def sums(c, x, k):
@@ -198,8 +199,8 @@ def test_turns_of_an_lstm_need_few_operations():
     operands = [np.ones((9, *p.shape) if 3 <= i < 4 else p.shape, p.dtype) for i, p in enumerate(loop.graph.inputs)]
     texts = []
     with pytest.MonkeyPatch.context() as patch:
-        read = generated._read
-        patch.setattr(generated, "_read", lambda text: texts.append(text) or read(text))
+        read = cache.code_of
+        patch.setattr(cache, "code_of", lambda text: texts.append(text) or read(text))
         compute = computed(loop)
         for _ in range(3):
             compute(*operands)

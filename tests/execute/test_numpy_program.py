@@ -17,6 +17,7 @@ from tracegrad.numpy_backend import generated, numpy_program
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.numpy_backend.numpy_program import NumpyProgram
 from tracegrad.numpy_backend.ordered import ordered
+from tracegrad.support import cache
 from tracegrad.tensors.tensor import Tensor
 
 
@@ -110,7 +111,7 @@ def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monk
     made, constants, order = made_of(long, x)
     expected = numpy_program.WRITTEN * (1 + len(made.steps) // 10)
     assert expected > 3 * numpy_program.WRITTEN
-    kept = generated._read.cache_info().currsize
+    kept = cache.code_of.cache_info().currsize
     for turn in range(expected + 3):
         x = random.standard_normal((7, 12)).astype(np.float32)
         found, = made([x], constants, order, [])
@@ -119,7 +120,7 @@ def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monk
         for k in range(24):
             wanted = np.tanh(wanted * np.float32(0.9) + x) if k % 2 else wanted - x
         np.testing.assert_array_equal(found, wanted)
-    assert generated._read.cache_info().currsize == kept
+    assert cache.code_of.cache_info().currsize == kept
 
 
 def test_steps_of_thousands_of_operations(monkeypatch):

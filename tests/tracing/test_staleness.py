@@ -10,6 +10,7 @@ import contextvars
 import dataclasses
 import functools
 import importlib
+import math
 import os
 import random
 import sys
@@ -22,6 +23,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad.graph.ir import Graph
+from tracegrad.tracing import fast_replay, guards
 from tracegrad.tracing.replay import Replay
 
 SCENARIOS = []
@@ -630,14 +632,17 @@ def test_a_failed_call_leaves_everything():
 def test_the_short_way_of_a_call_sees_what_the_long_one_does(monkeypatch):
     """A call like the latest one takes fewer checks (`Replay.fast_replay`): whatever differs from that one must be seen all the same."""
     ways = []
-    real = Replay.fast_replay
+    real = Replay.fast_replay.func
 
-    def again(self, args):
-        result = real(self, args)
-        ways.append(result is not None)
-        return result
+    def again(self):
+        def noted(args):
+            result = real(self)(args)
+            ways.append(result is not None)
+            return result
 
-    monkeypatch.setattr(Replay, "fast_replay", again)
+        return noted
+
+    monkeypatch.setattr(Replay, "fast_replay", property(again))
     world = {"k": 2.0}
 
     def plain(x, y):
@@ -692,6 +697,63 @@ def test_the_short_way_of_a_call_sees_what_the_long_one_does(monkeypatch):
         ways.clear()
         assert seen(g(x)) == seen(x * w)
         assert ways == []
+
+
+@pytest.mark.recall
+@pytest.mark.parametrize("written", [guards.WRITTEN, 0])
+def test_a_fast_replay_compares_each_kind_of_place(written, monkeypatch):
+    """Globals, variables, attributes, items, lengths, builtins, contents: what was changed is seen, what is put back is recalled."""
+    monkeypatch.setattr(guards, "WRITTEN", written)
+    made = []
+    real = Replay.fast_replay.func
+    monkeypatch.setattr(Replay, "fast_replay", property(lambda self: lambda args: made.append(real(self)(args)) or made[-1]))
+
+    class Scale:
+        __slots__ = ("by",)
+
+        def __init__(self):
+            self.by = 2.0
+
+    here, numbers, table, variable = Scale(), [1.0, 2.0], {"a": 3.0}, -0.0
+    lookup = {"abs": abs}
+
+    def body(x, y):
+        return x * here.by * sum(numbers) + table["a"] * len(table) * math.copysign(abs(4.0), variable) + y
+
+    def change(what):
+        nonlocal variable
+        if what == "variable":
+            variable = 0.0 if math.copysign(1.0, variable) < 0 else -0.0
+        elif what == "attribute":
+            here.by = 5.0 - here.by
+        elif what == "item":
+            numbers[0] = 5.0 - numbers[0]
+        elif what == "length":
+            numbers.pop() if len(numbers) > 2 else numbers.append(7.0)
+        elif what == "builtin":
+            globals().pop("abs") if "abs" in globals() else globals().update(abs=lambda x: -lookup["abs"](x))
+        elif what == "contents":
+            table.pop("b") if "b" in table else table.update(b=1.0)
+
+    f = tg.trace(body)
+    x, y = v(1, 2), v(3, 4)
+    for what in ("nothing", "variable", "attribute", "item", "length", "builtin", "contents"):
+        for _ in range(2):                               # changed, and put back
+            change(what)
+            for _ in range(3):
+                assert seen(f(x, y)) == seen(body(x, y)), what
+            assert made[-1] is not None, what            # the third call is like the second
+
+
+@pytest.mark.recall
+def test_many_arguments_are_no_fast_replay():
+    """Its text would be long; what such a call computes is the same."""
+    f = tg.trace(lambda *xs: sum(xs))
+    for count in (fast_replay.MOST - 1, fast_replay.MOST):
+        xs = [v(float(i)) for i in range(count)]
+        for _ in range(3):
+            assert seen(f(*xs)) == [sum(range(count))]
+        assert f._latest.short == (count < fast_replay.MOST)
 
 
 def test_arguments_of_the_recording_are_not_kept():

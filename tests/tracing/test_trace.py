@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 
 import networkx as nx
 import numpy as np
+import pyopencl as cl
 import pytest
 
 import tracegrad as tg
 from tests.helpers import values
 from tests.helpers.marks import one_of
 from tracegrad.graph.ir import Node
+from tracegrad.runtime import launch
 
 SCALE = 2.0
 TABLE: dict[str, float] = {"factor": 3.0}
@@ -755,3 +758,45 @@ def test_a_truth_that_another_kernel_reads_decides_nothing(shape):
         found, y = traced(x, tg.tensor(bound, dtype=tg.float64))
         assert found.item() == (bound < 1)
         np.testing.assert_allclose(y.numpy(), x.numpy() @ x.numpy() if bound < 1 else x.numpy(), atol=1e-12)
+
+
+@pytest.mark.recall
+def test_a_fast_replay_under_threads_a_profiler_and_errors(device, monkeypatch):
+    """Each result is its own, whoever calls; a call that failed leaves nothing, and the next one is fast again."""
+    f = tg.trace(lambda x, y: (tg.sin(x) * y, x + y))
+    xs, y = [tg.full((5,), float(i)) for i in range(4)], tg.ones(5)
+    tg.synchronize()
+    f(xs[0], y)
+    fast = f._latest.fast_replay
+    found = {}
+
+    def call(i):
+        found[i] = [fast((xs[i], y)) for _ in range(50)]
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, results in found.items():
+        for a, b in results:
+            close(a, np.sin(float(i)) * np.ones(5))
+            close(b, np.full(5, i + 1.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(tg.config, "profile", True)
+        close(fast((xs[2], y))[1], np.full(5, 3.0))
+    close(fast((xs[3], y))[1], np.full(5, 4.0))
+    if device.kind == "numpy":
+        return
+    tg.synchronize()
+    versions = [x._version for x in (*xs, y)]
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "enqueue", _refuse)
+        with pytest.raises(tg.DeviceError, match="refused kernel"):
+            f(xs[1], y)
+    assert [x._version for x in (*xs, y)] == versions
+    close(f(xs[1], y)[1], np.full(5, 2.0))
+
+
+def _refuse(*args):
+    raise cl.RuntimeError("no")

@@ -30,7 +30,8 @@ def _flush(keep_history: bool = True, works: list[Any] | None = None) -> Tracegr
     """`flush`; returns the error if a device refused something."""
     refused: TracegradError | None = None
     flushes[0] += 1
-    with lock:                  # what another thread took is computed when this returns: its history may be freed then
+    lock.acquire()              # what another thread took is computed when this returns: its history may be freed then
+    try:
         if not waiting:
             return None
         handles = waiting.copy()
@@ -43,6 +44,8 @@ def _flush(keep_history: bool = True, works: list[Any] | None = None) -> Tracegr
         except BaseException:
             waiting[:0] = handles
             raise
+    finally:
+        lock.release()
     return refused
 
 

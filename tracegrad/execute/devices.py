@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -84,9 +85,9 @@ def find_device(spec: Any = "") -> Device:
     return NUMPY if spec == "numpy" else META if spec == "meta" else devices_.find(spec)
 
 
-def used_devices() -> list[Device]:
+def used_devices() -> Sequence[Device]:
     """Those that something may have been computed on."""
-    return [*devices_.found(), NUMPY]
+    return (*devices_.found(), NUMPY)
 
 
 def list_devices() -> list[Device]:

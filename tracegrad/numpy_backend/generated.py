@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from math import prod
-from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from tracegrad.graph.families import SHORT
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.steps import Step, StepList, with_last_uses
-from tracegrad.support.cache import memoize
+from tracegrad.support.cache import written
 
 LINES = 3000            # the code of longer functions is not kept for others
 SPREAD = 1 << 12        # bytes from which on an array is dropped after its last use: the next one then finds its memory
@@ -32,13 +31,6 @@ _OUT_BY_NAME = (np.maximum, np.minimum)            # NumPy 2.4 warns where it is
 _REDUCTIONS: dict[Any, Any] = {REGISTRY["sum"]: _SUM, REGISTRY["amax"]: np.maximum.reduce, REGISTRY["amin"]: np.minimum.reduce}
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
-
-
-@memoize(2000)
-def _read(source: str) -> CodeType:
-    """The code of the function that a text defines: routines that differ in sizes and numbers only have one text."""
-    module = compile(source, "<a routine of tracegrad>", "exec")           # made of names from here
-    return next(part for part in module.co_consts if isinstance(part, CodeType))
 
 
 class Writer:
@@ -57,9 +49,7 @@ class Writer:
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
         self.steps = self._needed([self._direct(step) for step in routine.steps])
         lines = self._lines()
-        read = _read if len(lines) <= LINES else _read.__wrapped__           # long code is not kept for others
-        code = read("\n ".join([f"def function({self.parameters}, {', '.join(self.names)}):", *lines]))
-        self.function: Callable[..., list[Any]] = FunctionType(code, {}, "function", tuple(self.names.values()))
+        self.function: Callable[..., list[Any]] = written(self.parameters, lines, self.names, keep=len(lines) <= LINES)
 
     def _shape(self, place: int) -> tuple[int, ...] | None:
         """The shape of an operation's result; None where that is not known (leaves)."""

@@ -10,6 +10,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable
+from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -134,6 +135,19 @@ def memoize(budget: int | None) -> Callable[[Callable[..., _T]], functools._lru_
         return listed(f"{fn.__module__.removeprefix('tracegrad.')}.{fn.__qualname__}", functools.lru_cache(budget)(fn))
 
     return attach
+
+
+@memoize(2000)
+def code_of(source: str) -> CodeType:
+    """The code of the function that a text of ours defines: functions that differ in what they name only have one text."""
+    module = compile(source, "<a routine of tracegrad>", "exec")           # made of names from here
+    return next(part for part in module.co_consts if isinstance(part, CodeType))
+
+
+def written(parameters: str, lines: Iterable[str], names: dict[str, Any], keep: bool = True) -> Callable[..., Any]:
+    """The function of these lines. names: what they name beside the parameters: its last arguments, which nobody gives. keep: its code."""
+    code = (code_of if keep else code_of.__wrapped__)("\n ".join([f"def function({', '.join([parameters, *names])}):", *lines]))
+    return FunctionType(code, {}, "function", tuple(names.values()))
 
 
 def caches(*names: str) -> list[Cache]:

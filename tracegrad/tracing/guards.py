@@ -39,6 +39,8 @@ from tracegrad.tracing.reachable_names import (
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 _LIMIT = 100_000
+WRITTEN = 64                                        # places that are compared by lines of their own (20 us each to read); more by a loop
+_OF_FUNCTIONS = "cell_contents", "__code__", "__defaults__"          # attributes that are there always: no default is needed
 
 
 _FLAGS = bool, str, type(None)
@@ -214,6 +216,31 @@ class GuardSet:
             return all(summed(o) == before for o, summed, before in self._contents)
         except TracegradError:                               # other tensors as keys: to compare them is to compute
             return False
+
+    def lines(self, names: dict[str, Any]) -> list[str]:
+        """`holds` as lines of a function that returns None where it does not; notes what they name."""
+        if self._contents or len(self._items) + len(self._attributes_of) + len(self._lengths) + len(self._absent) > WRITTEN:
+            names["holds"] = self.holds
+            return ["if not holds():", " return None"]
+        names |= {"same": same, "missing": _MISSING}
+        known: dict[int, str] = {}
+
+        def called(thing: Any) -> str:
+            name = known.setdefault(id(thing), f"g{len(known)}")
+            names[name] = thing
+            return name
+
+        reads = [(f"{called(container)}[{called(key)}]", value) for container, key, value in self._items]
+        reads += [(f"{called(o)}.{name}" if name in _OF_FUNCTIONS else f"getattr({called(o)}, {called(name)}, missing)", value)
+                  for o, name, value in self._attributes_of]
+        lines = ["try:"]
+        for read, value in reads:
+            lines += [f" now = {read}", f" if now is not {called(value)} and not same(now, {called(value)}):", "  return None"]
+        for o, length in self._lengths:
+            lines += [f" if len({called(o)}) != {length}:", "  return None"]
+        for container, name in self._absent:
+            lines += [f" if {called(name)} in {called(container)}:", "  return None"]
+        return [*lines, " pass", "except (KeyError, IndexError, AttributeError):", " return None"]
 
     def change(self) -> str:
         """What is no longer what it was, in words; empty if everything is."""

@@ -6,8 +6,9 @@ node of the outer graph, `TracedCall`.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from enum import Enum
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
@@ -29,6 +30,7 @@ from tracegrad.tensors.ownership import own
 from tracegrad.tensors.parts.history import become_leaf
 from tracegrad.tensors.tensor import Tensor, holding
 from tracegrad.tracing.assigned import Assignments
+from tracegrad.tracing.fast_replay import MOST, fast_replay
 from tracegrad.tracing.guards import GuardSet, Slot
 from tracegrad.tracing.reachable_names import is_foreign
 from tracegrad.tracing.recording import Recording, at, reached
@@ -46,7 +48,7 @@ class Replay:
                  assigned: Sequence[tuple[Slot, Any]] = (), varying: frozenset[int] = frozenset()) -> None:
         """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`. assigned: the
         places outside (attributes, variables) that the body gave new tensors, and those: so does each replay. varying: see Program."""
-        self.recording, self.guard_set = recording, guard_set
+        self.recording, self.guard_set, self.device = recording, guard_set, recording.device
         self.assigned = Assignments(assigned, recording, guard_set)
         self.guarded = [
             (t, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
@@ -106,7 +108,7 @@ class Replay:
         self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
         # Nothing but the arguments and the Python values that are reached decides whether it fits: see `fast_replay`.
         self.short = bool(
-            self.pure and self.plain and recording.inputs and not self.recorded
+            self.pure and self.plain and recording.inputs and not self.recorded and len(recording.inputs) + len(results) <= MOST
             and not (self.guarded or self.assigned or guard_set.tensors or recording.no_grads)
         )
         self.avals = [node.aval for node in recording.inputs]
@@ -165,34 +167,15 @@ class Replay:
             return "other arguments share memory with what the function reaches"
         return self.guard_set.change()
 
-    def fast_replay(self, args: Sequence[Any]) -> Any:
-        """What the look-up of a signature, `guards_hold` and `run` do, in one go: what a small function takes is the time of its call.
-
-        Of a replay that is `short`, recorded in this grad mode for tensors without gradients or hooks. args: None is the answer unless
-        they are such tensors, with values, and none of them twice or a view; or where something else is no longer what it was.
-        """
-        if len(args) != len(self.avals):
-            return None
-        device, values = self.recording.device, []
-        for leaf, aval in zip(args, self.avals, strict=True):
-            if type(leaf) is not Tensor or leaf._base is not None or leaf._hooks or leaf._device is not device:
-                return None
-            node = leaf._n
-            value = node.value
-            if value is None or node.aval is not aval or node.needs_grad:
-                return None
-            values.append(value)
-        if (len(args) > 1 and len({*map(id, args)}) < len(args)) or not self.guard_set.holds():
-            return None
-        return self._tensors(self.program(values))
+    @cached_property
+    def fast_replay(self) -> Callable[[Sequence[Any]], Any]:
+        """What the look-up of a signature, `guards_hold` and `run` do, as one function (see `fast_replay.py`), if this is `short`."""
+        return fast_replay(self.device, self.avals, self.holders, self.plain, self.guard_set, self.program)
 
     def _tensors(self, values: Sequence[Any]) -> Any:
         """A result that needs no tree, of these values."""
-        device = self.recording.device
-        if self.plain == "tensor":
-            aval, attrs = self.holders[0]
-            return holding(device, aval, attrs, values[0])
-        return tuple([holding(device, aval, attrs, value) for value, (aval, attrs) in zip(values, self.holders, strict=True)])
+        made = [holding(self.device, aval, attrs, value) for value, (aval, attrs) in zip(values, self.holders, strict=True)]
+        return made[0] if self.plain == "tensor" else tuple(made)
 
     def given(self, args: Sequence[Any]) -> tuple[list[Any], list[Tensor | None]]:
         """The values of the program's inputs in a call with argument leaves `args`, and the tensors that they are of."""

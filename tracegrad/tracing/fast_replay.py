@@ -1,0 +1,42 @@
+"""A call like the latest one, of a small function: one Python function without loops and look-ups. Start at `fast_replay`.
+
+What such a call takes beside its kernels is Python's time, and more than half of that went into loops over one argument or one guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegrad.execute.program import Program
+from tracegrad.graph.ir import Aval
+from tracegrad.support.cache import written
+from tracegrad.tensors.tensor import Tensor, holding
+from tracegrad.tracing.guards import GuardSet
+
+MOST = 64               # arguments and results; the text is six lines for each
+
+
+def fast_replay(device: Any, avals: Sequence[Aval], results: Sequence[tuple[Aval, dict[str, Any]]], plain: str, guard_set: GuardSet,
+                program: Program) -> Callable[[Sequence[Any]], Any]:
+    """A function of a call's arguments, in a tuple: None is the answer unless they are what `avals` says, without gradients or hooks, with
+
+    values, none of them twice or a view; and where something that is reached is no longer what it was. results: what the node of each is
+    made with. plain: "tensor" or "tuple".
+    """
+    run = program.executable.run if program.executable is not None and program.buffers_only else program
+    names: dict[str, Any] = {"Tensor": Tensor, "holding": holding, "device": device, "run": run}
+    lines = [f"if len(args) != {len(avals)}:", " return None", f"{''.join(f'a{i}, ' for i in range(len(avals)))} = args"]
+    for i, aval in enumerate(avals):
+        names[f"aval{i}"] = aval
+        lines += [f"if type(a{i}) is not Tensor or a{i}._base is not None or a{i}._hooks or a{i}._device is not device:", " return None",
+                  f"node = a{i}._n", f"v{i} = node.value",
+                  f"if v{i} is None or node.aval is not aval{i} or node.needs_grad:", " return None"]
+    if len(avals) > 1:
+        lines += [f"if len({{{', '.join(f'id(a{i})' for i in range(len(avals)))}}}) != {len(avals)}:", " return None"]
+    lines += guard_set.lines(names)
+    lines += [f"{''.join(f'r{i}, ' for i in range(len(results)))} = run(({''.join(f'v{i}, ' for i in range(len(avals)))}))"]
+    for i, (aval, attrs) in enumerate(results):
+        names |= {f"made{i}": aval, f"attrs{i}": attrs}
+    made = "".join(f"holding(device, made{i}, attrs{i}, r{i}), " for i in range(len(results)))
+    return written("args", [*lines, f"return {made.removesuffix(', ') if plain == 'tensor' else f'({made})'}"], names)
