@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -160,6 +161,9 @@ def test_small_vectors_that_a_loop_hands_on_are_in_registers():
         inside = [plan.slots[a] for launch in within for a in launch.args if isinstance(a, int)]
         assert within, name
         assert not any(s.kind == "temp" and s.shape == (2,) for s in inside), name
+        lines = [line.strip() for k in within for line in plan.source.partition(f" {k.entry}(")[2].partition("__kernel")[0].splitlines()]
+        above = [a for a, line in pairwise(lines) if line.startswith("for (")]
+        assert above and set(above) == {"#pragma unroll"}, name              # written out: no array has an index that varies
 
 
 def descent_along_a_loop(x):
