@@ -103,6 +103,18 @@ class _Plan:
         self.rows, self.columns, self.forward, self.colors = rows, columns, forward, colors
         self.count = int(colors.max(initial=-1)) + 1
         self._arrays: dict[Any, Tensor] = {}
+        self._blocks: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def block(self, row: int, node: Node, column: int, v: Node, width: int) -> tuple[Any, Any]:
+        """Of the block of outputs from `row` on and variables from `column` on: the places of its entries in it, and in the products, whose
+        rows have `width` elements.
+        """
+        if (row, column) not in self._blocks:
+            color, place = self.places
+            here = np.flatnonzero(_within(self.rows, row, node) & _within(self.columns, column, v))
+            number = (self.rows[here] - row) * v.aval.size + self.columns[here] - column
+            self._blocks[row, column] = number, (color * width + place)[here]
+        return self._blocks[row, column]
 
     def array(self, name: Any, device: Any, made: Callable[[], Any]) -> Tensor:
         """The array made(), on a device. Calls inside and outside of traces share the tensor; to a trace it is a constant of its body."""
@@ -274,30 +286,26 @@ def _blocks(call: JacobianCall, known: Sequence[tuple[Tensor, Any]], chunk_size:
     """The entries, block by block (outputs x variables), in the structures of outputs and arguments."""
     told = _told(call.name, known)
     plan = _plan(call, told)
-    places, flat, device = np.zeros(0, np.int64), None, call.inputs[0]._device
+    flat, width, device = None, 0, call.inputs[0]._device
     if plan.count:
         products = _products(call, plan, chunk_size)
-        flat = reshape(products, (prod(products.shape),))
-        color, place = plan.places
-        places = color * products.shape[1] + place
+        flat, width = reshape(products, (prod(products.shape),)), products.shape[1]
     blocks, indices, shapes, row = [], [], [], 0
     for i, node in enumerate(call.nodes):
         column = 0
         for j, v in enumerate(call.variables):
-            shape, size = Size((*node.shape, *v.shape)), v.aval.size
-            here = np.flatnonzero(_within(plan.rows, row, node) & _within(plan.columns, column, v))
-            number = (plan.rows[here] - row) * size + plan.columns[here] - column
+            shape = Size((*node.shape, *v.shape))
+            number, places = plan.block(row, node, column, v, width)
             if told and not len(number) and v.aval.size and node.aval.size:
-                # A value that tells when the pattern is another one.
-                number = np.zeros(1, np.int64)
+                number = np.zeros(1, np.int64)              # so that there is a value which tells when the pattern is another one
             indices.append(plan.array(("indices", i, j, bool(told)), device, functools.partial(_unraveled, number, shape)))
-            if flat is None or not len(here):
+            if flat is None or not len(places):
                 blocks.append(expand(const(0, node.dtype), (len(number),)))
             else:
-                index = plan.array(("places", i, j), device, functools.partial(places.__getitem__, here))
+                index = plan.array(("places", i, j), device, functools.partial(np.asarray, places))
                 blocks.append(cast(take_rows(flat, index._node()), node.dtype))
             shapes.append(shape)
-            column += size
+            column += v.aval.size
         row += node.aval.size
     blocks = _as_known(call, plan, told, blocks)
     return call.result(blocks, call.inputs * len(call.nodes), lambda k, values: SparseCOO(indices[k], values, shapes[k]))
