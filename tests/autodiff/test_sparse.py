@@ -5,6 +5,9 @@ others; how many products they take.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -272,6 +275,70 @@ def test_an_index_counts_by_value():
         assert agrees(found, tg.jacrev(lambda x, chosen=chosen: x[chosen])(X)) == 18
 
 
+def test_values_that_are_told_make_the_pattern_of_a_trace():
+    """Of an argument, of what is computed from floats, of a mask and of a matrix; where they hold something else it is an error."""
+    def rows(x, index):
+        return func.sparse_jacobian(lambda x: x[index] * 2, known=[(index, [0, 3])])(x)
+
+    def nearest(x, at):
+        order = (at[:, None] - x.detach()).abs().argsort(-1)[:, 0]
+        return func.sparse_jacobian(lambda x: x[order] ** 2, known=[(order, tg.tensor([2, 8]))])(x)
+
+    def mixed(m, mask, factors):
+        known = [(mask, [[True, False], [False, True]]), (factors, np.eye(2))]
+        return func.sparse_jacobian(lambda m: tg.where(mask, m[:2, :2], 0.0).sum(1) + factors @ m[:2, 0], known=known)(m)
+
+    traced = tg.trace(rows)
+    assert agrees(traced(X, tg.tensor([0, 3])), tg.jacrev(lambda x: x[[0, 3]] * 2)(X)) == 2
+    with pytest.raises(ArgumentError, match=r"sparse_jacobian at .*known\[0\] does not hold the values that were given") as error:
+        traced(X, tg.tensor([0, 4])).values.numpy()
+    assert __file__ in str(error.value)
+    assert agrees(traced(X, tg.tensor([0, 3])), tg.jacrev(lambda x: x[[0, 3]] * 2)(X)) == 2
+    with pytest.raises(ArgumentError, match="known"):
+        rows(X, tg.tensor([1, 3])).to_dense().numpy()
+    at = tg.stack([X[2], X[8]]) + 1e-9
+    assert agrees(tg.trace(nearest)(X, at), tg.jacrev(lambda x: x[[2, 8]] ** 2)(X)) == 2
+    with pytest.raises(ArgumentError, match="known"):
+        tg.trace(nearest)(X, at.flip(0)).to_dense().numpy()
+    run, mask = tg.trace(mixed), tg.eye(2, dtype=tg.bool)
+    wanted = tg.jacrev(lambda m: m[:2, :2].diagonal() + 3 * m[:2, 0])(M)
+    assert agrees(run(M, mask, 3 * tg.eye(2, dtype=tg.float64)), wanted) == 3
+    assert run(M, mask, tg.zeros(2, 2, dtype=tg.float64)).values.shape == (3,)          # fewer are no error
+    for given in ((mask.flip(0), tg.eye(2, dtype=tg.float64)), (mask, tg.ones(2, 2, dtype=tg.float64))):
+        with pytest.raises(ArgumentError, match="known"):
+            run(M, *given).values.sum().item()
+
+
+def test_a_pattern_without_entries_is_checked_too():
+    def f(x, mask):
+        return func.sparse_jacobian(lambda x: tg.where(mask, x, 0.0), known=[(mask, np.zeros(9, bool))])(x)
+
+    assert tg.trace(f)(X, tg.zeros(9, dtype=tg.bool)).values.tolist() == [0.0]
+    with pytest.raises(ArgumentError, match="known"):
+        tg.trace(f)(X, X > -9).values.numpy()
+
+
+def test_values_are_told_of_hessians():
+    index, wanted = tg.tensor([0, 1]), tg.hessian(lambda x: (x[[0, 1]] ** 3).prod())(X)
+    run = tg.trace(lambda x, i: func.sparse_hessian(lambda x: (x[i] ** 3).prod(), known=[(i, [0, 1])])(x))
+    assert agrees(run(X, index), wanted) == 4
+    diagonal = tg.trace(lambda x, i: func.hessian_diagonal(lambda x: (x[i] ** 3).sum(), known=[(i, [0, 1])])(x))
+    np.testing.assert_allclose(diagonal(X, index)[:2].numpy(), 6 * X[:2].numpy())
+    for found in (run(X, index + 2).values, diagonal(X, index + 2)):
+        with pytest.raises(ArgumentError, match="known"):
+            found.numpy()
+
+
+def test_what_is_told_has_to_fit():
+    index = tg.tensor([0, 3])
+    for known, error, match in ((index, ArgumentError, r"known\[0\] must be a pair of a tensor and the values"),
+                                ([([0, 3], index)], ArgumentError, r"must be a pair of a tensor"),
+                                ([(index, [0])], ShapeError, r"a tensor of shape \(2,\) and values of shape \(1,\)"),
+                                ([(index, [0.5, 3])], DTypeError, r"a tensor of int64 and values of float64 that it cannot hold")):
+        with pytest.raises(error, match=match):
+            func.sparse_jacobian(lambda x: x[index], known=known)(X)
+
+
 def test_result(device):
     """On every device: kernels, NumPy for small work, the interpreter."""
     x = tg.tensor([1.0, 2.0, 3.0])
@@ -300,6 +367,9 @@ def test_errors(monkeypatch):
     monkeypatch.setattr(sparsity, "ENTRIES", 80)
     with pytest.raises(ArgumentError, match="sparse_jacobian: 81 entries of 9 x 9 may differ from zero"):
         func.sparse_jacobian(lambda x: x * x.exp().sum() * x.sin().sum())(X)
+    taken = tg.trace(lambda x, index: func.sparse_jacobian(lambda x: x[index])(x))
+    with pytest.raises(ArgumentError, match=rf"The index at .*{re.escape(Path(__file__).name)}:\d+ may be any.*`known`"):
+        taken(X, tg.arange(9).flip(0))
     monkeypatch.setattr(sparse, "import_module", lambda name: (_ for _ in ()).throw(ImportError))
     with pytest.raises(ArgumentError, match="to_scipy: scipy is not installed"):
         func.sparse_jacobian(lambda x: x)(X).to_scipy()

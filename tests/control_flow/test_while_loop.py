@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.control_flow import while_loop as loops
+from tracegrad.control_flow import while_backward
 from tracegrad.execute.compile import executable_graph
 from tracegrad.support.plan import HostStep, Launch
 from tracegrad.support.tuning import Tuning, tuned
@@ -160,6 +161,9 @@ def test_small_vectors_that_a_loop_hands_on_are_in_registers():
         inside = [plan.slots[a] for launch in within for a in launch.args if isinstance(a, int)]
         assert within, name
         assert not any(s.kind == "temp" and s.shape == (2,) for s in inside), name
+        lines = [line.strip() for k in within for line in plan.source.partition(f" {k.entry}(")[2].partition("__kernel")[0].splitlines()]
+        above = [a for a, line in pairwise(lines) if line.startswith("for (")]
+        assert set(above) == {"#pragma unroll"}, name                        # written out: no array has an index that varies
 
 
 def descent_along_a_loop(x):
@@ -219,6 +223,49 @@ def test_the_batch_of_a_vmap_adds_no_launches():
     assert launches(3) == launches(9)
 
 
+def test_a_loop_whose_count_all_examples_share_is_one_loop_of_the_batch():
+    """A Jacobian's directions: what the condition reads is computed once. With conditions of their own it is a scan."""
+    def objective(x, w):
+        def body(v):
+            return v[0] * 1.3 + (w @ v[0]).sin(), v[1] * w.sum()
+
+        y = tg.while_loop(lambda v: v[0].norm() < 9, body, (x, x * 0 + 1))
+        return y[0] * y[1]
+
+    def both(x, w):
+        return tg.func.jacfwd(objective)(x, w), tg.func.jacrev(objective)(x, w), tg.func.jacfwd(tg.func.jacrev(objective, 1))(x, w)
+
+    args = tg.tensor(X), tg.tensor(W)
+    run = tg.trace(both)
+    for found, wanted in zip(run(*args), both(*args), strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), 1e-9, 1e-9)
+    for f, shared in ((tg.func.jacfwd(objective), True), (tg.func.jacrev(objective), True), (tg.vmap(objective, (0, None)), False)):
+        run = tg.trace(f)
+        run(args[0] if shared else tg.stack([args[0], args[0] * 2]), args[1])
+        loops = {n.fn for n in executable_graph(run.graph) if n.fn.family in ("loop", "while_loop")}
+        assert all(fn.family == "while_loop" for fn in loops) == shared
+
+
+def test_a_batch_of_counted_loops_as_each_example_alone(args):
+    """Batches of the first values, of constants and of cotangents; what they share stays as it is."""
+    def f(x, w):
+        def body(v):
+            return v[0] + 1, (w @ v[1]).sin() + v[2], v[2] * 1.5
+
+        return tg.while_loop(lambda v: v[0] < 4, body, (tg.tensor(0), x, x * 0 + 1))[1].sum()
+
+    x, w = args
+    xs, ws = tg.stack([x, x * 2, x - 1]), tg.stack([w, w * 2, w + 1])
+    for dims, given in (((0, None), (xs, w)), ((None, 0), (x, ws)), ((0, 0), (xs, ws))):
+        each = [(a if d is not None else [a] * 3) for a, d in zip(given, dims, strict=True)]
+        for order in (f, tg.grad(f, (0, 1)), tg.grad(lambda x, w: (tg.grad(f)(x, w) ** 2).sum(), (0, 1))):
+            found = tg.trace(tg.vmap(order, dims))(*given)
+            alone = [order(*pair) for pair in zip(*each, strict=True)]
+            if order is f:
+                found, alone = (found,), [(a,) for a in alone]
+            close(found, [tg.stack(list(parts)) for parts in zip(*alone, strict=True)])
+
+
 # --------------------------------------------------------------------------------------------------- results and derivatives
 
 
@@ -250,7 +297,7 @@ def test_kernels_of_every_target_for_all_derivatives(interpreter, program):
 @pytest.mark.parametrize("rows", [2, 4])
 def test_reverse_of_more_turns_than_a_stack_has_rows(monkeypatch, rows):
     """One block of turns, segments of one block, and segments of several."""
-    monkeypatch.setattr(loops, "ROWS", rows)
+    monkeypatch.setattr(while_backward, "ROWS", rows)
 
     def f(loop):
         def squared(x, n):

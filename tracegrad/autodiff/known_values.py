@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,19 +29,26 @@ def _held(leaf: Node) -> Any:
 
 def contents(leaf: Node) -> bytes:
     """What a pattern depends on of a leaf that was read: which numbers it holds, of floats which of them are zero."""
-    array = _held(leaf)
-    told = np.packbits(array != 0) if dtype_kind(leaf.dtype) in "fc" else np.ascontiguousarray(array)
+    return digest(_held(leaf))
+
+
+def digest(array: Any) -> bytes:
+    """What a pattern depends on of an array."""
+    told = np.packbits(array != 0) if dtype_kind(array.dtype) in "fc" else np.ascontiguousarray(array)
     return hashlib.blake2b(told.tobytes(), digest_size=16).digest()
 
 
 class Values:
-    """Elements of nodes that do not depend on the inputs, by NumPy's rules. unknown: the nodes that do. leaves: what was read."""
+    """Elements of nodes that do not depend on the inputs, by NumPy's rules. unknown: the nodes that do. leaves: what was read.
 
-    def __init__(self, unknown: Container[Node]) -> None:
+    told: the elements of nodes, of floats those that differ from zero.
+    """
+
+    def __init__(self, unknown: Container[Node], told: Mapping[Node, Any]) -> None:
         self.leaves: dict[Node, None] = {}
         self._unknown = unknown
-        self._known: dict[Node, Any] = {}
-        self._masks: dict[Node, Any] = {}
+        self._known: dict[Node, Any] = {n: None if dtype_kind(n.dtype) in "fc" else x for n, x in told.items()}
+        self._masks: dict[Node, Any] = {n: x != 0 for n, x in told.items()}
 
     def _read(self, leaf: Node) -> Any:
         self.leaves[leaf] = None

@@ -30,11 +30,11 @@ ROUNDS = 100                 # iterations of a loop of unknown length, until it 
 _OUTPUT = REGISTRY["output"]
 
 
-def pattern(call: str, outputs: Sequence[Node], variables: Sequence[Node]) -> tuple[Any, Any, list[Node]]:
+def pattern(call: str, outputs: Sequence[Node], variables: Sequence[Node], told: Mapping[Node, Any]) -> tuple[Any, Any, list[Node]]:
     """(rows, columns, leaves read): the entries of the Jacobian of all outputs by all variables that may differ from zero, sorted.
 
     Rows and columns count the elements of the outputs and of the variables, one after the other. It holds wherever `contents` of the leaves
-    is the same. ArgumentError, in the name of `call`, if there are more than ENTRIES.
+    is the same, and nodes hold what is `told` of them. ArgumentError, in the name of `call`, if there are more than ENTRIES.
     """
     sets = IndexSets(sum(v.aval.size for v in variables))
     given, first = {}, 0
@@ -45,14 +45,15 @@ def pattern(call: str, outputs: Sequence[Node], variables: Sequence[Node]) -> tu
     for node in topological(outputs, unknown.__contains__):
         if any(o in unknown for o in node.operands):
             unknown.add(node)
-    walk = Walk(sets, Values(unknown))
+    walk = Walk(sets, Values(unknown, told))
     found = walk.run(outputs, given)
     entries = sum(int(sets.sizes(ids).sum()) for ids in found)
     if entries > ENTRIES:
+        found_any = f" The index at {walk.any_index.loc} may be any." if walk.any_index is not None else ""
         raise ArgumentError(
             f"{call}: {entries} entries of {sum(o.aval.size for o in outputs)} x {sets.count} may differ from zero, which is dense: use "
-            "jacfwd or jacrev in parts. (An index that is an argument or a variable of a trace may be any: call this outside of the "
-            "trace, or make the index in its body, of a list)")
+            f"jacfwd or jacrev in parts.{found_any} (So may one that is an argument or a variable of a trace: tell its values by "
+            "`known`, call this outside of the trace, or make the index in its body, of a list)")
     rows, columns = sets.members(np.concatenate([np.zeros(0, np.int64), *(ids.reshape(-1) for ids in found)]))
     return rows, columns, list(walk.values.leaves)
 
@@ -66,6 +67,7 @@ class Walk:
 
     def __init__(self, sets: IndexSets, values: Values, by_value: bool = False) -> None:
         self.sets, self.values, self.by_value = sets, values, by_value
+        self.any_index: Node | None = None                  # an index whose values would have told more
 
     def run(self, outputs: Sequence[Node], given: Mapping[Node, Ids]) -> list[Ids]:
         """The patterns of `outputs`, from those of nodes before them."""
@@ -271,6 +273,7 @@ def _gather(walk: Walk, node: Node, operands: list[Any]) -> Ids:
     if np.array_equal(low, high) or not ids.size:
         found = ids[low]
     else:                                                   # any row in between
+        walk.any_index = walk.any_index or node
         ends, back = np.unique(np.stack([low.reshape(-1), high.reshape(-1)], 1), axis=0, return_inverse=True)
         parts = [walk.sets.over(ids[a:b + 1], (0,)) for a, b in ends.tolist()]
         found = np.stack(parts)[back.reshape(-1)].reshape(node.shape)
@@ -283,6 +286,7 @@ def _scatter(walk: Walk, node: Node, operands: list[Any]) -> Ids:
     base, _, source = walk.dense(node, operands)
     index = walk.values.of(node.operands[1]) if operands[1] is None else None
     if index is None or not len(base):
+        walk.any_index = walk.any_index or node
         return walk.sets.union(base, np.broadcast_to(walk.sets.all_of(*walk.given(operands[1:])), base.shape)) if base.size else base
     if node.fn.name == "scatter_set":
         return np.asarray(node.fn.numpy(base, index, source))

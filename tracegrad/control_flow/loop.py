@@ -43,6 +43,26 @@ class Body:
     def graph(self) -> Graph:
         return Graph.capture(self.inputs, self.outs)
 
+    def batched(self, flags: Sequence[bool], size: int) -> tuple[Body, list[bool], list[bool]]:
+        """The body over a batch of inputs (those with a flag), which inputs then have a batch (of carries, more), and which results."""
+        n, mapped = self.carries, list(flags)
+        while True:
+            depends = reaching(self.outs, [p for p, f in zip(self.inputs, mapped, strict=True) if f])
+            grown = [f or self.outs[i] in depends for i, f in enumerate(mapped[:n])]
+            if grown == mapped[:n]:
+                break
+            mapped[:n] = grown
+        inputs = [placeholder(Aval((size, *p.shape), p.dtype), p.attrs["label"]) if f else p
+                  for p, f in zip(self.inputs, mapped, strict=True)]
+        # Of variables, so that what is there for differentiation stays there.
+        live = {p: variable(p) if differentiable(p.dtype) else p for p in (*self.inputs, *inputs)}
+        lifted = batch(self([live[p] for p in self.inputs]),
+                       {live[p]: live[q] for p, q, f in zip(self.inputs, inputs, mapped, strict=True) if f}, size)
+        outs = substituted(lifted, {v: p for p, v in live.items()})
+        has_batch = [*mapped[:n], *(o in depends for o in self.outs[n:])]
+        outs = [o if f else original for o, original, f in zip(outs, self.outs, has_batch, strict=True)]
+        return Body(inputs, outs, n, self.rows), mapped, has_batch
+
 
 def needed_inputs(body: Body, results: Sequence[int]) -> list[int]:
     """The numbers of the inputs that some results of a loop over the body depend on, after any number of iterations."""
@@ -191,7 +211,7 @@ class Loop(Shared):
         n, rows = body.carries, body.rows
         graph = self.graph
         inputs, outs = list(graph.inputs), list(graph.outputs)
-        level = tuple(_repeats(o) for o in operands[n:n + rows])
+        level = tuple(repeats(o) for o in operands[n:n + rows])
         key = (tuple(used), level)
         if key not in self._trimmed:
             wanted = {i for i in used if i < n}
@@ -213,7 +233,7 @@ class Loop(Shared):
             self._trimmed[key] = self if all_of_it else Loop(new, self.length, self.reverse), carries, scanned, rest, place
             self._trimmed[key][0]._executable = True
         loop, carries, scanned, rest, place = self._trimmed[key]
-        first = [reshape(narrow(operands[i], 0, 0, 1), operands[i].shape[1:]) if i < n + rows else operands[i] for i in rest]
+        first = [first_row(operands[i]) if i < n + rows else operands[i] for i in rest]
         return loop, (*(operands[i] for i in carries), *(operands[i] for i in scanned), *first), place
 
     # -- over a batch
@@ -222,25 +242,8 @@ class Loop(Shared):
         """The loop over a batch of operands (those with a flag), which carries then have a batch, and which results."""
         key = (tuple(flags), size)
         if key not in self._batched:
-            body = self.body
-            n, rows = body.carries, body.rows
-            mapped = list(flags)
-            while True:
-                depends = reaching(body.outs, [p for p, f in zip(body.inputs, mapped, strict=True) if f])
-                grown = [f or body.outs[i] in depends for i, f in enumerate(mapped[:n])]
-                if grown == mapped[:n]:
-                    break
-                mapped[:n] = grown
-            inputs = [placeholder(Aval((size, *p.shape), p.dtype), p.attrs["label"]) if f else p
-                      for p, f in zip(body.inputs, mapped, strict=True)]
-            # Of variables, so that what is there for differentiation stays there.
-            live = {p: variable(p) if differentiable(p.dtype) else p for p in (*body.inputs, *inputs)}
-            lifted = batch(substituted(body.outs, {p: live[p] for p in body.inputs}),
-                           {live[p]: live[q] for p, q, f in zip(body.inputs, inputs, mapped, strict=True) if f}, size)
-            outs = substituted(lifted, {v: p for p, v in live.items()})
-            flags_out = [*mapped[:n], *(o in depends for o in body.outs[n:])]
-            outs = [o if f else original for o, original, f in zip(outs, body.outs, flags_out, strict=True)]
-            self._batched[key] = Loop(Body(inputs, outs, n, rows), self.length, self.reverse), mapped, flags_out
+            body, mapped, has_batch = self.body.batched(flags, size)
+            self._batched[key] = Loop(body, self.length, self.reverse), mapped, has_batch
         return self._batched[key]
 
     def batched_operands(self, operands: Sequence[Node], flags: Sequence[bool], size: int) -> list[Node]:
@@ -264,7 +267,12 @@ class Loop(Shared):
         return self.unbatched(index, result, has_batch[index], size)
 
 
-def _repeats(node: Node) -> bool:
+def first_row(node: Node) -> Node:
+    """The first one along the first dimension."""
+    return reshape(narrow(node, 0, 0, 1), node.shape[1:])
+
+
+def repeats(node: Node) -> bool:
     """Whether all rows along the first dimension are one."""
     while node.fn is _DETACH or node.fn is _VARIABLE:
         node = node.operands[0]

@@ -14,15 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from itertools import repeat
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tracegrad.autodiff import derivatives
+from tracegrad.autodiff.batching import spread
 from tracegrad.autodiff.derivatives import dense, variable, zeros_like
-from tracegrad.control_flow.loop import Body, Loop, given_once, merged, needed_inputs
+from tracegrad.control_flow.loop import Body, Loop, first_row, given_once, merged, needed_inputs, repeats
 from tracegrad.control_flow.repeated import Repeated
 from tracegrad.control_flow.scan import outputs, turned
+from tracegrad.control_flow.while_backward import COUNT, backward_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.devices import upload
 from tracegrad.execute.program import Program
@@ -31,13 +34,11 @@ from tracegrad.graph.leaves import CustomCall, Shared
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.graph.substitution import substituted
-from tracegrad.ops.arrays.indexing import scatter_rows, take_rows
-from tracegrad.support import dtypes
+from tracegrad.passes.loops import reaching
 from tracegrad.support.dtypes import differentiable
 from tracegrad.support.modes import state
 
 _DETACH, _OUTPUT = REGISTRY["detach"], REGISTRY["output"]
-COUNT = Aval((), dtypes.int64)
 
 
 def while_nodes(test: Node, body: Body, operands: Sequence[Node], device: Any, limit: int | None = None) -> list[Node]:
@@ -46,6 +47,11 @@ def while_nodes(test: Node, body: Body, operands: Sequence[Node], device: Any, l
     limit: the loop ends after so many iterations, though the test holds.
     """
     return _call(WhileLoop(test, body, device, limit), operands)[:body.carries]
+
+
+_Loop = TypeVar("_Loop")
+MOST = 256                              # operations of an iteration of a loop of a batch; four of them are some twenty lines
+Batched = tuple[_Loop, Sequence[bool], Sequence[bool]]        # a loop of a batch, which operands have one, and which results
 
 
 class _Host(Shared):
@@ -60,7 +66,8 @@ class _Host(Shared):
 
     def __init__(self) -> None:
         super().__init__()
-        self._over: dict[Any, Loop] = {}                   # scans over batches of operands
+        self._over: dict[Any, Loop] = {}                   # scans over batches of operands, and
+        self._batched: dict[Any, Any] = {}                 # loops of batches
         self._once: dict[tuple[int, ...], Shared] = {}     # see `once`
 
     kernel: Repeated | Graph                 # (of Pull: from its operands to its results)
@@ -74,8 +81,22 @@ class _Host(Shared):
         name = define(self.name, f"...      # runs the functions below as often as the loop turned; {functions}")
         return f"{name}({', '.join(operands)})"
 
+    def batched(self, flags: Sequence[bool], size: int) -> Batched[_Host] | None:
+        """The loop of a batch of operands (those with a flag), if all examples make as many iterations and its kernel is not too long."""
+        raise NotImplementedError
+
     def batched_result(self, node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
-        """The rule of batching for one result: a scan, in which each example's loop iterations as often as its own condition says."""
+        """The rule of batching for one result: a loop of the batch; or a scan, in which each example's loop iterates as often as its own
+        condition says.
+        """
+        index, differs = node.attrs["index"], _differ(operands, flags)
+        key = (tuple(differs), size)
+        if key not in self._batched:
+            self._batched[key] = self.batched(differs, size)
+        if self._batched[key] is not None:
+            loop, given, has_batch = self._batched[key]
+            made = bind(loop, tuple(map(_fitted, operands, flags, given, repeat(size))), {"index": index})
+            return _fitted(made, has_batch[index], True, size)
         mapped, rest = ([o for o, f in zip(operands, flags, strict=True) if f is wanted] for wanted in (True, False))
         key = (tuple(flags), size)
         if key not in self._over:
@@ -83,7 +104,7 @@ class _Host(Shared):
             rows, constants = ([p for p, f in zip(own, flags, strict=True) if f is wanted] for wanted in (True, False))
             outs = [bind(self, tuple(own), {"index": k}) for k in range(len(self.avals(*[p.aval for p in own])))]
             self._over[key] = Loop(Body([*rows, *constants], outs, 0, len(rows)), size, False)
-        return bind(self._over[key], (*mapped, *rest), {"index": node.attrs["index"]})
+        return bind(self._over[key], (*mapped, *rest), {"index": index})
 
     def loaded(self, arrays: Sequence[Any], avals: Sequence[Aval]) -> list[Any]:
         return [upload(self.device, np.asarray(a, o.dtype)) for a, o in zip(arrays, avals, strict=True)]
@@ -110,6 +131,12 @@ class WhileLoop(_Host):
             return WhileLoop(test[0], body, self.device, self.limit)
 
         return given_once(self, self.body, operands, self._once, made)
+
+    def batched(self, flags: Sequence[bool], size: int) -> Batched[_Host] | None:
+        body, mapped, has_batch = self.body.batched(flags, size)
+        if self.goes_on in reaching([self.goes_on], [p for p, f in zip(self.body.inputs, mapped, strict=True) if f]):
+            return None
+        return None if _are_long(body) else (WhileLoop(self.goes_on, body, self.device, self.limit), mapped, [*has_batch, False])
 
     @cached_property
     def kernel(self) -> Repeated:  # type: ignore[override]
@@ -155,6 +182,10 @@ class Counted(_Host):
     def once(self, operands: tuple[Node, ...]) -> tuple[Shared, tuple[Node, ...]]:
         return given_once(self, self.body, operands, self._once, lambda places: Counted(merged(places, self.body)[1], self.device))
 
+    def batched(self, flags: Sequence[bool], size: int) -> Batched[_Host] | None:
+        body, mapped, has_batch = self.body.batched(flags[:-1], size)
+        return None if flags[-1] or _are_long(body) else (Counted(body, self.device), [*mapped, False], has_batch)
+
     @cached_property
     def kernel(self) -> Repeated:  # type: ignore[override]
         body, count, iterations = self.body, placeholder(COUNT, "iteration"), placeholder(COUNT, "length")
@@ -193,10 +224,14 @@ class Pull(_Host):
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(o.aval for o in self.pull.outs)
 
+    def batched(self, flags: Sequence[bool], size: int) -> Batched[_Host] | None:
+        found = _pull_of_batch(self.body, self.pull, flags, size)
+        return found and (Pull(*found[0], self.device), *found[1:])
+
     @cached_property
     def kernel(self) -> Graph:  # type: ignore[override]
         with located(self.pull.outs[0].loc):
-            return executable_graph(_pull_graph(self.body, self.pull))
+            return executable_graph(backward_graph(self.body, self.pull))
 
     def relevant(self, index: int) -> list[int]:
         """The numbers of the operands that result `index` depends on."""
@@ -216,95 +251,6 @@ class Pull(_Host):
         while kept:
             cts = back([*cts, *kept.pop(), *values[n:]])
         return [v.download(o.shape, o.dtype) for v, o in zip(cts, self.pull.outs, strict=True)]
-
-
-ROWS, STACK = 1 << 14, 1 << 22          # of a stack of carries in a kernel: at most so many, and bytes
-
-
-class Inner(Shared):
-    """A loop inside the kernel of another one, of `body`'s carries. Results: the last carries and count, and the scratch as it is then."""
-
-    family = "while_loop"
-
-    def __init__(self, kernel: Repeated) -> None:
-        super().__init__()
-        self.name, self.kernel = "inner_loop", kernel  # type: ignore[misc]
-
-    @property
-    def described(self) -> tuple[Any, ...]:
-        return self.kernel.described
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return tuple(o.aval for o in self.kernel.iteration.outputs[:self.kernel.carries + 1 + self.kernel.scratch])
-
-    def of(self, operands: Sequence[Node]) -> list[Node]:
-        """The results for these operands."""
-        return [bind(self, tuple(operands), {"index": k}) for k in range(len(self.avals()))]
-
-
-def _pull_graph(body: Body, pull: Body) -> Graph:
-    """`Pull` as loops that a kernel may hold, in memory of a fixed size.
-
-    The iterations are in segments, of as many as it takes for there to be no more than `rows` of them. The first loop keeps the carries
-    that each segment begins with. The second one goes through the segments from the last to the first: block by block of up to `rows`
-    iterations, it runs the body from the segment's beginning, keeps the carries of the block, and pulls the cotangents back. Up to `rows`
-    iterations a segment is one iteration, and nothing is computed twice; up to rows ** 2 a segment is one block, and each iteration is
-    computed once more.
-    """
-    n = body.carries
-    own = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs]
-    iterations, first = placeholder(COUNT, "iteration"), [placeholder(p.aval, "ct") for p in pull.inputs[:pull.carries]]
-    given = sum(differentiable(p.dtype) for p in body.inputs[:n])
-    rows = max(2, min(ROWS, STACK // max(1, sum(p.aval.nbytes for p in own[:n]))))
-    rows = 1 << (rows.bit_length() - 1)
-    long = ceil_div(iterations, rows).maximum(1)                  # iterations of a segment
-    blocks = ceil_div(long, rows)                            # of a segment
-
-    def stacks() -> list[Node]:
-        return [placeholder(Aval((rows + 1, *p.shape), p.dtype), "carries") for p in own[:n]]
-
-    def stand_ins(nodes: Sequence[Node]) -> list[Node]:
-        return [placeholder(o.aval, str(o.attrs.get("label", ""))) for o in nodes]
-
-    def kept(into: Sequence[Node], row: Node, values: Sequence[Node]) -> list[Node]:
-        return [scatter_rows("scatter_set", stack, row, v) for stack, v in zip(into, values, strict=True)]
-
-    # The first loop: the row of an iteration inside a segment is the next segment's, whose first iteration comes later.
-    values, constants, count, into = stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT), stacks()
-    length, end = stand_ins([long, iterations])
-    begins = Inner(Repeated(values, count, into, [*constants, length, end], body([*values, *constants]),
-                            kept(into, ceil_div(count, length), values), count < end)).of([*own, long, iterations])[n + 1:]
-
-    # One block: from a segment's beginning through `stop` iterations, of which the last ones are kept.
-    values, constants, count, into, stop = stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT), stacks(), placeholder(COUNT)
-    run = Inner(Repeated(values, count, into, [*constants, stop], body([*values, *constants]),
-                         kept(into, count % rows, values), count < stop))
-
-    # And back from its last iteration, whose carries `run` ends with.
-    cts, values, constants, count = stand_ins(first), stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT)
-    stack, size = stacks(), placeholder(COUNT)
-    before = (size - 2 - count).maximum(0)
-    back = Inner(Repeated([*cts, *values], count, (), [*constants, *stack, size], [*pull([*cts, *values, *constants]),
-                          *(take_rows(s, before) for s in stack)], (), count < size))
-
-    # The second loop: block by block, from the last.
-    cts, constants, count, saved = stand_ins(first), stand_ins(own[n:]), placeholder(COUNT), stacks()
-    length, each, end = stand_ins([long, blocks, iterations])
-    total = ceil_div(end, length) * each
-    at = total - 1 - count
-    segment, block = at // each, at % each
-    size = ((block + 1) * rows).minimum(length).minimum(end - segment * length) - block * rows
-    restored = [take_rows(s, segment) for s in saved]
-    ran = run.of([*restored, *constants, block * rows + size - 1])
-    pulled = back.of([*cts, *ran[:n], *constants, *ran[n + 1:], size])[:len(cts)]
-    outer = Inner(Repeated(cts, count, (), [*constants, *saved, length, each, end], pulled, (), count < total))
-    zeros = [zeros_like(p) for p in first[given:]]
-    results = outer.of([*first[:given], *zeros, *own[n:], *begins, long, blocks, iterations])[:len(cts)]
-    return Graph.capture([*own, iterations, *first[:given]], results)
-
-
-def ceil_div(a: Node, b: Any) -> Node:
-    return (a + (b - 1)) // b  # type: ignore[no-any-return]
 
 
 def pull_relevant(body: Body, pull: Body, index: int) -> list[int]:
@@ -343,6 +289,46 @@ def _results(call: CustomCall, operands: Sequence[Node], count: int) -> list[Nod
     return outputs(node, operands[:count])
 
 
+def _differ(operands: Sequence[Node], flags: Sequence[bool]) -> list[bool]:
+    """Which operands, of those with a flag, are not the same for all examples."""
+    return [f and not repeats(o) for o, f in zip(operands, flags, strict=True)]
+
+
+def _fitted(x: Node, has_batch: bool, wanted: bool, size: int) -> Node:
+    """A value with a batch in front, or (of one that all examples share) without."""
+    return x if has_batch == wanted else spread(x, size) if wanted else first_row(x)
+
+
+def _are_long(*bodies: Body) -> bool:
+    """Whether a kernel may be too long for all of this (Tuning.looped_lines), while that of one example may not."""
+    return sum(len(body.graph) for body in bodies) > MOST
+
+
+def _pull_of_batch(body: Body, pull: Body, flags: Sequence[bool], size: int, matching: bool = False) -> Batched[tuple[Body, Body]] | None:
+    """The bodies of a `Pull` of a batch of operands (those with a flag).
+
+    matching: an operand has a batch wherever its cotangent has one, so that the pull is the derivative of the body, as `PullCall` has it.
+    """
+    own = len(body.inputs)
+    cts = len(flags) - own - 1
+    floats = [i for i, p in enumerate(body.inputs) if differentiable(p.dtype)]
+    if flags[own]:
+        return None
+    lifted, mapped, _ = body.batched(flags[:own], size)
+    back, given, has_batch = pull.batched([*flags[own + 1:], *[False] * (pull.carries - cts), *mapped], size)
+    more = [i for i, f in zip(floats, given, strict=False) if f and not mapped[i]]
+    if matching and more:
+        return _pull_of_batch(body, pull, [f or i in more for i, f in enumerate(flags)], size, matching)
+    return None if _are_long(lifted, back) else ((lifted, back), [*mapped, False, *given[:cts]], has_batch)
+
+
+def _results_of_batch(call: CustomCall, given: Sequence[bool], has_batch: Sequence[bool], operands: Sequence[Node],
+                      flags: Sequence[bool], size: int) -> list[Node]:
+    """The results, with a batch in front, of a call of a batch, whose first operands they are; given: which others have a batch."""
+    fitted = list(map(_fitted, operands, flags, [*has_batch, *given], repeat(size)))
+    return list(map(_fitted, _results(call, fitted, len(has_batch)), has_batch, repeat(True), repeat(size)))
+
+
 def _over_examples(call: CustomCall, operands: Sequence[Node], flags: Sequence[bool], count: int) -> list[Node]:
     """The results of a call, which are its first `count` operands, for each example: a scan over those with a flag."""
 
@@ -377,7 +363,11 @@ class IterationsCall(CustomCall):
 
     def batched(self, operands: Sequence[Node], flags: Sequence[bool], size: int) -> list[Node]:
         """The results for operands of which those with a flag have a batch in front."""
-        return _over_examples(self, operands, flags, self.body.carries)
+        n, differs = self.body.carries, _differ(operands, flags)
+        body, mapped, has_batch = self.body.batched(differs[n + 1:], size)
+        if differs[n] or _are_long(body):
+            return _over_examples(self, operands, flags, n)
+        return _results_of_batch(IterationsCall(body, self.device), [False, *mapped], has_batch, operands, flags, size)
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         n = self.body.carries
@@ -419,7 +409,11 @@ class PullCall(CustomCall):
 
     def batched(self, operands: Sequence[Node], flags: Sequence[bool], size: int) -> list[Node]:
         """The results for operands of which those with a flag have a batch in front."""
-        return _over_examples(self, operands, flags, self.count)
+        found = _pull_of_batch(self.body, self.pull, _differ(operands, flags)[self.count:], size, True)
+        if found is None:
+            return _over_examples(self, operands, flags, self.count)
+        bodies, given, has_batch = found
+        return _results_of_batch(PullCall(*bodies, self.device, self.count), given, has_batch, operands, flags, size)
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         """<ct, pull(u)> = <tangent(ct), u>: for u the tangent of the loop along ct, for the rest the derivative of that, pulled along u."""

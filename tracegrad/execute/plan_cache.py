@@ -155,7 +155,7 @@ def _contents(value: Any) -> Any:
 
 _CLASSES = {c.__name__: c for c in (
     plans.Plan, plans.Slot, plans.Scalar, plans.Fault, plans.Iteration, plans.Offset, plans.Launch, plans.HostStep, plans.HostOperation,
-    plans.HostInto, plans.HostArithmetic, plans.Known, plans.Loop, plans.Check, plans.MatrixCheck, plans.LargeMatrixCheck,
+    plans.HostInto, plans.HostArithmetic, plans.Known, plans.Loop, plans.Check, plans.KnownCheck, plans.MatrixCheck, plans.LargeMatrixCheck,
     plans.Function, plans.Parameter)}
 
 

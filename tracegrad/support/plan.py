@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, dataclass_transform
 
 import numpy as np
 
-from tracegrad.errors import IndexOutOfRange, LinAlgError, TracegradError
+from tracegrad.errors import ArgumentError, IndexOutOfRange, LinAlgError, TracegradError
 from tracegrad.support.blas import factored
 
 
@@ -341,6 +341,15 @@ class Check(Plain):
     def error(self, above: int, below: int, line: Line) -> TracegradError:
         """The error for what kernels wrote."""
         return IndexOutOfRange(self.message(self.high + above if above else self.low - below, line))
+
+
+class KnownCheck(Check):
+    """A tensor whose contents `call` was told, as `what`, when it was recorded."""
+
+    def error(self, above: int, below: int, line: Line) -> TracegradError:
+        """The error for what kernels wrote."""
+        return ArgumentError(f"{self.call}{line and f' at {line}'}: the tensor of {self.what} does not hold the values that were given for "
+                             "it, so other entries may differ from zero; give the values that it will hold, or record the call for these")
 
 
 class MatrixCheck(Plain):

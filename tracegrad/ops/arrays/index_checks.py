@@ -20,7 +20,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, cast, const
 from tracegrad.ops.arrays.pointwise import lt
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes
-from tracegrad.support.plan import Check
+from tracegrad.support.plan import Check, KnownCheck
 
 _UNSIGNED = {dtypes.int32: np.uint32, dtypes.int64: np.uint64}
 _conditions: list[Node] = []           # what must hold for the code being recorded to count (see `counts_where`)
@@ -68,6 +68,18 @@ class InRange(Elementwise):
         a = node.attrs
         low = -a["size"] if a["wrap"] else 0
         return Check(a["call"], a["what"], a["of"], low, a["size"] - 1, a["ignore"], str(node.loc), a["position"])
+
+
+class AsKnown(InRange):
+    """x, how much a tensor differs from what `call` was told of it as `what`: 0, else an error when what was made with it is looked at."""
+
+    name = "as_known"
+    cases = [((np.array([0, 0], "int64"),), dict(size=1, wrap=False, ignore=None, call="f", what="known[0]", of="", position=-1))]
+
+    def check(self, node: Node) -> Check:
+        """What the runtime has to know of a node of this op."""
+        a = node.attrs
+        return KnownCheck(a["call"], a["what"], "", 0, 0, None, str(node.loc), a["position"])
 
 
 def in_range(index: Node, size: int, call: str, what: str, of: str, *, wrap: bool = False, ignore: int | None = None) -> Any:
