@@ -34,6 +34,9 @@ PEER_PYTHON ?=
 ARRAY_API_TESTS ?= build/array-api-tests
 EXAMPLES ?= 20
 
+# Tests start a hundred processes: what one has compiled of our modules, and of the tests, the others read.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -129,8 +130,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("eager", [True, False])
-@one_of(6, "case", CASES)
+@one_of(9, ("case", "eager"), product(CASES, [True, False]))
 def test_nothing_is_kept_of_the_steps_before(case, eager, monkeypatch):
     monkeypatch.setattr(config, "eager", eager)
     step = CASES[case]()

@@ -14,6 +14,7 @@ import pytest
 import tracegrad as tg
 from tests.autodiff.histories import PROGRAMS, REFUSED, gan
 from tests.helpers.functions import double
+from tests.helpers.marks import one_of
 from tracegrad.errors import AutogradError, TraceError
 
 X = [0.5, -1.0, 2.0]
@@ -324,8 +325,7 @@ def _hooked(a, b):
     return a, b
 
 
-@pytest.mark.parametrize("device", ["numpy", "default"])
-@pytest.mark.parametrize("name", TWO_RESULTS)
+@one_of(2, ("name", "device"), [(name, ("numpy", "default")[(k + j) % 2]) for k, name in enumerate(TWO_RESULTS) for j in range(2)])
 def test_the_other_result_is_still_there_after_a_backward(name, device, request):
     """`loss, logits = step(x); loss.backward(); logits.argmax(1)`: three times, since the third is done as the first two were."""
     if device == "numpy":
@@ -350,8 +350,7 @@ def _dual(f, x, v):
         return tuple(tg.autograd.forward_ad.unpack_dual(f(tg.autograd.forward_ad.make_dual(x, v))))
 
 
-@pytest.mark.parametrize("held", [True, False])
-@pytest.mark.parametrize("way", [
+@one_of(2, ("way", "held"), [(way, held != bool(k % 2)) for k, way in enumerate([
     lambda f, x, v: (tg.func.grad(lambda x: f(x).sum())(x),),
     lambda f, x, v: tg.func.grad_and_value(lambda x: f(x).sum())(x),
     lambda f, x, v: tg.func.vjp(f, x)[1](v),
@@ -361,7 +360,7 @@ def _dual(f, x, v):
     lambda f, x, v: (tg.func.linearize(f, x)[1](v),),
     lambda f, x, v: (tg.autograd.functional.jacobian(f, x, create_graph=True),),
     _dual,
-], ids=["grad", "value", "vjp", "jvp", "jacobians", "hessian", "linearize", "functional", "dual"])
+]) for held in (True, False)])
 def test_what_a_transform_gives_has_the_history_of_what_its_function_reaches(way, held):
     """Also where nobody holds the leaf any more, as in torch: what was computed of it may be differentiated with respect to."""
     def made():

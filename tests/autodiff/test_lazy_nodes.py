@@ -10,6 +10,7 @@ import contextlib
 import gc
 import random
 import weakref
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import tracegrad as tg
 from tests.autodiff.histories import PROGRAMS, REFUSED
 from tests.autodiff.test_history import EXPECTED, leaves, values
 from tests.helpers import corpus
-from tests.helpers.marks import one_of
+from tests.helpers.marks import DEVICES, one_of
 from tests.helpers.values import given
 from tracegrad import nn
 from tracegrad.autograd import backward_cache
@@ -51,7 +52,7 @@ def told(error):
     return type(error).__name__, str(error).split(":")[0], str(error).split(".py")[0], str(error)[-70:]
 
 
-@one_of(2, "name", CALLS)
+@one_of(4, ("name", "device"), product(CALLS, DEVICES), indirect=["device"])
 def test_what_a_freed_call_tells_is_the_same_at_every_turn(name, device):
     x, w, b = parameters()
     found = []
@@ -72,7 +73,7 @@ def test_what_a_freed_call_tells_is_the_same_at_every_turn(name, device):
                 np.testing.assert_allclose(g, first, rtol=1e-5, atol=2e-5)
 
 
-@one_of(3, "name", CALLS)
+@one_of(5, ("name", "device"), product(CALLS, DEVICES), indirect=["device"])
 def test_derivatives_of_derivatives_hooks_and_histories(name, device):
     x, w, b = parameters(tg.float64 if device.fp64 else tg.float32)
     found = []
@@ -207,7 +208,7 @@ def by_chance(seed, reached, turn, first=False):
     return seen, found
 
 
-@pytest.mark.parametrize("seed", range(80))
+@one_of(2, "seed", range(80))
 def test_programs_by_chance_are_the_same_at_every_turn_and_at_length(seed, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
     reached = []

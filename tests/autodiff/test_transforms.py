@@ -1,6 +1,7 @@
 """grad, value_and_grad, vjp, jvp, jacobian, hessian, vmap: against closed forms and loops, nested, and inside @trace."""
 
 import itertools
+from itertools import product
 
 import numpy as np
 import pytest
@@ -338,12 +339,10 @@ def test_what_comes_back_beside_a_result_has_no_history_of_the_transform_s(run):
     close(tg.grad(lambda y: (tg.grad(lambda x: ((x * x * y).sum(), x * y), has_aux=True)(y)[1] ** 2).sum())(x), 4 * x.numpy() ** 3)
 
 
-@pytest.mark.parametrize("fn", [
+@one_of(5, ("fn", "n", "dims"), product([
     lambda r: r, lambda r: r[1:], lambda r: r.reshape(-1, 1).t(), lambda r: r.add_(2), lambda r: r[1:].add_(2), lambda r: r.detach(),
     lambda r: r[::2].t(), lambda r: tg.vmap(lambda e: e)(r)[1:], lambda r: tg.vmap(lambda e: e.add_(5))(r).mul_(2),
-])
-@one_of(6, "n", [3, 12, 65], first=1)
-@pytest.mark.parametrize("dims", [(0, 0), (1, 0), (1, 1)])
+], [3, 12, 65], [(0, 0), (1, 0), (1, 1)]))
 def test_results_of_vmap_share_memory_as_in_torch(run, fn, n, dims):
     """With what was mapped: what is written to them later is written there."""
     def change(x):
@@ -444,8 +443,7 @@ NESTED = {      # each with a place for tg.trace outside, between and inside; of
 }
 
 
-@pytest.mark.parametrize("f", [cubes, in_place, branches], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("name", NESTED)
+@one_of(2, ("name", "f"), product(NESTED, [cubes, in_place, branches]))
 def test_transforms_nest_with_each_other_and_with_trace_at_any_level(name, f):
     device = tg.device()
     tg.set_device("numpy")

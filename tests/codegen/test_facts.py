@@ -1,6 +1,7 @@
 """codegen.facts: what is known of values before they are computed, and that nothing is taken to be known that is not."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
+from tests.helpers.marks import one_of
 from tracegrad import ops  # noqa: F401
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
@@ -66,8 +68,7 @@ def test_arrays_without_elements_tell_nothing() -> None:
     assert not never_positive(compiled([x], turned - turned.amax(0, keepdim=True)))
 
 
-@pytest.mark.parametrize("name", [*NEVER, *SOMETIMES])
-@pytest.mark.parametrize("size", [6, 40])
+@one_of(3, ("name", "size"), product([*NEVER, *SOMETIMES], [6, 40]))
 def test_exponentials_on_the_device(name: str, size: int) -> None:
     rng = np.random.default_rng(3)
     x, z = (rng.standard_normal((size, 6 if name == "reshaped" else size)) * 30 for _ in range(2))
@@ -79,8 +80,7 @@ def test_exponentials_on_the_device(name: str, size: int) -> None:
         np.testing.assert_allclose(f(a, b).exp().numpy(), np.exp(value), rtol=1e-6, atol=1e-44)
 
 
-@pytest.mark.parametrize("label_dtype", ["int64", "int32", "uint8"])
-@pytest.mark.parametrize("shape", [(5, 70), (300, 33), (1, 40), (40,), (4, 35, 3), (6, 4)])
+@one_of(2, ("shape", "label_dtype"), product([(5, 70), (300, 33), (1, 40), (40,), (4, 35, 3), (6, 4)], ["int64", "int32", "uint8"]))
 def test_a_sum_that_picks_one_element(shape: tuple[int, ...], label_dtype: str) -> None:
     """where(position == label, x, 0) summed: -0 becomes 0, NaN and inf elsewhere do not count, no label picks 0."""
     rng = np.random.default_rng(4)

@@ -246,8 +246,7 @@ def interpreter():
     tg.set_device(previous)
 
 
-@one_of(2, "k", [None, 1, 4], ids=["all kept", "every carry", "every 4th"])
-@pytest.mark.parametrize("program", PROGRAMS)
+@one_of(3, ("program", "k"), [(program, (None, 1, 4)[(number + k) % 3]) for number, program in enumerate(PROGRAMS) for k in range(3)])
 def test_derivatives_of_every_kind(interpreter, program, k):
     n = LENGTHS.get(program, 7)
 
@@ -269,11 +268,13 @@ def test_derivatives_of_every_kind(interpreter, program, k):
     close(everything(tg.scan if k is None else checkpointed(k)), everything(unrolled), 1e-8)
 
 
-@one_of(2, "tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
-@pytest.mark.parametrize("program", PROGRAMS)
+TUNINGS = {"one launch": Tuning(), "launch by launch": PLAIN, "in parts": PARTED}
+
+
+@one_of(3, ("program", "tuning"), [(program, [*TUNINGS][(number + k) % 3]) for number, program in enumerate(PROGRAMS) for k in range(3)])
 def test_kernels_read_in_c(interpreter, program, tuning):
     """Every access checked: rows, the two places of a carry, what turns share."""
-    with Checked({"cpu": CPU}, tuning=tuning) as checked:
+    with Checked({"cpu": CPU}, tuning=TUNINGS[tuning]) as checked:
         for scan in (tg.scan, checkpointed(3)):
             f, args = first_order(program, scan, 7)
             f(*args)

@@ -5,6 +5,7 @@ import pytest
 from scipy import special, stats
 
 import tracegrad as tg
+from tests.helpers.marks import one_of
 from tests.helpers.values import close
 from tracegrad import distributions as D
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
@@ -154,7 +155,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
+@one_of(2, "name", KINDS)
 def test_kl_divergence(name):
     """The mean of log p - log q over samples of p, within six standard errors; 0 of p to itself."""
     make = KINDS[name]

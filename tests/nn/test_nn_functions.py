@@ -789,7 +789,7 @@ def forward_backward(scores: Any, labels: Any) -> tuple[float, Any]:
     return -total, gradient
 
 
-@one_of(4, ("steps", "count"), [(1, 1), (1, 0), (12, 5), (65, 20), (130, 0), (257, 37)], first=1)
+@one_of(3, ("steps", "count"), [(1, 1), (1, 0), (12, 5), (65, 20), (130, 0), (257, 37)])
 @pytest.mark.parametrize("traced", [False, True])
 def test_ctc_loss_of_long_sequences(steps: int, count: int, traced: bool) -> None:
     """Its gradient is the forward-backward algorithm's, for every length of the input, equal neighbours and no labels included."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.marks import DEVICES, RUNS, one_of
 from tests.helpers.values import plain
 from tracegrad import nn
 from tracegrad.nn import functional as F
@@ -58,6 +59,7 @@ def test_nan_stays_one(device, run):
     assert known.numpy().all()
 
 
+@one_of(2, ("device", "run"), [(device, RUNS[(k + j) % 2]) for k, device in enumerate(DEVICES) for j in range(2)], indirect=True)
 def test_casts_between_it_and_every_other_dtype(device, run):
     rng = np.random.default_rng(1)
     for dtype in CASTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
+from tests.helpers.marks import one_of
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, cast, placeholder
 from tracegrad.numpy_backend.interpreter import interpret
@@ -78,10 +80,11 @@ def backward_through_a_replay(fn: Any) -> Any:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("way", [untraced, traced, gradient, traced_gradient, backward_through_a_replay])
-@pytest.mark.parametrize("side", ["too large", "too small"])
-@pytest.mark.parametrize(("name", "fn", "wraps"), CASES, ids=IDS)
-def test_every_function_reports(name: str, fn: Any, wraps: bool, side: str, way: Any) -> None:
+@one_of(3, ("case", "side", "way"), product(
+    range(len(CASES)), ["too large", "too small"], [untraced, traced, gradient, traced_gradient, backward_through_a_replay],
+), ids=lambda value: IDS[value] if isinstance(value, int) else getattr(value, "__name__", value))
+def test_every_function_reports(case: int, side: str, way: Any) -> None:
+    name, fn, wraps = CASES[case]
     low = -N if wraps else 0
     wrong = N if side == "too large" else low - 1
     x = tg.tensor(X)

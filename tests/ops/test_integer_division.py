@@ -5,6 +5,8 @@ And what PoCL's compiler made of choices among integers by wider ones: nothing, 
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -79,9 +81,7 @@ def test_conversions_by_halves():
     assert "int16 tg_to_int16(ulong16 x) { return (int16)(tg_to_int8(x.lo), tg_to_int8(x.hi)); }" in head
 
 
-@pytest.mark.parametrize("n", [12, 33, 100])
-@pytest.mark.parametrize("narrow", ["int8", "uint8"])
-@pytest.mark.parametrize("dtype", ["int16", "uint16", "int8", "int32", "int64"])
+@one_of(4, ("dtype", "narrow", "n"), product(["int16", "uint16", "int8", "int32", "int64"], ["int8", "uint8"], [12, 33, 100]))
 def test_a_choice_of_more_bits_by_fewer(dtype, narrow, n, device):
     """A mask of 8 bits is made one of 16: C has no vector of shorts beside an int."""
     rng = np.random.default_rng(n)

@@ -82,10 +82,10 @@ def drawn(seed: int, texts: list[str], order: int = 1, sizes: tuple[int, ...] = 
 # ------------------------------------------------------------------------------------------------------------ every function once
 
 
-@one_of(6, "part", range(6))
+@one_of(12, "part", range(12))
 def test_every_function(on: Any, part: int) -> None:
     """Value and gradient, in float32 and float64 by turns; of most elementwise functions, which are rendered alike, the value."""
-    cases = [replace(c, order=0) if k < len(POINTWISE) and k % 3 else c for k, c in enumerate(drawn(1, TEXTS))][part::6]
+    cases = [replace(c, order=0) if k < len(POINTWISE) and k % 3 else c for k, c in enumerate(drawn(1, TEXTS))][part::12]
     check(on, cases[::2], "float32")
     check(on, cases[1::2], "float64")
 

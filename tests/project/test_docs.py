@@ -12,6 +12,7 @@ import pytest
 import tracegrad as tg
 from benchmarks import first_call, loops, small_matrices
 from docs.extensions.blocks import BLOCK, run, same
+from tests.helpers.marks import DEVICES, one_of
 from tests.project.documents import ROOT, broken_links, unknown
 
 DOCS = ROOT / "docs"
@@ -20,7 +21,8 @@ PAGES = [page for page in sorted(DOCS.rglob("*.md")) if BLOCK.search(page.read_t
 KERNELS = re.compile(r"\.(profile|memory)\(\)")             # a page with these shows what only a device with kernels has
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@one_of(3, ("page", "device"), [(page, DEVICES[(k + j) % 3]) for k, page in enumerate(PAGES) for j in range(3)], indirect=["device"],
+        ids=lambda value: getattr(value, "stem", value))
 def test_page(page, device):
     if device.kind == "numpy" and any(KERNELS.search(block[1]) for block in BLOCK.finditer(page.read_text())):
         pytest.skip("the interpreter has no kernels to profile")

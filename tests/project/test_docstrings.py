@@ -93,6 +93,8 @@ CASES = examples()
 
 @pytest.mark.parametrize("name", CASES)
 def test_examples_run(name, monkeypatch, tmp_path):
+    """As users run them: numpy does what is small."""
+    monkeypatch.setattr(tg.config, "eager", True)
     monkeypatch.chdir(tmp_path)
     tg.manual_seed(0)
     said: list[str] = []

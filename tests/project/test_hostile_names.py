@@ -197,7 +197,7 @@ def names_for(place: str) -> Iterator[str]:
     return (word for word in words if (word, place) not in NEEDS and not keyword.iskeyword(word))
 
 
-@one_of(8, ("place", "name"), [(place, name) for place in PLACES for name in names_for(place)])
+@one_of(16, ("place", "name"), [(place, name) for place in PLACES for name in names_for(place)])
 def test_a_name_in_every_place(place: str, name: str, driver: Device, tmp_path: Path) -> None:
     f, found, wanted = traced(place, name)
     for a, b in zip(leaves(found), leaves(wanted), strict=True):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.marks import one_of
 from tests.helpers.modules import imported
 from tracegrad import nn
 from tracegrad.support import source_lines
@@ -132,7 +133,7 @@ OTHERS = ["(" * 50_000, "a = " + "-" * 50_000 + "1", "a = " + "x." * 50_000 + "x
           "class = '</script><!--<script>'", "a = 9" + "9" * 5_000, "a = '\\N{NO SUCH LETTER}' \\x ", "a = '\\d'", "a: 'b' = lambda: 3", ""]
 
 
-@pytest.mark.parametrize("text", OTHERS, ids=lambda text: ascii(text)[:20])
+@one_of(2, "text", OTHERS, ids=lambda text: ascii(text)[:20])
 @pytest.mark.filterwarnings("error")
 def test_other_texts(text: str, tmp_path: Path) -> None:
     place = "<other text>"
@@ -216,7 +217,7 @@ def messages_of(error: BaseException) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", KEYWORDS, ids=lambda name: ascii(name)[:20])
+@one_of(2, "name", KEYWORDS, ids=lambda name: ascii(name)[:20])
 def test_names_of_keywords_attributes_and_functions(name: str, tmp_path: Path) -> None:
     x = tg.tensor(X)
     f = tg.trace(lambda **given: {key: (value * 2).sum(0) for key, value in given.items()})

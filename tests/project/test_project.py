@@ -6,6 +6,7 @@ import html
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 
 import tracegrad as tg
 from tests.helpers.mutations import stale
@@ -127,9 +129,26 @@ def test_example_runs_and_shows_a_kernel(name):
     assert "__kernel" in run(f"examples/{name}.py", *EXAMPLES[name])
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in EXAMPLES])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else pytest.mark.long if n == "newton" else ())
+                                  for n in EXAMPLES])
 def test_example_runs_without_opencl_and_says_why_there_is_no_kernel(name):
     assert "\n// no kernels: this program ran on the device \"numpy\"" in run(f"examples/{name}.py", *EXAMPLES[name], "--device", "numpy")
+
+
+@pytest.mark.parametrize("folder", ["tests/ops", "tests/distributed"])
+@pytest.mark.parametrize("marks", [(), ("long",), ("matrix",), ("long", "matrix")], ids=" and ".join)
+def test_ci_runs_every_test_that_is_not_slow(marks, folder):
+    """`make test` leaves some to .ci/run: whatever marks a test has, one of the runs there selects it."""
+    script = (ROOT / ".ci" / "run").read_text()
+    assert re.search(r" make test\n", script)
+    quick = shlex.join(["pytest", "tests", *PROJECT["tool"]["pytest"]["ini_options"]["addopts"]])
+    for line in (quick, *re.findall(r"-m (pytest .* -m .*)", script)):
+        words = shlex.split(line)
+        chosen = Expression.compile(words[len(words) - words[::-1].index("-m")]).evaluate(lambda name: name in marks)
+        there = f"--ignore={folder}" not in words and (folder in words or "tests/distributed" not in words)
+        if chosen and there:
+            return
+    pytest.fail("no run selects it")
 
 
 def test_every_error_that_is_put_in_on_purpose_still_can_be():

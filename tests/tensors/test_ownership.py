@@ -36,7 +36,7 @@ def test_nobody_counts_references(folder):
         assert not [word for word in ("getrefcount", "get_referrers", "get_objects", "getweakref") if word in text], path
 
 
-@one_of(6, ("name", "mode"), [(name, ownership_programs.MODES[(k + j) % 4]) for k, name in enumerate(NAMES) for j in range(4)])
+@one_of(8, ("name", "mode"), [(name, ownership_programs.MODES[(k + j) % 4]) for k, name in enumerate(NAMES) for j in range(4)])
 def test_a_value_stays_what_it_was_for_its_holder(kernels, name, mode):
     ownership_programs.check(name, mode)
 

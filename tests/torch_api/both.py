@@ -1,11 +1,17 @@
-"""A program under tracegrad's names and under torch, each in a process of its own. Start at `beside_torch`."""
+"""A program under tracegrad's names and under torch, each in a process of its own. Start at `beside_torch`.
+
+Those of one side are forks of one process, which imports (of torch: 2 s) once.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _SAY = """
-import json, sys, warnings
+import json, os, sys, warnings
 def plain(x):
     "Nested lists and dicts of numbers, strings and None."
     if isinstance(x, torch.Tensor):
@@ -33,15 +39,41 @@ def say(name, make):
         value = f"{type(error).__name__}: {error}"
     print("=" + json.dumps([name, value]))
 """
+_FORKS = """
+for line in sys.stdin:
+    text, written = json.loads(line)
+    child = os.fork()
+    if not child:                                       # its names are those of __main__, as classes that it pickles need it
+        os.dup2(os.open(written, os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        exec(compile(text, "<program>", "exec"))
+        sys.exit()
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+@functools.cache
+def starter(ours: bool) -> subprocess.Popen[str]:
+    """A process that has `torch` and `say`, and reads lines: a program and the file for what it prints. It answers with how each ended."""
+    first = "import tracegrad.as_torch\n" if ours else ""
+    process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", f"{first}import torch\n{_SAY}{_FORKS}"], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    atexit.register(process.communicate)                    # there are no more lines: it ends
+    return process
 
 
 def reports(text: str, ours: bool) -> dict[str, Any]:
     """What a program says, by name. It has `torch`, and `say(name, make)`."""
-    first = "import tracegrad.as_torch\n" if ours else ""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", f"{first}import torch\n{_SAY}{textwrap.dedent(text)}"], check=False,
-                          capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert not done.returncode, done.stdout + done.stderr
-    return dict(json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("="))
+    process = starter(ours)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with tempfile.NamedTemporaryFile("r") as printed:
+        process.stdin.write(json.dumps((textwrap.dedent(text), printed.name)) + "\n")
+        process.stdin.flush()
+        status = process.stdout.readline().strip()
+        said = printed.read()
+    assert status == "0", said
+    return dict(json.loads(line[1:]) for line in said.splitlines() if line.startswith("="))
 
 
 def beside_torch(text: str, tolerance: float = 0.0) -> None:

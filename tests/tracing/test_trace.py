@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import threading
+from itertools import product
 
 import networkx as nx
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers import values
-from tests.helpers.marks import one_of
+from tests.helpers.marks import DEVICES, one_of
 from tracegrad.graph.ir import Node
 from tracegrad.runtime import launch
 
@@ -351,7 +352,7 @@ def test_arguments_can_be_changed_in_place(device):
     close(b, [15, 15])
 
 
-@pytest.mark.parametrize("changes", [False, True])
+@one_of(2, ("changes", "device"), product([False, True], DEVICES), indirect=["device"])
 def test_a_view_of_another_argument_is_returned_as_that_of_this_call(device, changes):
     def f(x, y, z):
         if changes:

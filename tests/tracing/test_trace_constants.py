@@ -5,6 +5,8 @@ All are those of every replay. What depends on anything else has none, and is an
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -73,8 +75,7 @@ CASES = {
 }
 
 
-@one_of(6, "n", [2, 12, 33], first=1)
-@pytest.mark.parametrize("name", CASES)
+@one_of(5, ("name", "n"), product(CASES, [2, 12, 33]))
 def test_values_of_constants_are_those_of_every_call(name, n):
     traced = tg.trace(CASES[name])
     for seed in range(3):

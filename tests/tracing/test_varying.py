@@ -91,7 +91,7 @@ LOOPS: dict[str, Callable[[Any], Any]] = {
 SIZES = 32, 48, 64, 33, 40, 17, 96, 31, 5, 1, 80
 
 
-@pytest.mark.parametrize("program", [p if n % 2 == 0 else pytest.param(p, marks=pytest.mark.long) for n, p in enumerate(PROGRAMS)])
+@one_of(4, "program", PROGRAMS)
 def test_generic_kernels_compute_what_those_for_the_size_do(program: str) -> None:
     fixed, any_size = tg.trace(PROGRAMS[program]), tg.trace(PROGRAMS[program], dynamic=None)
     for n in SIZES:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -91,10 +92,13 @@ def test_sorting_networks(rows: int, n: int, tuning: Tuning) -> None:
 
 
 @pytest.mark.usefixtures("on_numpy")
-@one_of(2, "tuning", [SMALL, SMALL._replace(few_rows_items=2), SMALL._replace(exact_columns=64, exact_spread=100)])
-@pytest.mark.parametrize(("rows", "count", "rest"), [(7, 50, 3), (100, 65, 1), (1, 300, 1), (300, 90, 2), (16, 400, 1)])
-def test_scatters(rows: int, count: int, rest: int, tuning: Tuning) -> None:
+@one_of(2, ("shape", "tuning"), product(
+    [(7, 50, 3), (100, 65, 1), (1, 300, 1), (300, 90, 2), (16, 400, 1)],
+    [SMALL, SMALL._replace(few_rows_items=2), SMALL._replace(exact_columns=64, exact_spread=100)],
+))
+def test_scatters(shape: tuple[int, int, int], tuning: Tuning) -> None:
     """By sorting, by totals of few rows, by exact sums; in place, too."""
+    rows, count, rest = shape
 
     def updated(x: Any, i: Any, s: Any) -> Any:
         x.index_add_(0, i, s)

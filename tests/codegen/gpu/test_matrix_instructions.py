@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.codegen.gpu.test_tile_programs import lowered
+from tests.helpers.marks import one_of
 from tests.helpers.plan_audit import planned
 from tracegrad.codegen.kernel.ir.expressions import Access, whole
 from tracegrad.codegen.kernel.ir.instructions import INSTRUCTIONS
@@ -110,9 +112,8 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
 SHAPES = [(1, 16, 16, 16), (1, 40, 48, 64), (1, 19, 33, 70), (2, 33, 24, 18), (3, 17, 64, 40)]
 
 
-@pytest.mark.parametrize("dtype", [np.float16, tg.bfloat16.type, np.float32, np.float64])
-@pytest.mark.parametrize("way", WAYS)
-def test_products_of_every_layout(dtype: Any, way: str) -> None:
+@one_of(3, ("way", "dtype"), product(WAYS, [np.float16, tg.bfloat16.type, np.float32, np.float64]))
+def test_products_of_every_layout(way: str, dtype: Any) -> None:
     for batch, m, n, k in SHAPES[1:4:2] if way == "nn" else SHAPES[3:4]:
         a, b = numbers(batch, m, k, dtype=dtype), numbers(batch, k, n, dtype=dtype)
         given = [np.ascontiguousarray(x.swapaxes(1, 2)) if w == "t" else x for x, w in zip((a, b), way, strict=True)]

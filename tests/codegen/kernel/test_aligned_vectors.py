@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers.kernels import Checked
+from tests.helpers.marks import one_of
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.support.plan import Target
 from tracegrad.support.tuning import Tuning
@@ -52,8 +54,7 @@ def test_quotients_are_one_number_and_remainders_follow_the_lanes() -> None:
         assert x.stride_of(i, 16) is None
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("columns", SIZES)
+@one_of(3, ("columns", "dtype"), product(SIZES, ["float32", "float64"]))
 def test_means_of_bags(columns: int, dtype: str) -> None:
     """Value, gradient and second derivative, of rows that vectors fill and of others."""
     rng = np.random.default_rng(columns)

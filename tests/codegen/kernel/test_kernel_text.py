@@ -14,6 +14,7 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers.corpus import TARGETS, N, fit, programs
+from tests.helpers.marks import one_of
 from tracegrad import codegen
 from tracegrad.codegen import passes
 from tracegrad.codegen.kernel.ir.kernel import Iteration, Kernel, LoweredLoop
@@ -134,7 +135,7 @@ def compiled(program: Any, dtype: str, target: Target) -> str:
     return compile_graph(executable_graph(traced._seen().program.graph), target).source
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@one_of(2, "program", PROGRAMS)
 def test_what_is_said_of_text_is_true(program: str, assembled: list[Kernel]) -> None:
     """Which variables are in it, which types it computes with, and whether it has arrays."""
     before = tg.device()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
-import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
@@ -15,8 +15,8 @@ from tracegrad.support.tuning import Tuning
 CPUS = {name: TARGETS[name] for name in ("avx512", "sse, 16 cores")}
 
 
-@pytest.mark.parametrize("shape", [(3, 31), (2, 64), (1, 65), (5, 129), (2, 300)])
-@one_of(4, "dtype", ["float32", "float64", "int32", "int64", "uint8", "float16"])
+@one_of(5, ("shape", "dtype"), product([(3, 31), (2, 64), (1, 65), (5, 129), (2, 300)],
+                                       ["float32", "float64", "int32", "int64", "uint8", "float16"]))
 def test_rows_are_searched_in_vectors(shape: tuple[int, int], dtype: str, on_numpy: None) -> None:
     rng = np.random.default_rng(shape[1])
     few = rng.integers(0, 4, shape).astype(dtype)                      # many equals: the first wins

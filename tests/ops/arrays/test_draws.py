@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from itertools import product
 
 import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.marks import one_of
 from tracegrad.support.philox import philox_block, philox_numpy
 from tracegrad.utils.checkpoint import checkpoint
 
@@ -25,8 +27,7 @@ DRAWS = {
 SHAPES = [(), (1,), (5,), (12,), (3, 11), (0, 4), (1000,), (1600,), (30, 100), (40_000,)]      # a few at once, many put off
 
 
-@pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@one_of(3, ("name", "shape"), product(DRAWS, SHAPES), ids=str)
 def test_every_turn_draws_what_the_interpreter_draws(name, shape, device, monkeypatch):
     draw, near = DRAWS[name], "randn" in name or name == "complex"
     for eager in (True, False):

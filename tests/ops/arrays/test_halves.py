@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked, random_target, random_tuning
-from tests.helpers.marks import one_of
+from tests.helpers.marks import DEVICES, RUNS, one_of
 from tests.helpers.values import plain
 from tests.random_programs.half_programs import AFTER, INEXACT, arrays, compiled, half_program
 from tests.runtime.test_matrix import on  # noqa: F401  (a fixture: the default device by its own schedule, and by that of GPUs)
@@ -18,7 +19,8 @@ from tracegrad.support.dtypes import finfo
 
 SIZES = [1, 8, 1003]
 HALF = np.float16
-BOTH = pytest.mark.parametrize("dtype", [np.float16, tg.bfloat16.type], ids=["float16", "bfloat16"])
+HALVES = {"float16": np.float16, "bfloat16": tg.bfloat16.type}
+BOTH = pytest.mark.parametrize("dtype", HALVES.values(), ids=HALVES)
 
 
 def half(n, value, dtype=tg.float16):
@@ -135,9 +137,10 @@ def test_what_a_loop_carries_is_rounded(device, run, steps, dtype):
     equal(last.numpy(), c)
 
 
-@BOTH
-def test_products_are_rounded_before_what_follows(device, run, dtype):
+@one_of(3, ("device", "run", "name"), product(DEVICES, RUNS, HALVES), 1, indirect=["device", "run"])
+def test_products_are_rounded_before_what_follows(device, run, name):
     """In the kernel of the product, and where another reads it."""
+    dtype = HALVES[name]
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-20, 20, shape).astype(dtype) for shape in ((33, 65), (65, 70)))
     bias = rng.standard_normal(70).astype(dtype)
@@ -157,8 +160,9 @@ def test_products_are_rounded_before_what_follows(device, run, dtype):
         assert finite == np.isfinite(y * dtype(40)).sum()
 
 
-@BOTH
-def test_convolutions_are_rounded_before_what_follows(device, run, dtype):
+@one_of(3, ("device", "run", "name"), product(DEVICES, RUNS, HALVES), indirect=["device", "run"])
+def test_convolutions_are_rounded_before_what_follows(device, run, name):
+    dtype = HALVES[name]
     rng = np.random.default_rng(0)
     x, w = rng.integers(-9, 9, (2, 3, 12, 17)).astype(dtype), rng.integers(-9, 9, (4, 3, 3, 3)).astype(dtype)
 
@@ -219,9 +223,9 @@ def once(run, functions, dtype):
         np.testing.assert_allclose(plain(found[name].numpy()), wanted, rtol=eps(dtype), atol=2.0**-24, err_msg=name)
 
 
-@BOTH
-def test_an_operation_is_computed_in_float32_and_rounded_once(device, run, dtype):
-    once(run, ONCE, dtype)
+@one_of(3, ("device", "run", "name"), product(DEVICES, RUNS, HALVES), indirect=["device", "run"])
+def test_an_operation_is_computed_in_float32_and_rounded_once(device, run, name):
+    once(run, ONCE, HALVES[name])
 
 
 @one_of(7, ("name", "dtype"), [(name, dtype) for name in ONCE for dtype in (tg.float16, tg.bfloat16)], 6)

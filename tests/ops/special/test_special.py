@@ -1,5 +1,6 @@
 """Special functions and the elementwise names beside them, against scipy and numpy; special values; how many ulps they are off."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from scipy import special
 
 import tracegrad as tg
-from tests.helpers.marks import one_of
+from tests.helpers.marks import DEVICES, one_of
 from tests.helpers.names import Case, checks
 
 inf, nan = np.inf, np.nan
@@ -338,7 +339,7 @@ def _ulps(found: Any, exact: Any) -> Any:
     return np.abs(found.astype(np.float64) - exact) / np.spacing(size.astype(found.dtype)).astype(np.float64)
 
 
-@one_of(4, "name", ACCURATE)
+@one_of(8, ("name", "device"), product(ACCURATE, DEVICES), indirect=["device"])
 def test_units_in_the_last_place(name: str, device: Any) -> None:
     ours, theirs, operands, double = ACCURATE[name]
     for dtype, limit in ((np.float32, 4), (np.float64, double)):
