@@ -73,7 +73,9 @@ class dtype:
 
     def to_real(self) -> Any:
         """The dtype of a complex number's parts; of another, itself."""
-        return users(dtypes.real_of(self.dtype)) if self._numpy is not None else self._all["bfloat16" if self._name == "bcomplex32" else "float16"] if self.is_complex else self
+        if self._numpy is None and self.is_complex:
+            return self._all["float16" if self._name == "complex32" else "bfloat16"]
+        return self if self._numpy is None else users(dtypes.real_of(self.dtype))
 
     def to_complex(self) -> Any:
         """The complex dtype whose parts are of this one. Raises RuntimeError if there is none."""
@@ -81,7 +83,7 @@ class dtype:
             return self
         if not self.is_floating_point or self.itemsize < 2:
             raise RuntimeError(f"to_complex: there are no complex numbers of {self}; use torch.float32, float64 or one of 16 bits")
-        return self._all[{"float64": "complex128", "float16": "complex32"}.get(self._name, "complex64")]
+        return self._all[{"float64": "complex128", "float16": "complex32", "bfloat16": "bcomplex32"}.get(self._name, "complex64")]
 
     def __eq__(self, other: object) -> bool:
         if type(other) is dtype:
