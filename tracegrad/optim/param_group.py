@@ -15,7 +15,7 @@ from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.tensor import Tensor
 
 
-class ParamGroup(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[misc]
+class ParamGroup(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[metaclass, misc]
     """Parameters and their hyperparameters: `group["lr"]` and `group.lr` are the same. `group["params"]` is the list of tensors.
 
     It is a dict, as torch's groups are, whose items are its attributes.

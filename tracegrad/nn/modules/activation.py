@@ -66,6 +66,8 @@ class Sigmoid(FunctionModule):
 class _AlongDim(FunctionModule):
     """Base of those that take a dim: an integer or None, as in torch since 2.14. Raises ArgumentTypeError for another."""
 
+    dim: Any
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.dim is not None:
