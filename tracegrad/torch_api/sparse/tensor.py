@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from textwrap import indent
 from typing import Any
 
 import numpy as np
 import optree
 
-import tracegrad
 from tracegrad.errors import ArgumentError, UnsupportedError
 from tracegrad.graph.ir import Size
 from tracegrad.support.layouts import layout
@@ -18,7 +18,7 @@ from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import printing
 from tracegrad.torch_api.names import _utils
 
-tg: Any = tracegrad                         # (mypy does not know the functions that are made when it is imported)
+tg: Any = import_module("tracegrad")        # the public functions, as programs have them
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}                 # by the name of torch's function or method
 
