@@ -17,7 +17,7 @@ from tracegrad.torch_api.sparse.making import (
     to_sparse,
 )
 from tracegrad.torch_api.sparse.products import addmm, matmul, sampled_addmm
-from tracegrad.torch_api.sparse.tensor import RULES, SparseTensor
+from tracegrad.torch_api.sparse.tensor import SPARSE_RULES, SparseTensor
 
-__all__ = ["RULES", "SparseTensor", "addmm", "functions", "log_softmax", "matmul", "products", "sampled_addmm", "softmax",
+__all__ = ["SPARSE_RULES", "SparseTensor", "addmm", "functions", "log_softmax", "matmul", "products", "sampled_addmm", "softmax",
            "sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor", "spdiags", "sum_", "to_sparse"]

@@ -14,7 +14,7 @@ from tracegrad.ops.arguments import one_dim, some_dims
 from tracegrad.support.layouts import layout
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api.sparse.tensor import (
-    RULES,
+    SPARSE_RULES,
     SparseTensor,
     added_up,
     coalesced,
@@ -220,7 +220,7 @@ def _in_place(name: str, of: Any) -> None:
 
 for _name, _fn in {"add": add, "sub": sub, "mul": mul, "div": div, "zero": _empty, "t": lambda x: _permuted(x, (1, 0)),
                    "detach": lambda x: like(x, x._entries.detach()), "copy": lambda x, source, non_blocking=False: source,
-                   **{n: RULES[n] for n in ("abs", "sqrt", "relu", "neg")}}.items():
+                   **{n: SPARSE_RULES[n] for n in ("abs", "sqrt", "relu", "neg")}}.items():
     _in_place(_name, _fn)
 
 

@@ -10,7 +10,18 @@ from tracegrad.errors import ShapeError, UnsupportedError
 from tracegrad.support.layouts import layout
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api.sparse.functions import add
-from tracegrad.torch_api.sparse.tensor import RULES, SparseTensor, coalesced, host_places, in_layout, like, on_device, rule, sparse, tg
+from tracegrad.torch_api.sparse.tensor import (
+    SPARSE_RULES,
+    SparseTensor,
+    coalesced,
+    host_places,
+    in_layout,
+    like,
+    on_device,
+    rule,
+    sparse,
+    tg,
+)
 
 
 @rule("matmul", "mm", "mv", "spmm", "bmm", "dsmm", "__matmul__")
@@ -22,7 +33,7 @@ def matmul(input: Any, other: Any, reduce: str = "sum") -> Any:
     if not isinstance(other, SparseTensor) and not isinstance(input, SparseTensor):
         return tg.matmul(input, other)
     if not isinstance(input, SparseTensor):
-        return matmul(RULES["t"](other), input.t()).t() if input.ndim == 2 else matmul(RULES["t"](other), input)
+        return matmul(SPARSE_RULES["t"](other), input.t()).t() if input.ndim == 2 else matmul(SPARSE_RULES["t"](other), input)
     shapes = tuple(input.shape), tuple(other.shape)
     if len(shapes[0]) == 3 and len(shapes[1]) == 3 and not isinstance(other, SparseTensor):
         return _batches(input, other)
@@ -75,7 +86,7 @@ def _of_sparse(a: SparseTensor, b: SparseTensor) -> SparseTensor:
 
 @rule("linear")
 def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    found = matmul(input, RULES["t"](weight) if isinstance(weight, SparseTensor) else weight.t())
+    found = matmul(input, SPARSE_RULES["t"](weight) if isinstance(weight, SparseTensor) else weight.t())
     return found if bias is None else found + bias
 
 

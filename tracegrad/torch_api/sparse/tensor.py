@@ -1,4 +1,4 @@
-"""SparseTensor: what is stored of a sparse tensor, and what it tells of itself. torch's functions find their rules in `RULES`."""
+"""SparseTensor: what is stored of a sparse tensor, and what it tells of itself. torch's functions find their rules in `SPARSE_RULES`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tracegrad.torch_api.names import _utils
 
 tg: Any = import_module("tracegrad")        # the public functions, as programs have them
 Rule = Callable[..., Any]
-RULES: dict[str, Rule] = {}                 # by the name of torch's function or method
+SPARSE_RULES: dict[str, Rule] = {}                 # by the name of torch's function or method
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Decorator: what functions and methods of these names do where an argument is sparse."""
     def noted(fn: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, fn))
+        SPARSE_RULES.update(dict.fromkeys(names, fn))
         return fn
 
     return noted
@@ -50,7 +50,7 @@ class SparseTensor(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         owner = getattr(func, "__self__", None)                             # of a property
         name = getattr(getattr(owner, "fget", None) or func, "__name__", str(func))
-        found = RULES.get(name)
+        found = SPARSE_RULES.get(name)
         if found is None:
             kind = next(a.layout for a in _flat((*args, *(kwargs or {}).values())) if isinstance(a, SparseTensor))
             raise UnsupportedError(f"{name}: is not there for tensors of layout torch.{kind.value}; use x.to_dense(), or x.values()")
@@ -65,8 +65,8 @@ class SparseTensor(Tensor):
     is_sparse = property(lambda self: self._kind is layout.sparse_coo)
     is_sparse_csr = property(lambda self: self._kind is layout.sparse_csr)
     data = property(lambda self: self.detach(), lambda self, value: self._become(value.detach()))
-    T = property(lambda self: RULES["transpose"](self, 0, 1) if len(self._sizes) == 2 else self)
-    mT = property(lambda self: RULES["transpose"](self, -2, -1))
+    T = property(lambda self: SPARSE_RULES["transpose"](self, 0, 1) if len(self._sizes) == 2 else self)
+    mT = property(lambda self: SPARSE_RULES["transpose"](self, -2, -1))
 
     @property
     def requires_grad(self) -> bool:
@@ -294,7 +294,7 @@ def added_up(entries: Tensor, at: Tensor, count: int) -> Tensor:
 def in_layout(x: SparseTensor, kind: Any) -> Any:
     """x in another layout; itself if it has it."""
     if kind is layout.strided:
-        return RULES["to_dense"](x)
+        return SPARSE_RULES["to_dense"](x)
     if kind is x._kind:
         return x
     if kind is _COO:
