@@ -89,9 +89,9 @@ def test_modules_have_torchs_names():
 def test_what_is_not_here_says_so():
     program("""
         import torch, tracegrad
-        assert not hasattr(torch, "sparse_csr_tensor")
+        assert not hasattr(torch, "sparse_bsr_tensor")
         try:
-            torch.sparse_csr_tensor
+            torch.sparse_bsr_tensor
         except AttributeError as error:
             assert "docs/torch.md" in str(error)
         try:
