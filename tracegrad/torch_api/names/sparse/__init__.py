@@ -25,7 +25,7 @@ class _Typed(type):
         return sparse_coo_tensor(*((sizes,) if sizes else args), dtype=cls.dtype, device=device)
 
 
-globals().update({f"{name}Tensor": _Typed(f"{name}Tensor", (), {"dtype": dtype}) for name, dtype in dtypes.OLDER.items()})
+globals().update({f"{name}Tensor": _Typed(f"{name}Tensor", (), {"dtype": dtype}) for name, dtype in dtypes.OLDER.items() if name != "Bool"})
 
 
 class check_sparse_tensor_invariants:
