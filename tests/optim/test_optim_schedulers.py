@@ -1,6 +1,8 @@
 """Learning-rate schedulers against their closed forms; combinations; in traced steps; averaged models."""
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -70,6 +72,21 @@ def test_states_go_on(name):
     later.load_state_dict(first.state_dict())
     assert later.get_last_lr() == [opt.param_groups[0]["lr"]]
     np.testing.assert_allclose(rates(later, 9), [expected(e) for e in range(5, 14)], rtol=1e-12, atol=1e-15)
+
+
+def test_groups_are_dicts():
+    """As torch's: by isinstance, and by all that a dict does; a copy, a pickle and a merger have the same items."""
+    group = tg.optim.SGD([tg.zeros(3).requires_grad_()], lr=0.1, momentum=0.9).param_groups[0]
+    assert isinstance(group, dict)
+    items = dict(group)
+    assert items == {**group} == group.copy() == group
+    assert items["lr"] == 0.1
+    for other in (copy.copy(group), pickle.loads(pickle.dumps(group))):
+        assert isinstance(other, dict)
+        assert {k: v for k, v in other.items() if k != "params"} == {k: v for k, v in items.items() if k != "params"}
+    assert (group | {"lr": 0.5})["lr"] == ({"lr": 0.5} | {"momentum": 0.1, **group})["lr"] + 0.4
+    group.update(lr=0.2)
+    assert (group.setdefault("initial_lr", 0.3), group.lr, group.pop("initial_lr"), "initial_lr" in group) == (0.3, 0.2, 0.3, False)
 
 
 def test_groups_have_rates_of_their_own():

@@ -54,6 +54,7 @@ OTHERS = {
     "torch_api.names.fx.node": {"_with_side_effects": "functions that a program tells"},
     "torch_api.overrides": {"_entered": "state: the modes that are entered", "_plain": "types that override nothing, as they are met",
                             "_wrappers": "what programs get in the place of functions", "_sees": "state: a setting"},
+    "torch_api.sparse.tensor": {"SPARSE_RULES": "registry"},
     "torch_api.printing": {"_options": "state: how tensors are printed"},
     "torch_api.names.hub": {"_dir": "state: a setting"},
     "torch_api.names.ops": {"_registered": "the operations that a program registers"},

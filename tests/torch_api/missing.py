@@ -9,7 +9,7 @@ REASONS = {
     "compiler": "Parts of torch's compiler, dispatcher and benchmarks that its module happens to show; nothing in programs asks "
             "for them",
     "script": "`torch.jit.script`'s files and objects: functions run as the Python code that they are; `torch.compile` traces",
-    "sparse": "Sparse tensors are not here; use dense ones, or indices with `index_add` and `segment_reduce`",
+    "sparse": "Sparse tensors in blocks, sparse gradients of embeddings, and older calls; tensors of layout COO, CSR and CSC are here",
     "quantized": "Quantized numbers and products of 8 bits are not here; use float16 or bfloat16",
     "vendor": "Calls of one vendor's library or of its streams; the plain name (`conv2d`, `batch_norm`) is the same on every "
             "device",
@@ -58,9 +58,8 @@ MISSING: dict[str, dict[str, str]] = {
             "rnn_relu_cell rnn_tanh rnn_tanh_cell triplet_margin_loss",
         "memory": "as_strided_",
         "rare": "bit lobpcg norm_except_dim slice_copy",
-        "sparse": "ccol_indices_copy col_indices_copy crow_indices_copy dsmm hsmm hspmm indices_copy resize_as_sparse_ "
-            "row_indices_copy saddmm slice_inverse smm sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor "
-            "sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor spmm sspaddmm values_copy",
+        "sparse": "ccol_indices_copy col_indices_copy crow_indices_copy hsmm hspmm indices_copy resize_as_sparse_ "
+            "row_indices_copy saddmm slice_inverse smm sparse_bsc_tensor sparse_bsr_tensor sspaddmm values_copy",
         "quantized": "choose_qparams_optimized dequantize empty_quantized fake_quantize_per_channel_affine "
             "fake_quantize_per_tensor_affine fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation "
             "fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation fbgemm_linear_quantize_weight "
@@ -73,9 +72,7 @@ MISSING: dict[str, dict[str, str]] = {
     },
     "torch.Tensor": {
         "memory": "as_strided_ const_data_ptr module_load resize resize_as set_",
-        "sparse": "ccol_indices coalesce col_indices crow_indices dense_dim indices is_coalesced resize_as_sparse_ row_indices "
-            "slice_inverse smm sparse_dim sparse_mask sparse_resize_ sparse_resize_and_clear_ sspaddmm to_sparse "
-            "to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr values",
+        "sparse": "resize_as_sparse_ slice_inverse smm sparse_resize_ sparse_resize_and_clear_ sspaddmm to_sparse_bsc to_sparse_bsr",
         "old": "chalf eig grad_dtype lstsq name output_nr reinforce solve storage_type symeig volatile",
         "quantized": "dequantize int_repr q_per_channel_axis q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point "
             "qscheme",
@@ -135,13 +132,13 @@ MISSING: dict[str, dict[str, str]] = {
         "rare": "is_autocast_available",
     },
     "torch.sparse": {
-        "sparse": "SparseSemiStructuredTensor SparseSemiStructuredTensorCUSPARSELT SparseSemiStructuredTensorCUTLASS addmm "
-            "as_sparse_gradcheck check_sparse_tensor_invariants log_softmax mm softmax sum to_sparse_semi_structured",
+        "sparse": "SparseSemiStructuredTensor SparseSemiStructuredTensorCUSPARSELT SparseSemiStructuredTensorCUTLASS "
+            "as_sparse_gradcheck to_sparse_semi_structured",
     },
     "torch.fx": {},
     "torch.jit": {
-        "script": "Attribute CompilationUnit Error Future enable_onednn_fusion export_opnames fork freeze load "
-            "onednn_fusion_enabled optimize_for_inference save set_fusion_strategy strict_fusion trace_module wait",
+        "script": "Attribute CompilationUnit Error Future enable_onednn_fusion export_opnames fork "
+            "onednn_fusion_enabled set_fusion_strategy strict_fusion trace_module wait",
     },
     "torch.library": {
         "library": "fallthrough_kernel get_ctx get_kernel impl_abstract infer_schema register_autocast register_torch_dispatch "

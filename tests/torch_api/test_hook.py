@@ -89,9 +89,9 @@ def test_modules_have_torchs_names():
 def test_what_is_not_here_says_so():
     program("""
         import torch, tracegrad
-        assert not hasattr(torch, "sparse_csr_tensor")
+        assert not hasattr(torch, "sparse_bsr_tensor")
         try:
-            torch.sparse_csr_tensor
+            torch.sparse_bsr_tensor
         except AttributeError as error:
             assert "docs/torch.md" in str(error)
         try:
@@ -283,3 +283,42 @@ def test_every_name_is_one_of_torchs():
     assert not wrong
     assert not [f"{m}.{n}" for m, names in ABSENT.items() for n in names.split() if not hasattr(importlib.import_module(m), n)]
     assert not [m for m in ABSENT if m.startswith("torch.ao") and sources(m)]
+
+
+def test_hub_jit_and_onnx_say_what_to_do(tmp_path):
+    """hub.load of a folder runs; scripts are the functions themselves, with torch's kind of warning; files of programs are refused."""
+    (tmp_path / "beside.py").write_text("width = 3\n")
+    (tmp_path / "hubconf.py").write_text(textwrap.dedent("""
+        from torch import nn
+        from beside import width
+        def small(out=2):
+            "A small layer."
+            return nn.Linear(width, out)
+    """))
+    folder = str(tmp_path)
+    print(program(f"""
+        import sys, warnings
+        import torch
+        layer = torch.hub.load({folder!r}, "small", source="local", out=4, trust_repo=True)
+        assert tuple(layer.weight.shape) == (4, 3)
+        assert "small" in torch.hub.list({folder!r}, source="local")
+        assert torch.hub.help({folder!r}, "small", source="local") == "A small layer."
+        assert {folder!r} not in sys.path
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            f = torch.jit.script(lambda x: 2 * x)
+            assert torch.jit.trace(layer, torch.ones(3)) is layer and torch.jit.freeze(layer) is layer and f(3) == 6
+        assert [w.category for w in found] == [FutureWarning] * 2 and "torch.compile" in str(found[0].message)
+        assert torch.jit.annotate(int, 3) == 3 and torch.jit.ignore(f) is f
+        for call, words in ((lambda: torch.hub.load("owner/name", "small"), "clone local"),
+                            (lambda: torch.hub.load("a", "b", source="ftp"), "ftp"),
+                            (lambda: torch.hub.load({folder!r}, "large", source="local"), "large hubconf"),
+                            (lambda: torch.jit.save(layer, "x.pt"), "state_dict"), (lambda: torch.jit.load("x.pt"), "state_dict"),
+                            (lambda: torch.onnx.export(layer, torch.ones(3), "x.onnx"), "tracegrad.save")):
+            try:
+                call()
+            except (RuntimeError, ValueError) as error:
+                assert all(word in str(error) for word in words.split()), error
+            else:
+                raise AssertionError(words)
+    """))

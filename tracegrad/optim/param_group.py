@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.tensor import Tensor
 
 
-class ParamGroup(MutableMapping[str, Any]):
+class ParamGroup(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[metaclass, misc]
     """Parameters and their hyperparameters: `group["lr"]` and `group.lr` are the same. `group["params"]` is the list of tensors.
+
+    It is a dict, as torch's groups are, whose items are its attributes.
 
     Inside @trace, reading `lr` gives a 0-d tensor that stands for its value at each replay. A learning rate that is a tensor of one
     element stays that tensor, as in torch: what is written into it is the rate from then on, and schedulers write into it.
@@ -25,7 +28,8 @@ class ParamGroup(MutableMapping[str, Any]):
     _trace_by_reference = ("_lr", "_momentum", "_beta1")        # ... but reads these anew at every replay
     _lr: float | Tensor
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().__init__()
         for name, value in options.items():
             self[name] = value
 
@@ -134,6 +138,13 @@ class ParamGroup(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._names())
+
+    def copy(self) -> dict[str, Any]:
+        """The items as a plain dict."""
+        return dict(self)
+
+    def __or__(self, other: Any) -> Any:
+        return {**self, **other}
 
     def __repr__(self) -> str:
         return f"ParamGroup({', '.join(f'{k}={v}' for k, v in self.items() if k != 'params')}, {len(self['params'])} params)"

@@ -12,9 +12,12 @@ from tracegrad.errors import ArgumentError, ArgumentTypeError
 
 
 class layout(Enum):
-    """`tg.strided`, the layout of every tensor."""
+    """`tg.strided`, the layout of every tensor; the others are those of programs written for torch (`torch_api/sparse`)."""
 
     strided = "strided"
+    sparse_coo = "sparse_coo"
+    sparse_csr = "sparse_csr"
+    sparse_csc = "sparse_csc"
 
     def __repr__(self) -> str:
         return f"tracegrad.{self.value}"

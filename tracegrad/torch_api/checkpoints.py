@@ -24,6 +24,7 @@ from tracegrad.nn import saving
 from tracegrad.nn.parameter import Parameter
 from tracegrad.runtime.disk import replaced
 from tracegrad.support.dtypes import as_dtype
+from tracegrad.support.layouts import layout
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api.dtypes import NAMES
 from tracegrad.torch_api.names import _utils
@@ -52,7 +53,9 @@ class _Pickler(pickle.Pickler):
         self._known: dict[int, tuple[Tensor, _Elements]] = {}       # by the identity of the tensor that owns the memory
 
     def reducer_override(self, obj: Any) -> Any:
-        if not isinstance(obj, Tensor):
+        if isinstance(obj, layout):
+            return import_module("torch.serialization")._get_layout, (f"torch.{obj.value}",)
+        if not isinstance(obj, Tensor) or obj.layout is not layout.strided:         # (a sparse tensor tells of its parts)
             return NotImplemented
         if isinstance(obj, Parameter):
             data: Any = (obj.detach(), obj.requires_grad, OrderedDict())

@@ -18,10 +18,10 @@ _OTHER_NAMES = {"float16": "half", "float32": "float", "float64": "double", "int
                 "complex32": "chalf", "complex64": "cfloat", "complex128": "cdouble"}
 # Dtypes that no tensor has here; programs compare with them.
 _FLOATS = "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"
-_NAMED = ("float4_e2m1fn_x2 quint8 qint8 qint32 quint4x2 quint2x4 bits8 bits16 bits1x8 bits2x4 bits4x2 complex32 "
+_NAMED = ("float4_e2m1fn_x2 quint8 qint8 qint32 quint4x2 quint2x4 bits8 bits16 bits1x8 bits2x4 bits4x2 complex32 bcomplex32 "
           "int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7")
 
-_ITEMSIZES = {"qint32": 4, "complex32": 4, "bits16": 2}          # of those; of others 1
+_ITEMSIZES = {"qint32": 4, "complex32": 4, "bcomplex32": 4, "bits16": 2}          # of those; of others 1
 
 
 class dtype:
@@ -59,7 +59,7 @@ class dtype:
 
     @property
     def is_complex(self) -> bool:
-        return self._name.startswith("complex")
+        return self._name.startswith(("complex", "bcomplex"))
 
     @property
     def is_signed(self) -> bool:
@@ -73,7 +73,9 @@ class dtype:
 
     def to_real(self) -> Any:
         """The dtype of a complex number's parts; of another, itself."""
-        return users(dtypes.real_of(self.dtype)) if self._numpy is not None else self._all["float16"] if self.is_complex else self
+        if self._numpy is None and self.is_complex:
+            return self._all["float16" if self._name == "complex32" else "bfloat16"]
+        return self if self._numpy is None else users(dtypes.real_of(self.dtype))
 
     def to_complex(self) -> Any:
         """The complex dtype whose parts are of this one. Raises RuntimeError if there is none."""
@@ -81,7 +83,7 @@ class dtype:
             return self
         if not self.is_floating_point or self.itemsize < 2:
             raise RuntimeError(f"to_complex: there are no complex numbers of {self}; use torch.float32, float64 or one of 16 bits")
-        return self._all[{"float64": "complex128", "float16": "complex32"}.get(self._name, "complex64")]
+        return self._all[{"float64": "complex128", "float16": "complex32", "bfloat16": "bcomplex32"}.get(self._name, "complex64")]
 
     def __eq__(self, other: object) -> bool:
         if type(other) is dtype:

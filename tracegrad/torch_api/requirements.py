@@ -6,7 +6,7 @@ import importlib.metadata
 from pathlib import Path
 from typing import Any
 
-VERSION = "2.13.0"
+VERSION = "2.14.1"
 
 
 class Torch(importlib.metadata.Distribution):

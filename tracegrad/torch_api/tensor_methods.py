@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.runtime.device import Placed
+from tracegrad.support.layouts import layout
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import devices, printing
@@ -19,6 +22,10 @@ from tracegrad.torch_api.storages import TypedStorage, UntypedStorage, address, 
 # How many tensors a method takes, and what a number before them means.
 _NUMBER_FIRST = {"add": (1, ("alpha",)), "sub": (1, ("alpha",)), "addcmul": (2, ("value",)), "addcdiv": (2, ("value",)),
                  **dict.fromkeys(("addmm", "addmv", "addr", "addbmm", "baddbmm"), (2, ("beta", "alpha")))}
+
+
+_SPARSE_ONLY = ["coalesce", "is_coalesced", "indices", "values", "sparse_dim", "dense_dim", "crow_indices", "col_indices", "ccol_indices",
+                "row_indices", "sparse_mask", "_indices", "_values", "_nnz"]
 
 
 def _number_first(real: Callable[..., Any], count: int, names: tuple[str, ...]) -> Callable[..., Any]:
@@ -75,9 +82,31 @@ def _is_set_to(self: Tensor, tensor: Tensor) -> bool:
     return root(self) is root(tensor) and self.shape == tensor.shape and self.data_ptr() == tensor.data_ptr()
 
 
-def _itself(self: Tensor, *_: Any, **__: Any) -> Tensor:
-    """The tensor: threads share memory as it is, and nothing is ever sparse."""
+def _share_memory_(self: Tensor) -> Tensor:
+    """The tensor: threads share memory as it is."""
     return self
+
+
+def _to_dense(self: Tensor, dtype: Any = None, *, masked_grad: bool | None = None) -> Tensor:
+    """The tensor, which is dense, in another dtype if one is given."""
+    return self if dtype is None else self.to(dtype=dtype)
+
+
+def _to_sparse(kind: str | None) -> Callable[..., Any]:
+    def method(self: Tensor, *args: Any, **options: Any) -> Any:
+        """The elements that are not 0 as a sparse tensor."""
+        if kind is not None:
+            options["layout"] = layout(kind)
+        return import_module("tracegrad.torch_api.sparse").to_sparse(self, *args, **options)
+
+    return method
+
+
+def _of_sparse_only(name: str) -> Callable[..., Any]:
+    def method(self: Tensor, *_: Any) -> Any:
+        raise ArgumentError(f"{name}: is of sparse tensors, got a dense one of shape {tuple(self.shape)}; use x.to_sparse() first")
+
+    return method
 
 
 def install() -> None:
@@ -88,7 +117,11 @@ def install() -> None:
             setattr(cls, method, _number_first(getattr(cls, method), count, names))
     cls.data_ptr, cls.new = _data_ptr, _new
     cls.cuda, cls.is_set_to = _cuda, _is_set_to
-    cls.share_memory_ = cls.to_dense = _itself
+    cls.share_memory_, cls.to_dense = _share_memory_, _to_dense
+    for method, kind in {"to_sparse": None, "to_sparse_coo": None, "to_sparse_csr": "sparse_csr", "to_sparse_csc": "sparse_csc"}.items():
+        setattr(cls, method, _to_sparse(kind))
+    for method in _SPARSE_ONLY:
+        setattr(cls, method, _of_sparse_only(method))
     cls.untyped_storage, cls.storage, cls._typed_storage = _untyped_storage, _storage, _storage
     cls.is_meta = property(lambda self: getattr(self.device, "type", "") == "meta")
     printing.install(lambda tensor: not state.symbolic and tensor._trace is None)

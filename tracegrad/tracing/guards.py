@@ -328,7 +328,7 @@ class GuardSet:
                 self._note_length(value)
             for i, item in enumerate(value):
                 self._note(value, i, item)
-        elif isinstance(value, (dict, types.MappingProxyType)):
+        elif is_plain_dict(value) or isinstance(value, types.MappingProxyType):
             self._sum(value, list)                          # its keys, in their order
             for key, item in list(value.items()):
                 self._note(value, key, item)
@@ -425,9 +425,14 @@ class GuardSet:
                     self._found.append(function_in(member))
 
 
+def is_plain_dict(value: Any) -> bool:
+    """Whether it is a dict, but none whose items are its attributes (an optimizer's parameter group): that is watched as an object is."""
+    return isinstance(value, dict) and not hasattr(type(value), "_trace_all_attributes")
+
+
 def containers(value: Any) -> Iterator[Any]:
     """The tuples, lists, dicts and deques that a value is made of."""
-    if isinstance(value, (tuple, list, deque, dict)):
+    if isinstance(value, (tuple, list, deque)) or is_plain_dict(value):
         yield value
         for item in value.values() if isinstance(value, dict) else value:
             yield from containers(item)

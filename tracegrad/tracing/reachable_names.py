@@ -58,7 +58,7 @@ def tensor_names(fn: Callable[..., Any], arguments: Iterable[tuple[str, Any]] = 
             late.append(value)
         elif isinstance(value, (list, tuple)):
             queue.extend((f"{path}.{i}", item) for i, item in enumerate(value))
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) and not hasattr(type(value), "_trace_all_attributes"):
             queue.extend((f"{path}.{key}", item) for key, item in value.items() if isinstance(key, str))
         else:
             queue.extend((f"{path}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())

@@ -10,6 +10,7 @@ from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.nn.parameter import Parameter
+from tracegrad.ops.arguments import integer
 from tracegrad.tensors.creation.filled import full
 from tracegrad.tensors.tensor import Tensor
 
@@ -62,13 +63,24 @@ class Sigmoid(FunctionModule):
     function = "sigmoid"
 
 
-class Softmax(FunctionModule):
+class _AlongDim(FunctionModule):
+    """Base of those that take a dim: an integer or None, as in torch since 2.14. Raises ArgumentTypeError for another."""
+
+    dim: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.dim is not None:
+            self.dim = integer(type(self).__name__, "dim", self.dim)
+
+
+class Softmax(_AlongDim):
     """Exponentials along dim divided by their sum. dim: None takes dim 1 (of 0, 1 or 3 dimensions 0), with a warning: give it."""
 
     function, options = "softmax", {"dim": None}
 
 
-class LogSoftmax(FunctionModule):
+class LogSoftmax(_AlongDim):
     """The logarithm of the softmax along dim."""
 
     function, options = "log_softmax", {"dim": None}

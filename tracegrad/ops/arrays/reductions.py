@@ -363,9 +363,9 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
         return reduce("sum", cast(ne(x, 0), dtypes.real_of(x.dtype)), dims, keepdim)
     if p == 1:
         return reduce("sum", abs_(x), dims, keepdim)
-    if p > 1:
+    if p > 2:
         terms = power(abs_(x), float(p))
-    else:                                                   # the derivative at 0 is infinite: no gradient for those elements
+    else:                                                   # a derivative at 0, the first or second, is infinite: those elements have none
         zero = eq(x, 0.0)
         terms = where(zero, 0.0 if p > 0 else inf, power(abs_(where(zero, 1.0, x)), float(p)))
     total = reduce("sum", terms, dims, keepdim)

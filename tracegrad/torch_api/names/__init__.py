@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,7 @@ import tracegrad as tg
 from tracegrad import amp
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.support import dtypes
+from tracegrad.support.layouts import layout
 from tracegrad.tensors import type_info
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import dtypes as torchs
@@ -33,6 +35,9 @@ from tracegrad.tracing.trace import trace
 __version__ = VERSION
 SymInt, SymFloat, SymBool = int, float, bool
 sym_int, sym_float, sym_max, sym_min = int, float, max, min
+sparse_coo, sparse_csr, sparse_csc = layout.sparse_coo, layout.sparse_csr, layout.sparse_csc
+_SPARSE = {"spmm": "matmul", "dsmm": "matmul", **{name: name for name in (
+    "sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor")}}
 
 
 class _TypedTensor(type):
@@ -214,6 +219,8 @@ def _each(op: str) -> Callable[..., Any]:
 def __getattr__(name: str) -> Any:
     if name in torchs.NAMES:                            # float and int are Python's in this file
         return torchs.NAMES[name]
+    if name in _SPARSE:
+        return getattr(import_module("tracegrad.torch_api.sparse"), _SPARSE[name])
     op = name.removeprefix("_foreach_")
     if op == name or not hasattr(Tensor, op):
         raise AttributeError(name)

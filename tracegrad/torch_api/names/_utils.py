@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from tracegrad.nn.parameter import Parameter
+from tracegrad.support.layouts import layout
 from tracegrad.tensors.tensor import Tensor, from_array
+
+_layouts = layout
 
 
 def _rebuild_tensor(storage: Any, storage_offset: int, size: Sequence[int], stride: Sequence[int]) -> Tensor:
@@ -40,7 +44,16 @@ def _rebuild_parameter_with_state(data: Tensor, requires_grad: bool, backward_ho
     return made
 
 
-for _made in (_rebuild_tensor, _rebuild_tensor_v2, _rebuild_parameter, _rebuild_parameter_with_state):
+def _rebuild_sparse_tensor(layout: layout, data: Any) -> Any:
+    """A sparse tensor of its indices, values and size."""
+    made = import_module("tracegrad.torch_api.sparse")
+    if layout is not _layouts.sparse_coo:
+        return made.sparse_compressed_tensor(*data, layout=layout)
+    indices, values, size, *coalesced = data
+    return made.sparse_coo_tensor(indices, values, size, is_coalesced=bool(coalesced and coalesced[0]))
+
+
+for _made in (_rebuild_tensor, _rebuild_tensor_v2, _rebuild_parameter, _rebuild_parameter_with_state, _rebuild_sparse_tensor):
     _made.__module__ = "torch._utils"                   # under this name they are written, and found again
 
 

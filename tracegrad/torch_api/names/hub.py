@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import re
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from tracegrad.nn.saving import load
+from tracegrad.errors import UnsupportedError
+from tracegrad.nn import saving
 from tracegrad.runtime.disk import replaced
 
 HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")          # the hash in a name like resnet18-f37072fd.pth
@@ -30,6 +33,52 @@ def get_dir() -> str:
 def set_dir(d: str | os.PathLike[str]) -> None:
     """Another one."""
     _dir[:] = [os.path.expanduser(d)]
+
+
+def load(repo_or_dir: str, model: str, *args: Any, source: str = "github", **kwargs: Any) -> Any:
+    """What the function `model` of a folder's hubconf.py returns. Folders only: a repository is cloned first.
+
+    Raises UnsupportedError for source="github", ValueError for another source or a name that hubconf.py does not have.
+    """
+    for option in ("trust_repo", "force_reload", "verbose", "skip_validation"):             # of downloads
+        kwargs.pop(option, None)
+    return _entry("load", repo_or_dir, model, source)(*args, **kwargs)
+
+
+def list(github: str, source: str = "github", **_: Any) -> Any:
+    """The names of the functions of a folder's hubconf.py."""
+    found = _hubconf("list", github, source)
+    return [name for name, value in vars(found).items() if callable(value) and not name.startswith("_")]
+
+
+def help(github: str, model: str, source: str = "github", **_: Any) -> str | None:
+    """What the function `model` of a folder's hubconf.py says of itself."""
+    return _entry("help", github, model, source).__doc__  # type: ignore[no-any-return]
+
+
+def _hubconf(call: str, folder: str, source: str) -> Any:
+    if source == "github":
+        raise UnsupportedError(f'hub.{call}: no code is downloaded; clone {folder!r} and give the folder, with source="local"')
+    if source != "local":
+        raise ValueError(f'hub.{call}: source must be "github" or "local", got {source!r}')
+    path = os.path.join(os.path.expanduser(folder), "hubconf.py")
+    spec = importlib.util.spec_from_file_location("hubconf", path)
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, os.path.dirname(path))                       # what it imports stands beside it
+    try:
+        spec.loader.exec_module(found)
+    finally:
+        sys.path.remove(os.path.dirname(path))
+    return found
+
+
+def _entry(call: str, folder: str, model: str, source: str) -> Any:
+    found = getattr(_hubconf(call, folder, source), model, None)
+    if not callable(found):
+        raise ValueError(f"hub.{call}: {folder}/hubconf.py has no function {model!r}")
+    return found
 
 
 def download_url_to_file(url: str, dst: str, hash_prefix: str | None = None, progress: bool = True) -> None:
@@ -53,4 +102,4 @@ def load_state_dict_from_url(url: str, model_dir: str | None = None, map_locatio
     if not path.exists():
         expected = name.rpartition("-")[2].partition(".")[0] if check_hash else None
         download_url_to_file(url, str(path), expected, progress)
-    return load(str(path), map_location=map_location)
+    return saving.load(str(path), map_location=map_location)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api.names.fx._naming import Namespace, is_from_torch, module_globals, qualified_name, type_text
-from tracegrad.torch_api.names.fx.node import Node, sequence_text
+from tracegrad.torch_api.names.fx.node import Node, _sequence_text
 
 REFLECTABLE = {
     "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "floordiv": "{} // {}", "truediv": "{} / {}", "mod": "{} % {}",
@@ -142,7 +142,7 @@ class _Writer:
         if isinstance(arg, Tensor):
             return f"torch.Tensor(size={list(arg.shape)}, dtype={str(arg.dtype).rpartition('.')[2]})"
         if isinstance(arg, (list, tuple)):
-            return sequence_text(arg, self._value)
+            return _sequence_text(arg, self._value)
         if isinstance(arg, slice):
             return f"slice({self._value(arg.start)}, {self._value(arg.stop)}, {self._value(arg.step)})"
         return repr(arg)

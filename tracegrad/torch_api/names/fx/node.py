@@ -48,7 +48,7 @@ def map_arg(a: Any, fn: Callable[[Node], Any]) -> Any:
     return map_aggregate(a, lambda x: fn(x) if isinstance(x, Node) else x)
 
 
-def sequence_text(items: list[Any] | tuple[Any, ...], text: Callable[[Any], str]) -> str:
+def _sequence_text(items: list[Any] | tuple[Any, ...], text: Callable[[Any], str]) -> str:
     """A list or tuple as Python writes it, each item as `text` does."""
     inside = ", ".join(map(text, items))
     return f"[{inside}]" if isinstance(items, list) else f"({inside}{',' * (len(items) == 1)})"
@@ -57,7 +57,7 @@ def sequence_text(items: list[Any] | tuple[Any, ...], text: Callable[[Any], str]
 def _text(arg: Any) -> str:
     """An argument as listings show it."""
     if isinstance(arg, (list, tuple)):
-        return sequence_text(arg, _text)
+        return _sequence_text(arg, _text)
     if isinstance(arg, dict):
         return f"{{{', '.join(f'{k}: {_text(v)}' for k, v in arg.items())}}}"
     return f"%{arg}" if isinstance(arg, Node) else str(arg)

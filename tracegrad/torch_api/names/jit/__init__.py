@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
+from tracegrad.errors import UnsupportedError
 from tracegrad.torch_api.names._markers import unchanged
 
 __all__ = ["Final"]
@@ -28,14 +30,39 @@ class ScriptModule:
 RecursiveScriptModule = ScriptFunction = ScriptModule
 
 
+def _warn(name: str) -> None:
+    warnings.warn(f"torch.jit.{name} is deprecated, as in torch, and changes nothing here; torch.compile makes a program of a function or "
+                  "module", FutureWarning, stacklevel=3)
+
+
 def script(obj: Any = None, **_: Any) -> Any:
-    """The function, class or module itself."""
+    """The function, class or module itself, with a FutureWarning, as torch gives one."""
+    _warn("script")
     return unchanged(obj)
 
 
 def trace(func: Callable[..., Any], example_inputs: Any = None, **_: Any) -> Callable[..., Any]:
-    """The function itself, which is right for all inputs."""
+    """The function itself, which is right for all inputs and is not called here, with a FutureWarning, as torch gives one."""
+    _warn("trace")
     return func
+
+
+def freeze(mod: Any, *_: Any, **__: Any) -> Any:
+    """The module itself."""
+    return mod
+
+
+optimize_for_inference = freeze
+
+
+def save(m: Any, f: Any, *_: Any, **__: Any) -> None:
+    raise UnsupportedError("torch.jit.save: tracegrad writes no TorchScript files; torch.save(model.state_dict(), file) keeps the weights, "
+                           "and torch.save(model, file) the whole module")
+
+
+def load(f: Any, *_: Any, **__: Any) -> Any:
+    raise UnsupportedError("torch.jit.load: tracegrad runs no TorchScript files; with torch, torch.save(torch.jit.load(file).state_dict(), "
+                           "other) writes the weights, which torch.load reads here")
 
 
 def is_scripting() -> bool:
