@@ -1,4 +1,4 @@
-"""Gradients where operands are equal: who gets how much is torch's choice. The shares below are torch's (2.14); start at SHARES.
+"""Gradients where operands are equal: who gets how much is torch's choice. The shares below are torch's (2.13); start at SHARES.
 
 tests/ops/beside_torch/test_breakpoints_torch.py compares every function with the installed torch; here are the right values, for where
 there is none.
@@ -6,6 +6,7 @@ there is none.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -17,25 +18,25 @@ from tests.helpers.marks import one_of
 NAN, INF = float("nan"), float("inf")
 # per case: the function, its vectors, and the gradient of the sum of the result by each of them
 SHARES: dict[str, tuple[Any, list[list[float]], list[list[float]]]] = {
-    "clamp to numbers": (lambda t, F, x: t.clamp(x, -1, 1), [[-2, -1, 0, 1, 2]], [[0, 0, 1, 0, 0]]),
-    "clamp from below": (lambda t, F, x: x.clamp(min=0), [[-1, -0.0, 0, 1]], [[0, 0, 0, 1]]),
-    "clamp from above": (lambda t, F, x: x.clamp_max(1.0), [[0, 1, 2]], [[1, 0, 0]]),
-    "clamp, equal numbers": (lambda t, F, x: x.clamp(0, 0), [[-1, 0, 1]], [[0, 0, 0]]),
+    "clamp to numbers": (lambda t, F, x: t.clamp(x, -1, 1), [[-2, -1, 0, 1, 2]], [[0, 1, 1, 1, 0]]),
+    "clamp from below": (lambda t, F, x: x.clamp(min=0), [[-1, -0.0, 0, 1]], [[0, 1, 1, 1]]),
+    "clamp from above": (lambda t, F, x: x.clamp_max(1.0), [[0, 1, 2]], [[1, 1, 0]]),
+    "clamp, equal numbers": (lambda t, F, x: x.clamp(0, 0), [[-1, 0, 1]], [[0, 1, 0]]),
     "clamp, min above max": (lambda t, F, x: x.clamp(1, -1), [[-2, -1, 0, 1, 2]], [[0, 0, 0, 0, 0]]),
     "clip of the infinite and of NaN": (lambda t, F, x: t.nan_to_num(x.clip(-INF, 1)), [[-INF, INF, NAN]], [[0, 0, 0]]),
     "clamp of NaN": (lambda t, F, x: t.where(x == x, x, x.clamp(-1, 1) * 0 + 1).clamp(0, 9), [[NAN, 2]], [[0, 1]]),
-    "clamp to a tensor from below": (lambda t, F, x, y: x.clamp(min=y), [[0, 1, 2], [1, 1, 1]], [[0, 0.5, 1], [1, 0.5, 0]]),
-    "clamp to a tensor from above": (lambda t, F, x, y: x.clip(max=y), [[0, 1, 2], [1, 1, 1]], [[1, 0.5, 0], [0, 0.5, 1]]),
+    "clamp to a tensor from below": (lambda t, F, x, y: x.clamp(min=y), [[0, 1, 2], [1, 1, 1]], [[0, 1, 1], [1, 0, 0]]),
+    "clamp to a tensor from above": (lambda t, F, x, y: x.clip(max=y), [[0, 1, 2], [1, 1, 1]], [[1, 1, 0], [0, 0, 1]]),
     "clamp to tensors": (
         lambda t, F, x, y, z: t.clamp(x, y, z), [[0, 1, 2, 3, 4], [1] * 5, [3] * 5],
-        [[0, 0.5, 1, 0.5, 0], [1, 0.5, 0, 0, 0], [0, 0, 0, 0.5, 1]],
+        [[0, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1]],
     ),
     "clamp to tensors, min above max": (
         lambda t, F, x, y, z: t.clamp(x, y, z), [[0, 1, 2, 3], [3] * 4, [1] * 4], [[0] * 4, [0] * 4, [1] * 4],
     ),
     "maximum": (lambda t, F, x, y: t.maximum(x, y), [[0, 1, 2], [1, 1, 1]], [[0, 0.5, 1], [1, 0.5, 0]]),
-    "fmax": (lambda t, F, x, y: t.fmax(x, y), [[0, 1, 2], [1, 1, 1]], [[0, 0.5, 1], [1, 0.5, 0]]),
-    "fmin": (lambda t, F, x, y: t.fmin(x, y), [[0, 1, 2], [1, 1, 1]], [[1, 0.5, 0], [0, 0.5, 1]]),
+    "fmax": (lambda t, F, x, y: t.fmax(x, y), [[0, 1, 2, NAN, 1], [1, 1, 1, 1, NAN]], [[0, 1, 1, 0, 1], [1, 0, 0, 1, 0]]),
+    "fmin": (lambda t, F, x, y: t.fmin(x, y), [[0, 1, 2, NAN, 1], [1, 1, 1, 1, NAN]], [[1, 1, 0, 0, 1], [0, 0, 1, 1, 0]]),
     "median": (lambda t, F, x: x.median() * 6, [[1, 2, 2, 3, 2]], [[0, 2, 2, 0, 2]]),
     "nanmedian": (lambda t, F, x: t.nanmedian(x) * 6, [[1, 2, NAN, 2, 3, 2]], [[0, 2, 0, 2, 0, 2]]),
     "median of an even number": (lambda t, F, x: x.median(), [[4, 1, 3, 2]], [[0, 0, 0, 1]]),
@@ -61,11 +62,11 @@ SHARES: dict[str, tuple[Any, list[list[float]], list[list[float]]]] = {
     "cummax": (lambda t, F, x: t.cummax(x, 0)[0], [[1, 1, 0, 2]], [[1, 2, 0, 1]]),
     "hardswish of the infinite": (lambda t, F, x: F.hardswish(x), [[-INF, -4, 0, 4, INF]], [[0, 0, 0.5, 1, 1]]),
     "hinge": (
-        lambda t, F, x: F.hinge_embedding_loss(x, t.tensor([-1, -1, -1, 1]), reduction="sum"), [[0, 1, 2, 1]], [[-1, 0, 0, 1]]
+        lambda t, F, x: F.hinge_embedding_loss(x, t.tensor([-1, -1, -1, 1]), reduction="sum"), [[0, 1, 2, 1]], [[-1, -1, 0, 1]]
     ),
     "margin ranking": (
         lambda t, F, x, y: F.margin_ranking_loss(x, y, t.tensor([1, 1, 1]), reduction="sum"),
-        [[0, 1, 2], [1, 1, 1]], [[-1, 0, 0], [1, 0, 0]],
+        [[0, 1, 2], [1, 1, 1]], [[-1, -1, 0], [1, 1, 0]],
     ),
     "lp_pool of zeros": (lambda t, F, x: F.lp_pool1d(x.reshape(1, 1, -1), 2.0, 2).sum(), [[0, 0, 3, 4]], [[0, 0, 0.6, 0.8]]),
 }
@@ -89,10 +90,16 @@ def test_shares_of_the_gradient(case: str) -> None:
         np.testing.assert_allclose(slope.numpy(), sum(share), atol=1e-12)
 
 
+OTHERS_SINCE = 2, 14           # the version from which on torch has other shares of these: none at a limit, or half by a tensor
+OTHERS = re.compile("clamp (to|from) .*|clamp, equal numbers|fmax|fmin|hinge|margin ranking")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SHARES)
 def test_shares_as_in_torch(case: str) -> None:
     torch = pytest.importorskip("torch")
+    if OTHERS.fullmatch(case) and tuple(map(int, torch.__version__.split(".")[:2])) >= OTHERS_SINCE:
+        pytest.skip("torch has other shares since 2.14; those here are 2.13's (docs/differences.md)")
     fn, arrays, expected = SHARES[case]
     xs = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in arrays]
     for one, share in zip(torch.autograd.grad(fn(torch, torch.nn.functional, *xs).sum(), xs), expected, strict=True):
@@ -100,24 +107,23 @@ def test_shares_as_in_torch(case: str) -> None:
 
 
 def test_a_limit_of_run_time_is_a_number() -> None:
-    """A Python float of a traced call: equal elements have no gradient, as by a number that the graph holds."""
+    """A Python float of a traced call: equal elements have the gradient, as by a number that the graph holds."""
     gradient = tg.trace(lambda x, low: tg.autograd.grad(x.clamp(low, 1.0).sum(), x)[0])
     x = tg.tensor([-1.0, 0.0, 0.5, 1.0], requires_grad=True)
-    assert gradient(x, -1.0).tolist() == [0, 1, 1, 0]
-    assert gradient(x, 0.0).tolist() == [0, 0, 1, 0]
+    assert gradient(x, -1.0).tolist() == [1, 1, 1, 1]
+    assert gradient(x, 0.0).tolist() == [0, 1, 1, 1]
     assert np.isnan(tg.trace(lambda x, low: x.clamp(low))(x, NAN).detach().numpy()).all()
 
 
-def test_a_weight_at_the_limit_stays(device) -> None:
-    """As in torch since 2.14 (and as relu): a weight that starts at the limit has no gradient; beside it, it learns."""
-    w = tg.tensor([0.0, 0.5]).requires_grad_()
+def test_a_weight_at_the_limit_learns(device) -> None:
+    """As in torch: a weight that starts at the limit leaves it."""
+    w = tg.zeros(1).requires_grad_()
     optimizer = tg.optim.SGD([w], lr=0.1)
     for _ in range(50):
         optimizer.zero_grad()
         ((w.clamp(min=0) - 1) ** 2).sum().backward()
         optimizer.step()
-    assert w[0].item() == 0
-    assert abs(w[1].item() - 1) < 1e-3
+    assert abs(w.item() - 1) < 1e-3
 
 
 def test_a_loss_that_is_nan_has_no_gradient_of_zero(device) -> None:

@@ -131,9 +131,10 @@ LEFT_OUT = re.compile(
 DEVIATIONS: list[tuple[str, str, str]] = [  # (names, words of what differs, why: a row of the table in docs/differences.md)
     (r"a(rc)?cosh", "gradient|second|direction", "below 1, where there is no value, there is no derivative either"),
     (r"(special\.)?(digamma|psi|lgamma|gammaln)", "gradient|second|direction", "infinite at a pole, where torch's sin(pi x) is not 0"),
-    (r"clamp|clip", "triples: (gradient|second|direction) [012]( 0)? at",
-     "what is equal shares the gradient, as in `minimum` of `maximum`, also where both limits are equal (torch: one has all)"),
-    (r"fmax|fmin", "(gradient|direction) .*nan", "a NaN, which is not the result, has no gradient"),
+    (r"clamp|clip", "triples: (gradient|second|direction) [12]( 0)? at",
+     "of equal limits that x is below `min` has the gradient (torch: neither); of a NaN nothing has"),
+    (r"(call )?(clamp|clip|fmax|fmin).*|(F\.|call )((cosine|hinge)_embedding|(margin_ranking|triplet_margin))_loss|call normalize",
+     "gradient|second|direction", "at a limit and of equal ones the gradient is that of torch 2.13, so that a weight at a limit learns"),
     (r"logaddexp2?", r"at \((-inf, -inf|inf, inf)\)", "equal infinities share the gradient; torch subtracts them"),
     (r"(special\.)?(xlogy|xlog1py)|F\.kl_div", "gradient|second|direction",
      "where the factor is 0 the product stays 0; torch divides 0 by 0"),

@@ -303,16 +303,15 @@ def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
 def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
     """input limited to [min, max] (scalars or tensors; None for no limit; max wins where min > max; NaN where a limit is NaN).
 
-    The gradient passes where min < x < max; a tensor's limit has it elsewhere, and half of it where it is equal: as in torch since 2.14.
+    The gradient passes where min <= x <= max; a tensor's limit has it elsewhere: as in torch.
     """
     if min is None and max is None:
         raise ArgumentError("clamp: at least one of min and max must be given")
     refuse_complex("clamp", input)
     out = input
-    for limit, by_number, by_tensor in ((min, "clamp_min", "maximum"), (max, "clamp_max", "minimum")):
+    for limit, limited in ((min, "clamp_min"), (max, "clamp_max")):
         if limit is not None:
-            tensor = isinstance(limit, Node) and not limit.aval.weak
-            out = call(REGISTRY[by_tensor if tensor else by_number], (out, limit), {})
+            out = call(REGISTRY[limited], (out, limit), {})
     return out
 
 

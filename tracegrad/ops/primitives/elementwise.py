@@ -223,20 +223,20 @@ def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
 
 
 class ClampMin(Elementwise):
-    """x, at least the number low; NaN if either is. The gradient passes where x is larger, as in torch since 2.14."""
+    """x, at least low; NaN if either is. Where they are equal x gets the gradient, where one is NaN neither, as in torch."""
     name, nin, monotone = "clamp_min", 2, True
     numpy = staticmethod(np.maximum)
-    def vjp(self, ct, y, x, low): return where(gt(x, low), ct, 0.0), where(lt(x, low), ct, 0.0)
+    def vjp(self, ct, y, x, low): return where(ge(x, low), ct, 0.0), where(lt(x, low), ct, 0.0)
     def opencl(self, x, low): return f"tg_max({low}, {x})"              # which looks for NaN in its first argument, most often a number
     def interval(self, node, *x): return (max(x[0][0], x[1][0]), max(x[0][1], x[1][1])) if x else None
     def logic(self, x, low): return bitwise_or(x, low)
 
 
 class ClampMax(Elementwise):
-    """x, at most the number high; NaN if either is. The gradient passes where x is smaller, as in torch since 2.14."""
+    """x, at most high; NaN if either is. Where they are equal x gets the gradient, where one is NaN neither, as in torch."""
     name, nin, monotone = "clamp_max", 2, True
     numpy = staticmethod(np.minimum)
-    def vjp(self, ct, y, x, high): return where(lt(x, high), ct, 0.0), where(gt(x, high), ct, 0.0)
+    def vjp(self, ct, y, x, high): return where(le(x, high), ct, 0.0), where(gt(x, high), ct, 0.0)
     def opencl(self, x, high): return f"tg_min({high}, {x})"
     def interval(self, node, *x): return (min(x[0][0], x[1][0]), min(x[0][1], x[1][1])) if x else None
     def logic(self, x, high): return bitwise_and(x, high)

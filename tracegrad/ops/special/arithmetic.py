@@ -9,7 +9,7 @@ from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.families import common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import Operators, public
-from tracegrad.graph.primitive import REGISTRY, call, cast, const, holds, scalar
+from tracegrad.graph.primitive import cast, const, holds, scalar
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.complex_numbers import complex_, imag, real
 from tracegrad.ops.arrays.pointwise import (
@@ -52,22 +52,21 @@ _INF = float("inf")
 @public("fmax")
 @on_nodes
 def fmax(input: Array, other: Array) -> Array:
-    """The larger; a number where one of the two is NaN. Where they are equal each gets half the gradient, as in torch since 2.14."""
-    return _but_nan("fmax", "maximum", input, other)
+    """The larger; a number where one of the two is NaN. Where they are equal input gets the gradient, as in torch."""
+    return _first_if("fmax", ge, input, other)
 
 
 @public("fmin")
 @on_nodes
 def fmin(input: Array, other: Array) -> Array:
-    """The smaller; a number where one of the two is NaN. Where they are equal each gets half the gradient, as in torch since 2.14."""
-    return _but_nan("fmin", "minimum", input, other)
+    """The smaller; a number where one of the two is NaN. Where they are equal input gets the gradient, as in torch."""
+    return _first_if("fmin", le, input, other)
 
 
-def _but_nan(name: str, extremum: str, input: Any, other: Any) -> Any:
-    """The extremum of the two; the other one where one is NaN."""
+def _first_if(name: str, better: Any, input: Any, other: Any) -> Any:
+    """input where it is as good, or other is NaN; else other."""
     a, b = common_dtype([input, other], name=name)
-    best = call(REGISTRY[extremum], (a, b), {})
-    return where(ne(a, a), b, where(ne(b, b), a, best)) if dtype_kind(b.dtype) == "f" else best
+    return where(better(a, b) | ne(b, b) if dtype_kind(b.dtype) == "f" else better(a, b), a, b)
 
 
 @public("clamp_min")
