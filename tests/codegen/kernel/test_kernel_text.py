@@ -32,9 +32,7 @@ from tracegrad.support.plan import Target
 PATTERNS = {
     "kernel/text/markup.py": "its own marks, and the words of text that says which names are in it",
     "kernel/text/names.py": "names that users gave",
-    "kernel/ir/spelling.py": "what ops give as their C: a template",
-    "kernel/run/formulas.py": "what ops give as their C, users' among them: an expression",
-    "kernel/run/functions.py": "the same: which function it calls",
+    "kernel/ir/spelling.py": "what ops give as their C, users' among them: a template, an expression",
     "lower/user_sources.py": "users' OpenCL C",
     "mathlib": "templates of functions, and what ops give as their C",
 }
