@@ -41,8 +41,11 @@ def _spelled(text: str, type_: str, target: Target) -> Spelling:
     if open_:
         text = text[1:-1]
     pieces = _MARK.split(text)
-    found = [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
-    return Spelling(tuple(piece for piece in found if piece != ""), open_, helpers)
+    found = [piece for piece in (int(piece) if i % 2 else piece for i, piece in enumerate(pieces)) if piece != ""]
+    ends = [str(piece).strip() for piece in ("", *found, "")]
+    arguments = [k for k, piece in enumerate(found)
+                 if isinstance(piece, int) and ends[k][-1:] in ("(", ",") and ends[k + 2][:1] in (")", ",")]
+    return Spelling(tuple(found), open_, helpers, frozenset(arguments))
 
 
 def _enclosed(text: str) -> bool:

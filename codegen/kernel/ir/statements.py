@@ -12,19 +12,9 @@ from typing import Any
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.index.varying import varies
 from tracegrad.codegen.kernel.ir.bounds import Bound, BoundLike, bound, clipped, clipped_at, product
-from tracegrad.codegen.kernel.ir.expressions import (
-    Access,
-    Array,
-    At,
-    Buffer,
-    Expression,
-    Local,
-    Number,
-    Parameter,
-    Part,
-    Parts,
-    Pointer,
-    Symbol,
+
+from tracegrad.codegen.kernel.ir.expressions import (  # isort: skip
+    Access, Array, At, Buffer, Expression, Local, Number, Parameter, Part, Parts, Pointer, Symbol,
 )
 from tracegrad.codegen.kernel.ir.expressions.printing import Printer, Python
 from tracegrad.codegen.kernel.ir.expressions.terms import Term, binary
@@ -164,17 +154,29 @@ class Update(Statement):
 
 
 
-class Store(Statement):
-    """Element(s) written: `value`, as a `dtype` of memory; of a vector `stride` elements apart."""
+class _Into(Statement):
+    """What puts `value` into memory."""
 
-    __slots__ = ("access", "stride", "value")
-
-    def __init__(self, access: Access, value: Expression, node: Node | None = None, stride: int = 1) -> None:
-        self.access, self.value, self.node, self.stride = access, value, node, stride
+    __slots__ = ("access", "value")
+    access: Access
+    value: Expression
 
     @property
     def parts(self) -> Parts:
         return (self.value,)
+
+    @property
+    def places(self) -> tuple[Access, ...]:
+        return (self.access,)
+
+
+class Store(_Into):
+    """Element(s) written: `value`, as a `dtype` of memory; of a vector `stride` elements apart."""
+
+    __slots__ = ("stride",)
+
+    def __init__(self, access: Access, value: Expression, node: Node | None = None, stride: int = 1) -> None:
+        self.access, self.value, self.node, self.stride = access, value, node, stride
 
     def c(self, p: Printer) -> str:
         access, memory, value, lanes = self.access, self.access.memory, p.top(self.value), self.access.lanes * self.access.each
@@ -212,20 +214,16 @@ class Store(Statement):
 
 
 
-class Atomic(Statement):
+class Atomic(_Into):
     """An integer in memory becomes the sum, or the least or largest, of it and `value`: in one step, whichever work-items do so together.
 
     The order of steps does not matter to the result. sign: "add", "min" or "max".
     """
 
-    __slots__ = ("access", "sign", "value")
+    __slots__ = ("sign",)
 
     def __init__(self, access: Access, sign: str, value: Expression, node: Node | None = None) -> None:
         self.access, self.sign, self.value, self.node = access, sign, value, node
-
-    @property
-    def parts(self) -> Parts:
-        return (self.value,)
 
     def c(self, p: Printer) -> str:
         function = f"{'atom' if self.access.memory.dtype.itemsize == 8 else 'atomic'}_{self.sign}"       # of 64 bits: an extension's
@@ -300,7 +298,7 @@ class Instruct(Statement):
         return tuple([x for x, wanted in zip(self.given, self.of.given, strict=True) if wanted.reads])
 
     @property
-    def writes(self) -> tuple[Access, ...]:
+    def places(self) -> tuple[Access, ...]:
         """The places that are written."""
         return tuple([x for x, wanted in zip(self.given, self.of.given, strict=True) if wanted.writes and isinstance(x, Access)])
 

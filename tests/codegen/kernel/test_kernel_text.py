@@ -240,3 +240,19 @@ def test_steps_of_random_numbers_are_called_by_what_they_are_for(kernels: None) 
     body = f.plan.source.rpartition("__kernel")[2]
     assert {"counter", "word", "bits", "keep"} <= set(re.findall(r"\b\w*[a-z](?= = )", body))
     assert "bitwise" not in body
+
+
+COPIED: dict[str, Any] = {
+    "halves": lambda x, y: (x.half() * 2 + y.half()).float().exp(), "few columns": lambda x, y: tg.softmax(fit(x, (64, 5)), 1),
+    "dropout": lambda x, y: F.dropout(x, 0.5) + y, "draws": PROGRAMS["draws"],
+}
+
+
+@pytest.mark.parametrize("program", COPIED)
+def test_no_variable_is_a_copy(program: str) -> None:
+    """Nor is what a function is given in parentheses of its own, or a cast of a value a line away from it."""
+    source = compiled(COPIED[program], "float32", TARGETS["avx2"])
+    kernels = source[source.index("__kernel"):]
+    assert not re.search(r"^ *(?:u?(?:int|long)|float)\d* \w+ = [a-z]\w*;", kernels, re.MULTILINE), kernels
+    assert not re.search(r"\w\(\([^()]*(\([^()]*\))?[^()]*\)\)", re.sub(r"\)\(", "", kernels)), kernels
+    assert not re.search(r"^ *\w+ (\w+) = (?!.*convertvector).*;\n *\w+ \1\d+ = __builtin_convertvector\(\1, \w+\);", kernels, re.MULTILINE)

@@ -184,12 +184,14 @@ class Bits(Made):
 class Spelling(Plain):
     """How an op is written for a target: C around its operands, and whether that is an operand only in parentheses.
 
-    pieces: text, the number of an operand, text, ...; helpers: the library functions that it calls.
+    pieces: text, the number of an operand, text, ...; helpers: the library functions that it calls. arguments: the pieces that are operands
+    with nothing else in their parentheses, or between commas.
     """
 
     pieces: tuple[str | int, ...]
     open: bool
     helpers: frozenset[str] = frozenset()
+    arguments: frozenset[int] = frozenset()
 
 
 class Op(Made):
@@ -206,8 +208,10 @@ class Op(Made):
         return self.spelling, self.parts
 
     def c(self, p: Printer) -> tuple[str, int]:
-        pieces = [piece if isinstance(piece, str) else p.operand(self.parts[piece]) for piece in self.spelling.pieces]
-        return "".join(pieces), OPEN if self.spelling.open else ATOM
+        of = self.spelling
+        pieces = [piece if isinstance(piece, str) else p.operand(self.parts[piece], OPEN if k in of.arguments else COMPARISON + 1)
+                  for k, piece in enumerate(of.pieces)]
+        return "".join(pieces), OPEN if of.open else ATOM
 
     def python(self, v: Python) -> Term:
         return v.formula(self).python(v)  # type: ignore[no-any-return]
