@@ -267,7 +267,8 @@ class Writer:
         changed = {s.symbol if isinstance(s, Assign) else s.of for s in statements_in(self.blocks[0]) if isinstance(s, (Assign, Update))}
         for block, k in reversed(todo):
             a, b = block.items[k:k + 2]
-            assert isinstance(a, Declare) and isinstance(b, Declare) and isinstance(b.symbol, Local)  # noqa: PT018 - for mypy
+            assert isinstance(a, Declare) and isinstance(a.symbol, Local)  # noqa: PT018 - for mypy, as the next
+            assert isinstance(b, Declare) and isinstance(b.symbol, Local)  # noqa: PT018
             if readers[a.symbol] == 1 and changed.isdisjoint((a.symbol, b.symbol)):
                 b.value = Cast(a.value, b.value.dtype) if isinstance(b.value, Cast) else Convert(a.value, b.value.dtype, b.value.mask)
                 b.symbol.name = a.symbol.name
