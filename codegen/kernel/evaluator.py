@@ -165,7 +165,7 @@ class Evaluator(Elements):
         value = self.computed(node, known)
         if is_half(node.dtype) and not (node.fn.exact or node.fn.name == "cast"):
             value = self.rounded(value, node.dtype)
-        if value is not known[0]:
+        if value is not known[0] and not is_name(value):     # (no copy of what is there)
             value = self.let(self.name(node), value, node)
         self.put(node, flat, value, guards)
         return []
@@ -236,6 +236,8 @@ class Evaluator(Elements):
         if x.lanes == 1:
             if dtype.kind == "b":
                 return Held(x, dtype) if x.dtype.kind == "b" else Infix("!=", x, whole(0))
+            if dtype_kind(dtype) == "f" and computed_in(x.dtype) == computed_in(dtype):
+                return Held(x, dtype)
             return Cast(Cast(x, int32) if narrow else x, dtype)
         if x.dtype.kind == "b":
             if dtype.kind == "b":
@@ -453,8 +455,9 @@ class Evaluator(Elements):
             level = [self.combined(node, a, b) for a, b in zip(level[::2], level[1::2], strict=False)] + odd
             halved += 1
             if len(level) > 1 and halved % 2 == 0:           # four a line
-                level = [self.let(self.name(node), t, node, depth) for t in level]
-        return self.let(self.name(node), level[0], node)
+                level = [t if isinstance(t, Local) else self.let(self.name(node), t, node, depth) for t in level]
+        found = level[0]
+        return found if isinstance(found, Local) else self.let(self.name(node), found, node)
 
     def accumulate(self, r: Node, total: Local, value: Expression) -> None:
         """A statement that combines a running total with a value."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.index.index import Index, Var
-from tracegrad.codegen.kernel.ir.expressions import At, Convert, Expression, Infix, Local, Number, Splat, Spread, Steps, Zeros, whole
+from tracegrad.codegen.kernel.ir.expressions import At, Convert, Expression, Held, Infix, Local, Number, Splat, Spread, Steps, Zeros, whole
 from tracegrad.codegen.kernel.numbering import Numbering
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.support.dtypes import int16
@@ -83,6 +83,8 @@ class Vectors(Numbering):
 
 def is_name(x: Expression) -> bool:
     """Whether it is a variable."""
+    if isinstance(x, Held):
+        return is_name(x.x)
     if isinstance(x, At):
         index = x.index
         alone = len(index.terms) == 1 and index.terms[0][1] == 1 and not index.constant

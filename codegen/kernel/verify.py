@@ -246,7 +246,7 @@ class _Check(Operands):
             count = wanted.count if wanted.type else 16 // size_of(type_)
             if type_ != (wanted.type or type_) or x.each != count or not wanted.count:
                 raise self.fail(f"{x.each} elements of {x.memory}, a {type_}, are given, not {count} of {wanted.type or 'any type'}")
-        for access in s.writes:
+        for access in s.places:
             self.access(access, True)
 
     def item(self, s: Item) -> None:

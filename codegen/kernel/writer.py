@@ -10,10 +10,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, constant
-from tracegrad.codegen.kernel.ir.expressions import Address, At, Call, Cast, Expression, Held, Infix, Op, Operand, Select, value
+from tracegrad.codegen.kernel.ir.expressions import (
+    Address,
+    At,
+    Call,
+    Cast,
+    Convert,
+    Expression,
+    Held,
+    Infix,
+    Load,
+    Op,
+    Operand,
+    Select,
+    value,
+)
 from tracegrad.codegen.kernel.ir.kernel import Temp
 from tracegrad.codegen.kernel.ir.render import lines
 from tracegrad.codegen.kernel.ir.statements import (
@@ -61,6 +76,24 @@ def rounding(x: Expression) -> Expression | None:
     if name and isinstance(x, Held) and isinstance(x.x, Op) and any(key.startswith(f"{name}:") for key in x.x.spelling.helpers):
         return x.x.parts[0]
     return None
+
+
+def _casts(a: Statement | Block, b: Statement | Block) -> bool:
+    """Whether b declares nothing but a cast of what a declares, called as that but for a number: what an op does in two steps."""
+    return (isinstance(a, Declare) and isinstance(b, Declare) and isinstance(b.symbol, Local) and type(b.value) in (Cast, Convert)
+            and b.value.operands[0] is a.symbol and b.symbol.name.startswith(a.symbol.name)
+            and not isinstance(a.value, (Cast, Convert, Load, Select)))
+
+
+def _locals(part: Any) -> list[Local]:
+    """The variables in what is read, as often as they stand there."""
+    inside = [part] if isinstance(part, Expression) else [part.place] if isinstance(part, Access) and part.place is not None else []
+    found: list[Local] = []
+    while inside:
+        x = inside.pop()
+        found += [x] if isinstance(x, Local) else []
+        inside += x.operands
+    return found
 
 
 class Writer:
@@ -221,6 +254,26 @@ class Writer:
         unused = [f"{name}:" for dtype, name in ROUNDING.items() if not left[dtype]]
         self.helpers -= {key for key in self.helpers if key.startswith(tuple(unused))}
 
+    def cast_at_once(self) -> None:
+        """Take a value that only its own cast in the next line reads into that: `convert(counter & 255)`, called as the value was."""
+        blocks = [self.blocks[0]]
+        for block in blocks:
+            blocks += [item for item in block.items if isinstance(item, Block)]
+        todo = [(block, k) for block in blocks for k, (a, b) in enumerate(pairwise(block.items)) if _casts(a, b)]
+        if not todo:
+            return
+        read = [part for block in blocks for of in (block, *block.items) for part in (*of.parts, *getattr(of, "places", ()))]
+        readers = Counter(var for part in read for var in _locals(part))
+        changed = {s.symbol if isinstance(s, Assign) else s.of for s in statements_in(self.blocks[0]) if isinstance(s, (Assign, Update))}
+        for block, k in reversed(todo):
+            a, b = block.items[k:k + 2]
+            assert isinstance(a, Declare) and isinstance(a.symbol, Local)  # noqa: PT018 - for mypy, as the next
+            assert isinstance(b, Declare) and isinstance(b.symbol, Local)  # noqa: PT018
+            if readers[a.symbol] == 1 and changed.isdisjoint((a.symbol, b.symbol)):
+                b.value = Cast(a.value, b.value.dtype) if isinstance(b.value, Cast) else Convert(a.value, b.value.dtype, b.value.mask)
+                b.symbol.name = a.symbol.name
+                del block.items[k]
+
     def bounding(self, name: str, size: int, value: BoundLike) -> Var:
         """An index variable, in 0..size, that bounds a loop."""
         var, value = Var(name, size + 1), bound(value)
@@ -239,6 +292,8 @@ class Writer:
 
     def known(self, name: str, size: int, value_: Operand, said: str = "", node: Node | None = None) -> Var:
         """An index of that name that is computed, in 0..size-1 where something is read or written at it. said: what stands beside it."""
+        if isinstance(value_, Index) and (var := value_.alone) is not None and type(var) is Var and var.hi < size:
+            return var                                       # no copy of what does not change
         return self._named(f"const {self.index}", name, size, value_, said, node)
 
     def variable(self, name: str, size: int, value_: Operand, said: str = "", node: Node | None = None) -> Mutable:

@@ -174,6 +174,7 @@ class Context:
         entry = entry or self.entry(group)
         writer.sweep()
         writer.round_once()
+        writer.cast_at_once()
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
                       helpers=frozenset(writer.helpers), why=group.why, group=local_size if required else None,

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 
 from tracegrad.codegen.mathlib import explog, integers, pairs, special, tables, trig
+from tracegrad.codegen.mathlib.builtins import BUILTINS, builtin
 from tracegrad.support.cache import memoize
 from tracegrad.support.plan import Target
 
@@ -37,13 +38,6 @@ _PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|sma
 # Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
 HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | frozenset(pairs.TEXTS) | {
     "tg_philox", *(f"tg_philox{word}" for word in range(4))}
-# OpenCL names that mean something else for numpy, or that OpenCL lacks
-_RENAMED = {"sign": "tg_sign", "sigmoid": "tg_sigmoid", "softplus": "tg_softplus"}
-_WEAKER = {"exp_nonpositive": "exp", "cos_narrow": "cos"}     # names that promise something of x, and the builtin that does not care
-_FLOAT_NAMES = {"abs": "fabs"}           # C's names for integers, which ops use for both
-_INT_NAMES = {"abs": "tg_abs", "min": "tg_min", "max": "tg_max", "sign": "tg_sign", "pow": "tg_pow_int", "fmod": "tg_fmod"}
-_NEED_FP64 = {"float": {"sin", "cos", "cos_narrow", "tan", "pow"}}        # in float these compute through double
-
 _CHAINS = {"erf", "erfc"}                # polynomials of floats by Horner's scheme: nothing waits for erf's, and erfc would lose an ulp
 
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\s*\()")
@@ -61,22 +55,21 @@ def translate(expression: str, target: Target, ctype: str = "float") -> tuple[st
     needed = set()
 
     def spell(match: re.Match[str]) -> str:
-        name = _FLOAT_NAMES.get(match[1], match[1]) if is_float else match[1]
-        found = name if _everywhere(name) else None
-        if not is_float:
-            found = _INT_NAMES.get(name, found)
-        elif name in _RENAMED:
-            found = _RENAMED[name]
-        elif (name, scalar) == ("erfc", "float"):
-            found = "tg_erfc"                   # within 2.2 ulp; OpenCL promises 16, and Mesa's needs 10
-        elif name == "fmod" and target.plain_math and ctype in ("double8", "double16"):
-            found = "tg_fmod"
-        elif target.plain_math and name in _PLAIN and (target.fp64 or name not in _NEED_FP64.get(scalar, ())):
-            found = "tg_" + name
-        if found is None:
-            return _WEAKER.get(name, name) + match[2]
-        needed.add(f"{found}:{scalar}{lanes}")
-        return found + match[2]
+        name = match[1]
+        if is_float and builtin(name).floats in BUILTINS:        # C's name for floats: fabs
+            name = builtin(name).floats
+        known = builtin(name)
+        found = (known.floats if is_float else known.integers) or (name if _everywhere(name) else "")
+        if is_float and not found:
+            if (name, scalar) == ("erfc", "float"):
+                found = "tg_erfc"               # within 2.2 ulp; OpenCL promises 16, and Mesa's needs 10
+            elif name == "fmod" and target.plain_math and ctype in ("double8", "double16"):
+                found = "tg_fmod"
+            elif target.plain_math and name in _PLAIN and (target.fp64 or scalar != "float" or not known.wide):
+                found = f"tg_{name}"
+        if found.startswith("tg_"):
+            needed.add(f"{found}:{scalar}{lanes}")
+        return (found or known.weaker or name) + match[2]
 
     return _CALL.sub(spell, expression), frozenset(needed)
 

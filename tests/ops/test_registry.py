@@ -142,7 +142,7 @@ def test_every_op_has_a_docstring() -> None:
 TABLES = {
     "codegen/graph/simplify.py": "rewriting rules, by the op that they start from",
     "codegen/mathlib": "names of C functions, some of which are ops' names",
-    "codegen/kernel/run/functions.py": "names of C functions",
+    "codegen/mathlib/builtins.py": "names of C functions",
     "tracegrad/jiterator.py": "names of C functions",
     "codegen/conv": "the three convolutions are one lowering's",
     "codegen/graph/fourier/transforms.py": "the three transforms that it composes",

@@ -5,27 +5,7 @@ from __future__ import annotations
 from tracegrad.codegen.kernel.checks.proof import facts, guarded
 from tracegrad.codegen.kernel.checks.races import Races
 from tracegrad.codegen.kernel.index.index import Index
-from tracegrad.codegen.kernel.ir.expressions import (
-    Address,
-    At,
-    Bits,
-    Expression,
-    Held,
-    Infix,
-    Joined,
-    Lanes,
-    Load,
-    Number,
-    Op,
-    Pointer,
-    Select,
-    Splat,
-    Spread,
-    StridedLoad,
-    Transposed,
-    Vector,
-    Zip,
-)
+from tracegrad.codegen.kernel.ir.expressions import Address, At, Expression, Load, Named, Pointer
 from tracegrad.codegen.kernel.ir.statements import Access, Array, Atomic, Buffer, Local, Part, Store
 from tracegrad.codegen.kernel.ir.vectors import computed_in, ctype
 
@@ -62,55 +42,20 @@ class Operands(Races):
         """That variables are declared, elements are there, and types agree."""
         known = len(self.known)
         for k, part in enumerate(x.operands):
-            if k and x.lanes == 1 and isinstance(x, (Infix, Select)):      # C looks at it only where the first is so
-                del self.known[known:]
-                if isinstance(x, Select) or x.sign in ("&&", "||"):
-                    self.known += facts(x.parts[0], k == 1 if isinstance(x, Select) else x.sign == "&&")
+            if (holds := x.where(k)) is not None:
+                self.known += facts(*holds)
             self.expression(part)
-        del self.known[known:]
-        if isinstance(x, (Local, Number, Pointer)):
+            del self.known[known:]
+        if isinstance(x, Named):
             self.use(x)
         elif isinstance(x, Address):
-            self.use(x.memory)
-            self.read((x.base,))
+            self.read((x.memory, x.base))
         elif isinstance(x, At):
-            for var in x.index.vars:
-                self.use(var)
+            self.read((x.index,))
         elif isinstance(x, Load):
             self.access(x.access, False)
-        if x.lanes > 1:
-            self.vector(x)
-        elif not isinstance(x, (Vector, Lanes)) and any(part.lanes > 1 for part in x.operands):
-            raise self.fail(f"{x} is one value, of vectors")
-
-    def vector(self, x: Expression) -> None:
-        """That a vector's operands are vectors of as many lanes, or single values that become some."""
-        wide = [part for part in x.operands if part.lanes > 1]
-        for part in wide:
-            if part.lanes != (x.lanes // 2 if isinstance(x, (Zip, Joined)) else x.lanes) and not isinstance(x, Lanes):
-                raise self.fail(f"{part.lanes} lanes of {part} make {x.lanes}")
-        sizes = {_size(part) for part in wide}
-        if isinstance(x, Select):
-            condition, a, b = x.parts
-            if condition.lanes > 1 and _size(condition) != _size(x):
-                raise self.fail(f"the mask {condition} has lanes of {_size(condition)} bytes, what it is for of {_size(x)}")
-            if a.type != b.type:
-                raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
-        elif isinstance(x, (StridedLoad, Transposed)):
-            if len({part.type for part in x.parts}) > 1:
-                raise self.fail(f"{x} is made of {', '.join(str(part.type) for part in x.parts)}")
-        elif isinstance(x, (Infix, Zip, Joined)):
-            a, b = x.parts
-            if len(wide) == 2 and a.type != b.type:
-                raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
-        elif isinstance(x, Op):
-            if len(sizes | {_size(x)}) > 1:
-                raise self.fail(f"{x} is of lanes of {', '.join(map(str, sorted(sizes | {_size(x)})))} bytes")
-        elif isinstance(x, (Bits, Held)):
-            if sizes and sizes != {_size(x)}:
-                raise self.fail(f"{x} is {x.type}, made of lanes of {sizes.pop()} bytes")
-        elif isinstance(x, (Splat, Spread, Vector)) and wide:
-            raise self.fail(f"{x} is made of vectors")
+        if wrong := x.misfit():
+            raise self.fail(wrong)
 
     def pointed(self, pointer: Pointer, value: Expression) -> None:
         """That a pointer points to what it is said to point to."""
@@ -191,8 +136,3 @@ class Operands(Races):
             low, high = at.lo, at.hi + access.each - 1       # what a guard says of another form of the index: believed
         if low < 0 or (memory.size is not None and high >= memory.size):
             raise self.fail(f"elements {low}..{high} of {memory} are {'written' if writes else 'read'}, of {memory.size} that it has")
-
-
-def _size(x: Expression) -> int:
-    """Bytes of a lane."""
-    return x.mask if x.dtype.kind == "b" else computed_in(x.dtype).itemsize

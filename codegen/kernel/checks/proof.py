@@ -41,7 +41,7 @@ class Proof:
     def fail(self, what: str) -> CompilerBug:
         statement = self.at
         node = getattr(statement, "node", None)
-        text = plain(PLAIN.statement(statement) if isinstance(statement, Statement) else PLAIN.head(statement))
+        text = plain(statement.c(PLAIN))
         return CompilerBug(f"verify_kernel: in {self.kernel.entry}, `{text}`{f' (for {node!r})' if node is not None else ''}: {what}")
 
     def interval(self, x: Index, guards: tuple[tuple[Any, ...], ...] = ()) -> Range:

@@ -75,7 +75,7 @@ class Races(Proof):
         """The elements as sums (None: not linear in the work-items' numbers)."""
         assert access.at is not None
         alone = frozenset(v for v in self.items if self.ranges[v][0] == self.ranges[v][1])
-        form = Form(writes, alone, plain(PLAIN.statement(self.at)) if isinstance(self.at, Statement) else "")
+        form = Form(writes, alone, plain(self.at.c(PLAIN)) if isinstance(self.at, Statement) else "")
         x = access.at
         for held, factor in x.terms:
             if held.kind != "bounded" or held.base is None or factor < 0 or not self.holds(held.base, held.lo, held.hi, access.guards):

@@ -240,6 +240,11 @@ class Index:
         return found
 
     @property
+    def alone(self) -> Var | None:
+        """The variable that it is, if it is one."""
+        return self.terms[0][0].var if len(self.terms) == 1 and self.terms[0][1] == 1 and not self.constant else None
+
+    @property
     def multiple(self) -> int:
         """What it is a multiple of, for certain, where loops in steps of vectors are at the first lane of one; 0 is one of anything."""
         found = self.constant

@@ -9,81 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
-from tracegrad.codegen.kernel.index.varying import any_vary, varies
-from tracegrad.codegen.kernel.ir.expressions import (
-    Access,
-    Array,
-    At,
-    Buffer,
-    Call,
-    Expression,
-    Infix,
-    Local,
-    Number,
-    Parameter,
-    Part,
-    Parts,
-    Pointer,
-    Select,
-    Symbol,
-    whole,
+from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.index.varying import varies
+from tracegrad.codegen.kernel.ir.bounds import Bound, BoundLike, bound, clipped, clipped_at, product
+
+from tracegrad.codegen.kernel.ir.expressions import (  # isort: skip
+    Access, Array, At, Buffer, Expression, Local, Number, Parameter, Part, Parts, Pointer, Symbol,
 )
+from tracegrad.codegen.kernel.ir.expressions.printing import Printer, Python
+from tracegrad.codegen.kernel.ir.expressions.terms import Term, binary
 from tracegrad.codegen.kernel.ir.instructions import Instruction
+from tracegrad.codegen.kernel.ir.vectors import ctype
+from tracegrad.codegen.kernel.text.markup import used
 from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import int32, int64, is_half
 
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Atomic", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare",
     "If", "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Prefetch", "Repeat", "Report",
     "Statement", "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
 ]
-
-
-class Bound:
-    """Where a loop begins or ends: its value, and the indices that it is not below and not above. None: known when the program runs only.
-
-    limit: it is the less of `high` and this.
-    """
-
-    __slots__ = ("high", "limit", "low", "value")
-
-    def __init__(self, value: Expression, low: Index | None, high: Index | None, limit: int | None = None) -> None:
-        self.value, self.low, self.high, self.limit = value, low, high, limit
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
-BoundLike = int | Index | Var | Bound
-
-
-def bound(x: BoundLike) -> Bound:
-    if isinstance(x, Bound):
-        return x
-    at = x if isinstance(x, Index) else x.index if isinstance(x, Var) else constant(x)
-    return Bound(At(at), at, at)
-
-
-def product(x: Var, factor: int, more: int = 0) -> Bound:
-    """x * factor + more: the parts of something begin and end there."""
-    return bound(x.index * factor + more)
-
-
-def clipped(end: BoundLike, size: int, length: int, function: str = "") -> Bound:
-    """Where a part, of `length`, of 0..size-1 ends: at `end`, but the last one, which may be shorter, at `size`.
-
-    function: what tells the less of the two, if not a comparison.
-    """
-    return clipped_at(end, size, size % length > 0 or any_vary(), function)
-
-
-def clipped_at(end: BoundLike, size: int, shorter: bool, function: str = "") -> Bound:
-    """The less of `end` and `size`; shorter: whether that may be the latter."""
-    end = bound(end)
-    if not shorter:
-        return end
-    a, b = end.value, whole(size)
-    return Bound(Call(function, a, b) if function else Select(Infix("<", a, b), a, b), ZERO, end.high, size)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- statements
@@ -102,6 +47,14 @@ class Statement:
         """What it reads."""
         return ()
 
+    def c(self, p: Printer) -> str:
+        """It as C."""
+        raise NotImplementedError
+
+    def python(self, f: Python) -> None:
+        """Have `kernel.run` do it: its lines of Python are put into `f`."""
+        raise NotImplementedError
+
 
 class Declare(Statement):
     """A variable and its value; bound: that of an index; said: what stands beside it.
@@ -119,6 +72,25 @@ class Declare(Statement):
     def parts(self) -> Parts:
         return (self.value,)
 
+    def c(self, p: Printer) -> str:
+        value = p.bound(self.value) if self.bound is not None and self.type == "const int" else p.top(self.value)
+        return f"{self.type}{' ' * (not isinstance(self.symbol, (Pointer, Buffer)))}{p.name(self.symbol)} = {value};"
+
+    def python(self, f: Python) -> None:
+        symbol, value = self.symbol, self.value
+        if symbol in f.fixed:
+            return
+        if self.bound is not None and self.type == "const int":
+            code = f.bound(value)
+        elif isinstance(symbol, (Local, Number)):
+            code = value.python(f).as_(symbol.held, symbol.lanes)
+        elif isinstance(symbol, Var):
+            code = value.python(f).as_(int64 if "long" in self.type else int32, value.lanes)
+        else:
+            code = f.top(value)                              # a pointer
+        f.emit(f"{f.declare(symbol)} = {code}")
+
+
 
 class Assign(Statement):
     """A variable's new value."""
@@ -131,6 +103,18 @@ class Assign(Statement):
     @property
     def parts(self) -> Parts:
         return (self.value,)
+
+    def c(self, p: Printer) -> str:
+        return f"{p.name(self.symbol)} = {p.top(self.value)};"
+
+    def assigned(self, f: Python) -> str:
+        symbol, value = self.symbol, self.value.python(f)
+        code = value.as_(symbol.held, symbol.lanes) if isinstance(symbol, (Local, Number)) else value.code
+        return f"{f.name(symbol)} = {code}"
+
+    def python(self, f: Python) -> None:
+        f.emit(self.assigned(f))
+
 
 
 class Update(Statement):
@@ -145,39 +129,111 @@ class Update(Statement):
     def parts(self) -> Parts:
         return (self.value, self.of)
 
+    def c(self, p: Printer) -> str:
+        of = p.element(self.of) if isinstance(self.of, Access) else p.name(self.of)
+        if not isinstance(self.of, Access) and self.sign in ("+", "-") and isinstance(self.value, At) and self.value.index == 1:
+            return f"{of}{2 * self.sign};"
+        return f"{of} {self.sign}= {p.top(self.value)};"
 
-class Store(Statement):
-    """Element(s) written: `value`, as a `dtype` of memory; of a vector `stride` elements apart."""
+    def assigned(self, f: Python) -> str:
+        of = self.of
+        if not isinstance(of, Access):
+            old = of.python(f) if isinstance(of, Local) else Term(f.name(of), int64 if self.value.dtype == int64 else int32)
+            return f"{old.code} = {binary(self.sign, old, self.value.python(f)).as_(*old[1:])}"
+        memory, dtype = of.memory, of.held
+        if isinstance(memory, Array) and memory.lanes > 1:
+            place = f.vector(of)
+            old = Term(f"{place}.vector({memory.lanes})", dtype, memory.lanes)
+            return f"{place}.put_vector({binary(self.sign, old, self.value.python(f)).code})"
+        name, place = f.name(memory), f.place(of)
+        old = Term(f"int({name}.load({place}))" if dtype.kind in "iu" else f"{name}.load({place})", dtype)
+        return f"{name}.store({place}, {binary(self.sign, old, self.value.python(f)).one(dtype)})"
 
-    __slots__ = ("access", "stride", "value")
+    def python(self, f: Python) -> None:
+        f.emit(self.assigned(f))
 
-    def __init__(self, access: Access, value: Expression, node: Node | None = None, stride: int = 1) -> None:
-        self.access, self.value, self.node, self.stride = access, value, node, stride
+
+
+class _Into(Statement):
+    """What puts `value` into memory."""
+
+    __slots__ = ("access", "value")
+    access: Access
+    value: Expression
 
     @property
     def parts(self) -> Parts:
         return (self.value,)
 
+    @property
+    def places(self) -> tuple[Access, ...]:
+        return (self.access,)
 
-class Atomic(Statement):
+
+class Store(_Into):
+    """Element(s) written: `value`, as a `dtype` of memory; of a vector `stride` elements apart."""
+
+    __slots__ = ("stride",)
+
+    def __init__(self, access: Access, value: Expression, node: Node | None = None, stride: int = 1) -> None:
+        self.access, self.value, self.node, self.stride = access, value, node, stride
+
+    def c(self, p: Printer) -> str:
+        access, memory, value, lanes = self.access, self.access.memory, p.top(self.value), self.access.lanes * self.access.each
+        if self.stride != 1:
+            return f"{used(f'STORE_STRIDED{lanes}')}({p.address(access)}, {p.whole(self.stride)}, {value});"
+        half = isinstance(memory, Buffer) and is_half(memory.dtype)
+        if lanes == 1:
+            if half:
+                return f"{p.moved('store', access)}({value}, {p.place(access)}, {p.name(memory)});"
+            return f"{p.element(access)} = {value};"
+        if half:
+            return f"{p.moved('store', access, lanes)}({value}, 0, {p.address(access)});"
+        if isinstance(memory, Buffer):
+            return f"{used('STORE_ALIGNED' if access.aligned else 'STORE', ctype(memory.dtype, lanes))}, {p.address(access)}, {value});"
+        if isinstance(memory, Array) and memory.lanes == lanes:
+            return f"{p.element(access)} = {value};"
+        return f"{used(p.reached(memory), f'{memory.type}{lanes}')}, {p.address(access)}) = {value};"
+
+    def python(self, f: Python) -> None:
+        access, memory, dtype, lanes = self.access, self.access.memory, self.access.held, self.access.lanes * self.access.each
+        half = isinstance(memory, Buffer) and is_half(memory.dtype)
+        value = self.value.python(f) if half and self.stride == 1 else None          # in the order of C
+        if isinstance(memory, Array) and memory.lanes > 1 and lanes in (1, memory.lanes):
+            f.emit(f"{f.vector(access)}.put_vector({self.value.python(f).as_(dtype, memory.lanes)})")
+        elif lanes == 1:
+            f.emit(f"{f.name(memory)}.store({f.place(access)}, {(value or self.value.python(f)).one(dtype)})")
+        else:
+            address = f.address(access)
+            code = (value or self.value.python(f)).as_(dtype, lanes)
+            if self.stride != 1:
+                f.emit(f"{address}.put_apart({self.stride}, {code})")
+            else:
+                code = f"{code}.astype(d_{memory.dtype.name})" if value else code
+                f.emit(f"{address}{f.aligned(access, lanes)}.put_vector({code})")
+
+
+
+class Atomic(_Into):
     """An integer in memory becomes the sum, or the least or largest, of it and `value`: in one step, whichever work-items do so together.
 
     The order of steps does not matter to the result. sign: "add", "min" or "max".
     """
 
-    __slots__ = ("access", "sign", "value")
+    __slots__ = ("sign",)
 
     def __init__(self, access: Access, sign: str, value: Expression, node: Node | None = None) -> None:
         self.access, self.sign, self.value, self.node = access, sign, value, node
 
-    @property
-    def function(self) -> str:
-        """What does it in C: of 64 bits an extension's."""
-        return f"{'atom' if self.access.memory.dtype.itemsize == 8 else 'atomic'}_{self.sign}"
+    def c(self, p: Printer) -> str:
+        function = f"{'atom' if self.access.memory.dtype.itemsize == 8 else 'atomic'}_{self.sign}"       # of 64 bits: an extension's
+        computed = "" if self.access.place is None else p.operand(self.access.place)
+        return f"{function}({p.address(self.access)}{computed}, {p.top(self.value)});"
 
-    @property
-    def parts(self) -> Parts:
-        return (self.value,)
+    def python(self, f: Python) -> None:
+        place = f"{f.address(self.access)}{'' if self.access.place is None else f'.moved({f.top(self.access.place)})'}"
+        f.emit(f"{place}.atomic({self.sign!r}, {self.value.python(f).one(self.access.memory.dtype)})")
+
 
 
 class Item(Statement):
@@ -188,6 +244,13 @@ class Item(Statement):
     def __init__(self, var: Var, type_: str, axis: int, of: str) -> None:
         self.var, self.type, self.axis, self.of, self.node = var, type_, axis, of, None
 
+    def c(self, p: Printer) -> str:
+        return f"const {self.type} {p.name(self.var)} = get_{self.of}_id({self.axis});"
+
+    def python(self, f: Python) -> None:
+        f.emit(f"{f.declare(self.var)} = S.{self.of}_id[{self.axis}]")
+
+
 
 class Allocate(Statement):
     """An array."""
@@ -197,11 +260,29 @@ class Allocate(Statement):
     def __init__(self, array: Array, node: Node | None = None) -> None:
         self.array, self.node = array, node
 
+    def c(self, p: Printer) -> str:
+        x = self.array
+        aligned = f" __attribute__((aligned({x.aligned})))" if x.aligned else ""
+        sizes = f"[{x.size // x.row}][{x.row}]" if x.row else f"[{x.size}]"
+        return f"{'volatile ' * x.spilled}{'__local ' * x.shared}{x.type} {p.name(x)}{sizes}{aligned}{' = {0}' * x.zeros};"
+
+    def python(self, f: Python) -> None:
+        x, make = self.array, "_group_array" if self.array.shared else "_array"
+        f.emit(f"{f.declare(x)} = {make}(S, {x.name!r}, {x.size * x.lanes}, d_{x.dtype.name}, {x.zeros})")
+
+
 
 class Barrier(Statement):
     """All items of a work-group come here before any goes on."""
 
     __slots__ = ()
+
+    def c(self, p: Printer) -> str:
+        return "barrier(CLK_LOCAL_MEM_FENCE);"
+
+    def python(self, f: Python) -> None:
+        f.emit("yield")
+
 
 
 class Instruct(Statement):
@@ -217,9 +298,18 @@ class Instruct(Statement):
         return tuple([x for x, wanted in zip(self.given, self.of.given, strict=True) if wanted.reads])
 
     @property
-    def writes(self) -> tuple[Access, ...]:
+    def places(self) -> tuple[Access, ...]:
         """The places that are written."""
         return tuple([x for x, wanted in zip(self.given, self.of.given, strict=True) if wanted.writes and isinstance(x, Access)])
+
+    def c(self, p: Printer) -> str:
+        given = [p.address(x) if isinstance(x, Access) else p.unmarked(x) for x in self.given]       # some want constants
+        return f"{used(self.of.name)}({', '.join(given)});"
+
+    def python(self, f: Python) -> None:
+        given = ", ".join([f.address(x) if isinstance(x, Access) else f.top(x) for x in self.given])
+        f.emit(f"{'yield from _together' if self.of.lanes > 1 else '_alone'}(S, {f.constant(self.of)}, {given})")
+
 
 
 class Report(Statement):
@@ -234,6 +324,15 @@ class Report(Statement):
     def parts(self) -> Parts:
         return (*self.given, self.place, self.faults)
 
+    def c(self, p: Printer) -> str:
+        given = "".join([f"{p.operand(x)}, " for x in self.given])
+        return f"{used(self.function)}({given}{p.name(self.faults)} + {p.name(self.place)});"
+
+    def python(self, f: Python) -> None:
+        given = ["None"] * (len(self.given) == 4) + [f.top(x) for x in self.given]      # one value has no mask
+        f.emit(f"{'_report' if len(given) == 5 else '_note'}({', '.join(given)}, {f.name(self.faults)}.moved({f.name(self.place)}))")
+
+
 
 class Prefetch(Statement):
     """A hint that `at` of a buffer, which may be beyond its end, is read soon."""
@@ -247,11 +346,25 @@ class Prefetch(Statement):
     def parts(self) -> Parts:
         return (self.memory, self.at)
 
+    def c(self, p: Printer) -> str:
+        return f"{used('PREFETCH')}({p.address(Access(self.memory, self.at))});"
+
+    def python(self, f: Python) -> None:
+        f.address(Access(self.memory, self.at))              # which may be beyond its end: nothing is read
+
+
 
 class Break(Statement):
     """The innermost loop ends here."""
 
     __slots__ = ()
+
+    def c(self, p: Printer) -> str:
+        return "break;"
+
+    def python(self, f: Python) -> None:
+        f.emit("break")
+
 
 
 class Block:
@@ -274,6 +387,15 @@ class Block:
         self.renamed: dict[str, str] = {}
         self.numbers: tuple[int, ...] | None = None
 
+    def c(self, p: Printer) -> str:
+        """The line that it begins with, as C."""
+        return self.head
+
+    def python(self, f: Python) -> str:
+        """Put the line that it begins with into `f`. What is returned is done at the end of each iteration."""
+        f.emit("if True:")
+        return ""
+
 
 class Loop(Block):
     """`for (var = start; var < stop; var += step)`; whole: only as long as a whole step fits.
@@ -292,6 +414,26 @@ class Loop(Block):
         ends = [b.value.index.constant for b in (start, stop) if isinstance(b.value, At) and not b.value.index.terms]
         self.kept = kept or any(map(varies, ends))
 
+    def c(self, p: Printer) -> str:
+        if self.var in p.fixed:
+            return "{"
+        var, step, start, stop = p.name(self.var), self.step, p.top(self.start.value), p.operand(self.stop.value)
+        if self.kept or any(isinstance(b.value, At) and b.value.index.terms for b in (self.start, self.stop)):
+            start, stop = p.ends(start), p.ends(stop)
+        fits = f"{var} + {p.whole(step)} <= {stop}" if self.whole else f"{var} < {stop}"
+        more = f"{var} += {p.whole(step)}" if step > 1 else f"{var}++"
+        above = f"#pragma unroll{f' {self.unrolled}' if self.unrolled > 1 else ''}\n" if self.unrolled else ""
+        return f"{above}for ({self.type} {var} = {start}; {fits}; {more}) {{"
+
+    def python(self, f: Python) -> str:
+        if self.var in f.fixed:
+            return super().python(f)
+        start, var = f.top(self.start.value), f.declare(self.var)
+        f.emit(f"{var} = {start}")
+        f.emit(f"while {var}{f' + {self.step} <=' if self.whole else ' <'} {f.top(self.stop.value)}:")
+        return f"{var} += {self.step}"
+
+
 
 class Repeat(Block):
     """`while (condition)`, or `for (first; condition; more)`: as often as the condition holds, which only the running program knows."""
@@ -305,6 +447,20 @@ class Repeat(Block):
         super().__init__("", (condition, *(p for each in parts for p in each)), (symbol,) if isinstance(symbol, Var) else (), known)
         self.condition, self.first, self.more = condition, first, more
 
+    def c(self, p: Printer) -> str:
+        condition = p.top(self.condition)
+        if self.first is None and self.more is None:
+            return f"while ({condition}) {{"
+        first, more = (s.c(p)[:-1] if s is not None else "" for s in (self.first, self.more))
+        return f"for ({first}; {condition}; {more}) {{"
+
+    def python(self, f: Python) -> str:
+        if self.first is not None:
+            self.first.python(f)
+        f.emit(f"while {f.top(self.condition)}:")
+        return "" if self.more is None else self.more.assigned(f)
+
+
 
 class If(Block):
     """What is done only where the condition holds (None: always); otherwise: where that of the `If` in front did not hold, too."""
@@ -314,6 +470,15 @@ class If(Block):
     def __init__(self, condition: Expression | None, known: tuple[Any, ...] = (), otherwise: bool = False) -> None:
         super().__init__("", () if condition is None else (condition,), (), known)
         self.condition, self.otherwise = condition, otherwise
+
+    def c(self, p: Printer) -> str:
+        return f"{'else ' * self.otherwise}{f'if ({p.top(self.condition)}) ' if self.condition is not None else ''}{{"
+
+    def python(self, f: Python) -> str:
+        word = "elif" if self.otherwise else "if"
+        f.emit(f"{word} {f.top(self.condition)}:" if self.condition is not None else "else:" if self.otherwise else "if True:")
+        return ""
+
 
 
 def statements_in(block: Block) -> Iterator[Statement]:

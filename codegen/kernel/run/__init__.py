@@ -1,6 +1,6 @@
 """Runs kernels without a driver and checks them while they run: an interpreter of their statements. Start at `run_plan`.
 
-A kernel's statements become a Python function on numpy values (statements.py, expressions.py). Work-items run one after the other, those
+A kernel's statements become a Python function on numpy values (python.py). Work-items run one after the other, those
 of a group that meet at barriers in lockstep. Reported as a `KernelFault`, with kernel, work-item and line of C:
 
 - reads and writes outside of a buffer or array, reads of what nobody wrote;
@@ -9,8 +9,8 @@ of a group that meet at barriers in lockstep. Reported as a `KernelFault`, with 
 - signed overflow and division by zero.
 
 So every schedule for every `Target` that can be written down is tested without a device. What is not interpreted is the math library:
-the functions that kernels call have numpy's meaning here (tests/codegen/test_mathlib.py compares their texts with it). What ops, and users'
-expressions, are in C is read (formulas.py); kernels that users wrote are not.
+the functions that kernels call have numpy's meaning here (`mathlib/builtins.py`; tests/codegen/test_mathlib.py compares their texts with
+it). What ops, and users' expressions, are in C is read (`ir/spelling.py`); kernels that users wrote are not.
 """
 
 from __future__ import annotations

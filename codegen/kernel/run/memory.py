@@ -1,10 +1,12 @@
-"""What kernels see of memory while they are run, and C's operators on Python's numbers. Start at `Memory`: it knows who wrote what."""
+"""What kernels see of memory while they are run. Start at `Memory`: it knows who wrote what."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+from tracegrad.codegen.kernel.ir.expressions.terms import whole
 
 Array = np.ndarray[Any, Any]
 _MANY = -1
@@ -105,7 +107,7 @@ class Pointer:
             raise KernelFault(f"changes {m.name}[{i}] atomically, which others access otherwise in the same launch")
         m.writers[i] = _TOGETHER
         here, value = int(m.array[i]), int(value)
-        m.array[i] = _whole(here + value, m.array.dtype) if sign == "add" else min(here, value) if sign == "min" else max(here, value)
+        m.array[i] = whole(here + value, m.array.dtype) if sign == "add" else min(here, value) if sign == "min" else max(here, value)
 
     def aligned(self, lanes: int) -> Pointer:
         """It, where a vector of so many begins at a multiple of its size. (Buffers and arrays do.)"""
@@ -150,59 +152,6 @@ class Pointer:
     def picked(self, at: Array, mask: Array | None = None) -> Array:
         """The elements at `at` (where `mask` holds, else 0)."""
         return np.array([self.load(int(k)) if mask is None or mask[lane] else 0 for lane, k in enumerate(at)], self.memory.array.dtype)
-
-
-# --------------------------------------------------------------------------------------------------------------- C's operators
-
-
-def _checked(value: int) -> int:
-    if not -(1 << 63) <= value < 1 << 63:
-        raise KernelFault(f"signed overflow: {value}")
-    return value
-
-
-def _int(value: int) -> int:
-    if not -(1 << 31) <= value < 1 << 31:
-        raise KernelFault(f"signed overflow: {value} is no int")
-    return value
-
-
-def _divided(a: int, b: int) -> int:
-    if not b:
-        raise KernelFault("integer division by zero")
-    q = abs(a) // abs(b)
-    return q if (a < 0) == (b < 0) else -q
-
-
-def _rest(a: int, b: int) -> int:
-    return a - _divided(a, b) * b
-
-
-def _vector_divided(a: Array, b: Array) -> Array:
-    if not np.all(b):
-        raise KernelFault("integer division by zero")
-    q = np.abs(a) // np.abs(b) if a.dtype.kind == "i" else a // b
-    return np.asarray(np.where((a < 0) != (b < 0), -q, q) if a.dtype.kind == "i" else q, a.dtype)
-
-
-def _whole(value: Any, dtype: np.dtype[Any]) -> int:
-    """A number as an integer of `dtype`: a float is truncated (what does not fit is undefined in C, and numpy's here), an integer wraps."""
-    if isinstance(value, (float, np.floating)):
-        truncated: int = np.asarray(value).astype(dtype).item()
-        return truncated
-    bits = 8 * dtype.itemsize
-    wrapped: int = int(value) & ((1 << bits) - 1)
-    return wrapped - (1 << bits) if dtype.kind == "i" and wrapped >> (bits - 1) else wrapped
-
-
-def _lanes_of(value: Any, lanes: int, dtype: np.dtype[Any]) -> Array:
-    out = np.empty(lanes, dtype)
-    np.copyto(out, value, casting="unsafe")
-    return out
-
-
-def _selected(mask: Array, a: Any, b: Any) -> Array:
-    return np.asarray(np.where(mask < 0, a, b))
 
 
 def _array(state: State, name: str, size: int, dtype: np.dtype[Any], zeros: bool) -> Pointer:

@@ -12,7 +12,7 @@ import numpy as np
 from tracegrad.codegen.kernel.ir.expressions import Buffer
 from tracegrad.codegen.kernel.run.instructed import WITH_OTHERS
 from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Memory, Pointer, State, group_arrays
-from tracegrad.codegen.kernel.run.statements import Compiled
+from tracegrad.codegen.kernel.run.python import Compiled
 from tracegrad.support.dtypes import OPENCL
 from tracegrad.support.plan import Fault, HostStep, Iteration, Loop, Offset, Plan, Scalar, Step
 

@@ -33,9 +33,7 @@ from tracegrad.support.plan import Target
 PATTERNS = {
     "kernel/text/markup.py": "its own marks, and the words of text that says which names are in it",
     "kernel/text/names.py": "names that users gave",
-    "kernel/ir/spelling.py": "what ops give as their C: a template",
-    "kernel/run/formulas.py": "what ops give as their C, users' among them: an expression",
-    "kernel/run/functions.py": "the same: which function it calls",
+    "kernel/ir/spelling.py": "what ops give as their C, users' among them: a template, an expression",
     "lower/user_sources.py": "users' OpenCL C",
     "mathlib": "templates of functions, and what ops give as their C",
 }
@@ -243,3 +241,19 @@ def test_steps_of_random_numbers_are_called_by_what_they_are_for(kernels: None) 
     body = f.plan.source.rpartition("__kernel")[2]
     assert {"counter", "word", "bits", "keep"} <= set(re.findall(r"\b\w*[a-z](?= = )", body))
     assert "bitwise" not in body
+
+
+COPIED: dict[str, Any] = {
+    "halves": lambda x, y: (x.half() * 2 + y.half()).float().exp(), "few columns": lambda x, y: tg.softmax(fit(x, (64, 5)), 1),
+    "dropout": lambda x, y: F.dropout(x, 0.5) + y, "draws": PROGRAMS["draws"],
+}
+
+
+@pytest.mark.parametrize("program", COPIED)
+def test_no_variable_is_a_copy(program: str, assembled: list[Kernel]) -> None:
+    """Nor is what a function is given in parentheses of its own, or a cast of a value a line away from it."""
+    compiled(COPIED[program], "float32", TARGETS["avx2"])
+    kernels = re.sub(r" *//.*", "", "\n".join([line for kernel in assembled for line in kernel.lines]))
+    assert not re.search(r"^ *(?:u?(?:int|long)|float)\d* \w+ = [a-z]\w*;", kernels, re.MULTILINE), kernels
+    assert not re.search(r"\w\(\([^()]*(\([^()]*\))?[^()]*\)\)", re.sub(r"\)\(", "", kernels)), kernels
+    assert not re.search(r"^ *\w+ (\w+) = (?!.*convertvector).*;\n *\w+ \1\d+ = __builtin_convertvector\(\1, \w+\);", kernels, re.MULTILINE)

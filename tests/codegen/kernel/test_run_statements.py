@@ -12,7 +12,6 @@ import pytest
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
 from tracegrad.codegen.kernel.index.index import Var, constant
-from tracegrad.codegen.kernel.ir import render
 from tracegrad.codegen.kernel.ir.expressions import (
     Access,
     Array,
@@ -34,7 +33,10 @@ from tracegrad.codegen.kernel.ir.expressions import (
     value,
     whole,
 )
+from tracegrad.codegen.kernel.ir.expressions.base import Made
+from tracegrad.codegen.kernel.ir.expressions.terms import Term, binary
 from tracegrad.codegen.kernel.ir.kernel import Foreign, Kernel
+from tracegrad.codegen.kernel.ir.spelling import spelling
 from tracegrad.codegen.kernel.ir.statements import (
     Allocate,
     Assign,
@@ -50,8 +52,11 @@ from tracegrad.codegen.kernel.ir.statements import (
     Update,
     bound,
 )
-from tracegrad.codegen.kernel.run import KernelFault, expressions, run_plan
-from tracegrad.codegen.kernel.run import statements as statements_
+from tracegrad.codegen.kernel.run import KernelFault, run_plan
+from tracegrad.codegen.kernel.text.literals import PREFIX, PRODUCT
+from tracegrad.codegen.kernel.verify import verify_kernel
+from tracegrad.codegen.mathlib import builtins
+from tracegrad.errors import CompilerBug
 from tracegrad.support.dtypes import int32, uint8, uint32
 from tracegrad.support.plan import Launch, Plan, Slot
 
@@ -180,19 +185,53 @@ def test_a_loop_is_left_and_an_inner_variable_hides_an_outer_one() -> None:
     assert found.tolist() == [0, 1, 2, 3, 5, 5, 5, 5]
 
 
-KINDS: dict[str, tuple[type, Any, Any]] = {
-    "expression": (Expression, expressions._RULES, render._PRINT), "statement": (Statement, statements_._RULES, render._STATEMENT)}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_printed_and_run(kind: str) -> None:
-    base, run, printed = KINDS[kind]
-    todo, found = [base], set()
+@pytest.mark.parametrize("base", [Expression, Statement, Block])
+def test_each_kind_says_how_it_is_printed_and_run(base: type) -> None:
+    """In its own class: there is no other list of kinds."""
+    todo, found = [base], 0
     while todo:
-        new = todo.pop().__subclasses__()
-        found |= {c for c in new if not c.__name__.startswith("_")}
-        todo += new
-    assert found == set(run) == set(printed)
+        kind = todo.pop()
+        todo += kind.__subclasses__()
+        if kind.__subclasses__() == []:
+            found += 1
+            assert all(getattr(kind, rule) is not getattr(base, rule) for rule in ("c", "python")), kind
+    assert found > 2
+
+
+class Doubled(Made):
+    """An expression that there is not: all that anybody has to know of it."""
+
+    def __init__(self, x: Expression) -> None:
+        super().__init__((x,), x.dtype, x.lanes)
+
+    def c(self, p: Any) -> tuple[str, int]:
+        return f"2 * {p.operand(self.parts[0], PREFIX)}", PRODUCT
+
+    def python(self, v: Any) -> Term:
+        return binary("*", Term("2", int32), self.parts[0].python(v))
+
+    def misfit(self) -> str:
+        return super().misfit() or ("not of 2 lanes" if self.lanes == 2 else "")
+
+
+def test_a_new_expression_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Printed, verified and run by what it says of itself; a new function that ops call is a line of the table of builtins."""
+    x = Doubled(Infix("+", element(A, 0), Literal(1, F4)))
+    made = plan([Store(place(C, 0), x), Store(vector(C, 4, 4), Doubled(Load(vector(A, 4, 4), F4, 4)))], A, C)
+    kernel = made.kernels[0]
+    assert "c[0] = 2 * (a[0] + 1.0f);" in kernel.text
+    verify_kernel(kernel)
+    wrong = plan([Store(vector(C, 0, 2), Doubled(Load(vector(A, 0, 2), F4, 2)))], A, C).kernels[0]
+    with pytest.raises(CompilerBug, match="not of 2 lanes"):
+        verify_kernel(wrong)
+    monkeypatch.setitem(builtins.BUILTINS, "nudged", builtins.Builtin("nudged", lambda x: x + 0.5, floats="native_nudged"))
+    builtins._meanings.cache_clear()
+    spelled = spelling("nudged({})".format, 1, {}, "float", TARGETS["avx2"])
+    assert spelled.pieces == ("native_nudged(", 0, ")")
+    found, = run_plan(plan([loop(I, 8, Store(place(C, I), Op(spelled, (Doubled(element(A, I)),), F4, 1)))], A, C), [np.arange(8, dtype=F4)])
+    assert found.tolist() == [2 * k + 0.5 for k in range(8)]
+    monkeypatch.undo()
+    builtins._meanings.cache_clear()
 
 
 USERS: dict[str, Any] = {

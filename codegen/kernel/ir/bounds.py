@@ -1,0 +1,55 @@
+"""Where loops begin and end. Start at `Bound`."""
+
+from __future__ import annotations
+
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.index.varying import any_vary
+from tracegrad.codegen.kernel.ir.expressions.arithmetic import Call, Infix, Select
+from tracegrad.codegen.kernel.ir.expressions.base import At, Expression, whole
+
+
+class Bound:
+    """Where a loop begins or ends: its value, and the indices that it is not below and not above. None: known when the program runs only.
+
+    limit: it is the less of `high` and this.
+    """
+
+    __slots__ = ("high", "limit", "low", "value")
+
+    def __init__(self, value: Expression, low: Index | None, high: Index | None, limit: int | None = None) -> None:
+        self.value, self.low, self.high, self.limit = value, low, high, limit
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+BoundLike = int | Index | Var | Bound
+
+
+def bound(x: BoundLike) -> Bound:
+    if isinstance(x, Bound):
+        return x
+    at = x if isinstance(x, Index) else x.index if isinstance(x, Var) else constant(x)
+    return Bound(At(at), at, at)
+
+
+def product(x: Var, factor: int, more: int = 0) -> Bound:
+    """x * factor + more: the parts of something begin and end there."""
+    return bound(x.index * factor + more)
+
+
+def clipped(end: BoundLike, size: int, length: int, function: str = "") -> Bound:
+    """Where a part, of `length`, of 0..size-1 ends: at `end`, but the last one, which may be shorter, at `size`.
+
+    function: what tells the less of the two, if not a comparison.
+    """
+    return clipped_at(end, size, size % length > 0 or any_vary(), function)
+
+
+def clipped_at(end: BoundLike, size: int, shorter: bool, function: str = "") -> Bound:
+    """The less of `end` and `size`; shorter: whether that may be the latter."""
+    end = bound(end)
+    if not shorter:
+        return end
+    a, b = end.value, whole(size)
+    return Bound(Call(function, a, b) if function else Select(Infix("<", a, b), a, b), ZERO, end.high, size)
