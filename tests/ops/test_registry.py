@@ -144,6 +144,7 @@ TABLES = {
     "codegen/mathlib": "names of C functions, some of which are ops' names",
     "codegen/mathlib/builtins.py": "names of C functions",
     "tracegrad/jiterator.py": "names of C functions",
+    "tracegrad/torch_api/sparse/functions.py": "torch's names that sparse tensors have",
     "codegen/conv": "the three convolutions are one lowering's",
     "codegen/graph/fourier/transforms.py": "the three transforms that it composes",
     "codegen/lower/matrices/small_matrices.py": "the factorisations that it writes", "codegen/blocked/lower.py": "the ones that it writes",

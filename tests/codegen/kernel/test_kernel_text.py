@@ -43,6 +43,7 @@ METHODS = {
     "kernel/ir/render.py": "a head of two lines",
     "kernel/ir/line_comments.py": "the user's Python line",
     "kernel/writer.py": "a name that ends with a digit",
+    "lower/matrices/kernel.py": "the name of an operation, as below",
     "lower/matrices/small_matrices.py": "the name of an operation, which for complex numbers is that of real ones with something before it",
     "plan/source.py": "the space behind the last line",
 }
