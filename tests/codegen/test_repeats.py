@@ -202,10 +202,10 @@ def test_only_numbers_that_are_added_are_offsets() -> None:
         assert [found.value for found in offsets_in(PLAIN.top(At(index)))] == offsets
     assert [found.value for found in offsets_in(PLAIN.address(Access(memory, constant(9))))] == [9]
     assert offsets_in(PLAIN.top(Infix("+", At(i.index), Literal(3, np.dtype("int32"))))) == []
-    assert offsets_in(PLAIN.statement(Allocate(Array("kept", "float", 12, False)))) == []
+    assert offsets_in(Allocate(Array("kept", "float", 12, False)).c(PLAIN)) == []
     part, size = Var("part", 4), 90
     for end, ends in ((product(part, 32), [32]), (clipped(part.index + 32, size, 32), [32, 90, 32, 90])):
-        assert offsets_in(PLAIN.statement(Declare(Var("last", 91), "const int", end.value, bound=end))) == [Marked(n, True) for n in ends]
+        assert offsets_in(Declare(Var("last", 91), "const int", end.value, bound=end).c(PLAIN)) == [Marked(n, True) for n in ends]
 
 
 def test_shared_kernels_get_their_own_numbers() -> None:
