@@ -53,7 +53,7 @@ def halving(network: Network, nbytes: float) -> Iterator[Round]:
 def grid(network: Network, nbytes: float) -> Iterator[Round]:
     """All-reduce by rings along the dimensions of a grid, each on what the last one left to this rank, and back.
 
-    On a torus no link is shared. Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience (2007).
+    On a torus no link is shared. Chan, Heimlich, Purkayastha and van de Geijn, Collective communication (2007), on meshes.
     """
     dims = cube(network.ranks)
     pieces = [nbytes / prod(dims[: axis + 1]) for axis in range(len(dims))]

@@ -145,7 +145,7 @@ def stencil(side: int = 1024) -> Recorded:
 
 def planned(function: Callable[..., Any], *args: Any) -> Any:
     """The plan of a call for `GPU`. Nothing is run: there need be no GPU, and tensors need no values."""
-    traced = tg.trace(function)
+    traced: Any = tg.trace(function)
     replay, _ = traced._found(args, {})
     plan = compile_graph(executable_graph(replay.program.graph), GPU)
     hosts = [step.name for step, _ in plan.each() if isinstance(step, HostStep)]

@@ -10,12 +10,13 @@ from click.testing import CliRunner
 
 import tracegrad as tg
 from benchmarks.scale import collectives
-from benchmarks.scale.__main__ import main
+from benchmarks.scale.__main__ import WANTED, main
 from benchmarks.scale.collectives import ALL_REDUCE, halo, seconds
 from benchmarks.scale.events import Clock, Worker
 from benchmarks.scale.network import FatTree, Link, Torus, cube
-from benchmarks.scale.programs import GPT2, Kernel, Recorded, gpt2, resnet, resnet50, stencil
+from benchmarks.scale.programs import GPT2, PROGRAMS, Kernel, Recorded, gpt2, resnet, resnet50, stencil
 from benchmarks.scale.replay import Device, replay
+from tests.helpers.ranks import ROOT
 
 ALPHA, BETA = 1e-6, 1e-9
 LINK = Link(ALPHA, 0.0, 1 / BETA)
@@ -201,3 +202,19 @@ def test_the_command_prints_a_row_for_each_network():
     rows = done.output.splitlines()
     assert [row[:20].split() for row in rows[1:]] == [["stencil", "fat", "tree"], ["stencil", "torus"]]
     assert "(wanted: 90%)" in rows[1]
+
+
+@pytest.mark.long
+def test_the_documents_efficiencies_are_the_models():
+    """docs/distributed.md's table, to two points: kernels get faster, and then a network is slower beside them."""
+    text = (ROOT / "docs" / "distributed.md").read_text()
+    names = {"GPT-2 small": "gpt2", "ResNet-50": "resnet50", "3-d wave": "stencil"}
+    rows = [cells for line in text.splitlines() if (cells := [c.strip() for c in line.strip("| ").split(" | ")])[0] in names and len(cells) == 5]
+    assert [row[0] for row in rows] == list(names)
+    for title, _, *columns, verdict in rows:
+        found = []
+        for make, column in zip((FatTree, Torus), columns, strict=True):
+            steps = [replay(PROGRAMS[names[title]](), make(ranks)) for ranks in (8, 1024, 4096)]
+            assert [100 * step.efficiency for step in steps] == pytest.approx([float(x) for x in column.replace("%", "").split(", ")], abs=2)
+            found.append(steps[1].efficiency >= WANTED)
+        assert verdict == ("reached" if all(found) else "missed"), title
