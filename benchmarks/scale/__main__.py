@@ -21,6 +21,7 @@ from benchmarks.scale.replay import BUCKET, Device, Step, replay
 
 RANKS = (8, 64, 512, 1024, 4096)
 WANTED = 0.9
+_POSITIVE = click.FloatRange(0, min_open=True)
 
 
 def today(device: Device) -> Device:
@@ -42,14 +43,14 @@ def main() -> None:
 @main.command()
 @click.option("--program", "programs", multiple=True, type=click.Choice(list(PROGRAMS)), help="Only these.")
 @click.option("--network", "networks", multiple=True, type=click.Choice(list(NETWORKS)), help="Only these.")
-@click.option("--ranks", "counts", multiple=True, type=int, help=f"Instead of {RANKS}.")
-@click.option("--batch", type=int, help="Texts or images a rank.")
-@click.option("--side", type=int, help="Points along each dimension of a rank's part of the stencil.")
-@click.option("--bucket", default=BUCKET, show_default=True, help="Bytes that are sent together.")
-@click.option("--latency", default=Link.latency, show_default=True, help="Seconds of a message.")
-@click.option("--hop", default=Link.hop, show_default=True, help="Seconds of a switch.")
-@click.option("--bandwidth", default=Link.bandwidth, show_default=True, help="Bytes a second of a link.")
-@click.option("--speed", default=1.0, show_default=True, help="How many times as fast as an H200 in float32 the device is.")
+@click.option("--ranks", "counts", multiple=True, type=click.IntRange(1), help=f"Instead of {RANKS}.")
+@click.option("--batch", type=click.IntRange(1), help="Texts or images a rank.")
+@click.option("--side", type=click.IntRange(3), help="Points along each dimension of a rank's part of the stencil.")
+@click.option("--bucket", default=BUCKET, type=click.IntRange(1), show_default=True, help="Bytes that are sent together.")
+@click.option("--latency", default=Link.latency, type=click.FloatRange(0), show_default=True, help="Seconds of a message.")
+@click.option("--hop", default=Link.hop, type=click.FloatRange(0), show_default=True, help="Seconds of a switch.")
+@click.option("--bandwidth", default=Link.bandwidth, type=_POSITIVE, show_default=True, help="Bytes a second of a link.")
+@click.option("--speed", default=1.0, type=_POSITIVE, show_default=True, help="How many times as fast as an H200 in float32 the device is.")
 @click.option("--now", is_flag=True, help="As tracegrad.distributed works now: after backward, through the host's memory.")
 def model(programs: tuple[str, ...], networks: tuple[str, ...], counts: tuple[int, ...], batch: int | None, side: int | None, bucket: int,
           latency: float, hop: float, bandwidth: float, speed: float, now: bool) -> None:

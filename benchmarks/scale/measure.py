@@ -161,9 +161,9 @@ def ranks_program(repeats: int, largest: int) -> None:
 
 
 @click.command()
-@click.option("--ranks", default=2, show_default=True)
-@click.option("--repeats", default=15, show_default=True)
-@click.option("--largest", default=22, show_default=True, help="The largest message has 2 to this power bytes.")
+@click.option("--ranks", default=2, type=click.IntRange(2), show_default=True)
+@click.option("--repeats", default=15, type=click.IntRange(1), show_default=True)
+@click.option("--largest", default=22, type=click.IntRange(6), show_default=True, help="The largest message has 2 to this power bytes.")
 def measure(ranks: int, repeats: int, largest: int) -> None:
     """Collectives by size, what hides behind a backward, and what one rank's machinery costs."""
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from math import ceil, log2
 
 import numpy as np
@@ -16,7 +18,7 @@ from benchmarks.scale.events import Clock, Worker
 from benchmarks.scale.network import FatTree, Link, Torus, cube
 from benchmarks.scale.programs import GPT2, PROGRAMS, Kernel, Recorded, gpt2, resnet, resnet50, stencil
 from benchmarks.scale.replay import Device, replay
-from tests.helpers.ranks import ROOT
+from tests.helpers.ranks import ENVIRONMENT, ROOT, why_not
 
 ALPHA, BETA = 1e-6, 1e-9
 LINK = Link(ALPHA, 0.0, 1 / BETA)
@@ -209,12 +211,25 @@ def test_the_documents_efficiencies_are_the_models():
     """docs/distributed.md's table, to two points: kernels get faster, and then a network is slower beside them."""
     text = (ROOT / "docs" / "distributed.md").read_text()
     names = {"GPT-2 small": "gpt2", "ResNet-50": "resnet50", "3-d wave": "stencil"}
-    rows = [cells for line in text.splitlines() if (cells := [c.strip() for c in line.strip("| ").split(" | ")])[0] in names and len(cells) == 5]
+    rows = [cells for cells in (line.strip("| ").split(" | ") for line in text.splitlines()) if cells[0] in names and len(cells) == 5]
     assert [row[0] for row in rows] == list(names)
     for title, _, *columns, verdict in rows:
         found = []
         for make, column in zip((FatTree, Torus), columns, strict=True):
             steps = [replay(PROGRAMS[names[title]](), make(ranks)) for ranks in (8, 1024, 4096)]
-            assert [100 * step.efficiency for step in steps] == pytest.approx([float(x) for x in column.replace("%", "").split(", ")], abs=2)
+            shown = [float(x) for x in column.replace("%", "").split(", ")]
+            assert [100 * step.efficiency for step in steps] == pytest.approx(shown, abs=2), title
             found.append(steps[1].efficiency >= WANTED)
         assert verdict == ("reached" if all(found) else "missed"), title
+
+
+@pytest.mark.long
+def test_what_can_be_measured_here_is_printed():
+    if why_not():
+        pytest.skip(f"several ranks: {why_not()}")
+    command = [sys.executable, "-m", "benchmarks.scale", "measure", "--repeats", "1", "--largest", "10"]
+    done = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    for text in ("one rank, untraced: DistributedDataParallel adds", "one rank, traced:", "GB/s of float32", "2 ranks, microseconds",
+                 "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "isend and irecv", "hides behind the other"):
+        assert text in done.stdout, done.stdout
