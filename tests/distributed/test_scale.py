@@ -11,12 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 import tracegrad as tg
+from benchmarks.frameworks import namespace
+from benchmarks.gpu_rows import ROWS
 from benchmarks.scale import collectives
 from benchmarks.scale.__main__ import WANTED, main
 from benchmarks.scale.collectives import ALL_REDUCE, halo, seconds
 from benchmarks.scale.events import Clock, Worker
 from benchmarks.scale.network import FatTree, Link, Torus, cube
-from benchmarks.scale.programs import GPT2, PROGRAMS, Kernel, Recorded, gpt2, resnet, resnet50, stencil
+from benchmarks.scale.programs import GPT2, PROGRAMS, Kernel, Recorded, gpt2, planned, resnet, resnet50, stencil
 from benchmarks.scale.replay import Device, replay
 from tests.helpers.ranks import ENVIRONMENT, ROOT, why_not
 
@@ -189,6 +191,31 @@ def test_a_stencil_moves_three_arrays_and_sends_its_faces():
     assert sum(k.bytes for k in program.kernels) == pytest.approx(4 * (2 * 64**3 + 66**3), rel=0.2)
     assert program.faces == (4 * 64 * 64, 4 * 64 * 66, 4 * 66 * 66)
     assert program.shell == pytest.approx(1 - 62**3 / 64**3)
+
+
+def test_rings_go_through_a_torus_from_neighbour_to_neighbour():
+    for dims in ((4, 4, 4), (2, 3, 5), (7,)):
+        torus = Torus(int(np.prod(dims)), LINK, dims)
+        order = torus.order()
+        assert sorted(order) == list(range(torus.ranks))
+        assert {int((path >= 0).sum()) for path in torus.routes(order[:-1], order[1:])} == {3}         # in, one link, out
+
+
+def test_a_fat_tree_sends_all_that_has_one_destination_down_the_same_links():
+    paths = FatTree(1000, LINK).routes(np.array([0, 19, 500]), np.array([999] * 3))
+    assert (paths[:, 3:] == paths[0, 3:]).all()
+    assert len({*paths[:, 0]}) == 3
+    spread = FatTree(1000, LINK).routes(np.zeros(18, int), np.arange(982, 1000))
+    assert len({*spread[:, 1]}) == 18                               # and destinations have links of their own
+
+
+def test_the_modelled_device_takes_no_longer_than_the_measured_one():
+    """benchmarks/RESULTS-gpu.md, 2026-11-28: so a network has less time than in truth, not more."""
+    row = next(row for row in ROWS if row.name == "GPT-2 block, gradients")
+    args = [tg.tensor(a, device="numpy") for a in row.arguments(np.random.default_rng(0), 6)]
+    steps = planned(lambda *args: row.fn(namespace("tracegrad"), *args), *args).each()
+    milliseconds = 1e3 * sum(times * Device().seconds(Kernel(step.bytes, step.flops)) for step, times in steps)
+    assert 0.7 * 15.457 < milliseconds < 15.457
 
 
 def test_networks_say_what_they_cannot_be():
