@@ -21,9 +21,9 @@ Array = np.ndarray[Any, Any]
 class Link:
     """The numbers of a network. latency, hop: seconds of a message, and more of them for each switch; bandwidth: bytes a second of a link.
 
-    100 Gbit/s InfiniBand (EDR) by default. latency: published runs of OSU's benchmark show 0.9 us between two hosts over InfiniBand, and 1.2 us
-    over Cray's Aries; 1.5 us leaves room for a thread of its own. bandwidth: the same run over InfiniBand reaches 11.6 GB/s with 64 KiB, of
-    the line's 12.5. hop: 90 ns in the data sheet of a 36-port EDR switch (Mellanox SB7800).
+    100 Gbit/s InfiniBand (EDR) by default. latency: published runs of OSU's benchmark show 0.9 us between two hosts over InfiniBand, 1.2 us
+    over Cray's Aries; 1.5 us leaves room for a thread of its own. bandwidth: the same run over InfiniBand reaches 11.6 GB/s with 64 KiB,
+    of the line's 12.5. hop: 90 ns in the data sheet of a 36-port EDR switch (Mellanox SB7800).
     """
 
     latency: float = 1.5e-6
