@@ -1,0 +1,119 @@
+"""Collectives as rounds of messages: who sends how many bytes to whom. Start at `ALL_REDUCE` and `seconds`.
+
+The messages of a round start together, and the next round starts when all have arrived: with equal messages on equal links that is
+what happens, elsewhere it is later than in truth. The algorithms and their costs without contention: Thakur, Rabenseifner and Gropp,
+Optimization of collective communication operations in MPICH (Int. J. High Performance Computing Applications 19, 2005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.scale.network import Network, cube
+
+Array = np.ndarray[Any, Any]
+_SAMPLES = 16         # of the shifts of a pairwise exchange: contention is found for so many of them
+
+
+class Round(NamedTuple):
+    """Messages src[i] -> dst[i] of `nbytes` each, `times` times one after the other; `added`: bytes that a rank adds up after each."""
+
+    src: Array
+    dst: Array
+    nbytes: float
+    times: float = 1
+    added: float = 0.0
+
+
+def ring(network: Network, nbytes: float) -> Iterator[Round]:
+    """All-reduce: a piece of n / ranks goes round, and is added to; then the sums go round."""
+    order, others = network.order(), network.ranks - 1
+    piece = nbytes / network.ranks
+    yield Round(order, np.roll(order, -1), piece, others, piece)
+    yield Round(order, np.roll(order, -1), piece, others)
+
+
+def halving(network: Network, nbytes: float) -> Iterator[Round]:
+    """All-reduce by recursive halving and doubling (Rabenseifner): log2(ranks) partners, twice. For powers of two."""
+    ranks = network.ranks
+    if ranks & (ranks - 1):
+        raise ValueError(f"recursive halving is for a power of two of ranks, got {ranks}; use the ring or the grid")
+    me = np.arange(ranks)
+    distances = [1 << k for k in range(ranks.bit_length() - 1)]
+    for k, distance in enumerate(distances):                     # near partners get most
+        yield Round(me, me ^ distance, nbytes / 2 ** (k + 1), 1, nbytes / 2 ** (k + 1))
+    for k, distance in reversed(list(enumerate(distances))):
+        yield Round(me, me ^ distance, nbytes / 2 ** (k + 1))
+
+
+def grid(network: Network, nbytes: float) -> Iterator[Round]:
+    """All-reduce by rings along the dimensions of a grid, each on what the last one left to this rank, and back.
+
+    On a torus no link is shared. Chan, Heimlich, Purkayastha and van de Geijn, Collective communication (2007), on meshes.
+    """
+    dims = cube(network.ranks)
+    pieces = [nbytes / prod(dims[: axis + 1]) for axis in range(len(dims))]
+    for axis, size in enumerate(dims):
+        yield Round(np.arange(network.ranks), moved(dims, axis, 1), pieces[axis], size - 1, pieces[axis])
+    for axis in reversed(range(len(dims))):
+        yield Round(np.arange(network.ranks), moved(dims, axis, 1), pieces[axis], dims[axis] - 1)
+
+
+def broadcast(network: Network, nbytes: float) -> Iterator[Round]:
+    """Broadcast from rank 0 by a binomial tree: ceil(log2(ranks)) rounds."""
+    have, ranks = 1, network.ranks
+    while have < ranks:
+        src = np.arange(min(have, ranks - have))
+        yield Round(src, src + have, nbytes)
+        have *= 2
+
+
+def tree(network: Network, nbytes: float) -> Iterator[Round]:
+    """All-reduce: sums to rank 0 by a binomial tree, and a broadcast."""
+    down = list(broadcast(network, nbytes))
+    yield from (Round(r.dst, r.src, nbytes, 1, nbytes) for r in reversed(down))
+    yield from down
+
+
+def pairwise(network: Network, nbytes: float) -> Iterator[Round]:
+    """What tracegrad.distributed does: each rank gets a piece of all ranks, adds them up in their order, and the sums go round."""
+    ranks, order = network.ranks, network.order()
+    me, piece = np.arange(ranks), nbytes / ranks
+    shifts = np.unique(np.linspace(1, ranks - 1, min(_SAMPLES, ranks - 1)).round().astype(int)).tolist() if ranks > 1 else []
+    for shift in shifts:
+        yield Round(me, (me + shift) % ranks, piece, (ranks - 1) / len(shifts), piece)
+    yield Round(order, np.roll(order, -1), piece, ranks - 1)
+
+
+def halo(dims: tuple[int, ...], faces: tuple[float, ...]) -> Iterator[Round]:
+    """Dimension after dimension, both neighbours on a periodic grid of ranks at once, as `tracegrad.distributed.halo` does.
+
+    faces: bytes of a message along each dimension.
+    """
+    me = np.arange(prod(dims))
+    for axis, nbytes in enumerate(faces):
+        yield Round(np.concatenate([me, me]), np.concatenate([moved(dims, axis, 1), moved(dims, axis, -1)]), nbytes)
+
+
+def moved(dims: tuple[int, ...], axis: int, by: int) -> Array:
+    """Each rank's neighbour on a periodic grid, row-major."""
+    at = list(np.unravel_index(np.arange(prod(dims)), dims))
+    at[axis] = (at[axis] + by) % dims[axis]
+    return np.ravel_multi_index(at, dims)
+
+
+ALL_REDUCE: dict[str, Callable[[Network, float], Iterator[Round]]] = {
+    "ring": ring, "halving": halving, "grid": grid, "tree": tree, "pairwise": pairwise}
+
+
+def seconds(network: Network, rounds: Iterator[Round], adds: float = np.inf) -> float:
+    """How long a collective takes that has the network for itself. adds: bytes that a rank adds up in a second."""
+    total = 0.0
+    for r in rounds:
+        if r.times and len(r.src):
+            total += r.times * (float(network.seconds(r.src, r.dst, r.nbytes).max()) + r.added / adds)
+    return total

@@ -1,0 +1,157 @@
+"""A recorded step, replayed on many ranks: kernels on a device, buckets and halos on a network, by discrete events. Start at `replay`.
+
+All ranks do the same at the same time, so one is followed, and a collective takes what its slowest message takes. What this leaves out:
+ranks that are slower than others, other users of the network, reading the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.scale.collectives import ALL_REDUCE, halo, seconds
+from benchmarks.scale.events import Clock, Worker
+from benchmarks.scale.network import Network, cube
+from benchmarks.scale.programs import Kernel, Recorded
+
+BUCKET = 25 << 20           # bytes: DistributedDataParallel's bucket_cap_mb
+_UPDATE = 7                 # Adam reads four numbers a parameter and writes three
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a kernel takes: the longest of its arithmetic, its memory, and a launch. Every number but `launch` is a second's.
+
+    adds: bytes added up in a collective. staged: bytes between the device and the host, where messages go through the host's memory.
+    By default the H200 of benchmarks/RESULTS-gpu.md: 65.5 Tflop/s in float32, of which its product of 4096² reaches 66%; copies of
+    3754 GB/s; two tiny kernels in 14 us.
+    """
+
+    flops: float = 0.66 * 65.5e12
+    bandwidth: float = 3754e9
+    launch: float = 7e-6
+    adds: float = 3754e9 / 3
+    staged: float = float("inf")
+
+    def seconds(self, kernel: Kernel) -> float:
+        return max(kernel.flops / self.flops, kernel.bytes / self.bandwidth, self.launch)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step takes, in seconds. alone: the kernels; network: the collectives; after: of these, what comes after the last kernel."""
+
+    seconds: float
+    alone: float
+    network: float
+    after: float
+    reason: str
+
+    @property
+    def efficiency(self) -> float:
+        """Weak scaling: one rank's time over this."""
+        return self.alone / self.seconds
+
+
+@dataclass
+class Bucket:
+    """Gradients that are sent together. Seconds: when they were ready, and when their sums were there."""
+
+    nbytes: int
+    ready: float
+    end: float = 0.0
+    seconds: float = 0.0
+
+    def arrived(self, clock: Clock) -> None:
+        self.end = clock.now
+
+
+def buckets(program: Recorded, size: int) -> list[tuple[int, int]]:
+    """Gradients in the order in which they come, up to `size` bytes together: the kernel after which all are there, and their bytes."""
+    found: list[tuple[int, int]] = []
+    for i, kernel in enumerate(program.kernels):
+        for nbytes in kernel.gradients:
+            if found and found[-1][1] + nbytes <= size:
+                found[-1] = i, found[-1][1] + nbytes
+            else:
+                found.append((i, nbytes))
+    return found
+
+
+def all_reduce(network: Network, nbytes: float, device: Device, algorithm: str) -> float:
+    """Seconds of an all-reduce from device memory to device memory. algorithm: a name of ALL_REDUCE, or "best" of all but pairwise."""
+    if network.ranks == 1:
+        return 0.0
+    names = [algorithm] if algorithm != "best" else ["ring", "grid", "tree"] + ["halving"] * (network.ranks & (network.ranks - 1) == 0)
+    return min(seconds(network, ALL_REDUCE[name](network, nbytes), device.adds) for name in names) + 2 * nbytes / device.staged
+
+
+def replay(program: Recorded, network: Network, device: Device = Device(), overlap: bool = True, algorithm: str = "best",
+           bucket: int = BUCKET) -> Step:
+    """A step on all ranks of a network. overlap: messages go while kernels run; without it they wait for backward's end, or the reverse.
+
+    bucket: gradients are sent together up to so many bytes, in the order in which they come.
+    """
+    if program.faces:
+        return _grid(program, network, device, overlap)
+    clock, memo = Clock(), dict[int, float]()
+    queue, wires = Worker(clock), Worker(clock)
+    sent: list[Bucket] = []
+    last = len(program.kernels) - 1
+    due: list[list[int]] = [[] for _ in program.kernels]
+    for whole, nbytes in buckets(program, bucket):
+        due[whole if overlap else last].append(nbytes)
+
+    def ran(number: int) -> None:
+        for nbytes in due[number]:
+            if nbytes not in memo:
+                memo[nbytes] = all_reduce(network, nbytes, device, algorithm)
+            own = Bucket(nbytes, clock.now, seconds=memo[nbytes])
+            sent.append(own)
+            wires.submit(own.seconds, partial(own.arrived, clock))
+
+    for i, kernel in enumerate(program.kernels):
+        queue.submit(device.seconds(kernel), partial(ran, i))
+    clock.run()
+    end = queue.busy
+    update = max(_UPDATE * program.parameters / device.bandwidth, device.launch) if program.parameters else 0.0
+    after = max([0.0, *(b.end - end for b in sent)])
+    return Step(end + after + update, end + update, wires.busy, after, _reason(sent, end, overlap))
+
+
+def _reason(sent: list[Bucket], end: float, overlap: bool) -> str:
+    """Why a step waits for the network."""
+    late = [b for b in sent if b.end > end]
+    if not late:
+        return ""
+    largest = max(late, key=lambda b: b.nbytes)
+    total = f"{sum(b.nbytes for b in sent) / 1e6:.0f} MB take {1e3 * sum(b.seconds for b in sent):.1f} ms"
+    if not overlap:
+        return f"{total}, all after backward"
+    return (f"{total}; when backward ends {sum(b.nbytes for b in late) / 1e6:.0f} MB are not there: of these "
+            f"{largest.nbytes / 1e6:.0f} came {1e3 * (end - largest.ready):.1f} ms before")
+
+
+def _grid(program: Recorded, network: Network, device: Device, overlap: bool) -> Step:
+    """A step of a stencil: its halo first; with overlap the inside at the same time, and then the points at the edges."""
+    clock = Clock()
+    queue, wires = Worker(clock), Worker(clock)
+    dims = cube(network.ranks)
+    alone = sum(device.seconds(kernel) for kernel in program.kernels)
+    faces = tuple(0.0 if n == 1 else f for n, f in zip(dims, program.faces, strict=True))
+    messages = seconds(network, halo(dims, faces)) + 4 * sum(faces) / device.staged
+    inside = alone * (1 - program.shell) if overlap else 0.0
+    waiting = {"inside", "halo"}
+
+    def ready(what: str) -> None:
+        waiting.discard(what)
+        if not waiting:
+            queue.submit(alone - inside)
+
+    queue.submit(inside, lambda: ready("inside"))
+    wires.submit(messages, lambda: ready("halo"))
+    total = clock.run()
+    after = max(0.0, messages - inside)
+    reason = "" if after == 0 else (f"{2 * sum(faces) / 1e6:.1f} MB of halos take {1e3 * messages:.2f} ms, "
+                                    f"the kernels {'inside ' if overlap else ''}{1e3 * (inside or alone):.2f} ms")
+    return Step(total, alone, wires.busy, after, reason)
