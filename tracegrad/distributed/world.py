@@ -28,6 +28,7 @@ from tracegrad.execute.devices import find_device, list_devices, set_device
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE")
 _INSTALL = "pip install 'tracegrad[mpi]', which brings mpi4py and an MPI"
 _GONE, _ASK, _REPLY = 0, 1, 2           # tags of what ranks say of themselves
+_EAGER = 0.02                               # seconds that a rank asks for its message as often as it can
 _LISTEN = 0.2           # seconds: how often a rank listens that waits for nobody
 _ANSWER = 2.0           # seconds that a rank has to say where it is
 _GRACE = 5.0            # seconds that a failed rank gives the others to say so, and a rank that left to have its last messages delivered
@@ -115,7 +116,7 @@ class World:
 
     def wait(self, request: Any, what: str, line: str) -> None:
         """Until the request is done. Raises DistributedError if a rank is gone or the time is up."""
-        start, pause, noticed = time.monotonic(), 0.0, 0.0
+        start, noticed = time.monotonic(), 0.0
         self.doing = f"{what} at {line}"
         self.watched.at(f"waited in {self.doing}")
         try:
@@ -133,8 +134,8 @@ class World:
                 if now - start > self.timeout:
                     raise DistributedError(f"{what}: rank {self.group.rank()} waited for {self.timeout:g} s at {line}. {self._ask()}. Give "
                                            "init_process_group a longer timeout, or look at what is slow there", line)
-                time.sleep(pause)
-                pause = min(0.001, pause + 0.00001)
+                # A long message moves on only when it is asked for: at first in every slice of time, later less and less often.
+                time.sleep(0 if now - start < _EAGER else min(0.001, (now - start) / 100))
         finally:
             self.doing, self.done = "", self.doing
             self.watched.at(f"was after {self.done}")
