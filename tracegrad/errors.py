@@ -93,31 +93,63 @@ class TracegradError(Exception):
 
 
 class ShapeError(TracegradError, ValueError, RuntimeError):
-    """Shapes that do not fit together."""
+    """Shapes that do not fit together. A ValueError and a RuntimeError, too.
+
+    >>> try:
+    ...     tg.ones(2) + tg.ones(3)
+    ... except tg.ShapeError as error:
+    ...     message = str(error)
+    """
 
 
 class DTypeError(TracegradError, TypeError, RuntimeError):
-    """A dtype that an operation or a device cannot take."""
+    """A dtype that an operation or a device cannot take. A TypeError and a RuntimeError, too.
+
+    >>> try:
+    ...     tg.linalg.inv(tg.tensor([[1]]))
+    ... except tg.DTypeError as error:
+    ...     message = str(error)
+    """
 
 
 class ArgumentError(TracegradError, ValueError, RuntimeError):
-    """A bad argument that is neither a shape nor a dtype."""
+    """A bad argument that is neither a shape nor a dtype. A ValueError and a RuntimeError, too.
+
+    >>> try:
+    ...     tg.zeros(-1)
+    ... except tg.ArgumentError as error:
+    ...     message = str(error)
+    """
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument of a Python type that cannot be meant, such as a word in place of a number."""
+    """An argument of a Python type that cannot be meant, such as a word in place of a number. An ArgumentError and a TypeError, too."""
 
 
 class DLPackError(TracegradError, BufferError):
-    """DLPack cannot hand an array over as it was asked to: without a copy, to that device, with its history."""
+    """DLPack cannot hand an array over as it was asked to: without a copy, to that device, with its history. A BufferError, too."""
 
 
 class IndexOutOfRange(TracegradError, IndexError, RuntimeError):
-    """An index outside its dimension."""
+    """An index outside its dimension. An IndexError and a RuntimeError, too.
+
+    >>> try:
+    ...     tg.ones(3)[5]
+    ... except tg.IndexOutOfRange as error:
+    ...     message = str(error)
+    """
 
 
 class LinAlgError(TracegradError, np.linalg.LinAlgError, RuntimeError):
-    """A matrix that is singular, not positive definite, or whose factorisation did not converge. Raised when a value is looked at."""
+    """A matrix that is singular, not positive definite, or whose factorisation did not converge. Raised when a value is looked at.
+
+    NumPy's LinAlgError and a RuntimeError, too.
+
+    >>> try:
+    ...     tg.linalg.inv(tg.zeros(2, 2)).numpy()
+    ... except tg.LinAlgError as error:
+    ...     message = str(error)
+    """
 
     position = -1             # where only the caller of the program knows the line: the operation's number in the program
     _told = False
@@ -139,27 +171,45 @@ class LinAlgError(TracegradError, np.linalg.LinAlgError, RuntimeError):
 
 
 class MissingRuleError(TracegradError, NotImplementedError):
-    """A method that this object does not have: a distribution function without a closed form, samples without a derivative."""
+    """A method that this object does not have: a distribution function without a closed form, samples without a derivative.
+
+    A NotImplementedError, too.
+    """
 
 
 class AutogradError(TracegradError, RuntimeError):
-    """Differentiation was asked for something it cannot give."""
+    """Differentiation was asked for something it cannot give. A RuntimeError, too.
+
+    >>> try:
+    ...     tg.ones(2).sum().backward()
+    ... except tg.AutogradError as error:
+    ...     message = str(error)
+    """
 
 
 class DistributedError(TracegradError, RuntimeError):
-    """Several ranks do not go on together: one failed, is too slow, or does something else; or there is no process group."""
+    """Several ranks do not go on together: one failed, is too slow, or does something else; or there is no process group.
+
+    A RuntimeError, too.
+    """
 
 
 class TraceError(TracegradError, RuntimeError):
-    """Something that @trace cannot capture."""
+    """Something that @trace cannot capture. A RuntimeError, too.
+
+    >>> try:
+    ...     tg.trace(lambda x: x + 1 if x > 0 else x)(tg.ones(()))
+    ... except tg.TraceError as error:
+    ...     message = str(error)
+    """
 
 
 class GraphError(TracegradError, AssertionError):
-    """A malformed graph: a bug of tracegrad."""
+    """A malformed graph: a bug of tracegrad. An AssertionError, too."""
 
 
 class CompilerBug(TracegradError, AssertionError):
-    """The code generator did what must not happen; the message names the value it was about."""
+    """The code generator did what must not happen; the message names the value it was about. An AssertionError, too."""
 
     def __init__(self, message: str) -> None:
         super().__init__(f"{message}. This is a bug of tracegrad: please report it with the program, or with the script that "
@@ -167,19 +217,19 @@ class CompilerBug(TracegradError, AssertionError):
 
 
 class DeviceError(TracegradError, RuntimeError):
-    """Something about the OpenCL device or its driver."""
+    """Something about the OpenCL device or its driver. A RuntimeError, too."""
 
 
 class NoDriverError(DeviceError):
-    """No OpenCL driver, or none that was asked for."""
+    """No OpenCL driver, or none that was asked for. A DeviceError."""
 
 
 class UnsupportedError(DeviceError):
-    """The device lacks a capability that the program needs."""
+    """The device lacks a capability that the program needs. A DeviceError."""
 
 
 class OutOfMemoryError(DeviceError):
-    """An allocation on the device failed, or could not be tried."""
+    """An allocation on the device failed, or could not be tried. A DeviceError."""
 
     def called(self, name: str) -> None:
         """As ever; or with the class of which the user's line makes an instance: `Linear`, not what that makes its weights with."""
@@ -206,7 +256,7 @@ def of_memory(name: str, error: Exception) -> OutOfMemoryError | None:
 
 
 class BuildError(DeviceError):
-    """The driver rejected a kernel; `source` and `log` hold the text and the driver's words."""
+    """The driver rejected a kernel; `source` and `log` hold the text and the driver's words. A DeviceError."""
 
     def __init__(self, message: str, source: str = "", log: str = "") -> None:
         super().__init__(message)

@@ -32,6 +32,8 @@ def _frequencies(name: str, n: int, d: float, dtype: Any, device: Any, requires_
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The frequencies (n) of the elements of an fft of n points that are d apart: 0, 1, ..., -2, -1 by n d; the middle is negative.
 
+    dtype: float, else DTypeError; default: the default float one. Raises ArgumentError unless n > 0.
+
     >>> tg.fft.fftfreq(5)
     """
     return _frequencies("fftfreq", n, d, dtype, device, requires_grad, half=False)
@@ -40,6 +42,8 @@ def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, re
 @fourier()
 def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The frequencies (n // 2 + 1) of the elements of an rfft of n points that are d apart: 0, 1, ... by n d.
+
+    dtype: float, else DTypeError; default: the default float one. Raises ArgumentError unless n > 0.
 
     >>> tg.fft.rfftfreq(5)
     """

@@ -22,6 +22,8 @@ from tracegrad.tensors.tensor import Tensor
 def grad_and_value(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """A function that returns (the gradient, fn's value), in torch's order; `tg.value_and_grad` has the other.
 
+    dtype: float or complex, which the gradient has. Raises ShapeError unless fn returns one real float element.
+
     >>> tg.func.grad_and_value(lambda x: (x * x).sum())(tg.ones(2))
     (Tensor([2., 2.], device='cpu'), Tensor(2., device='cpu'))
     """
@@ -51,6 +53,7 @@ def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dic
     """(parameters, buffers) of models of one class, each stacked along a new first dimension: for an ensemble by vmap.
 
     Raises ArgumentError if there are no models, if they are of several classes, or if some are in training mode and some are not.
+    The dtypes are the models'.
 
     >>> models = [tg.nn.Linear(3, 2) for _ in range(5)]
     >>> parameters, buffers = tg.func.stack_module_state(models)

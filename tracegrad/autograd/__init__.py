@@ -82,6 +82,11 @@ def backward(
     the history for another backward (default: create_graph); else what it went through is freed, where that saved values.
     create_graph: the gradients can be differentiated again. inputs: add to the `grad` of these tensors only, which need not be leaves.
     Raises AutogradError if a root does not require grad, is not a scalar and has no cotangent, or its history was freed.
+    dtype: float or complex, as the leaves'.
+
+    >>> x = tg.tensor([1.0, 2.0], requires_grad=True)
+    >>> tg.autograd.backward((x * x).sum())
+    >>> x.grad
     """
     roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     if inputs is not None:

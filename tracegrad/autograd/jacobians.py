@@ -40,7 +40,7 @@ def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
     Of nested outputs and arguments: the outputs' structure, each tensor replaced by the argument's structure of such matrices (a tuple
     of them for a sequence of argnums), as torch.func.jacrev. has_aux: fn returns a pair, of which the second is passed through.
     chunk_size: how many rows are computed at once, where memory is short. The function must return real numbers; of a complex argument
-    z, each entry is a gradient, d/d(re z) + i d/d(im z).
+    z, each entry is a gradient, d/d(re z) + i d/d(im z). Arguments: float, and complex ones of real results; else DTypeError.
 
     >>> tg.jacrev(lambda x: x ** 2)(tg.tensor([1.0, 2.0]))
     Tensor([[2., 0.],
@@ -69,7 +69,9 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
            chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that returns d fn / d argument, as `jacobian`, by forward mode, batched over the argument's elements,
 
-    which must be real numbers.
+    which must be real numbers. Raises DTypeError for others.
+
+    >>> tg.jacfwd(lambda x: x ** 2)(tg.tensor([1.0, 3.0]))
     """
 
     @functools.wraps(fn)
@@ -155,6 +157,7 @@ def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     """A function that returns the second derivatives: shape (*output.shape, *argument.shape, *argument.shape), forward over reverse.
 
     Nested as `jacobian` of `jacobian`: of a dict argument, h["a"]["b"] is d2 fn / da db.
+    dtype: float. Raises DTypeError for integers and complex numbers.
 
     >>> tg.hessian(lambda x: (x ** 3).sum())(tg.tensor([1.0, 2.0]))
     Tensor([[ 6.,  0.],
@@ -165,5 +168,10 @@ def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
 
 @public("hvp", method=False)
 def hvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """(gradient of fn with respect to the first primal, Hessian times tangent), forward over reverse."""
+    """(gradient of fn with respect to the first primal, Hessian times tangent), forward over reverse.
+
+    Of the shapes and dtypes (float) of the first primal. Raises ShapeError for a tangent of another shape.
+
+    >>> tg.hvp(lambda x: (x ** 3).sum(), (tg.tensor([1.0, 2.0]),), (tg.tensor([1.0, 0.0]),))
+    """
     return jvp(grad(fn), primals, tangents)

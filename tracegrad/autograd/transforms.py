@@ -80,6 +80,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
 
     fn returns a scalar tensor (with has_aux: a pair of it and anything). The gradient has the structure of the argument, or is a tuple
     of such for a sequence of argnums. Arguments may be nested containers of float tensors.
+    Raises ShapeError unless fn returns one real float element, DTypeError for other arguments.
 
     >>> tg.value_and_grad(lambda x: (x * x).sum())(tg.ones(2))
     """
@@ -172,6 +173,9 @@ def substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tupl
 def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """A function that returns the gradient of scalar-valued `fn` with respect to the arguments `argnums`; see value_and_grad.
 
+    dtype: float or complex, which the gradient has. Raises ShapeError unless fn returns one real float element, DTypeError for other
+    arguments.
+
     >>> tg.grad(lambda x: (x ** 3).sum())(tg.tensor([2.0]))
     """
     both = value_and_grad(fn, argnums, has_aux)
@@ -189,6 +193,10 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[A
     """(fn(*primals), pull): pull(cotangents) gives a tuple with the cotangent of each primal. Structures as the function's own.
 
     has_aux: fn returns a pair, whose second part comes back as a third result.
+    primals: float or complex, else DTypeError. Raises ShapeError for a cotangent of another shape.
+
+    >>> value, pull = tg.vjp(lambda x: x ** 2, tg.tensor([1.0, 3.0]))
+    >>> pull(tg.ones(2))
     """
     new, flat, trees = substitute("vjp", primals, range(len(primals)))
     outer = state.grad
@@ -226,7 +234,9 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
     """(fn(*primals), its directional derivative along `tangents`), by forward mode. tangents: the structure and shapes of primals.
 
     has_aux: fn returns a pair, whose second part comes back as a third result. strict is torch's: what an output does not depend on has
-    derivative zero, with it or without.
+    derivative zero, with it or without. primals: float or complex, else DTypeError. Raises ShapeError for a tangent of another shape.
+
+    >>> tg.jvp(lambda x: x ** 2, (tg.tensor([1.0, 3.0]),), (tg.tensor([1.0, 0.5]),))
     """
     del strict
     if len(primals) != len(tangents):
@@ -266,6 +276,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     """(fn(*primals), push): push(*tangents) gives the directional derivative along tangents of the primals' structure, as torch.func's.
 
     fn itself runs once, however many tangents are pushed.
+    primals: float or complex, else DTypeError. Raises ShapeError for a tangent of another shape.
 
     >>> value, push = tg.linearize(lambda x: x ** 2, tg.tensor([1.0, 3.0]))
     >>> push(tg.tensor([1.0, 0.5]))

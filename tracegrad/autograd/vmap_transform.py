@@ -50,7 +50,7 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
     The result is one program with batched operations, not a loop; chunk_size: how many examples are run at once, where memory is short.
     randomness: what random functions do inside. "error": they are an error; "different": every example has numbers of its own, as if one
     call had drawn them for the batch; "same": all have the same.
-    Raises ShapeError if mapped sizes differ, ArgumentError if nothing is mapped or dims do not fit.
+    Raises ShapeError if mapped sizes differ, ArgumentError if nothing is mapped or dims do not fit. Tensors of any dtype.
 
     >>> tg.vmap(lambda a, b: a @ b)(tg.ones(5, 3), tg.ones(5, 3)).shape
     (5,)

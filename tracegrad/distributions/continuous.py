@@ -27,6 +27,8 @@ def within(holds: Tensor, x: Tensor, otherwise: float) -> Any:
 class Uniform(Distribution):
     """Numbers from low (included) to high (excluded).
 
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.Uniform(0.0, 2.0).entropy()
     """
 
@@ -73,7 +75,12 @@ class Uniform(Distribution):
 
 
 class Exponential(Distribution):
-    """Waiting times for events of this rate."""
+    """Waiting times for events of this rate.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.Exponential(2.0).mean
+    """
 
     arg_constraints = {"rate": constraints.positive}
     support = constraints.nonnegative
@@ -118,6 +125,8 @@ class Exponential(Distribution):
 class Gamma(Distribution):
     """The gamma distribution of shape concentration and of a rate. Samples are drawn on the host; they have a first derivative.
 
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.Gamma(2.0, 1.0).mean
     """
 
@@ -157,7 +166,12 @@ class Gamma(Distribution):
 
 
 class Chi2(Gamma):
-    """The sum of df squared normal numbers."""
+    """The sum of df squared normal numbers.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.Chi2(3.0).mean
+    """
 
     arg_constraints = {"df": constraints.positive}
 
@@ -167,7 +181,12 @@ class Chi2(Gamma):
 
 
 class Beta(Distribution):
-    """The beta distribution, of numbers from 0 to 1. Samples are drawn on the host; they have a first derivative."""
+    """The beta distribution, of numbers from 0 to 1. Samples are drawn on the host; they have a first derivative.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.Beta(2.0, 3.0).mean
+    """
 
     arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
     support = constraints.unit_interval
@@ -207,7 +226,12 @@ class Beta(Distribution):
 
 
 class Dirichlet(Distribution):
-    """Vectors of probabilities; concentration has them in its last dimension. Samples: from the host, with a first derivative."""
+    """Vectors of probabilities; concentration has them in its last dimension. Samples: from the host, with a first derivative.
+
+    dtype: float, as of the parameters. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.Dirichlet(tg.tensor([1.0, 2.0])).mean
+    """
 
     arg_constraints = {"concentration": constraints.positive_vector}
     support = constraints.simplex

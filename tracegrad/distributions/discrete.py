@@ -59,6 +59,8 @@ class _ByOdds(Distribution):
 class Bernoulli(_ByOdds):
     """1 with probability probs, else 0.
 
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.Bernoulli(probs=0.25).log_prob(tg.tensor(1.0)).exp()
     """
 
@@ -95,7 +97,12 @@ class Bernoulli(_ByOdds):
 
 
 class Geometric(_ByOdds):
-    """The failures before the first success of probability probs."""
+    """The failures before the first success of probability probs.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.Geometric(probs=0.5).mean
+    """
 
     support = constraints.nonnegative_integer
 
@@ -126,7 +133,12 @@ class Geometric(_ByOdds):
 
 
 class Binomial(_ByOdds):
-    """The successes of total_count trials. Samples are drawn on the host."""
+    """The successes of total_count trials. Samples are drawn on the host.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.Binomial(5, probs=0.5).mean
+    """
 
     def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         name, value = _one_of("Binomial", probs, logits)
@@ -176,6 +188,8 @@ class Binomial(_ByOdds):
 class NegativeBinomial(_ByOdds):
     """The successes of probability probs before total_count failures, which may be any number above 0. Samples are drawn on the host.
 
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.NegativeBinomial(tg.tensor(4.0), probs=tg.tensor(0.25)).mean
     """
 
@@ -212,7 +226,12 @@ class NegativeBinomial(_ByOdds):
 
 
 class Poisson(Distribution):
-    """Numbers of events of this rate. Samples are drawn on the host."""
+    """Numbers of events of this rate. Samples are drawn on the host.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.Poisson(2.0).mean
+    """
 
     arg_constraints = {"rate": constraints.nonnegative}
     support = constraints.nonnegative_integer
@@ -338,7 +357,10 @@ class _OfChoices(Distribution):
 
 
 class OneHotCategorical(_OfChoices):
-    """A Categorical whose samples are one-hot vectors, as the parameters' dtype."""
+    """A Categorical whose samples are one-hot vectors, as the parameters' dtype. probs, logits (*, n).
+
+    >>> tg.distributions.OneHotCategorical(probs=tg.tensor([0.2, 0.8])).sample()
+    """
 
     support = constraints.one_hot
     has_enumerate_support = True
@@ -374,6 +396,8 @@ class OneHotCategorical(_OfChoices):
 
 class Multinomial(_OfChoices):
     """How often each of the choices of probs (the last dimension; or of logits) comes among total_count of them.
+
+    dtype: float, as of the parameters.
 
     >>> tg.distributions.Multinomial(10, tg.ones(4)).sample().sum()
     """
@@ -422,7 +446,10 @@ class Multinomial(_OfChoices):
 
 
 class OneHotCategoricalStraightThrough(OneHotCategorical):
-    """Samples are one-hot; their derivative is that of the probabilities (Bengio et al. 2013)."""
+    """Samples are one-hot; their derivative is that of the probabilities (Bengio et al. 2013). probs, logits (*, n); dtype: float.
+
+    >>> tg.distributions.OneHotCategoricalStraightThrough(probs=tg.tensor([0.2, 0.8])).rsample()
+    """
 
     has_rsample = True
 

@@ -122,7 +122,10 @@ class CumulativeDistributionTransform(Transform):
 
 
 class PositiveDefiniteTransform(Transform):
-    """From matrices to positive definite ones: L L^T of what `LowerCholeskyTransform` makes."""
+    """From matrices to positive definite ones: L L^T of what `LowerCholeskyTransform` makes. (*, n, n), of a float dtype.
+
+    >>> tg.distributions.PositiveDefiniteTransform()(tg.ones(2, 2))
+    """
 
     codomain, event_dim = constraints.positive_definite, 2
 
@@ -135,7 +138,10 @@ class PositiveDefiniteTransform(Transform):
 
 
 class CorrCholeskyTransform(Transform):
-    """From n(n - 1)/2 real numbers (the last dimension) to the Cholesky factor of an n x n correlation matrix."""
+    """From n(n - 1)/2 real numbers (the last dimension) to the Cholesky factor of an n x n correlation matrix. dtype: float.
+
+    >>> tg.distributions.CorrCholeskyTransform()(tg.zeros(3))
+    """
 
     codomain, event_dim = constraints.corr_cholesky, 1
 

@@ -55,6 +55,8 @@ class _LocationScale(Distribution):
 class Normal(_LocationScale):
     """The normal distribution of mean loc and standard deviation scale.
 
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.Normal(0.0, 1.0).log_prob(tg.tensor(0.0))
     """
 
@@ -83,7 +85,12 @@ class Normal(_LocationScale):
 
 
 class LogNormal(_LocationScale):
-    """exp of a normal one: loc and scale are of the logarithm."""
+    """exp of a normal one: loc and scale are of the logarithm.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.LogNormal(0.0, 1.0).mean
+    """
 
     support = constraints.positive
 
@@ -117,7 +124,12 @@ class LogNormal(_LocationScale):
 
 
 class Laplace(_LocationScale):
-    """The Laplace (double exponential) distribution."""
+    """The Laplace (double exponential) distribution.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.Laplace(0.0, 1.0).variance
+    """
 
     @property
     def stddev(self) -> Any:
@@ -147,7 +159,12 @@ class Laplace(_LocationScale):
 
 
 class Cauchy(_LocationScale):
-    """The Cauchy distribution, which has no mean."""
+    """The Cauchy distribution, which has no mean.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.Cauchy(0.0, 1.0).entropy()
+    """
 
     @property
     def mean(self) -> Any:
@@ -211,7 +228,12 @@ class _Half(Distribution):
 
 
 class HalfNormal(_Half):
-    """The absolute value of a normal number of mean 0 and standard deviation scale."""
+    """The absolute value of a normal number of mean 0 and standard deviation scale.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.HalfNormal(1.0).mean
+    """
 
     _whole = Normal
 
@@ -225,7 +247,12 @@ class HalfNormal(_Half):
 
 
 class HalfCauchy(_Half):
-    """The absolute value of a Cauchy number around 0."""
+    """The absolute value of a Cauchy number around 0.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.HalfCauchy(1.0).entropy()
+    """
 
     _whole = Cauchy
 
@@ -239,7 +266,12 @@ class HalfCauchy(_Half):
 
 
 class Gumbel(_LocationScale):
-    """The Gumbel distribution: of the largest of many."""
+    """The Gumbel distribution: of the largest of many.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.Gumbel(0.0, 1.0).mean
+    """
 
     @property
     def mean(self) -> Any:
@@ -267,7 +299,12 @@ class Gumbel(_LocationScale):
 
 
 class StudentT(Distribution):
-    """Student's t of df degrees of freedom, moved and scaled. Samples are drawn on the host; they have a first derivative."""
+    """Student's t of df degrees of freedom, moved and scaled. Samples are drawn on the host; they have a first derivative.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
+    >>> tg.distributions.StudentT(3.0).variance
+    """
 
     arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
@@ -308,6 +345,8 @@ class StudentT(Distribution):
 
 class MultivariateNormal(Distribution):
     """Normal vectors of mean loc (*, n), and one of covariance_matrix, precision_matrix or its Cholesky factor scale_tril (*, n, n).
+
+    dtype: float32 or float64, else DTypeError.
 
     >>> tg.distributions.MultivariateNormal(tg.zeros(2), tg.eye(2)).log_prob(tg.zeros(2))
     """

@@ -18,6 +18,7 @@ class LowRankMultivariateNormal(Distribution):
     """Normal vectors of mean loc (*, n) and covariance W W^T + D: cov_factor W (*, n, r), and cov_diag (*, n), the diagonal of D.
 
     Inverse and determinant by r x r matrices (Woodbury's identity, the matrix determinant lemma).
+    dtype: float, as of the parameters. Raises ArgumentError for what is out of range.
 
     >>> tg.distributions.LowRankMultivariateNormal(tg.zeros(3), tg.ones(3, 1), tg.ones(3)).log_prob(tg.zeros(3))
     """

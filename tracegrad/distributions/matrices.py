@@ -33,6 +33,7 @@ class Wishart(Distribution):
     """Positive definite matrices: of df vectors x of covariance S, the sum of x x^T. S (*, p, p) by covariance_matrix, by its inverse
 
     precision_matrix, or by its Cholesky factor scale_tril. df > p - 1. Samples by Bartlett's decomposition.
+    dtype: float, as of the parameters. Raises ArgumentError for what is out of range.
 
     >>> tg.distributions.Wishart(tg.tensor(3.0), tg.eye(2)).log_prob(tg.eye(2))
     """
@@ -121,6 +122,7 @@ class LKJCholesky(Distribution):
     """The lower Cholesky factor of a correlation matrix of `dim` x `dim`, with a density that goes with det^(concentration - 1).
 
     concentration 1: all correlation matrices alike; larger ones: closer to the identity. Samples by the onion method.
+    dtype: float, as of the parameters. Raises ArgumentError for what is out of range.
 
     >>> tg.distributions.LKJCholesky(3, 0.5).log_prob(tg.eye(3))
     """

@@ -22,6 +22,8 @@ from tracegrad.tensors.tensor import Tensor
 class Weibull(Distribution):
     """scale times the 1 / concentration-th power of a standard exponential number.
 
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.Weibull(tg.tensor(1.0), tg.tensor(2.0)).mean
     """
 
@@ -70,6 +72,8 @@ class Weibull(Distribution):
 class Pareto(Distribution):
     """Numbers above scale that exceed x with probability (scale / x)^alpha.
 
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.Pareto(tg.tensor(1.0), tg.tensor(3.0)).mean
     """
 
@@ -117,6 +121,8 @@ class Pareto(Distribution):
 
 class GeneralizedPareto(Distribution):
     """Excesses over a threshold loc (Pickands 1975): P(x > loc + scale y) = (1 + concentration y)^(-1 / concentration); exponential for 0.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
 
     >>> tg.distributions.GeneralizedPareto(tg.tensor(0.0), tg.tensor(1.0), tg.tensor(0.25)).mean
     """
@@ -184,6 +190,8 @@ class GeneralizedPareto(Distribution):
 class InverseGamma(Distribution):
     """The reciprocal of a number of Gamma(concentration, rate).
 
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.InverseGamma(tg.tensor(3.0), tg.tensor(2.0)).mean
     """
 
@@ -227,6 +235,8 @@ class InverseGamma(Distribution):
 class FisherSnedecor(Distribution):
     """Fisher's F: the ratio of two means of squares of df1 and df2 normal numbers.
 
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.FisherSnedecor(tg.tensor(2.0), tg.tensor(6.0)).mean
     """
 
@@ -265,6 +275,8 @@ class FisherSnedecor(Distribution):
 
 class VonMises(Distribution):
     """Angles from -pi to pi around loc. mean and variance are the circular ones. Samples are drawn on the host and have no derivative.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
 
     >>> tg.distributions.VonMises(tg.tensor(0.0), tg.tensor(4.0)).variance
     """

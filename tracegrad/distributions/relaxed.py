@@ -97,6 +97,8 @@ class _Relaxed(TransformedDistribution):
 class RelaxedBernoulli(_Relaxed):
     """Numbers from 0 to 1 that tend to those of Bernoulli as temperature tends to 0, and are differentiable functions of probs or logits.
 
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.RelaxedBernoulli(tg.tensor(0.5), probs=tg.tensor([0.3, 0.9])).rsample()
     """
 
@@ -121,6 +123,8 @@ class RelaxedOneHotCategorical(_Relaxed):
 class LogisticNormal(TransformedDistribution):
     """Vectors of n + 1 probabilities, made of n normal numbers (the last dimension of loc and scale) by stick-breaking.
 
+    dtype: float, as of the parameters. Raises ArgumentError for what is out of range.
+
     >>> tg.distributions.LogisticNormal(tg.zeros(3), tg.ones(3)).rsample().sum()
     """
 
@@ -144,6 +148,8 @@ class LogisticNormal(TransformedDistribution):
 
 class Kumaraswamy(Distribution):
     """Like Beta, with a closed cumulative distribution: 1 - (1 - x^a)^b of concentration1 a and concentration0 b.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
 
     >>> tg.distributions.Kumaraswamy(tg.tensor(1.0), tg.tensor(1.0)).mean
     """
@@ -197,6 +203,8 @@ class Kumaraswamy(Distribution):
 
 class ContinuousBernoulli(_ByOdds):
     """Numbers x from 0 to 1 of density C probs^x (1 - probs)^(1 - x); lims: between these probs, C and the moments are series around 1/2.
+
+    Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
 
     >>> tg.distributions.ContinuousBernoulli(tg.tensor(0.3)).log_prob(tg.tensor(0.6))
     """

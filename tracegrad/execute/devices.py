@@ -73,7 +73,12 @@ aliases: dict[str, Device] = {}     # what a program calls a device otherwise: "
 
 
 def find_device(spec: Any = "") -> Device:
-    """The device that `spec` names: an index, "cpu", "gpu", part of a name, "numpy", "meta", or a Device. "" is the default."""
+    """The device that `spec` names: an index, "cpu", "gpu", part of a name, "numpy", "meta", or a Device. "" is the default.
+
+    Raises NoDriverError if there is none such.
+
+    >>> tg.device("numpy")
+    """
     if isinstance(spec, (HostDevice, devices_.Device)):
         return spec
     if aliases and isinstance(spec, str) and (name := spec.partition(":")[0]) in aliases:

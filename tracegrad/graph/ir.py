@@ -42,7 +42,7 @@ ON_HOST = ("host_call", "while_loop")          # families of operations that are
 
 
 class Size(tuple[int, ...]):
-    """The sizes of a tensor: a tuple of ints that knows how many elements they make.
+    """The sizes of a tensor: a tuple of ints that knows how many elements they make. Raises TypeError for what are no integers.
 
     >>> tg.zeros(2, 3, 4).shape[:2].numel()
     6

@@ -155,7 +155,7 @@ class Shared(Primitive):
         raise NotImplementedError
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        """Shape and dtype of every result."""
+        """The shape and dtype of every result."""
         raise NotImplementedError
 
     def aval(self, *operands: Aval, **attrs: Any) -> Aval:

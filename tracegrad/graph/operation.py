@@ -81,7 +81,7 @@ class Operation:
         return self.registered and not self.reports and self.family in RECALLABLE
 
     def aval(self, *operands: Aval, **attrs: Any) -> Aval:
-        """Shape and dtype of the result; raises ShapeError or DTypeError."""
+        """The shape and dtype of the result; raises ShapeError or DTypeError."""
         raise NotImplementedError
 
     def numpy(self, *operands: Any, **attrs: Any) -> Any:

@@ -207,7 +207,7 @@ def to_dot(graph: Graph) -> str:
 
 
 def aval_text(aval: Aval) -> str:
-    """Shape and dtype for people: `float32[64, 10]`, `float` for a run-time Python number."""
+    """The shape and dtype for people: `float32[64, 10]`, `float` for a run-time Python number."""
     if aval.weak:
         return {"f": "float", "i": "int", "b": "bool", "c": "complex"}.get(dtype_kind(aval.dtype), str(aval.dtype))
     return f"{aval.dtype}[{', '.join(map(str, aval.shape))}]"

@@ -81,6 +81,8 @@ class _Numbered(Module):
 class Sequential(_Numbered):
     """Modules applied one after the other. Takes modules, or one mapping of names to modules.
 
+    Raises ArgumentError for what is no Module; dtypes as of its modules.
+
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     """
 
@@ -112,7 +114,12 @@ class Sequential(_Numbered):
 
 
 class ModuleList(_Numbered):
-    """A list of modules whose parameters count as the owner's."""
+    """A list of modules whose parameters count as the owner's.
+
+    Any modules, of parameters of any shape and dtype. Raises ArgumentError for what is no Module.
+
+    >>> layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 2)])
+    """
 
     def __add__(self, other: Iterable[Module]) -> ModuleList:
         return ModuleList([*self, *other])
@@ -127,7 +134,12 @@ class ModuleList(_Numbered):
 
 
 class ModuleDict(Module):
-    """Modules by name, whose parameters count as the owner's."""
+    """Modules by name, whose parameters count as the owner's.
+
+    Any modules, of parameters of any shape and dtype. Raises ArgumentError for what is no Module.
+
+    >>> layers = nn.ModuleDict({"first": nn.Linear(4, 4), "second": nn.Linear(4, 2)})
+    """
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None) -> None:
         super().__init__()
@@ -184,7 +196,10 @@ def _parameter(value: Any) -> Parameter:
 
 
 class ParameterList(Module):
-    """A list of parameters that count as the owner's; tensors become parameters."""
+    """A list of parameters that count as the owner's; tensors become parameters. Of any shapes; float or complex, else DTypeError.
+
+    >>> weights = nn.ParameterList([tg.zeros(2), tg.zeros(3)])
+    """
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
         super().__init__()
@@ -225,7 +240,10 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """Parameters by name that count as the owner's; tensors become parameters."""
+    """Parameters by name that count as the owner's; tensors become parameters. Of any shapes; float or complex, else DTypeError.
+
+    >>> weights = nn.ParameterDict({"a": tg.zeros(2)})
+    """
 
     def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None) -> None:
         super().__init__()

@@ -19,7 +19,12 @@ _GAINS = {"linear": 1.0, "sigmoid": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_tra
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """By what factor a layer's weights make up for its nonlinearity; `param` is the negative slope of "leaky_relu" (default 0.01)."""
+    """By what factor a layer's weights make up for its nonlinearity; `param` is the negative slope of "leaky_relu" (default 0.01).
+
+    Raises ArgumentError for another nonlinearity.
+
+    >>> nn.init.calculate_gain("relu")
+    """
     if nonlinearity == "leaky_relu":
         return math.sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:
@@ -49,18 +54,31 @@ def _uniform(tensor: Tensor, a: float, b: float, generator: Any) -> Any:
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
-    """Uniform in [a, b). generator, here and below: the stream to draw from, in place of the default one."""
+    """Uniform in [a, b). generator, here and below: the stream to draw from, in place of the default one.
+
+    Any shape; dtype: float or complex, else DTypeError.
+
+    >>> nn.init.uniform_(tg.empty(2, 3))
+    """
     return _overwrite(tensor, _uniform(tensor, a, b, generator))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
-    """Normal."""
+    """Normal. Any shape; dtype: float or complex, else DTypeError.
+
+    >>> nn.init.normal_(tg.empty(2, 3), std=0.02)
+    """
     with using("init", generator):
         return _overwrite(tensor, draw_normal(tensor.shape, tensor.dtype, tensor.device, mean, std))
 
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None) -> Tensor:
-    """The part of a normal distribution that lies in [a, b], by the inverse of its distribution function. ArgumentError unless a < b."""
+    """The part of a normal distribution that lies in [a, b], by the inverse of its distribution function. ArgumentError unless a < b.
+
+    Any shape; dtype: float.
+
+    >>> nn.init.trunc_normal_(tg.empty(2, 3))
+    """
     if not (a < b and std > 0):
         raise ArgumentError(f"trunc_normal_: a must be below b and std positive, got {a}, {b} and {std}")
     with using("init", generator):
@@ -72,7 +90,12 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
-    """A random (semi-)orthogonal matrix, the dimensions behind the first made one, times gain (Saxe et al. 2013)."""
+    """A random (semi-)orthogonal matrix, the dimensions behind the first made one, times gain (Saxe et al. 2013).
+
+    dtype: float32 or float64. Raises ShapeError for fewer than two dimensions.
+
+    >>> nn.init.orthogonal_(tg.empty(3, 2))
+    """
     if tensor.ndim < 2:
         raise ShapeError(f"orthogonal_: takes at least two dimensions, got {tensor.shape}")
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
@@ -85,7 +108,12 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Ten
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """A convolution's weight (out, in, *kernel) of 3 to 5 dimensions that keeps as many channels of each group as it can."""
+    """A convolution's weight (out, in, *kernel) of 3 to 5 dimensions that keeps as many channels of each group as it can.
+
+    Any dtype. Raises ShapeError for other dimensions.
+
+    >>> nn.init.dirac_(tg.empty(2, 2, 3))
+    """
     if tensor.ndim not in (3, 4, 5):
         raise ShapeError(f"dirac_: takes 3 to 5 dimensions, got {tensor.shape}")
     if groups < 1 or tensor.shape[0] % groups:
@@ -99,7 +127,12 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
-    """Normal, with the given share of the elements of each column of a matrix 0 (Martens 2010)."""
+    """Normal, with the given share of the elements of each column of a matrix 0 (Martens 2010).
+
+    dtype: float. Raises ShapeError for other shapes.
+
+    >>> nn.init.sparse_(tg.empty(4, 2), 0.5)
+    """
     if tensor.ndim != 2:
         raise ShapeError(f"sparse_: takes a matrix, got {tensor.shape}")
     rows, columns = tensor.shape
@@ -116,36 +149,54 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any =
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """Every element `val`."""
+    """Every element `val`. Any shape and dtype. Raises DTypeError unless val is a number.
+
+    >>> nn.init.constant_(tg.empty(2), 0.5)
+    """
     with no_grad():
         return tensor.fill_(val)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """Zeros."""
+    """Zeros. Any shape and dtype.
+
+    >>> nn.init.zeros_(tg.empty(2))
+    """
     return constant_(tensor, 0.0)
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """Ones."""
+    """Ones. Any shape and dtype.
+
+    >>> nn.init.ones_(tg.empty(2))
+    """
     return constant_(tensor, 1.0)
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """The identity matrix."""
+    """The identity matrix. Any dtype. Raises ShapeError for other shapes than (m, n).
+
+    >>> nn.init.eye_(tg.empty(2, 3))
+    """
     if tensor.ndim != 2:
         raise ShapeError(f"eye_: takes a matrix, got {tensor.shape}")
     return _overwrite(tensor, PUBLIC["eye"](*tensor.shape, dtype=tensor.dtype, device=tensor.device))
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
-    """Uniform in ±gain sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
+    """Uniform in ±gain sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010). dtype: float. Raises ShapeError for fewer than two dimensions.
+
+    >>> nn.init.xavier_uniform_(tg.empty(2, 3))
+    """
     bound = gain * math.sqrt(6.0 / sum(fan(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
-    """Normal with standard deviation gain sqrt(2 / (fan_in + fan_out))."""
+    """Normal with standard deviation gain sqrt(2 / (fan_in + fan_out)). dtype: float. Raises ShapeError for fewer than two dimensions.
+
+    >>> nn.init.xavier_normal_(tg.empty(2, 3))
+    """
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fan(tensor))), generator)
 
 
@@ -158,14 +209,22 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
                      generator: Any = None) -> Tensor:
-    """Uniform with the variance gain² / fan (He et al. 2015); `a` is the slope of the leaky relu that follows."""
+    """Uniform with the variance gain² / fan (He et al. 2015); `a` is the slope of the leaky relu that follows.
+
+    dtype: float. Raises ShapeError for fewer than two dimensions.
+
+    >>> nn.init.kaiming_uniform_(tg.empty(2, 3))
+    """
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
 
 
 def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
                     generator: Any = None) -> Tensor:
-    """Normal with the variance gain² / fan (He et al. 2015)."""
+    """Normal with the variance gain² / fan (He et al. 2015). dtype: float. Raises ShapeError for fewer than two dimensions.
+
+    >>> nn.init.kaiming_normal_(tg.empty(2, 3))
+    """
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
 

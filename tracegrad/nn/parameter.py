@@ -31,6 +31,9 @@ class Parameter(Tensor):
     data: a Tensor (its present value is taken; later in-place changes of it do not show here, unlike torch) or a numpy array.
     It takes attributes of one's own (`p.no_decay = True`); a copy has none of them, what is pickled keeps them.
     Raises TraceError inside @trace: parameters are made once, outside.
+    Any shape; dtype: float or complex, else (with requires_grad) DTypeError.
+
+    >>> weight = nn.Parameter(tg.zeros(2, 3))
     """
 
     __slots__ = ()
@@ -57,7 +60,7 @@ class Parameter(Tensor):
 class Buffer(Tensor):
     """A tensor that registers itself as a buffer with the Module it is assigned to: what `register_buffer` makes of any other.
 
-    data: as of Parameter. persistent: whether it is part of the module's state_dict.
+    data: as of Parameter. persistent: whether it is part of the module's state_dict. dtype: any.
 
     >>> module = nn.Linear(3, 2)
     >>> module.steps = nn.Buffer(tg.zeros(3))
@@ -85,7 +88,12 @@ def _buffer(array: np.ndarray[Any, Any], persistent: bool) -> Buffer:
 
 
 class UninitializedParameter(Parameter):
-    """A Parameter without a shape, as lazy layers have it before their first input: `materialize` gives it one."""
+    """A Parameter without a shape, as lazy layers have it before their first input: `materialize` gives it one.
+
+    dtype: the default float one unless given.
+
+    >>> nn.LazyLinear(2).weight.materialize((2, 3))
+    """
 
     __slots__ = ()
 

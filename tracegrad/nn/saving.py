@@ -34,6 +34,8 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, StopI
 def save_file(tensors: Mapping[str, Any], path: str | PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
     """Write named tensors (a `state_dict()`) to a safetensors file. metadata: short texts to store beside them.
 
+    Tensors of any dtype. Raises ArgumentError for what is no tensor.
+
     >>> model = nn.Linear(3, 2)
     >>> nn.save_file(model.state_dict(), "model.safetensors")
     """

@@ -283,3 +283,26 @@ def inferred(name: str, shape: tuple[int, ...], sizes: tuple[int, ...]) -> tuple
     if prod(sizes) != total or any(n < 0 for n in sizes):
         raise ShapeError(f"{name}: {shape} has {total} elements, {sizes} has {prod(sizes)}")
     return sizes
+
+
+def documented(op: Any, name: str) -> str:
+    """The docstring of the elementwise `op` that is exported as `name`: its own, then shapes, dtypes, errors and an example."""
+    floats = op.result == "float"
+    taken = [word for kind, word in (("f", "floats"), ("i", "integers"), ("b", "bools"), ("c", "complex numbers"))
+             if kind in op.kinds or (floats and kind in "ib")]
+    kinds = "any" if len(taken) == 4 else " or ".join(filter(None, (", ".join(taken[:-1]), taken[-1])))
+    result = {"same": "the result has it", "bool": "the result is bool", "real": "the result is real",
+              "float": "the result has it, of integers and bools the default float dtype"}[op.result]
+    shapes = ("input: tensor of any shape, which the result has." if op.nin == 1 else
+              "input, other: tensors that broadcast together, one of which may be a number; dtypes are promoted.")
+    errors = "ShapeError if shapes do not broadcast, DTypeError for" if op.nin == 2 else "DTypeError for"
+    low, high = op.domain
+    values = [round(low + share * (high - low), 2) for share in (0.25, 0.75)] if "f" in op.kinds else [1, 2]
+    operands = ", ".join(f"tg.tensor({values[::step]})" for step in (1, -1)[:op.nin])
+    return f"""{type(op).__doc__}
+
+    {shapes} dtype: {kinds}; {result}.
+    Raises {errors} {"" if len(taken) == 4 else "other dtypes and "}{"what is no tensor" if op.nin == 1 else "other Python objects"}.
+
+    >>> tg.{name}({operands})
+    """

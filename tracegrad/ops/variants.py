@@ -34,8 +34,8 @@ def _copied(x: Array) -> Array:
     return Node(REGISTRY["copy"], (x,), {}, x.aval, True) if x.needs_grad else bind(REGISTRY["copy"], (x,), {})
 
 
-def _copy_of(name: str) -> None:
-    """torch.<name>_copy: the function, its results with memory of their own."""
+def _copy_of(name: str, arguments: str) -> None:
+    """torch.<name>_copy: the function, its results with memory of their own. arguments: those of its docstring's example."""
     whole: Callable[..., Any] = PUBLIC[name]
 
     @wraps(whole)
@@ -44,18 +44,27 @@ def _copy_of(name: str) -> None:
         return tuple(map(_copied, result)) if isinstance(result, tuple) else _copied(result)
 
     fn.__name__ = fn.__qualname__ = f"{name}_copy"
-    fn.__doc__ = f"`{name}`, a copy where that is a view."
+    operand = "tg.tensor([1 + 2j])" if name == "view_as_real" else "tg.ones(2, 2)"
+    fn.__doc__ = f"""`{name}`, a copy where that is a view: arguments, shapes and dtypes as there, and it raises what that raises.
+
+    >>> tg.{name}_copy({operand}{arguments})
+    """
     public(f"{name}_copy", method=name == "narrow")(fn)
 
 
-for _name in ("as_strided", "detach", "diagonal", "expand", "narrow", "permute", "select", "split", "split_with_sizes", "squeeze", "t",
-              "transpose", "unbind", "unfold", "unsqueeze", "view", "view_as_complex", "view_as_real"):
-    _copy_of(_name)
+for _name, _arguments in {"as_strided": ", (2,), (1,)", "detach": "", "diagonal": "", "expand": ", 3, 2, 2", "narrow": ", 0, 0, 1",
+                          "permute": ", (1, 0)", "select": ", 0, 1", "split": ", 1", "split_with_sizes": ", [1, 1]", "squeeze": "", "t": "",
+                          "transpose": ", 0, 1", "unbind": "", "unfold": ", 0, 2, 1", "unsqueeze": ", 0", "view": ", 4",
+                          "view_as_complex": "", "view_as_real": ""}.items():
+    _copy_of(_name, _arguments)
 
 
 @public("alias_copy", method=False)
 def alias_copy(input: Array) -> Array:
-    """A copy of input."""
+    """A copy of input. Any shape and dtype. Raises DTypeError for what is no tensor.
+
+    >>> tg.alias_copy(tg.ones(2))
+    """
     return _copied(input)
 
 
@@ -66,7 +75,12 @@ for _name in ("chunk", "split", "split_with_sizes"):
 @public("as_strided_scatter")
 @on_nodes
 def as_strided_scatter(input: Array, src: Array, size: Sequence[int], stride: Sequence[int], storage_offset: int = 0) -> Array:
-    """input with the elements that `as_strided(size, stride, storage_offset)` takes replaced by src; of several for one place, the last."""
+    """input with the elements that `as_strided(size, stride, storage_offset)` takes replaced by src; of several for one place, the last.
+
+    Any dtype. Raises ShapeError unless src has the shape size.
+
+    >>> tg.as_strided_scatter(tg.zeros(4), tg.ones(2), (2,), (2,))
+    """
     sizes = sizes_of("as_strided_scatter", (size,))
     if src.shape != sizes:
         raise ShapeError(f"as_strided_scatter: src {src.shape} must have the shape {sizes}")
@@ -90,7 +104,12 @@ def _moments(x: Node, dims: tuple[int, ...], eps: float) -> tuple[Any, Any]:
 @public("native_layer_norm", method=False)
 @on_nodes
 def native_layer_norm(input: Array, normalized_shape: Sequence[int], weight: Array = None, bias: Array = None, eps: float = 1e-5) -> Any:
-    """(nn.functional.layer_norm, the means, 1 / sqrt(variance + eps)), the normalized dimensions of the last two being 1."""
+    """(nn.functional.layer_norm, the means, 1 / sqrt(variance + eps)), the normalized dimensions of the last two being 1.
+
+    dtype: float, which the result has. Raises ShapeError unless those are input's last sizes.
+
+    >>> tg.native_layer_norm(tg.ones(2, 3), (3,))
+    """
     y = FUNCTIONAL["layer_norm"](input, normalized_shape, weight, bias, eps)
     k = len(sizes_of("native_layer_norm", (normalized_shape,)))
     return (y, *_moments(detach(input), tuple(range(input.ndim - k, input.ndim)), eps))   # no derivatives, as in torch
@@ -126,7 +145,10 @@ def _channel_moments(input: Array, eps: float, training: bool) -> Any:
 
 @public("native_dropout", method=False)
 def native_dropout(input: Array, p: float, train: bool | None) -> Any:
-    """(nn.functional.dropout, the mask of what was kept)."""
+    """(nn.functional.dropout, the mask of what was kept). dtype: any; the mask is bool. Raises ArgumentError unless p is from 0 to 1.
+
+    >>> out, mask = tg.native_dropout(tg.ones(4), 0.5, True)
+    """
     if train is False or not p:
         return input, PUBLIC["ones_like"](input, dtype=dtypes.bool_)
     if not 0.0 <= p <= 1.0:
@@ -137,7 +159,10 @@ def native_dropout(input: Array, p: float, train: bool | None) -> Any:
 
 @public("native_dropout_backward", method=False)
 def native_dropout_backward(grad_output: Array, mask: Array, scale: float) -> Array:
-    """grad_output where the mask (of `native_dropout`) holds, times scale; else 0."""
+    """grad_output where the mask (of `native_dropout`) holds, times scale; else 0. Any shape and dtype; mask: bool, else DTypeError.
+
+    >>> tg.native_dropout_backward(tg.ones(2), tg.tensor([True, False]), 2.0)
+    """
     return PUBLIC["where"](mask, grad_output * scale, 0)
 
 
@@ -153,8 +178,13 @@ def _grid_sampler(name: str, ndim: int | None) -> None:
         return FUNCTIONAL["grid_sample"](input, grid, modes[interpolation_mode], paddings[padding_mode], align_corners)
 
     fn.__name__ = fn.__qualname__ = name
-    fn.__doc__ = ("nn.functional.grid_sample with numbers for its modes: 0 bilinear, 1 nearest, 2 bicubic; "
-                  "0 zeros, 1 border, 2 reflection.")
+    sizes, point = ("2, 2, 2", "1, 1, 1, 3") if ndim == 5 else ("2, 2", "1, 1, 2")
+    fn.__doc__ = f"""nn.functional.grid_sample with numbers for its modes: 0 bilinear, 1 nearest, 2 bicubic; 0 zeros, 1 border, 2 reflection
+
+    dtype: float. Raises ArgumentError for other numbers.
+
+    >>> tg.{name}(tg.ones(1, 1, {sizes}), tg.zeros(1, {point}), 0, 0, False)
+    """
     public(name, method=False)(fn)
 
 
@@ -171,7 +201,7 @@ for _name in ("adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "bilinear", 
 
 @public("chain_matmul", method=False)
 def chain_matmul(*matrices: Array) -> Array:
-    """`linalg.multi_dot` of the matrices."""
+    """`linalg.multi_dot` of the matrices. The shapes and dtypes are those; raises what that raises."""
     return LINALG["multi_dot"](matrices)
 
 
@@ -182,7 +212,12 @@ public("native_channel_shuffle", method=False, functional=True)(FUNCTIONAL["chan
 @public("conv_tbc", method=False, functional=True)
 @on_nodes
 def conv_tbc(input: Array, weight: Array, bias: Array, pad: int = 0) -> Array:
-    """conv1d of (time, batch, channels) with a weight (kernel, channels in, channels out) and a bias -> (time, batch, channels out)."""
+    """conv1d of (time, batch, channels) with a weight (kernel, channels in, channels out) and a bias -> (time, batch, channels out).
+
+    dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.conv_tbc(tg.ones(4, 1, 1), tg.ones(2, 1, 1), tg.zeros(1))
+    """
     if input.ndim != 3 or weight.ndim != 3:
         raise ShapeError(f"conv_tbc: takes an input (T, N, C) and a weight (k, C, C out), got {input.shape} and {weight.shape}")
     y = FUNCTIONAL["conv1d"](mv.permute(input, (1, 2, 0)), mv.permute(weight, (2, 1, 0)), bias, 1, pad)
@@ -191,25 +226,41 @@ def conv_tbc(input: Array, weight: Array, bias: Array, pad: int = 0) -> Array:
 
 @public("qr")
 def qr(input: Array, some: bool = True) -> Any:
-    """`linalg.qr` by torch's older name: Q and R of (*, m, n), of their least sizes (some) or with all of Q."""
+    """`linalg.qr` by torch's older name: Q and R of (*, m, n), of their least sizes (some) or with all of Q.
+
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.qr(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    """
     return LINALG["qr"](input, "reduced" if some else "complete")
 
 
 @public("is_same_size")
 def is_same_size(input: Array, other: Array) -> bool:
-    """Whether the two tensors have the same shape."""
+    """Whether the two tensors have the same shape. Any dtypes. Raises DTypeError for what is no tensor.
+
+    >>> tg.is_same_size(tg.ones(2), tg.zeros(2))
+    """
     return tuple(input.shape) == tuple(other.shape)
 
 
 @public("is_signed")
 def is_signed(input: Array) -> bool:
-    """Whether the dtype has negative numbers."""
+    """Whether the dtype has negative numbers. Raises DTypeError for what is no tensor.
+
+    >>> tg.is_signed(tg.tensor([1]))
+    """
     return dtype_kind(input.dtype) in "if"
 
 
 @public("is_nonzero")
 def is_nonzero(input: Array) -> bool:
-    """Whether a tensor of one element is not 0. Looks at it: not inside @trace."""
+    """Whether a tensor of one element is not 0. Looks at it: not inside @trace.
+
+    Any dtype. Raises ShapeError for several elements, TraceError in a trace.
+
+    >>> tg.is_nonzero(tg.tensor([2.0]))
+    """
     return bool(input)
 
 

@@ -50,6 +50,7 @@ class Adam(_Moments):
     """Adam (Kingma & Ba 2015), as torch.optim.Adam; weight decay is added to the gradient, unless decoupled_weight_decay.
 
     amsgrad: divide by the largest exp_avg_sq so far (Reddi et al. 2018).
+    Parameters of any shape; dtype: float or complex. Raises ArgumentError for a negative lr.
 
     >>> model = nn.Linear(3, 2)
     >>> opt = tg.optim.Adam(model.parameters(), lr=1e-3)
@@ -83,6 +84,8 @@ class Adam(_Moments):
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019), as torch.optim.AdamW: parameters shrink by lr * weight_decay.
 
+    Parameters of any shape; dtype: float or complex. Raises ArgumentError for a negative lr.
+
     >>> model = nn.Linear(3, 2)
     >>> opt = tg.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
     """
@@ -93,7 +96,12 @@ class AdamW(Adam):
 
 
 class Adamax(_Moments):
-    """Adam with the largest gradient, decayed, in the place of the mean square (Kingma & Ba 2015, section 7), as torch.optim.Adamax."""
+    """Adam with the largest gradient, decayed, in the place of the mean square (Kingma & Ba 2015, section 7), as torch.optim.Adamax.
+
+    Parameters of any shape; dtype: float or complex. Raises ArgumentError for a negative lr.
+
+    >>> opt = tg.optim.Adamax(nn.Linear(3, 2).parameters())
+    """
 
     def __init__(self, params: Iterable[Any], lr: float = 2e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
                  *, maximize: bool = False, **implementation: Any) -> None:
@@ -116,7 +124,12 @@ class Adamax(_Moments):
 
 
 class NAdam(_Moments):
-    """Adam with Nesterov's momentum (Dozat 2016), as torch.optim.NAdam. momentum_decay: how fast the momentum grows to betas[0]."""
+    """Adam with Nesterov's momentum (Dozat 2016), as torch.optim.NAdam. momentum_decay: how fast the momentum grows to betas[0].
+
+    Parameters of any shape; dtype: float or complex. Raises ArgumentError for a negative lr.
+
+    >>> opt = tg.optim.NAdam(nn.Linear(3, 2).parameters())
+    """
 
     _shared = ("step", "mu_product")
 
@@ -151,7 +164,12 @@ class NAdam(_Moments):
 
 
 class RAdam(_Moments):
-    """Adam that divides by the mean square only once enough steps make that a good estimate (Liu et al. 2020), as torch.optim.RAdam."""
+    """Adam that divides by the mean square only once enough steps make that a good estimate (Liu et al. 2020), as torch.optim.RAdam.
+
+    Parameters of any shape; dtype: float or complex. Raises ArgumentError for a negative lr.
+
+    >>> opt = tg.optim.RAdam(nn.Linear(3, 2).parameters())
+    """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
                  decoupled_weight_decay: bool = False, *, maximize: bool = False, **implementation: Any) -> None:

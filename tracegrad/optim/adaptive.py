@@ -24,6 +24,9 @@ class Adagrad(Counting):
     """Steps divided by the root of the sum of all squared gradients (Duchi et al. 2011), as torch.optim.Adagrad.
 
     lr_decay: the rate is lr / (1 + (t - 1) lr_decay). initial_accumulator_value: what the sums start from.
+    Parameters of any shape; dtype: float or complex. Raises ArgumentError for a negative lr.
+
+    >>> opt = tg.optim.Adagrad(nn.Linear(3, 2).parameters(), lr=0.01)
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, lr_decay: float = 0.0, weight_decay: float = 0.0,
@@ -50,7 +53,12 @@ class Adagrad(Counting):
 
 
 class Adadelta(Counting):
-    """Steps as long as the root of the mean square of past steps, over that of the gradients (Zeiler 2012), as torch.optim.Adadelta."""
+    """Steps as long as the root of the mean square of past steps, over that of the gradients (Zeiler 2012), as torch.optim.Adadelta.
+
+    Parameters of any shape; dtype: float or complex. Raises ArgumentError for a negative lr.
+
+    >>> opt = tg.optim.Adadelta(nn.Linear(3, 2).parameters())
+    """
 
     _computes_with_step = False
 
@@ -84,6 +92,9 @@ class RMSprop(Counting):
     """Steps divided by the root of the running mean of squared gradients (Tieleman & Hinton 2012), as torch.optim.RMSprop.
 
     alpha: how slowly the mean moves. centered: by the running variance instead (Graves 2013). momentum: of the divided gradients.
+    Parameters of any shape; dtype: float or complex. Raises ArgumentError for a negative lr.
+
+    >>> opt = tg.optim.RMSprop(nn.Linear(3, 2).parameters(), lr=0.01)
     """
 
     _computes_with_step = False

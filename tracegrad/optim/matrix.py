@@ -22,6 +22,9 @@ class Adafactor(Counting):
     torch.optim.Adafactor. Matrices are a parameter's last two dimensions; vectors keep all of theirs. beta2_decay: the moments' share of
     the past is 1 - step^beta2_decay. eps: the least moment (None: the dtype's epsilon), and the least size of a parameter. d: the
     largest root mean square of a step, relative to lr. lr: the largest relative step, which falls with 1 / sqrt(step).
+    Raises ArgumentError for a negative lr.
+
+    >>> opt = tg.optim.Adafactor(nn.Linear(3, 2).parameters())
     """
 
     _by_elements = False
@@ -76,7 +79,9 @@ class Muon(Optimizer):
 
     ns_coefficients, ns_steps, eps: of the iteration, which is in the parameter's dtype (torch: in bfloat16). adjust_lr_fn: by what lr is
     multiplied for a parameter (m, n): "original" (None): sqrt(max(1, m / n)); "match_rms_adamw": 0.2 sqrt(max(m, n));
-    "spectral_unclamped": sqrt(m / n).
+    "spectral_unclamped": sqrt(m / n). Raises ArgumentError for a negative lr.
+
+    >>> opt = tg.optim.Muon([nn.Linear(3, 2).weight])
     """
 
     _by_elements = False

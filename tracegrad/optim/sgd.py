@@ -74,6 +74,9 @@ class ASGD(Counting):
     """Averaged stochastic gradient descent (Polyak & Juditsky 1992), as torch.optim.ASGD; the average of parameter p is state[p]["ax"].
 
     lambd: decay. alpha: power of the falling rate lr / (1 + lambd lr t)^alpha. t0: the step at which averaging starts.
+    Parameters of any shape; dtype: float or complex. Raises ArgumentError for a negative lr.
+
+    >>> opt = tg.optim.ASGD(nn.Linear(3, 2).parameters(), lr=0.01)
     """
 
     _shared = ("step", "eta", "mu")
@@ -116,6 +119,9 @@ class Rprop(Counting):
     while the sign of its gradient stays and shrinks when it changes.
 
     etas: factors by which step sizes shrink and grow. step_sizes: the least and the largest. lr: the one of the first step.
+    Parameters of any shape; dtype: float or complex. Raises ArgumentError for a negative lr.
+
+    >>> opt = tg.optim.Rprop(nn.Linear(3, 2).parameters(), lr=0.01)
     """
 
     _computes_with_step = False

@@ -134,34 +134,49 @@ def nuttall(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, 
 @public("bartlett_window", method=False)
 def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None,
                     requires_grad: bool = False) -> Tensor:
-    """`signal.windows.bartlett`, periodic unless it says otherwise."""
+    """`signal.windows.bartlett`, periodic unless it says otherwise. Shape (window_length,), of a float dtype (else DTypeError).
+
+    >>> tg.bartlett_window(4)
+    """
     return bartlett(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @public("blackman_window", method=False)
 def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None,
                     requires_grad: bool = False) -> Tensor:
-    """`signal.windows.blackman`, periodic unless it says otherwise."""
+    """`signal.windows.blackman`, periodic unless it says otherwise. Shape (window_length,), of a float dtype (else DTypeError).
+
+    >>> tg.blackman_window(4)
+    """
     return blackman(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @public("hamming_window", method=False)
 def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, *, dtype: Any = None,
                    device: Any = None, requires_grad: bool = False) -> Tensor:
-    """alpha - beta cos(2 pi k / M), periodic unless it says otherwise."""
+    """alpha - beta cos(2 pi k / M), periodic unless it says otherwise. Shape (window_length,), of a float dtype (else DTypeError).
+
+    >>> tg.hamming_window(4)
+    """
     return general_cosine(window_length, a=(alpha, beta), sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @public("hann_window", method=False)
 def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """`signal.windows.hann`, periodic unless it says otherwise."""
+    """`signal.windows.hann`, periodic unless it says otherwise. Shape (window_length,), of a float dtype (else DTypeError).
+
+    >>> tg.hann_window(4)
+    """
     return hann(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @public("kaiser_window", method=False)
 def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None, device: Any = None,
                   requires_grad: bool = False) -> Tensor:
-    """`signal.windows.kaiser`, periodic unless it says otherwise."""
+    """`signal.windows.kaiser`, periodic unless it says otherwise. Shape (window_length,), of a float dtype (else DTypeError).
+
+    >>> tg.kaiser_window(4)
+    """
     return kaiser(window_length, beta=beta, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 

@@ -79,12 +79,18 @@ def is_dtype(value: Any) -> bool:
 
 
 def get_default_dtype() -> DType:
-    """The dtype of Python floats and of float creation functions (float32 unless set)."""
+    """The dtype of Python floats and of float creation functions (float32 unless set).
+
+    >>> tg.get_default_dtype()
+    """
     return _default_float[0]
 
 
 def set_default_dtype(d: Any) -> None:
-    """Make `d` (a float dtype) the default of Python floats and of creation functions."""
+    """Make `d` (a float dtype) the default of Python floats and of creation functions. Raises DTypeError for others.
+
+    >>> tg.set_default_dtype(tg.float32)
+    """
     found = as_dtype(d)
     if not is_float(found):
         raise DTypeError(f"set_default_dtype: {found} is not a float dtype")

@@ -154,17 +154,29 @@ class _SetGradMode(GradMode):
 
 
 def no_grad(fn: Callable[..., Any] | None = None) -> Any:
-    """Context manager (and decorator, with or without parentheses): operations inside are not recorded for backward."""
+    """Context manager (and decorator, with or without parentheses): operations inside are not recorded for backward.
+
+    >>> with tg.no_grad():
+    ...     y = tg.ones(2, requires_grad=True) * 2
+    """
     return GradMode(False) if fn is None else GradMode(False)(fn)
 
 
 def enable_grad(fn: Callable[..., Any] | None = None) -> Any:
-    """Context manager (and decorator): operations inside are recorded, also within no_grad."""
+    """Context manager (and decorator): operations inside are recorded, also within no_grad.
+
+    >>> with tg.no_grad(), tg.enable_grad():
+    ...     y = tg.ones(2, requires_grad=True) * 2
+    """
     return GradMode(True) if fn is None else GradMode(True)(fn)
 
 
 def set_grad_enabled(mode: bool) -> GradMode:
-    """Record operations or not, from now on; as a context manager or decorator, inside only."""
+    """Record operations or not, from now on; as a context manager or decorator, inside only.
+
+    >>> with tg.set_grad_enabled(False):
+    ...     y = tg.ones(2, requires_grad=True) * 2
+    """
     return _SetGradMode(bool(mode))
 
 

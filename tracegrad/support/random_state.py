@@ -127,6 +127,8 @@ def manual_seed(seed: int) -> Generator:
     """Start the stream `seed` from its beginning; the same on every device. ArgumentError unless it is an int from 0 to 2**63 - 1.
 
     Returns the default generator, as torch does.
+
+    >>> g = tg.manual_seed(0)
     """
     return default_generator.manual_seed(seed)
 

@@ -158,7 +158,10 @@ def moved(x: Tensor) -> bool:
 
 
 def get_device(self: Tensor) -> int:
-    """The number of a GPU among `tg.devices()`; -1 on a CPU, as in torch."""
+    """The number of a GPU among `tg.devices()`; -1 on a CPU, as in torch. Any dtype. Raises DTypeError for what is no tensor.
+
+    >>> tg.get_device(tg.ones(2))
+    """
     return -1 if self.is_cpu else list_devices().index(self.device)
 
 

@@ -68,6 +68,7 @@ clip_ conj_physical_ cos_ cosh_ deg2rad_ detach_ erf_ erfc_ exp2_ exp_ expm1_ fi
 log10_ log1p_ log2_ log_ logit_ nan_to_num_ neg_ negative_ rad2deg_ reciprocal_ relu_ resize_as_ round_ rsqrt_ sigmoid_ sin_ sinc_ sinh_
 sqrt_ square_ tan_ tanh_ trunc_ xlogy_ zero_
 """
+_OF_SEVERAL = ("addmv_", "gcd_", "index_put_", "lcm_", "ldexp_", "xlogy_")           # one tensor makes no example
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&", "or": "|",
               "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
 
@@ -93,7 +94,14 @@ def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return self._rebind(fn(self, *args, **kwargs)._node(), name)
 
-    method.__name__, method.__doc__ = name, f"In-place version of `{name[:-1]}`."
+    method.__name__, method.__doc__ = name, f"""In-place version of `{name[:-1]}`: the tensor keeps its shape and dtype.
+
+    Raises ShapeError if the result has another shape, DTypeError if it is of a higher kind (floats for integers), and AutogradError
+    for a leaf that requires grad.
+    """
+    if name in _IN_PLACE_FUNCTIONS.split() and name not in _OF_SEVERAL:
+        limit = ", 0.3" if name.startswith(("clamp", "clip")) else ""
+        method.__doc__ += f"\n    >>> tg.{name}(tg.tensor([0.25, 0.5]){limit})\n    "
     return method
 
 

@@ -90,7 +90,11 @@ class _InferenceMode(GradMode):
 
 
 def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
-    """`no_grad` whose tensors say so: x.is_inference() (mode=False: `enable_grad`). They may be used as any others."""
+    """`no_grad` whose tensors say so: x.is_inference() (mode=False: `enable_grad`). They may be used as any others.
+
+    >>> with tg.inference_mode():
+    ...     y = tg.ones(2) * 2
+    """
     return _InferenceMode(False)(mode) if callable(mode) else _InferenceMode(not mode)
 
 
@@ -100,7 +104,10 @@ def is_inference_mode_enabled() -> bool:
 
 
 def is_inference(tensor: Handle) -> bool:
-    """Whether the tensor, or that of which it is a view, was made in `inference_mode`."""
+    """Whether the tensor, or that of which it is a view, was made in `inference_mode`.
+
+    Any shape and dtype. Raises DTypeError for what is no tensor.
+    """
     while tensor._base is not None:
         tensor = tensor._base
     return _INFERENCE in getattr(tensor, "_within", ())

@@ -39,7 +39,10 @@ def set_printoptions(precision: int | None = None, threshold: float | None = Non
 
 
 def set_default_device(device: Any) -> None:
-    """`set_device`, by torch's name: where new tensors are made. None: where they were made before any was set."""
+    """`set_device`, by torch's name: where new tensors are made. None: where they were made before any was set.
+
+    Raises NoDriverError if there is none such.
+    """
     set_device(device)
 
 

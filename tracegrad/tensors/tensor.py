@@ -274,7 +274,10 @@ _DTYPE_NAMES = {str(d) for d in dtypes.SUPPORTED} | {"float", "double", "half", 
 
 
 def is_tensor(obj: Any) -> bool:
-    """Whether `obj` is a Tensor."""
+    """Whether `obj` is a Tensor.
+
+    >>> tg.is_tensor(tg.ones(2)), tg.is_tensor(1.0)
+    """
     return isinstance(obj, Tensor)
 
 

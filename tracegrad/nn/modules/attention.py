@@ -21,6 +21,7 @@ class MultiheadAttention(Module):
     add_bias_kv: one more, learned, position at the end of key and value. add_zero_attn: one more position of zeros. The parameters are
     torch's: in_proj_weight (3E, E), or q_proj_weight, k_proj_weight, v_proj_weight if kdim or vdim differ from E; in_proj_bias; bias_k,
     bias_v; out_proj.weight, out_proj.bias.
+    dtype: float. Raises ArgumentError unless num_heads divides embed_dim, ShapeError for other inputs.
 
     >>> attention = nn.MultiheadAttention(16, 4, batch_first=True)
     >>> y, weights = attention(*[tg.randn(2, 7, 16)] * 3)          # (2, 7, 16), (2, 7, 7)

@@ -90,7 +90,9 @@ class _PlainConv(_Conv):
 class Conv1d(_PlainConv):
     """Convolution of (N, C, L) with a learned kernel -> (N, out_channels, ...). padding: numbers, "same" or "valid", filled by
 
-    padding_mode: "zeros", "reflect", "replicate" or "circular".
+    padding_mode: "zeros", "reflect", "replicate" or "circular". Of the shapes and dtypes of nn.functional.conv1d; raises what that raises.
+
+    >>> nn.Conv1d(2, 3, kernel_size=2)(tg.rand(1, 2, 4)).shape
     """
 
     dims, function = 1, "conv1d"
@@ -99,7 +101,9 @@ class Conv1d(_PlainConv):
 class Conv2d(_PlainConv):
     """Convolution of (N, C, H, W) with a learned kernel -> (N, out_channels, ...). padding: numbers, "same" or "valid", filled by
 
-    padding_mode: "zeros", "reflect", "replicate" or "circular".
+    padding_mode: "zeros", "reflect", "replicate" or "circular". Of the shapes and dtypes of nn.functional.conv2d; raises what that raises.
+
+    >>> nn.Conv2d(2, 3, kernel_size=2)(tg.rand(1, 2, 4, 4)).shape
     """
 
     dims, function = 2, "conv2d"
@@ -108,7 +112,9 @@ class Conv2d(_PlainConv):
 class Conv3d(_PlainConv):
     """Convolution of (N, C, D, H, W) with a learned kernel -> (N, out_channels, ...). padding: numbers, "same" or "valid", filled by
 
-    padding_mode: "zeros", "reflect", "replicate" or "circular".
+    padding_mode: "zeros", "reflect", "replicate" or "circular". Of the shapes and dtypes of nn.functional.conv3d; raises what that raises.
+
+    >>> nn.Conv3d(2, 3, kernel_size=2)(tg.rand(1, 2, 4, 4, 4)).shape
     """
 
     dims, function = 3, "conv3d"
@@ -146,20 +152,29 @@ class _ConvTranspose(_Conv):
 
 class ConvTranspose1d(_ConvTranspose):
     """The adjoint of Conv1d: (N, C, L) -> (N, out_channels, ...), each size (m - 1) stride - 2 padding + dilation (k - 1) +
-    output_padding + 1."""
+    output_padding + 1. Of the shapes and dtypes of nn.functional.conv_transpose1d; raises what that raises.
+
+    >>> nn.ConvTranspose1d(2, 3, kernel_size=2)(tg.rand(1, 2, 4)).shape
+    """
 
     dims, function = 1, "conv_transpose1d"
 
 
 class ConvTranspose2d(_ConvTranspose):
     """The adjoint of Conv2d: (N, C, H, W) -> (N, out_channels, ...), each size (m - 1) stride - 2 padding + dilation (k - 1) +
-    output_padding + 1."""
+    output_padding + 1. Of the shapes and dtypes of nn.functional.conv_transpose2d; raises what that raises.
+
+    >>> nn.ConvTranspose2d(2, 3, kernel_size=2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     dims, function = 2, "conv_transpose2d"
 
 
 class ConvTranspose3d(_ConvTranspose):
     """The adjoint of Conv3d: (N, C, D, H, W) -> (N, out_channels, ...), each size (m - 1) stride - 2 padding + dilation (k - 1) +
-    output_padding + 1."""
+    output_padding + 1. Of the shapes and dtypes of nn.functional.conv_transpose3d; raises what that raises.
+
+    >>> nn.ConvTranspose3d(2, 3, kernel_size=2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     dims, function = 3, "conv_transpose3d"

@@ -22,7 +22,12 @@ class _Dropout(Module):
 
 
 class Dropout(_Dropout):
-    """While training, each element 0 with probability p and else divided by 1 - p; otherwise the input as it is."""
+    """While training, each element 0 with probability p and else divided by 1 - p; otherwise the input as it is.
+
+    Of the shapes and dtypes of nn.functional.dropout; raises what that raises.
+
+    >>> nn.Dropout(0.2)(tg.ones(4)).shape
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout(input, self.p, self.training, self.inplace)
@@ -38,19 +43,34 @@ class _ChannelDropout(_Dropout):
 
 
 class Dropout1d(_ChannelDropout):
-    """While training, each channel of (N, C, L) or (C, L) 0 with probability p and else divided by 1 - p."""
+    """While training, each channel of (N, C, L) or (C, L) 0 with probability p and else divided by 1 - p.
+
+    Of the shapes and dtypes of nn.functional.dropout1d; raises what that raises.
+
+    >>> nn.Dropout1d(0.2)(tg.rand(1, 2, 4)).shape
+    """
 
     function = "dropout1d"
 
 
 class Dropout2d(_ChannelDropout):
-    """While training, each channel of (N, C, H, W) or (C, H, W) 0 with probability p and else divided by 1 - p."""
+    """While training, each channel of (N, C, H, W) or (C, H, W) 0 with probability p and else divided by 1 - p.
+
+    Of the shapes and dtypes of nn.functional.dropout2d; raises what that raises.
+
+    >>> nn.Dropout2d(0.2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     function = "dropout2d"
 
 
 class Dropout3d(_ChannelDropout):
-    """While training, each channel of (N, C, D, H, W) or (C, D, H, W) 0 with probability p and else divided by 1 - p."""
+    """While training, each channel of (N, C, D, H, W) or (C, D, H, W) 0 with probability p and else divided by 1 - p.
+
+    Of the shapes and dtypes of nn.functional.dropout3d; raises what that raises.
+
+    >>> nn.Dropout3d(0.2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     function = "dropout3d"
 
@@ -58,7 +78,9 @@ class Dropout3d(_ChannelDropout):
 class AlphaDropout(_Dropout):
     """While training, each element selu's lower limit with probability p, then scaled and shifted so that mean and variance stay.
 
-    For networks of SELU units (Klambauer et al. 2017).
+    For networks of SELU units (Klambauer et al. 2017). Of the shapes and dtypes of nn.functional.alpha_dropout; raises what that raises.
+
+    >>> nn.AlphaDropout(0.2)(tg.ones(4)).shape
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -66,7 +88,12 @@ class AlphaDropout(_Dropout):
 
 
 class FeatureAlphaDropout(_Dropout):
-    """`AlphaDropout` of whole channels of (N, C, *)."""
+    """`AlphaDropout` of whole channels of (N, C, *).
+
+    Of the shapes and dtypes of nn.functional.feature_alpha_dropout; raises what that raises.
+
+    >>> nn.FeatureAlphaDropout(0.2)(tg.ones(1, 2, 4)).shape
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.feature_alpha_dropout(input, self.p, self.training, self.inplace)

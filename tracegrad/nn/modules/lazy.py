@@ -93,7 +93,12 @@ class _Lazy(Module):
 
 
 class LazyLinear(_Lazy, Linear):
-    """`Linear` whose in_features is the last size of the first input."""
+    """`Linear` whose in_features is the last size of the first input.
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyLinear(2)(tg.rand(4, 3)).shape
+    """
 
     becomes, sized, place = Linear, "in_features", -1
 
@@ -126,72 +131,132 @@ class _LazyNorm(_Lazy):
 
 
 class LazyConv1d(_LazyConv, Conv1d):
-    """`Conv1d` whose in_channels are those of the first input: (out_channels, kernel_size, ...)."""
+    """`Conv1d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyConv1d(3, kernel_size=2)(tg.rand(1, 2, 4)).shape
+    """
 
     becomes, place = Conv1d, -2
 
 
 class LazyConv2d(_LazyConv, Conv2d):
-    """`Conv2d` whose in_channels are those of the first input: (out_channels, kernel_size, ...)."""
+    """`Conv2d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyConv2d(3, kernel_size=2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     becomes, place = Conv2d, -3
 
 
 class LazyConv3d(_LazyConv, Conv3d):
-    """`Conv3d` whose in_channels are those of the first input: (out_channels, kernel_size, ...)."""
+    """`Conv3d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyConv3d(3, kernel_size=2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     becomes, place = Conv3d, -4
 
 
 class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
-    """`ConvTranspose1d` whose in_channels are those of the first input: (out_channels, kernel_size, ...)."""
+    """`ConvTranspose1d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyConvTranspose1d(3, kernel_size=2)(tg.rand(1, 2, 4)).shape
+    """
 
     becomes, place = ConvTranspose1d, -2
 
 
 class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
-    """`ConvTranspose2d` whose in_channels are those of the first input: (out_channels, kernel_size, ...)."""
+    """`ConvTranspose2d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyConvTranspose2d(3, kernel_size=2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     becomes, place = ConvTranspose2d, -3
 
 
 class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
-    """`ConvTranspose3d` whose in_channels are those of the first input: (out_channels, kernel_size, ...)."""
+    """`ConvTranspose3d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyConvTranspose3d(3, kernel_size=2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     becomes, place = ConvTranspose3d, -4
 
 
 class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
-    """`BatchNorm1d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats)."""
+    """`BatchNorm1d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyBatchNorm1d()(tg.rand(1, 2, 4)).shape
+    """
 
     becomes, place = BatchNorm1d, 1
 
 
 class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
-    """`BatchNorm2d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats)."""
+    """`BatchNorm2d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyBatchNorm2d()(tg.rand(1, 2, 4, 4)).shape
+    """
 
     becomes, place = BatchNorm2d, 1
 
 
 class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
-    """`BatchNorm3d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats)."""
+    """`BatchNorm3d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyBatchNorm3d()(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     becomes, place = BatchNorm3d, 1
 
 
 class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
-    """`InstanceNorm1d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats)."""
+    """`InstanceNorm1d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyInstanceNorm1d()(tg.rand(1, 2, 4)).shape
+    """
 
     becomes, place = InstanceNorm1d, -2
 
 
 class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
-    """`InstanceNorm2d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats)."""
+    """`InstanceNorm2d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyInstanceNorm2d()(tg.rand(1, 2, 4, 4)).shape
+    """
 
     becomes, place = InstanceNorm2d, -3
 
 
 class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
-    """`InstanceNorm3d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats)."""
+    """`InstanceNorm3d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+
+    The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
+
+    >>> nn.LazyInstanceNorm3d()(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     becomes, place = InstanceNorm3d, -4

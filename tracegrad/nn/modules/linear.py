@@ -15,7 +15,10 @@ from tracegrad.tensors.tensor import Tensor
 
 
 class Identity(Module):
-    """The input as it is; takes and ignores any arguments."""
+    """The input as it is; takes and ignores any arguments. Any shape and dtype; raises nothing.
+
+    >>> nn.Identity()(tg.ones(2))
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -25,7 +28,12 @@ class Identity(Module):
 
 
 class Linear(Module):
-    """y = x Wᵀ + b: (*, in_features) -> (*, out_features). weight (out, in) and bias (out) start uniform in ±1/sqrt(in_features)."""
+    """y = x Wᵀ + b: (*, in_features) -> (*, out_features). weight (out, in) and bias (out) start uniform in ±1/sqrt(in_features).
+
+    Of the shapes and dtypes of nn.functional.linear; raises what that raises.
+
+    >>> nn.Linear(3, 2)(tg.rand(4, 3)).shape
+    """
 
     weight: Parameter
     bias: Parameter | None
@@ -59,7 +67,10 @@ def uniform_by_fan_in(weight: Parameter, bias: Parameter | None) -> None:
 
 class Bilinear(Module):
     """y_k = x1ᵀ A_k x2 + b_k: (*, in1_features), (*, in2_features) -> (*, out_features). weight (out, in1, in2) and bias (out) start
-    uniform in ±1/sqrt(in1_features)."""
+    uniform in ±1/sqrt(in1_features). Of the shapes and dtypes of nn.functional.bilinear; raises what that raises.
+
+    >>> nn.Bilinear(3, 4, 2)(tg.rand(5, 3), tg.rand(5, 4)).shape
+    """
 
     weight: Parameter
     bias: Parameter | None

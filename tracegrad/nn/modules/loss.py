@@ -33,19 +33,30 @@ class _Loss(Module):
 
 
 class MSELoss(_Loss):
-    """(input - target)²."""
+    """(input - target)². Of the shapes and dtypes of nn.functional.mse_loss; raises what that raises.
+
+    >>> nn.MSELoss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
+    """
 
     function = "mse_loss"
 
 
 class L1Loss(_Loss):
-    """|input - target|."""
+    """|input - target|. Of the shapes and dtypes of nn.functional.l1_loss; raises what that raises.
+
+    >>> nn.L1Loss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
+    """
 
     function = "l1_loss"
 
 
 class NLLLoss(_Loss):
-    """Minus the log-probability of the target class; input: log-probabilities (N, C, *). weight: (C), a factor per class, a buffer."""
+    """Minus the log-probability of the target class; input: log-probabilities (N, C, *). weight: (C), a factor per class, a buffer.
+
+    Of the shapes and dtypes of nn.functional.nll_loss; raises what that raises.
+
+    >>> nn.NLLLoss()(tg.tensor([[-1.0, -0.5]]), tg.tensor([1]))
+    """
 
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -59,7 +70,9 @@ class NLLLoss(_Loss):
 class CrossEntropyLoss(_Loss):
     """Minus the log of the softmax probability of the target; input: logits (N, C, *), target: class numbers (N, *) or probabilities.
 
-    weight: (C), a factor per class, kept as a buffer.
+    weight: (C), a factor per class, kept as a buffer. Of the shapes and dtypes of nn.functional.cross_entropy; raises what that raises.
+
+    >>> nn.CrossEntropyLoss()(tg.tensor([[1.0, 2.0, 0.5]]), tg.tensor([1]))
     """
 
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
@@ -74,7 +87,12 @@ class CrossEntropyLoss(_Loss):
 
 
 class BCEWithLogitsLoss(_Loss):
-    """Binary cross-entropy of sigmoid(input), without overflow. weight, pos_weight: factors of each element, of the positive ones."""
+    """Binary cross-entropy of sigmoid(input), without overflow. weight, pos_weight: factors of each element, of the positive ones.
+
+    Of the shapes and dtypes of nn.functional.binary_cross_entropy_with_logits; raises what that raises.
+
+    >>> nn.BCEWithLogitsLoss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
+    """
 
     def __init__(self, weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None) -> None:
         super().__init__(reduction)
@@ -87,7 +105,12 @@ class BCEWithLogitsLoss(_Loss):
 
 
 class BCELoss(_Loss):
-    """Binary cross-entropy of probabilities. weight: a factor of each element, a buffer."""
+    """Binary cross-entropy of probabilities. weight: a factor of each element, a buffer.
+
+    Of the shapes and dtypes of nn.functional.binary_cross_entropy; raises what that raises.
+
+    >>> nn.BCELoss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
+    """
 
     def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -98,7 +121,12 @@ class BCELoss(_Loss):
 
 
 class SmoothL1Loss(_Loss):
-    """(input - target)² / (2 beta) where |input - target| is below beta, else |input - target| - beta / 2."""
+    """(input - target)² / (2 beta) where |input - target| is below beta, else |input - target| - beta / 2.
+
+    Of the shapes and dtypes of nn.functional.smooth_l1_loss; raises what that raises.
+
+    >>> nn.SmoothL1Loss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
+    """
 
     def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction)
@@ -109,7 +137,12 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """(input - target)² / 2 where |input - target| is at most delta, else delta (|input - target| - delta / 2) (Huber 1964)."""
+    """(input - target)² / 2 where |input - target| is at most delta, else delta (|input - target| - delta / 2) (Huber 1964).
+
+    Of the shapes and dtypes of nn.functional.huber_loss; raises what that raises.
+
+    >>> nn.HuberLoss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
+    """
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)
@@ -122,7 +155,12 @@ class HuberLoss(_Loss):
 
 
 class KLDivLoss(_Loss):
-    """target (log target - input), for input in log space; log_target: target is, too. reduction "batchmean": sum / batch size."""
+    """target (log target - input), for input in log space; log_target: target is, too. reduction "batchmean": sum / batch size.
+
+    Of the shapes and dtypes of nn.functional.kl_div; raises what that raises.
+
+    >>> nn.KLDivLoss(reduction="sum")(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
+    """
 
     def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__("sum" if reduction == "batchmean" else reduction)
@@ -151,67 +189,120 @@ class _LossOf(_Loss):
 
 
 class PoissonNLLLoss(_LossOf):
-    """exp(input) - target input (log_input=False: input - target log(input + eps)); full: with Stirling's term, for targets above 1."""
+    """exp(input) - target input (log_input=False: input - target log(input + eps)); full: with Stirling's term, for targets above 1.
+
+    Of the shapes and dtypes of nn.functional.poisson_nll_loss; raises what that raises.
+
+    >>> nn.PoissonNLLLoss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
+    """
 
     function, options = "poisson_nll_loss", {"log_input": True, "full": False, "eps": 1e-8}
 
 
 class GaussianNLLLoss(_LossOf):
-    """(log(var) + (input - target)² / var) / 2, of (input, target, var); var at least eps. full: + log(2 pi) / 2."""
+    """(log(var) + (input - target)² / var) / 2, of (input, target, var); var at least eps. full: + log(2 pi) / 2.
+
+    Of the shapes and dtypes of nn.functional.gaussian_nll_loss; raises what that raises.
+
+    >>> nn.GaussianNLLLoss()(tg.ones(2), tg.zeros(2), tg.ones(2))
+    """
 
     function, options = "gaussian_nll_loss", {"full": False, "eps": 1e-6}
 
 
 class MarginRankingLoss(_LossOf):
-    """max(0, -target (input1 - input2) + margin), of (input1, input2, target), target 1 or -1."""
+    """max(0, -target (input1 - input2) + margin), of (input1, input2, target), target 1 or -1.
+
+    Of the shapes and dtypes of nn.functional.margin_ranking_loss; raises what that raises.
+
+    >>> nn.MarginRankingLoss()(tg.ones(2), tg.zeros(2), tg.ones(2))
+    """
 
     function, options = "margin_ranking_loss", {"margin": 0.0}
 
 
 class HingeEmbeddingLoss(_LossOf):
-    """input where target is 1, max(0, margin - input) where it is -1."""
+    """input where target is 1, max(0, margin - input) where it is -1.
+
+    Of the shapes and dtypes of nn.functional.hinge_embedding_loss; raises what that raises.
+
+    >>> nn.HingeEmbeddingLoss()(tg.ones(2), tg.tensor([1.0, -1.0]))
+    """
 
     function, options = "hinge_embedding_loss", {"margin": 1.0}
 
 
 class CosineEmbeddingLoss(_LossOf):
-    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1, of (input1, input2, target)."""
+    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1, of (input1, input2, target).
+
+    Of the shapes and dtypes of nn.functional.cosine_embedding_loss; raises what that raises.
+
+    >>> nn.CosineEmbeddingLoss()(tg.ones(2, 3), tg.ones(2, 3), tg.ones(2))
+    """
 
     function, options = "cosine_embedding_loss", {"margin": 0.0}
 
 
 class SoftMarginLoss(_Loss):
-    """log(1 + exp(-target input)), target 1 or -1."""
+    """log(1 + exp(-target input)), target 1 or -1. Of the shapes and dtypes of nn.functional.soft_margin_loss; raises what that raises.
+
+    >>> nn.SoftMarginLoss()(tg.ones(2), tg.tensor([1.0, -1.0]))
+    """
 
     function = "soft_margin_loss"
 
 
 class MultiLabelMarginLoss(_Loss):
-    """The sum of max(0, 1 - x[t] + x[i]) over a sample's labels t (up to the first -1) and all other classes i, over their number."""
+    """The sum of max(0, 1 - x[t] + x[i]) over a sample's labels t (up to the first -1) and all other classes i, over their number.
+
+    Of the shapes and dtypes of nn.functional.multilabel_margin_loss; raises what that raises.
+
+    >>> nn.MultiLabelMarginLoss()(tg.ones(3), tg.tensor([1, -1, 0]))
+    """
 
     function = "multilabel_margin_loss"
 
 
 class MultiLabelSoftMarginLoss(_LossOf):
-    """The mean over classes of binary cross-entropies of logits with targets 0 or 1, times weight (C), a buffer."""
+    """The mean over classes of binary cross-entropies of logits with targets 0 or 1, times weight (C), a buffer.
+
+    Of the shapes and dtypes of nn.functional.multilabel_soft_margin_loss; raises what that raises.
+
+    >>> nn.MultiLabelSoftMarginLoss()(tg.ones(2, 3), tg.ones(2, 3))
+    """
 
     function, options = "multilabel_soft_margin_loss", {"weight": None}
 
 
 class MultiMarginLoss(_LossOf):
-    """The sum over the other classes of max(0, margin - x[target] + x[i])^p, over their number, times weight[target], a buffer."""
+    """The sum over the other classes of max(0, margin - x[target] + x[i])^p, over their number, times weight[target], a buffer.
+
+    Of the shapes and dtypes of nn.functional.multi_margin_loss; raises what that raises.
+
+    >>> nn.MultiMarginLoss()(tg.ones(2, 3), tg.tensor([0, 1]))
+    """
 
     function, options = "multi_margin_loss", {"p": 1, "margin": 1.0, "weight": None}
 
 
 class TripletMarginLoss(_LossOf):
-    """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the p-norm; swap: d(positive, negative) where that is smaller."""
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the p-norm; swap: d(positive, negative) where that is smaller.
+
+    Of the shapes and dtypes of nn.functional.triplet_margin_loss; raises what that raises.
+
+    >>> nn.TripletMarginLoss()(tg.zeros(2, 3), tg.ones(2, 3), tg.ones(2, 3))
+    """
 
     function, options = "triplet_margin_loss", {"margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False}
 
 
 class TripletMarginWithDistanceLoss(_LossOf):
-    """TripletMarginLoss with a distance of one's own: a function of two tensors (the Euclidean one if None)."""
+    """TripletMarginLoss with a distance of one's own: a function of two tensors (the Euclidean one if None).
+
+    Of the shapes and dtypes of nn.functional.triplet_margin_with_distance_loss; raises what that raises.
+
+    >>> nn.TripletMarginWithDistanceLoss()(tg.zeros(2, 3), tg.ones(2, 3), tg.ones(2, 3))
+    """
 
     function, options = "triplet_margin_with_distance_loss", {"distance_function": None, "margin": 1.0, "swap": False}
 
@@ -220,7 +311,12 @@ class TripletMarginWithDistanceLoss(_LossOf):
 
 
 class CTCLoss(_Loss):
-    """Minus the log-probability of label sequences over all alignments (Graves et al. 2006): (log_probs, targets, their lengths)."""
+    """Minus the log-probability of label sequences over all alignments (Graves et al. 2006): (log_probs, targets, their lengths).
+
+    Of the shapes and dtypes of nn.functional.ctc_loss; raises what that raises.
+
+    >>> nn.CTCLoss()(tg.zeros(4, 1, 3), tg.tensor([[1, 2]]), [4], [2])
+    """
 
     def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
         super().__init__(reduction)

@@ -18,7 +18,12 @@ from tracegrad.tensors.tensor import Tensor
 
 
 class LayerNorm(Module):
-    """The last dimensions (`normalized_shape`) brought to mean 0 and variance 1, times a weight (from 1) plus a bias (from 0)."""
+    """The last dimensions (`normalized_shape`) brought to mean 0 and variance 1, times a weight (from 1) plus a bias (from 0).
+
+    Of the shapes and dtypes of nn.functional.layer_norm; raises what that raises.
+
+    >>> nn.LayerNorm(3)(tg.rand(2, 3)).shape
+    """
 
     weight: Parameter | None
     bias: Parameter | None
@@ -43,7 +48,10 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """The last dimensions (`normalized_shape`) divided by their root mean square, times a weight (from 1) (Zhang & Sennrich 2019).
 
-    eps: added to the mean square; None for the dtype's epsilon.
+    eps: added to the mean square; None for the dtype's epsilon. Of the shapes and dtypes of nn.functional.rms_norm; raises what that
+    raises.
+
+    >>> nn.RMSNorm(3)(tg.rand(2, 3)).shape
     """
 
     weight: Parameter | None
@@ -63,7 +71,12 @@ class RMSNorm(Module):
 
 
 class LocalResponseNorm(Module):
-    """Each element of (N, C, *) over (k + alpha times the mean square of `size` neighbouring channels)^beta (Krizhevsky et al. 2012)."""
+    """Each element of (N, C, *) over (k + alpha times the mean square of `size` neighbouring channels)^beta (Krizhevsky et al. 2012).
+
+    Of the shapes and dtypes of nn.functional.local_response_norm; raises what that raises.
+
+    >>> nn.LocalResponseNorm(2)(tg.rand(1, 4, 3)).shape
+    """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()
@@ -79,7 +92,12 @@ class LocalResponseNorm(Module):
 
 
 class GroupNorm(Module):
-    """Each of num_groups groups of channels of (N, C, *) brought to mean 0 and variance 1, times a weight plus a bias (C)."""
+    """Each of num_groups groups of channels of (N, C, *) brought to mean 0 and variance 1, times a weight plus a bias (C).
+
+    Of the shapes and dtypes of nn.functional.group_norm; raises what that raises.
+
+    >>> nn.GroupNorm(2, 4)(tg.rand(1, 4, 3)).shape
+    """
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None,
                  dtype: Any = None, *, bias: bool = True) -> None:
@@ -168,19 +186,34 @@ class _BatchNorm(_Tracking):
 
 
 class BatchNorm1d(_BatchNorm):
-    """Batch normalization of (N, C) or (N, C, L) (Ioffe & Szegedy 2015)."""
+    """Batch normalization of (N, C) or (N, C, L) (Ioffe & Szegedy 2015).
+
+    Of the shapes and dtypes of nn.functional.batch_norm; raises what that raises.
+
+    >>> nn.BatchNorm1d(2)(tg.rand(1, 2, 4)).shape
+    """
 
     ranks = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    """Batch normalization of (N, C, H, W) (Ioffe & Szegedy 2015)."""
+    """Batch normalization of (N, C, H, W) (Ioffe & Szegedy 2015).
+
+    Of the shapes and dtypes of nn.functional.batch_norm; raises what that raises.
+
+    >>> nn.BatchNorm2d(2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     ranks = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
-    """Batch normalization of (N, C, D, H, W) (Ioffe & Szegedy 2015)."""
+    """Batch normalization of (N, C, D, H, W) (Ioffe & Szegedy 2015).
+
+    Of the shapes and dtypes of nn.functional.batch_norm; raises what that raises.
+
+    >>> nn.BatchNorm3d(2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     ranks = (5,)
 
@@ -189,6 +222,9 @@ class SyncBatchNorm(_BatchNorm):
     """BatchNorm of any number of dimensions from 2 on, under torch's name for several processes: here there is one.
 
     process_group: None. `convert_sync_batchnorm(module)` returns the module as it is.
+    Of the shapes and dtypes of nn.functional.batch_norm; raises what that raises.
+
+    >>> nn.SyncBatchNorm(2)(tg.rand(3, 2)).shape
     """
 
     ranks = (2, 3, 4, 5)
@@ -234,18 +270,31 @@ class _InstanceNorm(_Tracking):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Instance normalization of (N, C, L) or (C, L)."""
+    """Instance normalization of (N, C, L) or (C, L). Of the shapes and dtypes of nn.functional.instance_norm; raises what that raises.
+
+    >>> nn.InstanceNorm1d(2)(tg.rand(1, 2, 4)).shape
+    """
 
     ranks = (2, 3)
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """Instance normalization of (N, C, H, W) or (C, H, W)."""
+    """Instance normalization of (N, C, H, W) or (C, H, W).
+
+    Of the shapes and dtypes of nn.functional.instance_norm; raises what that raises.
+
+    >>> nn.InstanceNorm2d(2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     ranks = (3, 4)
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Instance normalization of (N, C, D, H, W) or (C, D, H, W)."""
+    """Instance normalization of (N, C, D, H, W) or (C, D, H, W).
+
+    Of the shapes and dtypes of nn.functional.instance_norm; raises what that raises.
+
+    >>> nn.InstanceNorm3d(2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     ranks = (4, 5)

@@ -31,19 +31,34 @@ class _MaxPool(Module):
 
 
 class MaxPool1d(_MaxPool):
-    """The largest of each window of (N, C, L); stride: kernel_size unless given."""
+    """The largest of each window of (N, C, L); stride: kernel_size unless given.
+
+    Of the shapes and dtypes of nn.functional.max_pool1d; raises what that raises.
+
+    >>> nn.MaxPool1d(2)(tg.rand(1, 2, 4)).shape
+    """
 
     function = "max_pool1d"
 
 
 class MaxPool2d(_MaxPool):
-    """The largest of each window of (N, C, H, W); stride: kernel_size unless given."""
+    """The largest of each window of (N, C, H, W); stride: kernel_size unless given.
+
+    Of the shapes and dtypes of nn.functional.max_pool2d; raises what that raises.
+
+    >>> nn.MaxPool2d(2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     function = "max_pool2d"
 
 
 class MaxPool3d(_MaxPool):
-    """The largest of each window of (N, C, D, H, W); stride: kernel_size unless given."""
+    """The largest of each window of (N, C, D, H, W); stride: kernel_size unless given.
+
+    Of the shapes and dtypes of nn.functional.max_pool3d; raises what that raises.
+
+    >>> nn.MaxPool3d(2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     function = "max_pool3d"
 
@@ -66,7 +81,12 @@ class _AvgPool(Module):
 
 
 class AvgPool1d(_AvgPool):
-    """The mean of each window of (N, C, L); stride: kernel_size unless given."""
+    """The mean of each window of (N, C, L); stride: kernel_size unless given.
+
+    Of the shapes and dtypes of nn.functional.avg_pool1d; raises what that raises.
+
+    >>> nn.AvgPool1d(2)(tg.rand(1, 2, 4)).shape
+    """
 
     function = "avg_pool1d"
 
@@ -88,13 +108,23 @@ class _AvgPoolOver(_AvgPool):
 
 
 class AvgPool2d(_AvgPoolOver):
-    """The mean of each window of (N, C, H, W); stride: kernel_size unless given. divisor_override: what sums are divided by instead."""
+    """The mean of each window of (N, C, H, W); stride: kernel_size unless given. divisor_override: what sums are divided by instead.
+
+    Of the shapes and dtypes of nn.functional.avg_pool2d; raises what that raises.
+
+    >>> nn.AvgPool2d(2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     function = "avg_pool2d"
 
 
 class AvgPool3d(_AvgPoolOver):
-    """The mean of each window of (N, C, D, H, W); as AvgPool2d."""
+    """The mean of each window of (N, C, D, H, W); as AvgPool2d.
+
+    Of the shapes and dtypes of nn.functional.avg_pool3d; raises what that raises.
+
+    >>> nn.AvgPool3d(2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     function = "avg_pool3d"
 
@@ -115,73 +145,133 @@ class _MaxUnpool(Module):
 
 
 class AdaptiveAvgPool1d(FunctionModule):
-    """Means over a grid of output_size cells of (N, C, L), whatever its size."""
+    """Means over a grid of output_size cells of (N, C, L), whatever its size.
+
+    Of the shapes and dtypes of nn.functional.adaptive_avg_pool1d; raises what that raises.
+
+    >>> nn.AdaptiveAvgPool1d(2)(tg.rand(1, 2, 4)).shape
+    """
 
     function, options = "adaptive_avg_pool1d", {"output_size": ...}
 
 
 class AdaptiveMaxPool1d(FunctionModule):
-    """The largest of each of output_size cells of (N, C, L); return_indices: and where they are."""
+    """The largest of each of output_size cells of (N, C, L); return_indices: and where they are.
+
+    Of the shapes and dtypes of nn.functional.adaptive_max_pool1d; raises what that raises.
+
+    >>> nn.AdaptiveMaxPool1d(2)(tg.rand(1, 2, 4)).shape
+    """
 
     function, options, shown = "adaptive_max_pool1d", {"output_size": ..., "return_indices": False}, ("output_size",)
 
 
 class LPPool1d(FunctionModule):
-    """(The sum of x^norm_type over each window of (N, C, L))^(1 / norm_type); stride: kernel_size unless given."""
+    """(The sum of x^norm_type over each window of (N, C, L))^(1 / norm_type); stride: kernel_size unless given.
+
+    Of the shapes and dtypes of nn.functional.lp_pool1d; raises what that raises.
+
+    >>> nn.LPPool1d(2, 2)(tg.rand(1, 2, 4)).shape
+    """
 
     function, options = "lp_pool1d", {"norm_type": ..., "kernel_size": ..., "stride": None, "ceil_mode": False}
 
 
 class MaxUnpool1d(_MaxUnpool):
-    """The adjoint of MaxPool1d: values put at the indices that it returned, zeros elsewhere. stride: kernel_size unless given."""
+    """The adjoint of MaxPool1d: values put at the indices that it returned, zeros elsewhere. stride: kernel_size unless given.
+
+    Of the shapes and dtypes of nn.functional.max_unpool1d; raises what that raises.
+
+    >>> nn.MaxUnpool1d(2)(*nn.MaxPool1d(2, return_indices=True)(tg.rand(1, 2, 4))).shape
+    """
 
     function = "max_unpool1d"
 
 
 class AdaptiveAvgPool2d(FunctionModule):
-    """Means over a grid of output_size cells of (N, C, H, W), whatever its size."""
+    """Means over a grid of output_size cells of (N, C, H, W), whatever its size.
+
+    Of the shapes and dtypes of nn.functional.adaptive_avg_pool2d; raises what that raises.
+
+    >>> nn.AdaptiveAvgPool2d(2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     function, options = "adaptive_avg_pool2d", {"output_size": ...}
 
 
 class AdaptiveMaxPool2d(FunctionModule):
-    """The largest of each of output_size cells of (N, C, H, W); return_indices: and where they are."""
+    """The largest of each of output_size cells of (N, C, H, W); return_indices: and where they are.
+
+    Of the shapes and dtypes of nn.functional.adaptive_max_pool2d; raises what that raises.
+
+    >>> nn.AdaptiveMaxPool2d(2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     function, options, shown = "adaptive_max_pool2d", {"output_size": ..., "return_indices": False}, ("output_size",)
 
 
 class LPPool2d(FunctionModule):
-    """(The sum of x^norm_type over each window of (N, C, H, W))^(1 / norm_type); stride: kernel_size unless given."""
+    """(The sum of x^norm_type over each window of (N, C, H, W))^(1 / norm_type); stride: kernel_size unless given.
+
+    Of the shapes and dtypes of nn.functional.lp_pool2d; raises what that raises.
+
+    >>> nn.LPPool2d(2, 2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     function, options = "lp_pool2d", {"norm_type": ..., "kernel_size": ..., "stride": None, "ceil_mode": False}
 
 
 class MaxUnpool2d(_MaxUnpool):
-    """The adjoint of MaxPool2d: values put at the indices that it returned, zeros elsewhere. stride: kernel_size unless given."""
+    """The adjoint of MaxPool2d: values put at the indices that it returned, zeros elsewhere. stride: kernel_size unless given.
+
+    Of the shapes and dtypes of nn.functional.max_unpool2d; raises what that raises.
+
+    >>> nn.MaxUnpool2d(2)(*nn.MaxPool2d(2, return_indices=True)(tg.rand(1, 2, 4, 4))).shape
+    """
 
     function = "max_unpool2d"
 
 
 class AdaptiveAvgPool3d(FunctionModule):
-    """Means over a grid of output_size cells of (N, C, D, H, W), whatever its size."""
+    """Means over a grid of output_size cells of (N, C, D, H, W), whatever its size.
+
+    Of the shapes and dtypes of nn.functional.adaptive_avg_pool3d; raises what that raises.
+
+    >>> nn.AdaptiveAvgPool3d(2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     function, options = "adaptive_avg_pool3d", {"output_size": ...}
 
 
 class AdaptiveMaxPool3d(FunctionModule):
-    """The largest of each of output_size cells of (N, C, D, H, W); return_indices: and where they are."""
+    """The largest of each of output_size cells of (N, C, D, H, W); return_indices: and where they are.
+
+    Of the shapes and dtypes of nn.functional.adaptive_max_pool3d; raises what that raises.
+
+    >>> nn.AdaptiveMaxPool3d(2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     function, options, shown = "adaptive_max_pool3d", {"output_size": ..., "return_indices": False}, ("output_size",)
 
 
 class LPPool3d(FunctionModule):
-    """(The sum of x^norm_type over each window of (N, C, D, H, W))^(1 / norm_type); stride: kernel_size unless given."""
+    """(The sum of x^norm_type over each window of (N, C, D, H, W))^(1 / norm_type); stride: kernel_size unless given.
+
+    Of the shapes and dtypes of nn.functional.lp_pool3d; raises what that raises.
+
+    >>> nn.LPPool3d(2, 2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     function, options = "lp_pool3d", {"norm_type": ..., "kernel_size": ..., "stride": None, "ceil_mode": False}
 
 
 class MaxUnpool3d(_MaxUnpool):
-    """The adjoint of MaxPool3d: values put at the indices that it returned, zeros elsewhere. stride: kernel_size unless given."""
+    """The adjoint of MaxPool3d: values put at the indices that it returned, zeros elsewhere. stride: kernel_size unless given.
+
+    Of the shapes and dtypes of nn.functional.max_unpool3d; raises what that raises.
+
+    >>> nn.MaxUnpool3d(2)(*nn.MaxPool3d(2, return_indices=True)(tg.rand(1, 2, 4, 4, 4))).shape
+    """
 
     function = "max_unpool3d"
 
@@ -200,12 +290,22 @@ class _FractionalMaxPool(FunctionModule):
 
 
 class FractionalMaxPool2d(_FractionalMaxPool):
-    """The largest of each of output_size windows of (N, C, H, W), or output_ratio times its size, at random places (Graham 2014)."""
+    """The largest of each of output_size windows of (N, C, H, W), or output_ratio times its size, at random places (Graham 2014).
+
+    Of the shapes and dtypes of nn.functional.fractional_max_pool2d; raises what that raises.
+
+    >>> nn.FractionalMaxPool2d(2, output_size=2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     function = "fractional_max_pool2d"
 
 
 class FractionalMaxPool3d(_FractionalMaxPool):
-    """The largest of each of output_size windows of (N, C, D, H, W), or output_ratio times its size, at random places (Graham 2014)."""
+    """The largest of each of output_size windows of (N, C, D, H, W), or output_ratio times its size, at random places (Graham 2014).
+
+    Of the shapes and dtypes of nn.functional.fractional_max_pool3d; raises what that raises.
+
+    >>> nn.FractionalMaxPool3d(2, output_size=2)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     function = "fractional_max_pool3d"

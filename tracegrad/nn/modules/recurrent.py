@@ -229,6 +229,7 @@ class RNN(_Recurrent):
 
     input_size, hidden_size: numbers of features. num_layers: layers that feed each other, with dropout between them while training.
     bidirectional: a second network runs backward in time, and outputs are concatenated. batch_first: input and output are (N, L, *).
+    dtype: of the weights (default: the default float one). Raises ShapeError for other shapes.
 
     >>> rnn = nn.RNN(10, 20, num_layers=2)
     >>> output, h_n = rnn(tg.randn(5, 3, 10))          # (5, 3, 20), (2, 3, 20)
@@ -255,6 +256,7 @@ class RNN(_Recurrent):
 class GRU(_Recurrent):
     """Gated recurrent units (Cho et al. 2014), torch's form: r, z = sigmoid(W x + b + U h + c), n = tanh(W x + b + r (U h + c)),
     h' = (1 - z) n + z h; the gates r, z, n stand in this order in the weights. Arguments and shapes as in `RNN`.
+    dtype: of the weights (default: the default float one). Raises ShapeError for other shapes.
 
     >>> gru = nn.GRU(10, 20, batch_first=True, bidirectional=True)
     >>> output, h_n = gru(tg.randn(3, 5, 10))          # (3, 5, 40), (2, 3, 20)
@@ -276,6 +278,7 @@ class GRU(_Recurrent):
 class LSTM(_Recurrent):
     """Long short-term memory (Hochreiter & Schmidhuber 1997): i, f, g, o = sigmoid, sigmoid, tanh, sigmoid of W x + b + U h + c,
     c' = f c + i g, h' = o tanh(c'); with proj_size, h' is mapped by weight_hr (Sak et al. 2014). Arguments and shapes as in `RNN`.
+    dtype: of the weights (default: the default float one). Raises ShapeError for other shapes.
 
     >>> lstm = nn.LSTM(10, 20, num_layers=2)
     >>> output, (h_n, c_n) = lstm(tg.randn(5, 3, 10))  # (5, 3, 20), (2, 3, 20), (2, 3, 20)
@@ -345,6 +348,8 @@ class _Cell(Module):
 class RNNCell(_Cell):
     """One step of `RNN`: (N, input_size), (N, hidden_size) -> (N, hidden_size); also without N.
 
+    Raises ShapeError for other shapes; dtypes are promoted.
+
     >>> cell = nn.RNNCell(10, 20)
     >>> h = cell(tg.randn(3, 10))
     """
@@ -361,7 +366,12 @@ class RNNCell(_Cell):
 
 
 class GRUCell(_Cell):
-    """One step of `GRU`: (N, input_size), (N, hidden_size) -> (N, hidden_size); also without N."""
+    """One step of `GRU`: (N, input_size), (N, hidden_size) -> (N, hidden_size); also without N.
+
+    Raises ShapeError for other shapes; dtypes are promoted.
+
+    >>> nn.GRUCell(10, 20)(tg.randn(3, 10)).shape
+    """
 
     gates = 3
     step = "GRU"
@@ -374,7 +384,12 @@ class GRUCell(_Cell):
 
 
 class LSTMCell(_Cell):
-    """One step of `LSTM`: (N, input_size), (h, c) -> (h', c'), each (N, hidden_size); also without N."""
+    """One step of `LSTM`: (N, input_size), (h, c) -> (h', c'), each (N, hidden_size); also without N.
+
+    Raises ShapeError for other shapes; dtypes are promoted.
+
+    >>> h, c = nn.LSTMCell(10, 20)(tg.randn(3, 10))
+    """
 
     gates = 4
     step = "LSTM"

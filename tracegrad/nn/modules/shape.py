@@ -13,7 +13,10 @@ from tracegrad.tensors.tensor import Tensor
 
 
 class Flatten(Module):
-    """Dimensions start_dim to end_dim made one; the batch stays by default."""
+    """Dimensions start_dim to end_dim made one; the batch stays by default. Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> nn.Flatten()(tg.rand(2, 3, 4)).shape
+    """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -27,7 +30,12 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """One dimension made several: Unflatten(1, (2, 3)) makes (N, 2, 3) of (N, 6). One of the sizes may be -1."""
+    """One dimension made several: Unflatten(1, (2, 3)) makes (N, 2, 3) of (N, 6). One of the sizes may be -1.
+
+    Any dtype. Raises ShapeError for other sizes.
+
+    >>> nn.Unflatten(1, (2, 3))(tg.rand(4, 6)).shape
+    """
 
     def __init__(self, dim: int, unflattened_size: tuple[int, ...] | list[int]) -> None:
         super().__init__()
@@ -41,7 +49,12 @@ class Unflatten(Module):
 
 
 class PixelShuffle(Module):
-    """(*, C r², H, W) -> (*, C, H r, W r): channels become r by r blocks of pixels (Shi et al. 2016)."""
+    """(*, C r², H, W) -> (*, C, H r, W r): channels become r by r blocks of pixels (Shi et al. 2016).
+
+    Of the shapes and dtypes of nn.functional.pixel_shuffle; raises what that raises.
+
+    >>> nn.PixelShuffle(2)(tg.rand(1, 4, 2, 2)).shape
+    """
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
@@ -57,7 +70,12 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """(*, C, H r, W r) -> (*, C r², H, W): the inverse of `PixelShuffle`."""
+    """(*, C, H r, W r) -> (*, C r², H, W): the inverse of `PixelShuffle`.
+
+    Of the shapes and dtypes of nn.functional.pixel_unshuffle; raises what that raises.
+
+    >>> nn.PixelUnshuffle(2)(tg.rand(1, 1, 4, 4)).shape
+    """
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
@@ -73,25 +91,45 @@ class PixelUnshuffle(Module):
 
 
 class ChannelShuffle(FunctionModule):
-    """The channels of `groups` groups of (N, C, *) taken in turn (Zhang et al. 2018)."""
+    """The channels of `groups` groups of (N, C, *) taken in turn (Zhang et al. 2018).
+
+    Of the shapes and dtypes of nn.functional.channel_shuffle; raises what that raises.
+
+    >>> nn.ChannelShuffle(2)(tg.rand(1, 4, 2)).shape
+    """
 
     function, options = "channel_shuffle", {"groups": ...}
 
 
 class Unfold(FunctionModule):
-    """The patches of images (N, C, H, W) as columns: (N, C kh kw, number of patches)."""
+    """The patches of images (N, C, H, W) as columns: (N, C kh kw, number of patches).
+
+    Of the shapes and dtypes of nn.functional.unfold; raises what that raises.
+
+    >>> nn.Unfold(2)(tg.rand(1, 1, 3, 3)).shape
+    """
 
     function, options = "unfold", {"kernel_size": ..., "dilation": 1, "padding": 0, "stride": 1}
 
 
 class Fold(FunctionModule):
-    """The adjoint of `Unfold`: patches (N, C kh kw, L) added up where they came from, in images of output_size."""
+    """The adjoint of `Unfold`: patches (N, C kh kw, L) added up where they came from, in images of output_size.
+
+    Of the shapes and dtypes of nn.functional.fold; raises what that raises.
+
+    >>> nn.Fold((3, 3), 2)(tg.ones(1, 4, 4)).shape
+    """
 
     function, options = "fold", {"output_size": ..., "kernel_size": ..., "dilation": 1, "padding": 0, "stride": 1}
 
 
 class Upsample(FunctionModule):
-    """(N, C, *) resampled to `size`, or to scale_factor times its size, as F.interpolate."""
+    """(N, C, *) resampled to `size`, or to scale_factor times its size, as F.interpolate.
+
+    Of the shapes and dtypes of nn.functional.interpolate; raises what that raises.
+
+    >>> nn.Upsample(scale_factor=2)(tg.rand(1, 2, 4)).shape
+    """
 
     function = "interpolate"
     options = {"size": None, "scale_factor": None, "mode": "nearest", "align_corners": None, "recompute_scale_factor": None}
@@ -99,14 +137,22 @@ class Upsample(FunctionModule):
 
 
 class UpsamplingNearest2d(Upsample):
-    """`Upsample` of (N, C, H, W) with mode "nearest"."""
+    """`Upsample` of (N, C, H, W) with mode "nearest". Of the shapes and dtypes of nn.functional.interpolate; raises what that raises.
+
+    >>> nn.UpsamplingNearest2d(scale_factor=2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, "nearest")
 
 
 class UpsamplingBilinear2d(Upsample):
-    """`Upsample` of (N, C, H, W) with mode "bilinear", corners on corners."""
+    """`Upsample` of (N, C, H, W) with mode "bilinear", corners on corners.
+
+    Of the shapes and dtypes of nn.functional.interpolate; raises what that raises.
+
+    >>> nn.UpsamplingBilinear2d(scale_factor=2)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, "bilinear", True)
@@ -142,17 +188,26 @@ class _ConstantPad(_Pad):
 
 
 class ConstantPad1d(_ConstantPad):
-    """(N, C, L) padded with `value`."""
+    """(N, C, L) padded with `value`. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ConstantPad1d(1, 0.5)(tg.rand(1, 2, 4)).shape
+    """
 
 
 class ConstantPad2d(_ConstantPad):
-    """(N, C, H, W) padded with `value`."""
+    """(N, C, H, W) padded with `value`. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ConstantPad2d(1, 0.5)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     dims = 2
 
 
 class ConstantPad3d(_ConstantPad):
-    """(N, C, D, H, W) padded with `value`."""
+    """(N, C, D, H, W) padded with `value`. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ConstantPad3d(1, 0.5)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     dims = 3
 
@@ -162,70 +217,112 @@ class _ZeroPad(_Pad):
 
 
 class ZeroPad1d(_ZeroPad):
-    """(N, C, L) padded with zeros."""
+    """(N, C, L) padded with zeros. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ZeroPad1d(1)(tg.rand(1, 2, 4)).shape
+    """
 
 
 class ZeroPad2d(_ZeroPad):
-    """(N, C, H, W) padded with zeros."""
+    """(N, C, H, W) padded with zeros. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ZeroPad2d(1)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     dims = 2
 
 
 class ZeroPad3d(_ZeroPad):
-    """(N, C, D, H, W) padded with zeros."""
+    """(N, C, D, H, W) padded with zeros. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ZeroPad3d(1)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     dims = 3
 
 
 class ReflectionPad1d(_Pad):
-    """(N, C, L) padded with its mirror image, the edge not repeated."""
+    """(N, C, L) padded with its mirror image, the edge not repeated.
+
+    Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ReflectionPad1d(1)(tg.rand(1, 2, 4)).shape
+    """
 
     mode = "reflect"
 
 
 class ReflectionPad2d(_Pad):
-    """(N, C, H, W) padded with its mirror image, the edges not repeated."""
+    """(N, C, H, W) padded with its mirror image, the edges not repeated.
+
+    Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ReflectionPad2d(1)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     dims, mode = 2, "reflect"
 
 
 class ReplicationPad1d(_Pad):
-    """(N, C, L) padded with its edge values."""
+    """(N, C, L) padded with its edge values. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ReplicationPad1d(1)(tg.rand(1, 2, 4)).shape
+    """
 
     mode = "replicate"
 
 
 class ReplicationPad2d(_Pad):
-    """(N, C, H, W) padded with its edge values."""
+    """(N, C, H, W) padded with its edge values. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ReplicationPad2d(1)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     dims, mode = 2, "replicate"
 
 
 class CircularPad1d(_Pad):
-    """(N, C, L) padded with what stands at the other end."""
+    """(N, C, L) padded with what stands at the other end. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.CircularPad1d(1)(tg.rand(1, 2, 4)).shape
+    """
 
     mode = "circular"
 
 
 class CircularPad2d(_Pad):
-    """(N, C, H, W) padded with what stands at the other ends."""
+    """(N, C, H, W) padded with what stands at the other ends. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.CircularPad2d(1)(tg.rand(1, 2, 4, 4)).shape
+    """
 
     dims, mode = 2, "circular"
 
 
 class ReflectionPad3d(_Pad):
-    """(N, C, D, H, W) padded with its mirror image, the edges not repeated."""
+    """(N, C, D, H, W) padded with its mirror image, the edges not repeated.
+
+    Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ReflectionPad3d(1)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     dims, mode = 3, "reflect"
 
 
 class ReplicationPad3d(_Pad):
-    """(N, C, D, H, W) padded with its edge values."""
+    """(N, C, D, H, W) padded with its edge values. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.ReplicationPad3d(1)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     dims, mode = 3, "replicate"
 
 
 class CircularPad3d(_Pad):
-    """(N, C, D, H, W) padded with what stands at the other ends."""
+    """(N, C, D, H, W) padded with what stands at the other ends. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
+
+    >>> nn.CircularPad3d(1)(tg.rand(1, 2, 4, 4, 4)).shape
+    """
 
     dims, mode = 3, "circular"

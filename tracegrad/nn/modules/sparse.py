@@ -20,7 +20,9 @@ class Embedding(Module):
     """A table (num_embeddings, embedding_dim) of rows looked up by integer index: (*) -> (*, embedding_dim). Rows start standard normal.
 
     padding_idx: a row that starts as zeros and gets no gradient. max_norm, norm_type, scale_grad_by_freq: as of nn.functional.embedding.
-    Raises ArgumentError for sparse=True: gradients are dense.
+    Raises ArgumentError for sparse=True: gradients are dense. Of the shapes and dtypes of nn.functional.embedding; raises what that raises.
+
+    >>> nn.Embedding(10, 3)(tg.tensor([1, 7])).shape
     """
 
     weight: Parameter
@@ -78,7 +80,7 @@ class EmbeddingBag(Embedding):
     """Sums, means or largest elements of bags of rows of a table: (B, N) -> (B, embedding_dim), or of a flat (total) cut at `offsets`.
 
     mode: "mean", "sum" or "max". padding_idx: a row that counts in no bag and gets no gradient. include_last_offset: offsets ends with the
-    total. A bag of nothing is zeros.
+    total. A bag of nothing is zeros. Of the shapes and dtypes of nn.functional.embedding_bag; raises what that raises.
 
     >>> bag = nn.EmbeddingBag(10, 3, mode="sum")
     >>> y = bag(tg.tensor([1, 2, 4, 5, 4]), offsets=[0, 2])        # (2, 3): rows 1 + 2, and 4 + 5 + 4

@@ -65,6 +65,7 @@ class TransformerEncoderLayer(_Layer):
 
     d_model: features. nhead: heads, a divisor of it. dim_feedforward: features inside the feed-forward network. dropout: in four
     places, while training. activation: "relu", "gelu" or a function. batch_first: (N, L, d_model) instead of (L, N, d_model).
+    dtype: float. Raises ArgumentError unless nhead divides d_model.
 
     >>> layer = nn.TransformerEncoderLayer(d_model=16, nhead=4, dim_feedforward=32, batch_first=True)
     >>> y = layer(tg.randn(2, 7, 16))
@@ -84,6 +85,8 @@ class TransformerEncoderLayer(_Layer):
 
 class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to the encoder's result, and a feed-forward network. Arguments as in `TransformerEncoderLayer`.
+
+    dtype: float. Raises ArgumentError unless nhead divides d_model.
 
     >>> layer = nn.TransformerDecoderLayer(d_model=16, nhead=4, dim_feedforward=32)
     >>> y = layer(tg.randn(5, 2, 16), tg.randn(7, 2, 16))          # target, memory
@@ -164,6 +167,8 @@ class TransformerDecoder(Module):
 
 class Transformer(Module):
     """Encoder and decoder. Weights start as Glorot & Bengio's uniform (2010). custom_encoder, custom_decoder: modules used instead.
+
+    dtype: float. Raises ArgumentError unless nhead divides d_model.
 
     >>> model = nn.Transformer(d_model=16, nhead=4, num_encoder_layers=2, num_decoder_layers=2, dim_feedforward=32)
     >>> y = model(tg.randn(7, 2, 16), tg.randn(5, 2, 16))          # source, target

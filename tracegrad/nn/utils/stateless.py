@@ -21,6 +21,7 @@ def functional_call(module: Module, parameters_and_buffers: Mapping[str, Tensor]
     has under several names is replaced under all of them. What the module assigns to a buffer that was given (`self.count =
     self.count + 1`) is in the mapping afterwards, where that is a single dict. Raises ArgumentError for names that the module does
     not have, and for a tied tensor that is given two values. For transforms of a model: the parameters become an argument.
+    Tensors of any dtype.
 
     >>> model, x = nn.Linear(3, 2), tg.ones(5, 3)
     >>> params = dict(model.named_parameters())

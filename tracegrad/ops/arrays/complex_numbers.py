@@ -77,7 +77,10 @@ def is_complex_(x: Any) -> bool:
 
 @public("is_complex")
 def is_complex(input: Array) -> bool:
-    """Whether the dtype is complex64 or complex128."""
+    """Whether the dtype is complex64 or complex128. Any shape. Raises DTypeError for what is no tensor.
+
+    >>> tg.is_complex(tg.tensor([1j]))
+    """
     if not isinstance(input, Operators):
         raise DTypeError(f"is_complex: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
     return is_complex_(input)
@@ -89,7 +92,7 @@ def is_complex(input: Array) -> bool:
 @public("complex", method=False)
 @on_nodes
 def complex_(real: Array, imag: Array) -> Array:
-    """real + i imag, broadcast together, of two float32 tensors (complex64) or float64 ones (complex128).
+    """real + i imag, broadcast together, of two float32 tensors (complex64) or float64 ones (complex128). Raises DTypeError for others.
 
     >>> tg.complex(tg.tensor([1.0, 2.0]), tg.tensor([3.0, 4.0]))
     """
@@ -102,6 +105,8 @@ def complex_(real: Array, imag: Array) -> Array:
 @on_nodes
 def polar(abs: Array, angle: Array) -> Array:
     """The complex numbers of these absolute values and angles: abs (cos(angle) + i sin(angle)); float32 or float64, both of one dtype.
+
+    Raises DTypeError for others.
 
     >>> tg.polar(tg.tensor([1.0]), tg.tensor([tg.pi / 2]))
     """
@@ -116,7 +121,7 @@ def polar(abs: Array, angle: Array) -> Array:
 @public("view_as_real")
 @on_nodes
 def view_as_real(input: Array) -> Array:
-    """Complex (*) as a real tensor (*, 2) of its parts: a view, so that writing to it writes to input.
+    """Complex (*) as a real tensor (*, 2) of its parts: a view, so that writing to it writes to input. Raises DTypeError for real tensors.
 
     >>> tg.view_as_real(tg.tensor([1 + 2j]))
     """
@@ -126,21 +131,32 @@ def view_as_real(input: Array) -> Array:
 @public("view_as_complex")
 @on_nodes
 def view_as_complex(input: Array) -> Array:
-    """A real tensor (*, 2) as a complex one (*): a view, so that writing to it writes to input."""
+    """A real tensor (*, 2) as a complex one (*): a view, so that writing to it writes to input.
+
+    float32 or float64; else DTypeError. Raises ShapeError unless the last size is 2.
+
+    >>> tg.view_as_complex(tg.tensor([[1.0, 2.0]]))
+    """
     return bind(REGISTRY["view_as_complex"], (input,), {})
 
 
 @public("real", method=False)
 @on_nodes
 def real(input: Array) -> Array:
-    """The real part, as a view; of real numbers they themselves."""
+    """The real part, as a view; of real numbers they themselves. Raises DTypeError for what is no tensor.
+
+    >>> tg.real(tg.tensor([1 + 2j]))
+    """
     return bind(_REAL, (input,), {}) if is_complex_(input) else input
 
 
 @public("imag", method=False)
 @on_nodes
 def imag(input: Array) -> Array:
-    """The imaginary part, as a view. Raises DTypeError for real tensors, as torch does."""
+    """The imaginary part, as a view. Raises DTypeError for real tensors, as torch does. Shapes stay; the result is float.
+
+    >>> tg.imag(tg.tensor([1 + 2j]))
+    """
     if not is_complex_(input):
         raise DTypeError(f"imag: takes complex tensors, got {input.dtype}: the imaginary part of real numbers is 0")
     return bind(_IMAG, (input,), {})
@@ -149,14 +165,19 @@ def imag(input: Array) -> Array:
 @public("conj", "conj_physical")
 @on_nodes
 def conj(input: Array) -> Array:
-    """The conjugate: the imaginary part with the other sign. Real numbers come back as they are. A tensor of its own, no view."""
+    """The conjugate: the imaginary part with the other sign. Real numbers come back as they are. A tensor of its own, no view.
+
+    Any dtype, which the result has. Raises DTypeError for what is no tensor.
+
+    >>> tg.conj(tg.tensor([1 + 2j]))
+    """
     return bind(_CONJ, (input,), {}) if is_complex_(input) else input
 
 
 @public("resolve_conj", "resolve_neg")
 @on_nodes
 def resolve_conj(input: Array) -> Array:
-    """The tensor itself: conjugates are computed here, never marked."""
+    """The tensor itself: conjugates are computed here, never marked. Any shape and dtype. Raises DTypeError for what is no tensor."""
     return input
 
 
@@ -177,7 +198,10 @@ def H(input: Array) -> Array:
 @public("adjoint")
 @on_nodes
 def adjoint(input: Array) -> Array:
-    """The conjugate transposes of matrices (*, m, n): (*, n, m)."""
+    """The conjugate transposes of matrices (*, m, n): (*, n, m). Any dtype. Raises ShapeError for fewer dimensions.
+
+    >>> tg.adjoint(tg.ones(2, 3))
+    """
     n = input.ndim
     if n < 2:
         raise ShapeError(f"adjoint: takes at least 2 dimensions, got {input.shape}")
@@ -194,14 +218,24 @@ Operators.mH = property(adjoint)  # type: ignore[attr-defined]
 @public("isreal")
 @on_nodes
 def isreal(input: Array) -> Array:
-    """For each element, whether its imaginary part is 0 (of real numbers: True)."""
+    """For each element, whether its imaginary part is 0 (of real numbers: True).
+
+    The result is bool. Raises DTypeError for what is no tensor.
+
+    >>> tg.isreal(tg.tensor([1 + 0j, 1j]))
+    """
     return eq(imag(input), 0.0) if is_complex_(input) else mv.expand(const(True, dtypes.bool_), input.shape)
 
 
 @public("angle")
 @on_nodes
 def angle(input: Array) -> Array:
-    """The angle of a complex number, in (-pi, pi]; of a real one pi where it is negative, else 0 (its derivative is 0), and NaN for NaN."""
+    """The angle of a complex number, in (-pi, pi]; of a real one pi where it is negative, else 0 (its derivative is 0), and NaN for NaN.
+
+    input: any shape and dtype; the result float. Raises DTypeError for what is no tensor.
+
+    >>> tg.angle(tg.tensor([1j, -1.0 + 0j]))
+    """
     if is_complex_(input):
         return atan2(imag(input), real(input))
     x = detach(input if dtype_kind(input.dtype) == "f" else cast(input, dtypes.get_default_dtype()))
@@ -211,7 +245,12 @@ def angle(input: Array) -> Array:
 @public("sgn")
 @on_nodes
 def sgn(input: Array) -> Array:
-    """The number of absolute value 1 in the direction of a complex number: x / |x|, and 0 of 0; of real numbers their sign."""
+    """The number of absolute value 1 in the direction of a complex number: x / |x|, and 0 of 0; of real numbers their sign.
+
+    Any dtype, which the result has. Raises DTypeError for what is no tensor.
+
+    >>> tg.sgn(tg.tensor([3 + 4j]))
+    """
     if not is_complex_(input):
         return sign(input)
     size = abs_(input)

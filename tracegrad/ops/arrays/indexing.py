@@ -173,7 +173,12 @@ def _flat(x: Node) -> Node:
 @public("gather")
 @on_nodes
 def gather(input: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
-    """out[i][j][k] = input[index[i][j][k]][j][k] (for dim 0): the shape of index. ArgumentError for sparse_grad: gradients are dense."""
+    """out[i][j][k] = input[index[i][j][k]][j][k] (for dim 0): the shape of index. ArgumentError for sparse_grad: gradients are dense.
+
+    input: any dtype; index: integers, else DTypeError.
+
+    >>> tg.gather(tg.tensor([[1.0, 2.0], [3.0, 4.0]]), 1, tg.tensor([[1], [0]]))
+    """
     if sparse_grad:
         raise ArgumentError("gather: sparse_grad=True is not supported: there are no sparse gradients; leave it out")
     return _gather("gather", input, dim, index)
@@ -193,7 +198,12 @@ def _gather(name: str, x: Node, dim: int, index: Node, what: str = "index", wrap
 @public("take_along_dim", "take_along_axis")
 @on_nodes
 def take_along_dim(input: Array, indices: Array, dim: int | None = None) -> Array:
-    """gather, with input and indices broadcast beyond dim; dim None: both are flattened. Negative indices count from the end."""
+    """gather, with input and indices broadcast beyond dim; dim None: both are flattened. Negative indices count from the end.
+
+    input: any dtype. Raises DTypeError unless indices are integers.
+
+    >>> tg.take_along_dim(tg.tensor([3.0, 1.0]), tg.tensor([1, 0]), 0)
+    """
     if dim is None:
         return _gather("take_along_dim", _flat(input), 0, _flat(indices), "indices", wrap=True)
     d = one_dim("take_along_dim", dim, input.ndim)
@@ -208,7 +218,12 @@ def take_along_dim(input: Array, indices: Array, dim: int | None = None) -> Arra
 @public("take")
 @on_nodes
 def take(input: Array, index: Array) -> Array:
-    """The elements of the flattened input at index: the shape of index. Negative indices count from the end."""
+    """The elements of the flattened input at index: the shape of index. Negative indices count from the end.
+
+    input: any dtype. Raises DTypeError unless index holds integers, IndexOutOfRange for what is not there.
+
+    >>> tg.take(tg.tensor([[3.0, 1.0], [2.0, 0.0]]), tg.tensor([0, 3]))
+    """
     n = prod(input.shape)
     return take_rows(_flat(input), in_range(index, n, "take", "index", f"the {n} elements of shape {input.shape}", wrap=True))
 
@@ -216,7 +231,12 @@ def take(input: Array, index: Array) -> Array:
 @public("scatter_add")
 @on_nodes
 def scatter_add(input: Array, dim: int, index: Array, src: Array) -> Array:
-    """input with src[i][j][k] added at [index[i][j][k]][j][k] (for dim 0). Sums in index order: deterministic."""
+    """input with src[i][j][k] added at [index[i][j][k]][j][k] (for dim 0). Sums in index order: deterministic.
+
+    Any dtype, the same for src and input (DTypeError); index: integers.
+
+    >>> tg.scatter_add(tg.zeros(3), 0, tg.tensor([1, 1]), tg.ones(2))
+    """
     return _scatter("scatter_add", "scatter_add", input, dim, index, src)
 
 
@@ -226,6 +246,9 @@ def scatter(input: Array, dim: int, index: Array, src: Array = None, *, value: A
     """input with src[i][j][k] (or one value) put at [index[i][j][k]][j][k] (for dim 0); the last of several wins.
 
     reduce: "add" adds it, "multiply" multiplies by it.
+    Any dtype, the same for src and input. Raises DTypeError unless index holds integers.
+
+    >>> tg.scatter(tg.zeros(3), 0, tg.tensor([1]), tg.ones(1))
     """
     if reduce not in (None, "add", "multiply"):
         raise ArgumentError(f"scatter: reduce must be None, 'add' or 'multiply', got {reduce!r}")
@@ -262,7 +285,12 @@ def _check_dtype(name: str, source: Any, x: Node) -> None:
 @public("index_select")
 @on_nodes
 def index_select(input: Array, dim: int, index: Array) -> Array:
-    """The slices of input along dim that index (1-d) names, in its order."""
+    """The slices of input along dim that index (1-d) names, in its order.
+
+    Any dtype. Raises DTypeError unless index holds integers, IndexOutOfRange for other dims.
+
+    >>> tg.index_select(tg.eye(3), 0, tg.tensor([2, 0]))
+    """
     d, rows, moved = _rows("index_select", input, dim, index)
     y = _back(take_rows(moved, rows), d)
     return y if input.ndim or y.shape != (1,) else mv.reshape(y, ())
@@ -271,7 +299,12 @@ def index_select(input: Array, dim: int, index: Array) -> Array:
 @public("index_add")
 @on_nodes
 def index_add(input: Array, dim: int, index: Array, source: Array, *, alpha: float = 1) -> Array:
-    """input with the slices of source (times alpha) added to the slices along dim that index (1-d) names."""
+    """input with the slices of source (times alpha) added to the slices along dim that index (1-d) names.
+
+    Any dtype. Raises DTypeError unless index holds integers, ShapeError where shapes do not fit.
+
+    >>> tg.index_add(tg.zeros(3), 0, tg.tensor([1, 1]), tg.ones(2))
+    """
     d, rows, moved = _rows("index_add", input, dim, index)
     src = _slices("index_add", source, input, d, rows)
     src = src if alpha == 1 else cast(src * alpha, input.dtype)
@@ -281,7 +314,12 @@ def index_add(input: Array, dim: int, index: Array, source: Array, *, alpha: flo
 @public("index_copy")
 @on_nodes
 def index_copy(input: Array, dim: int, index: Array, source: Array) -> Array:
-    """input with the slices along dim that index (1-d) names replaced by those of source."""
+    """input with the slices along dim that index (1-d) names replaced by those of source.
+
+    Any dtype. Raises DTypeError unless index holds integers, ShapeError where shapes do not fit.
+
+    >>> tg.index_copy(tg.zeros(3), 0, tg.tensor([1]), tg.ones(1))
+    """
     d, rows, moved = _rows("index_copy", input, dim, index)
     return mv.reshape(_back(scatter_rows("scatter_set", moved, rows, _slices("index_copy", source, input, d, rows)), d), input.shape)
 
@@ -311,7 +349,10 @@ def _back(y: Node, d: int) -> Any:
 @public("masked_fill")
 @on_nodes
 def masked_fill(input: Array, mask: Array, value: Any) -> Array:
-    """value (a scalar or 0-d tensor) where mask (bool, broadcast) holds, else input."""
+    """value (a scalar or 0-d tensor) where mask (bool, broadcast) holds, else input. Any dtype. Raises DTypeError unless mask is bool.
+
+    >>> tg.masked_fill(tg.ones(2), tg.tensor([True, False]), 0.0)
+    """
     if mask.dtype != dtypes.bool_:
         raise DTypeError(f"masked_fill: the mask must be bool, got {mask.dtype}; use mask.bool()")
     if isinstance(value, Node) and value.ndim:
@@ -324,7 +365,12 @@ def masked_fill(input: Array, mask: Array, value: Any) -> Array:
 
 @public("masked_select")
 def masked_select(input: Array, mask: Array) -> Array:
-    """The elements where mask holds, as a vector. Its length depends on values: not inside @trace."""
+    """The elements where mask holds, as a vector. Its length depends on values: not inside @trace.
+
+    Any dtype. Raises DTypeError unless mask is bool.
+
+    >>> tg.masked_select(tg.tensor([1.0, 2.0]), tg.tensor([True, False]))
+    """
     if not isinstance(mask, Operators) or mask.dtype != dtypes.bool_:
         got = getattr(mask, "dtype", type(mask).__name__)
         raise DTypeError(f"masked_select: the mask must be a bool Tensor, got {got}; use mask.bool()")
@@ -339,6 +385,8 @@ def embedding(input: Array, weight: Array, padding_idx: int | None = None, max_n
 
     max_norm: rows that are looked up and longer (in the norm of order norm_type) are scaled to that length first, in place.
     scale_grad_by_freq: a row's gradient is divided by how often it was looked up. ArgumentError for sparse=True: gradients are dense.
+
+    >>> nn.functional.embedding(tg.tensor([1, 0]), tg.eye(2))
     """
     if sparse:
         raise ArgumentError("embedding: sparse=True is not supported: there are no sparse gradients; leave it out")
@@ -385,6 +433,8 @@ def one_hot(input: Array, num_classes: int = -1) -> Array:
 
     num_classes: -1 for one more than the largest integer, which is looked at; inside @trace that is a TraceError. Raises ArgumentError if
     there is none to look at.
+
+    >>> tg.one_hot(tg.tensor([0, 2]))
     """
     if isinstance(input, Operators) and num_classes == -1:
         values = known_values("one_hot", "input", input, "give num_classes")

@@ -19,7 +19,12 @@ Array = Any      # a Node or a Tensor
 @public("cat", "concat", "concatenate", method=False)
 @on_nodes
 def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
-    """The tensors one after the other along dim; dtypes are promoted, the other sizes must agree (ShapeError)."""
+    """The tensors one after the other along dim; dtypes are promoted, the other sizes must agree (ShapeError).
+
+    DTypeError for what holds no tensors.
+
+    >>> tg.cat([tg.ones(2), tg.zeros(1)])
+    """
     xs = common_dtype(list(tensors), name="cat")
     if any(x.ndim == 0 for x in xs):
         raise ShapeError("cat: 0-d tensors cannot be concatenated; use stack")
@@ -34,7 +39,10 @@ def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
 @public("stack", method=False)
 @on_nodes
 def stack(tensors: Sequence[Array], dim: int = 0) -> Array:
-    """The tensors, all of one shape, along a new dimension `dim`."""
+    """The tensors, all of one shape, along a new dimension `dim`. Any dtypes, which are promoted. Raises ShapeError for other shapes.
+
+    >>> tg.stack([tg.ones(2), tg.zeros(2)])
+    """
     xs = common_dtype(list(tensors), name="stack")
     if any(x.shape != xs[0].shape for x in xs):
         raise ShapeError(f"stack: shapes {', '.join(str(x.shape) for x in xs)} must be equal")
@@ -45,7 +53,12 @@ def stack(tensors: Sequence[Array], dim: int = 0) -> Array:
 @public("split")
 @on_nodes
 def split(input: Array, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Array, ...]:
-    """Pieces of that size (the last may be smaller), or of those sizes, along dim."""
+    """Pieces of that size (the last may be smaller), or of those sizes, along dim.
+
+    Any dtype. Raises ShapeError for sizes that do not add up, IndexOutOfRange for other dims.
+
+    >>> tg.split(tg.arange(5), 2)
+    """
     d = one_dim("split", dim, input.ndim)
     if not input.ndim:
         raise ShapeError("split: takes at least 1 dimension, got ()")
@@ -69,7 +82,10 @@ def split(input: Array, split_size_or_sections: int | Sequence[int], dim: int = 
 @public("chunk")
 @on_nodes
 def chunk(input: Array, chunks: int, dim: int = 0) -> tuple[Array, ...]:
-    """At most `chunks` pieces of equal size (the last may be smaller) along dim."""
+    """At most `chunks` pieces of equal size (the last may be smaller) along dim. Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.chunk(tg.arange(5), 2)
+    """
     d = one_dim("chunk", dim, input.ndim)
     if integer("chunk", "chunks", chunks) <= 0:
         raise ArgumentError(f"chunk: the number of chunks must be positive, got {chunks}")
@@ -82,7 +98,10 @@ def chunk(input: Array, chunks: int, dim: int = 0) -> tuple[Array, ...]:
 @public("unbind")
 @on_nodes
 def unbind(input: Array, dim: int = 0) -> tuple[Array, ...]:
-    """The slices of input along dim, without that dimension."""
+    """The slices of input along dim, without that dimension. Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.unbind(tg.ones(2, 3))
+    """
     if not input.ndim:
         raise ShapeError("unbind: takes at least 1 dimension, got ()")
     return tuple(select(input, dim, i) for i in range(input.shape[one_dim("unbind", dim, input.ndim)]))
@@ -93,6 +112,9 @@ def narrow(input: Array, dim: int, start: Any, length: int) -> Array:
     """`length` elements from `start` along dim.
 
     start: an integer, or a 0-d integer tensor, which is looked at (the result is a view): inside @trace that is a TraceError.
+    Raises IndexOutOfRange for what is not there.
+
+    >>> tg.narrow(tg.arange(5), 0, 1, 3)
     """
     if isinstance(start, Operators):
         if start.shape:
@@ -118,7 +140,10 @@ def _narrow(input: Node, dim: int, start: int, length: int) -> Any:
 @public("select")
 @on_nodes
 def select(input: Array, dim: int, index: int) -> Array:
-    """Element `index` along dim, without that dimension."""
+    """Element `index` along dim, without that dimension. Any dtype. Raises IndexOutOfRange for what is not there.
+
+    >>> tg.select(tg.eye(3), 0, 1)
+    """
     d = one_dim("select", dim, input.ndim)
     if not input.ndim:
         raise ShapeError("select: takes at least 1 dimension, got ()")

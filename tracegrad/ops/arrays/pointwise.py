@@ -14,7 +14,7 @@ from tracegrad.graph.families import broadcast_shapes, common_dtype, refuse_comp
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, by_itself, method, public, write
 from tracegrad.graph.primitive import REGISTRY, call, cast, saving_nothing
-from tracegrad.ops.arguments import on_nodes, rounded_once
+from tracegrad.ops.arguments import documented, on_nodes, rounded_once
 from tracegrad.ops.primitives.elementwise import times
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
@@ -31,7 +31,7 @@ def _unary(name: str, *aliases: str) -> Any:
 
     fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
     by_itself(fn)
-    fn.__doc__ = f"{type(op).__doc__}\n\n    input: tensor of any shape. Returns a tensor of the same shape."
+    fn.__doc__ = documented(op, fn.__name__)
     return public(*(aliases or (name,)))(fn)
 
 
@@ -42,7 +42,13 @@ def _rounding(name: str, *aliases: str) -> Any:
         return call(op, (input,), {}) if _dtype_kind(input) in "fc" else input       # of complex numbers an error
 
     fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
-    fn.__doc__ = f"{type(op).__doc__}\n\n    input: tensor of any shape; integers come back as they are."
+    fn.__doc__ = f"""{type(op).__doc__}
+
+    input: tensor of any shape and any real dtype, which the result has; integers and bools come back as they are.
+    Raises DTypeError for complex numbers and for what is no tensor.
+
+    >>> tg.{fn.__name__}(tg.tensor([-1.5, 0.5]))
+    """
     return public(*(aliases or (name,)))(fn)
 
 
@@ -59,7 +65,7 @@ def _binary(name: str, *aliases: str, check: Any = None) -> Any:
 
     fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
     by_itself(fn)
-    fn.__doc__ = f"{type(op).__doc__}\n\n    input, other: tensors or scalars that broadcast together. Raises ShapeError if they do not."
+    fn.__doc__ = documented(op, fn.__name__)
     return public(*(aliases or (name,)))(fn)
 
 
@@ -96,13 +102,18 @@ bitwise_left_shift, bitwise_right_shift = _binary("bitwise_left_shift"), _binary
 
 @public("add")
 def add(input: Array, other: Array, *, alpha: float = 1) -> Array:
-    """input + alpha * other, broadcast together."""
+    """input + alpha * other, broadcast together.
+    dtype: any, promoted. Raises DTypeError for what is no tensor, ShapeError where shapes do not broadcast.
+
+    >>> tg.add(tg.tensor([1.0, 2.0]), tg.tensor([0.5, 1.0]), alpha=2)
+    """
     return _sum("add", input, other, alpha)
 
 
 @public("sub", "subtract")
 def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
-    """input - alpha * other, broadcast together. Bools are refused, as in torch: use `^` or logical_not."""
+    """input - alpha * other, broadcast together. Bools are refused, as in torch: use `^` or logical_not.
+    dtype: any but bool, which the result has. Raises DTypeError for bools, ShapeError where shapes do not broadcast."""
     return _sum("sub", input, other, alpha)
 
 
@@ -138,7 +149,9 @@ def _in_common(input: Array, other: Array) -> Array:
 
 @public("div", "divide", "true_divide")
 def div(input: Array, other: Array, *, rounding_mode: str | None = None) -> Array:
-    """input / other as floats; rounding_mode "floor" or "trunc" rounds the quotient, as in torch."""
+    """input / other as floats; rounding_mode "floor" or "trunc" rounds the quotient, as in torch.
+    dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor, ShapeError where shapes do not
+    broadcast."""
     if rounding_mode == "floor":
         return floor_divide(input, other)
     if rounding_mode == "trunc":
@@ -165,7 +178,7 @@ def pow(input: Array, exponent: Array) -> Array:
     """input to the power exponent, broadcast together. The powers 0.5 and -0.5 are sqrt and rsqrt, as in torch.
 
     Raises ArgumentError for integers to a negative integer power; where only the elements tell, it is 1, -1 or 0.
-    """
+    dtype: any but bool, which the result has. DTypeError for bools, ShapeError where shapes do not broadcast."""
     if isinstance(exponent, float) and abs(exponent) == 0.5:
         return sqrt(input) if exponent > 0 else rsqrt(input)
     if isinstance(exponent, (int, np.integer)) and not isinstance(exponent, bool) and exponent < 0 and _dtype_kind(input) in "iu":
@@ -175,7 +188,11 @@ def pow(input: Array, exponent: Array) -> Array:
 
 @public("where", method=False)
 def where(condition: Array, input: Array = None, other: Array = None) -> Array:
-    """input where condition (bool) holds, else other; all broadcast together. Of a condition alone: `nonzero(condition, as_tuple=True)`."""
+    """input where condition (bool) holds, else other; all broadcast together. Of a condition alone: `nonzero(condition, as_tuple=True)`.
+    dtype: any, promoted. Raises DTypeError unless condition is bool, ShapeError where shapes do not broadcast.
+
+    >>> tg.where(tg.tensor([True, False]), tg.tensor([1.0, 2.0]), 0.0)
+    """
     if input is None and other is None:
         return PUBLIC["nonzero"](condition, as_tuple=True)
     if input is None or other is None:
@@ -191,7 +208,8 @@ def where_(self: Array, condition: Array, other: Array) -> Array:
 
 @public("round")
 def round_(input: Array, *, decimals: int = 0) -> Array:
-    """The nearest integer (halves to even), or the nearest multiple of 10**-decimals."""
+    """The nearest integer (halves to even), or the nearest multiple of 10**-decimals.
+    The shape and dtype stay; real dtypes. Raises DTypeError for complex numbers."""
     if _dtype_kind(input) not in "fc":
         return input
     if decimals == 0:
@@ -202,7 +220,8 @@ def round_(input: Array, *, decimals: int = 0) -> Array:
 
 @public("to_dtype", method=False)
 def to_dtype(input: Array, dtype: Any) -> Array:
-    """input converted to dtype; floats to integers truncate towards zero (what does not fit wraps, or beyond int32 is undefined)."""
+    """input converted to dtype; floats to integers truncate towards zero (what does not fit wraps, or beyond int32 is undefined).
+    Any shape. Raises DTypeError for a dtype that is not supported."""
     found = dtypes.as_dtype(dtype)
     if input.dtype == found and not (isinstance(input, Node) and input.aval.weak):
         return input
@@ -211,32 +230,41 @@ def to_dtype(input: Array, dtype: Any) -> Array:
 
 @public("reciprocal")
 def reciprocal(input: Array) -> Array:
-    """1 / input."""
+    """1 / input. Any shape. dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor."""
     return 1.0 / input
 
 
 @public("sign")
 def sign(input: Array) -> Array:
-    """-1, 0 or 1 by the element's sign, 0 for NaN; bools come back as they are. The derivative is 0, as in torch."""
+    """-1, 0 or 1 by the element's sign, 0 for NaN; bools come back as they are. The derivative is 0, as in torch.
+    The shape and dtype stay. Raises DTypeError for complex numbers."""
     return input if _dtype_kind(input) == "b" else call(REGISTRY["sign"], (input,), {})
 
 
 @public("square")
 def square(input: Array) -> Array:
-    """input * input; of bools int64, as in torch."""
+    """input * input; of bools int64, as in torch. The shape and other dtypes stay. Raises DTypeError for what is no tensor."""
     x = call(REGISTRY["cast"], (input,), {"dtype": dtypes.int64, "weak": False}) if _dtype_kind(input) == "b" else input
     return x * x
 
 
 @public("sigmoid", functional=True)
 def sigmoid(input: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
+    """1 / (1 + exp(-x)), without overflow.
+    Any shape. dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor.
+
+    >>> tg.sigmoid(tg.tensor([0.0, 2.0]))
+    """
     return call(REGISTRY["sigmoid"], (input,), {})
 
 
 @public("relu", functional=True)
 def relu(input: Array, inplace: bool = False) -> Array:
-    """max(x, 0); its derivative at 0 is 0, as in torch. NaN stays NaN. inplace: the result is written into input."""
+    """max(x, 0); its derivative at 0 is 0, as in torch. NaN stays NaN. inplace: the result is written into input.
+    dtype: real, bools as int64. Raises DTypeError for complex numbers.
+
+    >>> tg.relu(tg.tensor([-1.0, 2.0]))
+    """
     return _into(input, _relu(input), inplace)
 
 
@@ -252,7 +280,8 @@ def _into(input: Array, result: Array, inplace: bool) -> Array:
 
 @public("leaky_relu", functional=True, method=False)
 def leaky_relu(input: Array, negative_slope: float = 0.01, inplace: bool = False) -> Array:
-    """x where positive, else negative_slope * x. inplace: the result is written into input."""
+    """x where positive, else negative_slope * x. inplace: the result is written into input.
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
     return _into(input, _leaky_relu(input, negative_slope), inplace)
 
 
@@ -266,7 +295,8 @@ def _leaky_relu(input: Any, negative_slope: float) -> Any:
 @on_nodes
 @rounded_once
 def gelu(input: Array, approximate: str = "none") -> Array:
-    """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh"."""
+    """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh".
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
     refuse_complex("gelu", input)
     if approximate == "tanh":
         return input * 0.5 * (tanh((input + input * input * input * 0.044715) * 0.7978845608028654) + 1.0)
@@ -277,7 +307,8 @@ def gelu(input: Array, approximate: str = "none") -> Array:
 
 @public("silu", functional=True, method=False)
 def silu(input: Array, inplace: bool = False) -> Array:
-    """x * sigmoid(x). inplace: the result is written into input."""
+    """x * sigmoid(x). inplace: the result is written into input.
+    dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor."""
     return _into(input, _silu(input), inplace)
 
 
@@ -291,7 +322,8 @@ def _silu(input: Any) -> Any:
 @on_nodes
 @rounded_once
 def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
-    """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch."""
+    """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch.
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
     refuse_complex("softplus", input)
     scaled = input * beta
     small = where(scaled > threshold, 0.0, scaled)
@@ -304,6 +336,9 @@ def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
     """input limited to [min, max] (scalars or tensors; None for no limit; max wins where min > max; NaN where a limit is NaN).
 
     The gradient passes where min <= x <= max; a tensor's limit has it elsewhere: as in torch.
+    dtype: real, promoted with the limits'. Raises ArgumentError if both limits are None, DTypeError for complex numbers.
+
+    >>> tg.clamp(tg.tensor([1.0, 2.0]), max=1.5)
     """
     if min is None and max is None:
         raise ArgumentError("clamp: at least one of min and max must be given")
@@ -317,7 +352,8 @@ def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
 
 @public("isinf")
 def isinf(input: Array) -> Array:
-    """Whether x is +inf or -inf (of a complex number: a part of it)."""
+    """Whether x is +inf or -inf (of a complex number: a part of it).
+    dtype: any; the result is bool. Raises DTypeError for what is no tensor."""
     if input.dtype.kind == "c":
         return isinf(real(input)) | isinf(imag(input))
     return eq(abs_(input), float("inf")) if dtype_kind(input.dtype) == "f" else ne(input, input)
@@ -325,7 +361,8 @@ def isinf(input: Array) -> Array:
 
 @public("isfinite")
 def isfinite(input: Array) -> Array:
-    """Whether x is neither infinite nor NaN (of a complex number: both parts)."""
+    """Whether x is neither infinite nor NaN (of a complex number: both parts).
+    dtype: any; the result is bool. Raises DTypeError for what is no tensor."""
     if input.dtype.kind == "c":
         return isfinite(real(input)) & isfinite(imag(input))
     return lt(abs_(input), float("inf")) if dtype_kind(input.dtype) == "f" else eq(input, input)
@@ -352,25 +389,25 @@ def _as_bool(x: Array) -> Array:
 
 @public("logical_and")
 def logical_and(input: Array, other: Array) -> Array:
-    """Whether both are nonzero."""
+    """Whether both are nonzero. dtype: any; the result is bool. ShapeError where shapes do not broadcast."""
     return _logical("logical_and", bitwise_and, input, other)
 
 
 @public("logical_or")
 def logical_or(input: Array, other: Array) -> Array:
-    """Whether either is nonzero."""
+    """Whether either is nonzero. dtype: any; the result is bool. ShapeError where shapes do not broadcast."""
     return _logical("logical_or", bitwise_or, input, other)
 
 
 @public("logical_xor")
 def logical_xor(input: Array, other: Array) -> Array:
-    """Whether exactly one is nonzero."""
+    """Whether exactly one is nonzero. dtype: any; the result is bool. ShapeError where shapes do not broadcast."""
     return _logical("logical_xor", bitwise_xor, input, other)
 
 
 @public("logical_not")
 def logical_not(input: Array) -> Array:
-    """Whether it is zero."""
+    """Whether it is zero. Any shape. dtype: any; the result is bool. Raises DTypeError for what is no tensor."""
     return bitwise_not(_as_bool(input))
 
 
@@ -384,7 +421,10 @@ def _in_the_dtype_of(number: Array, like: Array) -> Array:
 @on_nodes
 @rounded_once
 def lerp(input: Array, end: Array, weight: Any) -> Array:
-    """input + weight * (end - input); from a weight of 1/2 on computed from the end, so that it is end for a weight of 1."""
+    """input + weight * (end - input); from a weight of 1/2 on computed from the end, so that it is end for a weight of 1.
+    The shapes broadcast. dtype: float or complex; integers give the default float one. Raises DTypeError for bools, ShapeError where
+    shapes do
+    not broadcast."""
     if isinstance(weight, Operators):
         weight = _in_the_dtype_of(weight, end)
     near = abs_(weight) < 0.5 if isinstance(weight, Operators) else abs(weight) < 0.5
@@ -395,7 +435,7 @@ def lerp(input: Array, end: Array, weight: Any) -> Array:
 
 @public("detach", method=False)
 def detach(input: Array) -> Array:
-    """The same value, constant to differentiation."""
+    """The same value, constant to differentiation. The shape and dtype stay. Raises DTypeError for what is no tensor."""
     return call(REGISTRY["detach"], (input,), {})
 
 
@@ -406,6 +446,7 @@ def materialize(input: Array) -> Array:
     Without it the compiler decides whether a value that several kernels need is stored, or computed again by each. Use it where
     `explain()` or `profile()` shows that it decided badly. The derivative is that of the identity, and the hint says nothing of its
     cotangent. It changes nothing where it is called untraced, and in a loop's body that is one kernel.
+    dtype: any. Raises DTypeError for what is no tensor.
 
     >>> f = tg.trace(lambda x: (lambda y: (y.sum(0), y.sum(1)))(tg.materialize(x * 2)))
     >>> sums = f(tg.ones(30, 40))

@@ -123,14 +123,18 @@ def _check_some(name: str, x: Node, dim: tuple[int, ...]) -> None:
 @public("sum")
 @on_nodes
 def sum_(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """The sum over dim; bools and integers are summed as int64. 0 of nothing."""
+    """The sum over dim; bools and integers are summed as int64. 0 of nothing. Other dtypes stay. Raises IndexOutOfRange for other dims.
+
+    >>> tg.sum(tg.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0)
+    """
     return reduce("sum", _accumulated(input, dtype), some_dims("sum", dim, input.ndim), keepdim)
 
 
 @public("prod")
 @on_nodes
 def prod_(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """The product over dim; bools and integers are multiplied as int64. 1 of nothing."""
+    """The product over dim; bools and integers are multiplied as int64. 1 of nothing.
+    Other dtypes stay. Raises IndexOutOfRange for other dims."""
     return reduce("prod", _accumulated(input, dtype), some_dims("prod", dim, input.ndim), keepdim)
 
 
@@ -138,7 +142,10 @@ def prod_(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 @on_nodes
 @rounded_once
 def mean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """The mean over dim, of floats or complex numbers (DTypeError else, as in torch; or give dtype). NaN of nothing."""
+    """The mean over dim, of floats or complex numbers (DTypeError else, as in torch; or give dtype). NaN of nothing. dtype stays.
+
+    >>> tg.mean(tg.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0)
+    """
     x = input if dtype is None else as_asked(input, dtype)
     if dtype_kind(x.dtype) not in "fc":
         raise DTypeError(f"mean: takes a float tensor, got {x.dtype}; use x.float().mean() or mean(dtype=tg.float32)")
@@ -154,7 +161,7 @@ def _inverse(n: float) -> float:
 @on_nodes
 @rounded_once
 def nansum(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """The sum over dim, NaNs counting as 0."""
+    """The sum over dim, NaNs counting as 0. dtype: real; bools and integers are summed as int64. Raises DTypeError for complex numbers."""
     refuse_complex("nansum", input)
     x = _accumulated(where(ne(input, input), const(0, input.dtype), input), dtype)
     return reduce("sum", x, some_dims("nansum", dim, input.ndim), keepdim)
@@ -163,21 +170,26 @@ def nansum(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any =
 @public("count_nonzero")
 @on_nodes
 def count_nonzero(input: Array, dim: Any = None) -> Array:
-    """How many elements are not zero, as int64."""
+    """How many elements are not zero, as int64. Raises IndexOutOfRange for other dims."""
     return reduce("sum", cast(ne(input, 0), dtypes.int64), some_dims("count_nonzero", dim, input.ndim), False)
 
 
 @public("any")
 @on_nodes
 def any_(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    """Whether any element is nonzero, as bool (uint8 for uint8, as in torch). False of nothing."""
+    """Whether any element is nonzero, as bool (uint8 for uint8, as in torch). False of nothing.
+    Any dtype. Raises IndexOutOfRange for other dims."""
     return _boolean("any", "amax", input, dim, keepdim)
 
 
 @public("all")
 @on_nodes
 def all_(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    """Whether all elements are nonzero, as bool (uint8 for uint8, as in torch). True of nothing."""
+    """Whether all elements are nonzero, as bool (uint8 for uint8, as in torch). True of nothing.
+    Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.all(tg.tensor([False, True]))
+    """
     return _boolean("all", "amin", input, dim, keepdim)
 
 
@@ -195,7 +207,10 @@ def _boolean(name: str, primitive: str, x: Node, dim: Any, keepdim: bool) -> Nod
 @public("cumsum")
 @on_nodes
 def cumsum(input: Array, dim: int, *, dtype: Any = None) -> Array:
-    """Running sums along dim; of bools and integers as int64."""
+    """Running sums along dim; of bools and integers as int64. The shape and other dtypes stay. Raises IndexOutOfRange for other dims.
+
+    >>> tg.cumsum(tg.tensor([1.0, 2.0]), 0)
+    """
     x = _accumulated(input, dtype)
     d = one_dim("cumsum", dim, x.ndim)
     return bind(REGISTRY["cumsum"], (x,), {"dim": d}) if x.ndim else x
@@ -204,7 +219,8 @@ def cumsum(input: Array, dim: int, *, dtype: Any = None) -> Array:
 @public("cumprod")
 @on_nodes
 def cumprod(input: Array, dim: int, *, dtype: Any = None) -> Array:
-    """Running products along dim; of bools and integers as int64."""
+    """Running products along dim; of bools and integers as int64. The shape and other dtypes stay.
+    Raises IndexOutOfRange for other dims."""
     x = _accumulated(input, dtype)
     d = one_dim("cumprod", dim, x.ndim)
     return bind(REGISTRY["cumprod"], (x,), {"dim": d}) if x.ndim else x
@@ -216,28 +232,35 @@ def cumprod(input: Array, dim: int, *, dtype: Any = None) -> Array:
 @public("amax")
 @on_nodes
 def amax(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    """The largest over dim; NaN if any is. Equal winners share the gradient evenly. ArgumentError if there is nothing."""
+    """The largest over dim; NaN if any is. Equal winners share the gradient evenly. ArgumentError if there is nothing.
+    dtype: any real one, which the result has."""
     return reduce("amax", input, some_dims("amax", dim, input.ndim), keepdim)
 
 
 @public("amin")
 @on_nodes
 def amin(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    """The smallest over dim; NaN if any is. Equal winners share the gradient evenly. ArgumentError if there is nothing."""
+    """The smallest over dim; NaN if any is. Equal winners share the gradient evenly. ArgumentError if there is nothing.
+    dtype: any real one, which the result has."""
     return reduce("amin", input, some_dims("amin", dim, input.ndim), keepdim)
 
 
 @public("max")
 @on_nodes
 def max_(input: Array, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """max(x): the largest of all. max(x, dim): (values, indices) along dim. max(x, other): the larger, elementwise."""
+    """max(x): the largest of all. max(x, dim): (values, indices) along dim. max(x, other): the larger, elementwise.
+    dtype: any real one, which the result has. Indices are int64. Raises DTypeError for complex numbers, ArgumentError of nothing.
+
+    >>> tg.max(tg.tensor([[1.0, 5.0], [3.0, 4.0]]), dim=1)
+    """
     return _extreme("max", input, dim, keepdim, other)
 
 
 @public("min")
 @on_nodes
 def min_(input: Array, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """min(x): the smallest of all. min(x, dim): (values, indices) along dim. min(x, other): the smaller, elementwise."""
+    """min(x): the smallest of all. min(x, dim): (values, indices) along dim. min(x, other): the smaller, elementwise.
+    dtype: any real one, which the result has. Indices are int64. Raises DTypeError for complex numbers, ArgumentError of nothing."""
     return _extreme("min", input, dim, keepdim, other)
 
 
@@ -260,14 +283,19 @@ def _extreme(name: str, x: Node, dim: Any, keepdim: bool, other: Any) -> Any:
 @public("argmax")
 @on_nodes
 def argmax(input: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """The index (int64) of the largest along dim, or in the flattened tensor; the first of equals; NaN is the largest."""
+    """The index (int64) of the largest along dim, or in the flattened tensor; the first of equals; NaN is the largest.
+    Raises DTypeError for complex numbers, ArgumentError of nothing.
+
+    >>> tg.argmax(tg.tensor([1.0, 5.0]))
+    """
     return _arg("argmax", input, dim, keepdim)
 
 
 @public("argmin")
 @on_nodes
 def argmin(input: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """The index (int64) of the smallest along dim, or in the flattened tensor; the first of equals; NaN is the smallest."""
+    """The index (int64) of the smallest along dim, or in the flattened tensor; the first of equals; NaN is the smallest.
+    Raises DTypeError for complex numbers, ArgumentError of nothing."""
     return _arg("argmin", input, dim, keepdim)
 
 
@@ -313,7 +341,9 @@ def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float | Non
 def var(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Array:
     """The variance over dim: squared distances from the mean, summed, over n - correction (unbiased=False: correction 0).
 
-    Of complex numbers, too, it is real.
+    Of complex numbers, too, it is real. Raises DTypeError for integers and bools.
+
+    >>> tg.var(tg.tensor([1.0, 2.0, 4.0]))
     """
     return _spread("var", input, dim, unbiased, correction, keepdim)
 
@@ -322,7 +352,8 @@ def var(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bo
 @on_nodes
 @rounded_once
 def std(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Array:
-    """The standard deviation over dim: the square root of `var`. The gradient where it is 0 is 0, as in torch."""
+    """The standard deviation over dim: the square root of `var`. The gradient where it is 0 is 0, as in torch.
+    dtype: float; float of complex numbers. Raises DTypeError for integers and bools."""
     return _root(_spread("std", input, dim, unbiased, correction, keepdim))
 
 
@@ -330,7 +361,7 @@ def std(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bo
 @on_nodes
 @rounded_once
 def var_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Any:
-    """(variance, mean) over dim."""
+    """(variance, mean) over dim. dtype: float or complex, the variance real. Raises DTypeError for integers and bools."""
     return _spread("var_mean", input, dim, unbiased, correction, keepdim), mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
@@ -342,7 +373,7 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
 
     or "nuc": the nuclear norm of the matrices in two dims (`linalg.matrix_norm`).
     The gradient at a zero vector is 0, as in torch.
-    """
+    dtype: any; of integers and bools the default float one. The norm is real. Raises IndexOutOfRange for other dims."""
     if dtype is not None and not dtypes.differentiable(dtypes.as_dtype(dtype)):
         raise DTypeError(f"norm: dtype must be a float dtype, got {dtypes.as_dtype(dtype)}")
     x = as_float(input) if dtype is None else as_asked(input, dtype)
@@ -396,7 +427,8 @@ def _detached_max(x: Node, dims: tuple[int, ...]) -> Node:
 @on_nodes
 @rounded_once
 def logsumexp(input: Array, dim: Any, keepdim: bool = False) -> Array:
-    """log(sum(exp(x))) over dim, without overflow; -inf of nothing and of rows of -inf. Also of complex numbers."""
+    """log(sum(exp(x))) over dim, without overflow; -inf of nothing and of rows of -inf. Also of complex numbers.
+    Integers and bools as the default float dtype. Raises IndexOutOfRange for other dims."""
     x = as_float(input)
     dims = some_dims("logsumexp", dim, x.ndim)
     if _empty(x, dims):
@@ -413,6 +445,9 @@ def softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
     """exp(x) / sum(exp(x)) along dim, without overflow; NaN for rows that hold inf or only -inf, as in torch.
 
     dim: None takes dim 1 (of one or three dimensions 0), as torch does, with a warning: give it.
+    dtype: float, which the result has. Raises DTypeError for integers unless dtype is given, and for complex numbers.
+
+    >>> tg.softmax(tg.tensor([1.0, 2.0]), dim=0)
     """
     x, dims = _softmax_operand("softmax", input, dim, dtype)
     if _empty(x, dims):
@@ -425,7 +460,8 @@ def softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
 @on_nodes
 @rounded_once
 def log_softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
-    """log(softmax(x)) along dim, without overflow or loss of small values. dim: as of `softmax`."""
+    """log(softmax(x)) along dim, without overflow or loss of small values. dim: as of `softmax`.
+    dtype: float, which the result has. Raises DTypeError for integers unless dtype is given."""
     x, dims = _softmax_operand("log_softmax", input, dim, dtype)
     if _empty(x, dims):
         return x

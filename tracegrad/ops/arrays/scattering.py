@@ -46,7 +46,12 @@ def _flat(x: Node) -> Node:
 @public("index_fill")
 @on_nodes
 def index_fill(input: Array, dim: int, index: Array, value: Any) -> Array:
-    """input with the slices along dim that index (1-d) names filled with value (a number or a 0-d tensor)."""
+    """input with the slices along dim that index (1-d) names filled with value (a number or a 0-d tensor).
+
+    Any dtype. Raises DTypeError unless index holds integers.
+
+    >>> tg.index_fill(tg.zeros(3), 0, tg.tensor([1]), 5.0)
+    """
     d = one_dim("index_fill", dim, input.ndim)
     if index.ndim > 1:
         raise ShapeError(f"index_fill: index must be a 1-d tensor, got {index.shape}")
@@ -122,6 +127,9 @@ def scatter_reduce(input: Array, dim: int, index: Array, src: Array, reduce: str
     """input with src[i][j][k] combined into [index[i][j][k]][j][k] (for dim 0) by reduce: "sum", "prod", "mean", "amax" or "amin".
 
     include_self=False: elements that index names do not count themselves. Equal extremes share the gradient.
+    Any dtype. Raises DTypeError unless index holds integers, ArgumentError for another reduce.
+
+    >>> tg.scatter_reduce(tg.zeros(3), 0, tg.tensor([1, 1]), tg.tensor([2.0, 5.0]), "amax")
     """
     if reduce not in REDUCTIONS:
         raise ArgumentError(f"scatter_reduce: reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
@@ -140,7 +148,12 @@ def scatter_reduce(input: Array, dim: int, index: Array, src: Array, reduce: str
 @public("index_reduce")
 @on_nodes
 def index_reduce(input: Array, dim: int, index: Array, source: Array, reduce: str, *, include_self: bool = True) -> Array:
-    """input with the slices of source combined into those along dim that index (1-d) names: reduce is "prod", "mean", "amax" or "amin"."""
+    """input with the slices of source combined into those along dim that index (1-d) names: reduce is "prod", "mean", "amax" or "amin".
+
+    dtype: real. Raises ArgumentError for another reduce, DTypeError unless index holds integers.
+
+    >>> tg.index_reduce(tg.ones(3), 0, tg.tensor([1]), tg.tensor([4.0]), "amax")
+    """
     if reduce not in REDUCTIONS[1:]:
         raise ArgumentError(f"index_reduce: reduce must be one of {', '.join(REDUCTIONS[1:])}, got {reduce!r}")
     d = one_dim("index_reduce", dim, input.ndim)
@@ -227,7 +240,12 @@ def _segments(data: Array, reduce: str, lengths: Any, offsets: Any, axis: int, i
 
 @public("index_put")
 def index_put(input: Array, indices: Sequence[Array], values: Array, accumulate: bool = False) -> Array:
-    """What input becomes by input[indices] = values (a tensor), or with accumulate by += (equal places add up)."""
+    """What input becomes by input[indices] = values (a tensor), or with accumulate by += (equal places add up).
+
+    Any shapes and dtypes that assigning to input[indices] takes; raises what that raises.
+
+    >>> tg.index_put(tg.zeros(3), (tg.tensor([1]),), tg.ones(1))
+    """
     if not isinstance(indices, (tuple, list)) or not all(k is None or isinstance(k, Operators) for k in indices):
         raise ArgumentError("index_put: indices must be a tuple of tensors (or None, for whole dimensions)")
     if not isinstance(values, Operators) or values.dtype != input.dtype:
@@ -260,7 +278,12 @@ def _accumulated(x: Node, places: Node, values: Node) -> Any:
 @public("put")
 @on_nodes
 def put(input: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
-    """input with source put at (or added to) the places of the flattened tensor that index names. Negative indices count from the end."""
+    """input with source put at (or added to) the places of the flattened tensor that index names. Negative indices count from the end.
+
+    The shape and dtype (any) stay. Raises DTypeError unless index holds integers.
+
+    >>> tg.put(tg.zeros(2, 2), tg.tensor([3]), tg.ones(1))
+    """
     if source.dtype != input.dtype:
         raise DTypeError(f"put: source {source.dtype} and input {input.dtype} must have one dtype; cast one of them")
     if source.aval.size != index.aval.size:
@@ -276,6 +299,8 @@ def masked_scatter(input: Array, mask: Array, source: Array) -> Array:
     """input with the elements where mask (bool) holds replaced by the first ones of source, in order; input and mask broadcast.
 
     That source has enough elements only the device knows: else looking at the result raises an IndexOutOfRange.
+
+    >>> tg.masked_scatter(tg.zeros(3), tg.tensor([True, False, True]), tg.tensor([5.0, 6.0]))
     """
     if mask.dtype != dtypes.bool_:
         raise DTypeError(f"masked_scatter: the mask must be bool, got {mask.dtype}; use mask.bool()")
@@ -307,7 +332,10 @@ def _check_part(name: str, src: Node, part: tuple[int, ...], x: Node) -> Any:
 @public("select_scatter")
 @on_nodes
 def select_scatter(input: Array, src: Array, dim: int, index: int) -> Array:
-    """input with its slice input.select(dim, index) replaced by src."""
+    """input with its slice input.select(dim, index) replaced by src. Any dtype. Raises ShapeError unless src has the slice's shape.
+
+    >>> tg.select_scatter(tg.zeros(2, 2), tg.ones(2), 0, 1)
+    """
     d = one_dim("select_scatter", dim, input.ndim)
     part = select(input, d, index)
     value = mv.reshape(_check_part("select_scatter", src, part.shape, input), (*part.shape[:d], 1, *part.shape[d:]))
@@ -318,7 +346,10 @@ def select_scatter(input: Array, src: Array, dim: int, index: int) -> Array:
 @public("slice_scatter")
 @on_nodes
 def slice_scatter(input: Array, src: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
-    """input with start:end:step along dim replaced by src."""
+    """input with start:end:step along dim replaced by src. Any dtype. Raises ShapeError unless src has that shape.
+
+    >>> tg.slice_scatter(tg.zeros(4), tg.ones(2), 0, 1, 3)
+    """
     d = one_dim("slice_scatter", dim, input.ndim)
     if integer("slice_scatter", "step", step) < 1:
         raise ArgumentError(f"slice_scatter: step must be positive, got {step}")
@@ -332,7 +363,10 @@ def slice_scatter(input: Array, src: Array, dim: int = 0, start: int | None = No
 @public("diagonal_scatter")
 @on_nodes
 def diagonal_scatter(input: Array, src: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
-    """input with its diagonal (as `diagonal` takes it) replaced by src."""
+    """input with its diagonal (as `diagonal` takes it) replaced by src. Any shapes and dtypes that fit, else ShapeError.
+
+    >>> tg.diagonal_scatter(tg.zeros(2, 2), tg.ones(2))
+    """
     a, b = one_dim("diagonal_scatter", dim1, input.ndim), one_dim("diagonal_scatter", dim2, input.ndim)
     value = _check_part("diagonal_scatter", src, diagonal(input, offset, dim1, dim2).shape, input)
     x = movedim(input, (a, b), (-2, -1))
@@ -351,7 +385,12 @@ def diagonal_scatter(input: Array, src: Array, offset: int = 0, dim1: int = 0, d
 @public("as_strided")
 @on_nodes
 def as_strided(input: Array, size: Sequence[int], stride: Sequence[int], storage_offset: int = 0) -> Array:
-    """Element (i, j, ...) is number storage_offset + i stride[0] + j stride[1] + ... of input's elements, row by row: a view."""
+    """Element (i, j, ...) is number storage_offset + i stride[0] + j stride[1] + ... of input's elements, row by row: a view.
+
+    Any dtype. Raises ShapeError if it would go beyond.
+
+    >>> tg.as_strided(tg.arange(4), (3, 2), (1, 1))
+    """
     sizes, strides = sizes_of("as_strided", (size,)), sizes_of("as_strided", (stride,))
     if len(sizes) != len(strides) or any(n < 0 for n in (*sizes, *strides, storage_offset)):
         raise ArgumentError(f"as_strided: size {sizes} and stride {strides} must be equally many numbers, not negative, as storage_offset "

@@ -30,7 +30,7 @@ Array = Any      # a Node or a Tensor
 @public("reshape")
 @on_nodes
 def reshape(input: Array, *shape: Any) -> Array:
-    """The same elements in another shape (sizes, or one sequence of them; one size may be -1). ShapeError if they do not fit."""
+    """The same elements in another shape (sizes, or one sequence of them; one size may be -1). ShapeError if they do not fit. Any dtype."""
     return mv.reshape(input, inferred("reshape", input.shape, sizes_of("reshape", shape)))
 
 
@@ -39,7 +39,7 @@ def reshape(input: Array, *shape: Any) -> Array:
 def view(input: Array, *shape: Any, dtype: Any = None) -> Array:
     """The same elements in another shape, as `reshape`; every tensor can be viewed (there is no "not contiguous" here).
 
-    x.view(dtype): the same bytes as elements of another dtype, as a copy; see `ops.bits.view_dtype`.
+    x.view(dtype): the same bytes as elements of another dtype, as a copy; see `ops.bits.view_dtype`. Raises ShapeError if they do not fit.
     """
     if dtype is not None and not shape:
         shape = (dtype,)
@@ -53,14 +53,14 @@ def view(input: Array, *shape: Any, dtype: Any = None) -> Array:
 @public("view_as", "reshape_as")
 @on_nodes
 def view_as(input: Array, other: Array) -> Array:
-    """input in the shape of other."""
+    """input in the shape of other. Any dtype. ShapeError if they do not fit."""
     return mv.reshape(input, inferred("view_as", input.shape, other.shape))
 
 
 @public("flatten")
 @on_nodes
 def flatten(input: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
-    """Dimensions start_dim to end_dim (included) as one; a 0-d tensor becomes 1-d."""
+    """Dimensions start_dim to end_dim (included) as one; a 0-d tensor becomes 1-d. Any dtype. Raises IndexOutOfRange for other dims."""
     first, last = one_dim("flatten", start_dim, input.ndim), one_dim("flatten", end_dim, input.ndim)
     if first > last:
         raise ArgumentError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
@@ -72,14 +72,14 @@ def flatten(input: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
 
 @public("ravel")
 def ravel(input: Array) -> Array:
-    """All elements in one dimension."""
+    """All elements in one dimension. Any dtype. Raises DTypeError for what is no tensor."""
     return flatten(input)
 
 
 @public("unflatten")
 @on_nodes
 def unflatten(input: Array, dim: int, sizes: Sequence[int]) -> Array:
-    """Dimension dim split into `sizes` (one may be -1)."""
+    """Dimension dim split into `sizes` (one may be -1). Any dtype. ShapeError if they do not fit."""
     d = one_dim("unflatten", dim, input.ndim)
     parts = inferred("unflatten", (input.shape[d],), sizes_of("unflatten", (sizes,)))
     return mv.reshape(input, (*input.shape[:d], *parts, *input.shape[d + 1:]))
@@ -88,7 +88,7 @@ def unflatten(input: Array, dim: int, sizes: Sequence[int]) -> Array:
 @public("squeeze")
 @on_nodes
 def squeeze(input: Array, dim: Any = None) -> Array:
-    """Without the dimensions of size 1 (all of them, or those of `dim` that have size 1)."""
+    """Without the dimensions of size 1 (all of them, or those of `dim` that have size 1). Any dtype. Raises IndexOutOfRange."""
     dims = some_dims("squeeze", dim, input.ndim) if dim is None or dim not in ((), []) else ()
     return mv.reshape(input, tuple(n for d, n in enumerate(input.shape) if n != 1 or d not in dims))
 
@@ -96,7 +96,7 @@ def squeeze(input: Array, dim: Any = None) -> Array:
 @public("unsqueeze", "expand_dims")
 @on_nodes
 def unsqueeze(input: Array, dim: int) -> Array:
-    """With a dimension of size 1 put in at `dim`."""
+    """With a dimension of size 1 put in at `dim`. Any dtype. Raises IndexOutOfRange for other dims."""
     d = one_dim("unsqueeze", dim, input.ndim + 1)
     return mv.reshape(input, (*input.shape[:d], 1, *input.shape[d:]))
 
@@ -107,7 +107,7 @@ def unsqueeze(input: Array, dim: int) -> Array:
 @public("permute")
 @on_nodes
 def permute(input: Array, *dims: Any) -> Array:
-    """Dimension i of the result is dimension dims[i] of input."""
+    """Dimension i of the result is dimension dims[i] of input. Any dtype. Raises ArgumentError unless dims names each dimension once."""
     order = tuple(one_dim("permute", d, input.ndim) for d in sizes_of("permute", dims))
     if sorted(order) != list(range(input.ndim)):
         raise ArgumentError(f"permute: dims {order} must name each of the {input.ndim} dimensions of {input.shape} once")
@@ -117,7 +117,7 @@ def permute(input: Array, *dims: Any) -> Array:
 @public("transpose", "swapaxes", "swapdims")
 @on_nodes
 def transpose(input: Array, dim0: int, dim1: int) -> Array:
-    """Dimensions dim0 and dim1 exchanged."""
+    """Dimensions dim0 and dim1 exchanged. Any dtype. Raises IndexOutOfRange for other dims."""
     order = list(range(input.ndim))
     a, b = one_dim("transpose", dim0, input.ndim), one_dim("transpose", dim1, input.ndim)
     if order:
@@ -128,7 +128,7 @@ def transpose(input: Array, dim0: int, dim1: int) -> Array:
 @public("movedim", "moveaxis")
 @on_nodes
 def movedim(input: Array, source: Any, destination: Any) -> Array:
-    """Dimension(s) `source` moved to place(s) `destination`; the others keep their order."""
+    """Dimension(s) `source` moved to place(s) `destination`; the others keep their order. Any dtype. Raises IndexOutOfRange."""
     def listed(dim: Any) -> list[int]:
         return [one_dim("movedim", d, input.ndim) for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
 
@@ -143,7 +143,7 @@ def movedim(input: Array, source: Any, destination: Any) -> Array:
 @public("t")
 @on_nodes
 def t(input: Array) -> Array:
-    """The transpose of a matrix (vectors and scalars stay as they are)."""
+    """The transpose of a matrix (vectors and scalars stay as they are). Any dtype. Raises ShapeError for more dimensions."""
     if input.ndim > 2:
         raise ShapeError(f"t: takes at most 2 dimensions, got {input.shape}; use x.mT or x.transpose(dim0, dim1)")
     return mv.permute(input, tuple(reversed(range(input.ndim))))
@@ -174,7 +174,7 @@ Operators.mT = property(mT)  # type: ignore[attr-defined]
 @public("expand")
 @on_nodes
 def expand(input: Array, *size: Any) -> Array:
-    """input broadcast to `size` (-1 keeps one). ShapeError unless only dimensions of size 1, or new leading ones, grow."""
+    """input broadcast to `size` (-1 keeps one). ShapeError unless only dimensions of size 1, or new leading ones, grow. Any dtype."""
     return expanded("expand", input, sizes_of("expand", size))
 
 
@@ -191,21 +191,21 @@ def expanded(name: str, x: Node, sizes: tuple[int, ...]) -> Node:
 @public("expand_as")
 @on_nodes
 def expand_as(input: Array, other: Array) -> Array:
-    """input broadcast to the shape of other."""
+    """input broadcast to the shape of other. Any dtype. Raises ShapeError if it does not fit."""
     return expanded("expand_as", input, other.shape)
 
 
 @public("broadcast_to")
 @on_nodes
 def broadcast_to(input: Array, *size: Any) -> Array:
-    """input broadcast to `size` (-1 keeps one)."""
+    """input broadcast to `size` (-1 keeps one). Any dtype. Raises ShapeError if it does not fit."""
     return expanded("broadcast_to", input, sizes_of("broadcast_to", size))
 
 
 @public("broadcast_tensors", method=False)
 @on_nodes
 def broadcast_tensors(*tensors: Array) -> tuple[Array, ...]:
-    """The tensors expanded to their common shape."""
+    """The tensors expanded to their common shape. Any dtypes, which stay. Raises ShapeError if there is none."""
     shape = broadcast_shapes("broadcast_tensors", [x.shape for x in tensors])
     return tuple(mv.expand(x, shape) for x in tensors)
 
@@ -213,7 +213,8 @@ def broadcast_tensors(*tensors: Array) -> tuple[Array, ...]:
 @public("tile")
 @on_nodes
 def tile(input: Array, *dims: Any) -> Array:
-    """input laid side by side dims[i] times along dimension i, dims being filled up with ones in front."""
+    """input laid side by side dims[i] times along dimension i, dims being filled up with ones in front.
+    Any dtype. Raises DTypeError for what is no tensor."""
     reps = sizes_of("tile", dims)
     reps = (1,) * (input.ndim - len(reps)) + reps
     return repeat(input, *reps)
@@ -222,7 +223,8 @@ def tile(input: Array, *dims: Any) -> Array:
 @public("repeat")
 @on_nodes
 def repeat(input: Array, *repeats: Any) -> Array:
-    """input laid side by side repeats[i] times along dimension i (numpy's tile); more repeats than dimensions put new ones in front."""
+    """input laid side by side repeats[i] times along dimension i (numpy's tile); more repeats than dimensions put new ones in front.
+    Any dtype. Raises ArgumentError for fewer repeats than dimensions."""
     reps = sizes_of("repeat", repeats)
     if any(r < 0 for r in reps):
         raise ArgumentError(f"repeat: repeats must not be negative, got {reps}")
@@ -281,20 +283,20 @@ def _each_repeated(input: Node, d: int, repeats: int) -> Any:
 @public("flip")
 @on_nodes
 def flip(input: Array, *dims: Any) -> Array:
-    """Reversed along `dims` (integers, or one sequence of them)."""
+    """Reversed along `dims` (integers, or one sequence of them). Any dtype. Raises IndexOutOfRange for other dims."""
     wanted = sizes_of("flip", dims)
     return mv.flip(input, some_dims("flip", wanted, input.ndim) if wanted else ())
 
 
 @public("fliplr")
 def fliplr(input: Array) -> Array:
-    """Reversed along dimension 1."""
+    """Reversed along dimension 1. Any dtype. Raises IndexOutOfRange if there is none."""
     return flip(input, one_dim("fliplr", 1, input.ndim))
 
 
 @public("flipud")
 def flipud(input: Array) -> Array:
-    """Reversed along dimension 0."""
+    """Reversed along dimension 0. Any dtype. Raises ShapeError if there is none."""
     if not input.ndim:
         raise ShapeError("flipud: takes at least 1 dimension, got ()")
     return flip(input, one_dim("flipud", 0, input.ndim))
@@ -303,7 +305,8 @@ def flipud(input: Array) -> Array:
 @public("roll")
 @on_nodes
 def roll(input: Array, shifts: Any, dims: Any = None) -> Array:
-    """Elements moved by `shifts` along `dims`, those that fall off coming back at the other end (dims None: of the flattened tensor)."""
+    """Elements moved by `shifts` along `dims`, those that fall off coming back at the other end (dims None: of the flattened tensor).
+    Any dtype. Raises IndexOutOfRange for other dims."""
     if dims is None:
         if isinstance(shifts, (list, tuple)) and len(shifts) != 1:
             raise ArgumentError(f"roll: needs a shift for each dimension, got shifts {shifts} and no dims")
@@ -326,7 +329,7 @@ def pad(input: Array, pad: Sequence[int], mode: str = "constant", value: Any = N
     """input padded by pad = (low, high of the last dimension, low, high of the last but one, ...); negative numbers cut off.
 
     mode: "constant" (filled with `value`, 0), "reflect" (mirrored without the edge), "replicate" (the edge repeated), "circular".
-    """
+    Any dtype. Raises ArgumentError for other modes."""
     widths = sizes_of("pad", (pad,))
     if len(widths) % 2 or len(widths) > 2 * input.ndim:
         raise ArgumentError(f"pad: pad must hold a pair for each of the last dimensions, at most {2 * input.ndim} numbers for "
@@ -391,7 +394,7 @@ def _pad_from_itself(x: Node, d: int, low: int, high: int, mode: str) -> Node:
 @public("tril")
 @on_nodes
 def tril(input: Array, diagonal: int = 0) -> Array:
-    """The lower triangle of the last two dimensions (up to that diagonal), zero above."""
+    """The lower triangle of the last two dimensions (up to that diagonal), zero above. Any dtype. Raises ShapeError for fewer."""
     row, column = _row_column("tril", input, diagonal)
     return choose(le(column, row), input, const(0, input.dtype))
 
@@ -399,7 +402,7 @@ def tril(input: Array, diagonal: int = 0) -> Array:
 @public("triu")
 @on_nodes
 def triu(input: Array, diagonal: int = 0) -> Array:
-    """The upper triangle of the last two dimensions (from that diagonal on), zero below."""
+    """The upper triangle of the last two dimensions (from that diagonal on), zero below. Any dtype. Raises ShapeError for fewer."""
     row, column = _row_column("triu", input, diagonal)
     return choose(ge(column, row), input, const(0, input.dtype))
 
@@ -416,7 +419,8 @@ def _row_column(name: str, x: Node, diagonal: Any) -> tuple[Any, Node]:
 @public("diagonal")
 @on_nodes
 def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
-    """The diagonal of dimensions dim1 and dim2, as a new last dimension; offset > 0 is above the main one."""
+    """The diagonal of dimensions dim1 and dim2, as a new last dimension; offset > 0 is above the main one.
+    Any dtype. Raises IndexOutOfRange for other dims."""
     a, b = one_dim("diagonal", dim1, input.ndim), one_dim("diagonal", dim2, input.ndim)
     if a == b:
         raise ArgumentError(f"diagonal: dim1 and dim2 are both dimension {a}")
@@ -435,7 +439,8 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
 @public("diag_embed")
 @on_nodes
 def diag_embed(input: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
-    """Matrices (in dimensions dim1 and dim2 of the result) with the last dimension of input on a diagonal, zero elsewhere."""
+    """Matrices (in dimensions dim1 and dim2 of the result) with the last dimension of input on a diagonal, zero elsewhere.
+    Any dtype. Raises IndexOutOfRange for other dims."""
     if not input.ndim:
         raise ShapeError("diag_embed: takes at least 1 dimension, got ()")
     a, b = (one_dim("diag_embed", d, input.ndim + 1) for d in (dim1, dim2))
@@ -454,7 +459,7 @@ def diag_embed(input: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) ->
 @public("diag")
 @on_nodes
 def diag(input: Array, diagonal: int = 0) -> Array:
-    """The diagonal of a matrix; of a vector, the matrix that has it as its diagonal."""
+    """The diagonal of a matrix; of a vector, the matrix that has it as its diagonal. Any dtype. Raises ShapeError for others."""
     if input.ndim == 1:
         return diag_embed(input, diagonal)
     if input.ndim != 2:
@@ -468,7 +473,8 @@ _diagonal = diagonal
 @public("meshgrid", method=False)
 @on_nodes
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Array, ...]:
-    """Coordinate grids of 1-d tensors; indexing "ij" (rows first) or "xy" (the first two dimensions exchanged)."""
+    """Coordinate grids of 1-d tensors; indexing "ij" (rows first) or "xy" (the first two dimensions exchanged).
+    Any dtypes. Raises ArgumentError for another indexing."""
     xs = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
     if indexing not in ("ij", "xy"):
         raise ArgumentError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")

@@ -69,14 +69,24 @@ def _order(x: Node, d: int, descending: bool) -> Any:
 @public("argsort")
 @on_nodes
 def argsort(input: Array, dim: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The indices (int64) that sort input along dim; always stable, NaN the largest."""
+    """The indices (int64) that sort input along dim; always stable, NaN the largest.
+
+    Raises DTypeError for complex numbers, IndexOutOfRange for other dims.
+
+    >>> tg.argsort(tg.tensor([3.0, 1.0, 2.0]))
+    """
     return _order(input, one_dim("argsort", dim, input.ndim), descending)
 
 
 @public("sort")
 @on_nodes
 def sort(input: Array, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
-    """(values, indices) of input sorted along dim; always stable, NaN the largest."""
+    """(values, indices) of input sorted along dim; always stable, NaN the largest.
+
+    dtype: any real one, which the result has. Raises DTypeError for complex numbers, IndexOutOfRange for other dims.
+
+    >>> tg.sort(tg.tensor([3.0, 1.0, 2.0]))
+    """
     d = one_dim("sort", dim, input.ndim)
     order = _order(input, d, descending)
     return ValuesIndices(gather(input, d, order) if input.ndim else input, order)
@@ -85,7 +95,12 @@ def sort(input: Array, dim: int = -1, descending: bool = False, stable: bool = T
 @public("topk")
 @on_nodes
 def topk(input: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """(values, indices) of the k largest (or smallest) along dim, always in order; of equals the first come first."""
+    """(values, indices) of the k largest (or smallest) along dim, always in order; of equals the first come first.
+
+    dtype: any real one, which the result has. Raises DTypeError for complex numbers, IndexOutOfRange for other dims.
+
+    >>> tg.topk(tg.tensor([3.0, 1.0, 2.0]), 2)
+    """
     d = one_dim("topk", dim, input.ndim)
     if not hasattr(k, "__index__"):
         raise ArgumentError(f"topk: k must be an integer, got {k!r}")
@@ -123,7 +138,12 @@ def shared(x: Node, value: Any) -> Any:
 @public("median")
 @on_nodes
 def median(input: Array, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower of the middle elements: of all (NaN of none), or (values, indices) along dim. NaN if any is, as in torch."""
+    """The lower of the middle elements: of all (NaN of none), or (values, indices) along dim. NaN if any is, as in torch.
+
+    dtype: any real one, which the result has. Raises DTypeError for complex numbers.
+
+    >>> tg.median(tg.tensor([3.0, 1.0, 2.0]))
+    """
     x = mv.reshape(input, (input.aval.size,)) if dim is None else input
     d = one_dim("median", 0 if dim is None else dim, x.ndim)
     n = x.shape[d] if x.ndim else 1

@@ -52,21 +52,32 @@ def _at_least_3d(x: Node) -> Node:
 @public("atleast_1d", method=False)
 @on_nodes
 def atleast_1d(*tensors: Array) -> Any:
-    """The tensor (or each of several), with a dimension if it has none."""
+    """The tensor (or each of several), with a dimension if it has none. Any dtype. Raises DTypeError for what is no tensor.
+
+    >>> tg.atleast_1d(tg.tensor(1.0))
+    """
     return _each(_at_least_1d, tensors)
 
 
 @public("atleast_2d", method=False)
 @on_nodes
 def atleast_2d(*tensors: Array) -> Any:
-    """The tensor (or each of several), with dimensions of size 1 in front up to two."""
+    """The tensor (or each of several), with dimensions of size 1 in front up to two. Any dtype. Raises DTypeError for what is no tensor.
+
+    >>> tg.atleast_2d(tg.ones(3))
+    """
     return _each(_at_least_2d, tensors)
 
 
 @public("atleast_3d", method=False)
 @on_nodes
 def atleast_3d(*tensors: Array) -> Any:
-    """The tensor (or each of several) as three dimensions: a number (1, 1, 1), a vector (1, n, 1), a matrix (n, m, 1)."""
+    """The tensor (or each of several) as three dimensions: a number (1, 1, 1), a vector (1, n, 1), a matrix (n, m, 1).
+
+    Any dtype. Raises DTypeError for what is no tensor.
+
+    >>> tg.atleast_3d(tg.ones(3))
+    """
     return _each(_at_least_3d, tensors)
 
 
@@ -76,7 +87,12 @@ def atleast_3d(*tensors: Array) -> Any:
 @public("hstack", method=False)
 @on_nodes
 def hstack(tensors: Sequence[Array]) -> Array:
-    """The tensors one after the other along dim 1 (vectors: along dim 0)."""
+    """The tensors one after the other along dim 1 (vectors: along dim 0).
+
+    Any dtypes, which are promoted. Raises ShapeError where other sizes differ.
+
+    >>> tg.hstack([tg.ones(2), tg.zeros(1)])
+    """
     xs = [_at_least_1d(x) for x in tensors]
     return cat(xs, 0 if xs[0].ndim == 1 else 1)
 
@@ -84,28 +100,48 @@ def hstack(tensors: Sequence[Array]) -> Array:
 @public("vstack", "row_stack", method=False)
 @on_nodes
 def vstack(tensors: Sequence[Array]) -> Array:
-    """The tensors one after the other along dim 0; vectors are rows."""
+    """The tensors one after the other along dim 0; vectors are rows.
+
+    Any dtypes, which are promoted. Raises ShapeError where other sizes differ.
+
+    >>> tg.vstack([tg.ones(2), tg.zeros(2)])
+    """
     return cat([_at_least_2d(x) for x in tensors], 0)
 
 
 @public("dstack", method=False)
 @on_nodes
 def dstack(tensors: Sequence[Array]) -> Array:
-    """The tensors one after the other along dim 2, each with at least three dimensions."""
+    """The tensors one after the other along dim 2, each with at least three dimensions.
+
+    Any dtypes, which are promoted. Raises ShapeError where other sizes differ.
+
+    >>> tg.dstack([tg.ones(2), tg.zeros(2)])
+    """
     return cat([_at_least_3d(x) for x in tensors], 2)
 
 
 @public("column_stack", method=False)
 @on_nodes
 def column_stack(tensors: Sequence[Array]) -> Array:
-    """The tensors one after the other along dim 1; vectors and numbers are columns."""
+    """The tensors one after the other along dim 1; vectors and numbers are columns.
+
+    Any dtypes, which are promoted. Raises ShapeError where other sizes differ.
+
+    >>> tg.column_stack([tg.ones(2), tg.zeros(2)])
+    """
     return cat([x if x.ndim > 1 else mv.reshape(x, (x.aval.size, 1)) for x in tensors], 1)
 
 
 @public("block_diag", method=False)
 @on_nodes
 def block_diag(*tensors: Array) -> Array:
-    """The matrix with the given ones (vectors are rows) along its diagonal, zero elsewhere."""
+    """The matrix with the given ones (vectors are rows) along its diagonal, zero elsewhere.
+
+    (r1, c1), (r2, c2), ... -> (r1 + r2 ..., c1 + c2 ...). Any dtypes, promoted. Raises ShapeError for more than two dimensions.
+
+    >>> tg.block_diag(tg.ones(1, 2), tg.ones(2, 1))
+    """
     for x in tensors:
         if x.ndim > 2:
             raise ShapeError(f"block_diag: takes tensors of at most 2 dimensions, got {x.shape}")
@@ -126,6 +162,8 @@ def tensor_split(input: Array, indices_or_sections: Any = None, dim: int = 0, *,
     """That many parts along dim, the first ones larger by one if need be; or cut before each of the indices.
 
     indices_or_sections: an integer or integers; a 0-d or 1-d integer tensor is looked at, which inside @trace is a TraceError.
+
+    >>> tg.tensor_split(tg.arange(5), 2)
     """
     given = [v for v in (indices_or_sections, sections, indices, tensor_indices_or_sections) if v is not None]
     if len(given) != 1:
@@ -170,28 +208,42 @@ def _split_along(name: str, x: Node, at: Any, d: int, least: int) -> tuple[Any, 
 @public("hsplit")
 @on_nodes
 def hsplit(input: Array, indices_or_sections: Any) -> tuple[Array, ...]:
-    """Equally many columns each (or cut before each of the indices): dim 1, of vectors dim 0."""
+    """Equally many columns each (or cut before each of the indices): dim 1, of vectors dim 0.
+
+    Any dtype. Raises ShapeError for too few dimensions.
+
+    >>> tg.hsplit(tg.arange(4), 2)
+    """
     return _split_along("hsplit", input, indices_or_sections, 0 if input.ndim == 1 else 1, 1)
 
 
 @public("vsplit")
 @on_nodes
 def vsplit(input: Array, indices_or_sections: Any) -> tuple[Array, ...]:
-    """Equally many rows each (or cut before each of the indices): dim 0."""
+    """Equally many rows each (or cut before each of the indices): dim 0. Any dtype. Raises ShapeError for too few dimensions.
+
+    >>> tg.vsplit(tg.eye(4), 2)
+    """
     return _split_along("vsplit", input, indices_or_sections, 0, 2)
 
 
 @public("dsplit")
 @on_nodes
 def dsplit(input: Array, indices_or_sections: Any) -> tuple[Array, ...]:
-    """Parts along dim 2 of equal size (or cut before each of the indices)."""
+    """Parts along dim 2 of equal size (or cut before each of the indices). Any dtype. Raises ShapeError for too few dimensions.
+
+    >>> tg.dsplit(tg.ones(1, 1, 4), 2)
+    """
     return _split_along("dsplit", input, indices_or_sections, 2, 3)
 
 
 @public("split_with_sizes")
 @on_nodes
 def split_with_sizes(input: Array, split_sizes: Sequence[int], dim: int = 0) -> tuple[Array, ...]:
-    """Pieces of those sizes along dim."""
+    """Pieces of those sizes along dim. Any dtype. Raises ShapeError for sizes that do not add up.
+
+    >>> tg.split_with_sizes(tg.arange(3), [1, 2])
+    """
     return split(input, list(split_sizes), dim)
 
 
@@ -201,7 +253,12 @@ def split_with_sizes(input: Array, split_sizes: Sequence[int], dim: int = 0) -> 
 @public("cartesian_prod", method=False)
 @on_nodes
 def cartesian_prod(*tensors: Array) -> Array:
-    """All combinations of one element of each vector, a row for each (one vector alone: itself)."""
+    """All combinations of one element of each vector, a row for each (one vector alone: itself).
+
+    Any dtype. Raises ShapeError for other shapes.
+
+    >>> tg.cartesian_prod(tg.tensor([1, 2]), tg.tensor([3, 4]))
+    """
     if any(x.ndim != 1 for x in tensors):
         raise ShapeError(f"cartesian_prod: takes vectors, got shapes {', '.join(str(x.shape) for x in tensors)}")
     if len(tensors) == 1:
@@ -212,7 +269,10 @@ def cartesian_prod(*tensors: Array) -> Array:
 
 @public("combinations", method=False)
 def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Array:
-    """All choices of r elements of a vector, in their order, a row for each."""
+    """All choices of r elements of a vector, in their order, a row for each. Any dtype. Raises ShapeError for other shapes.
+
+    >>> tg.combinations(tg.tensor([1, 2, 3]))
+    """
     if not isinstance(input, Operators) or input.ndim != 1:
         raise ShapeError(f"combinations: takes a vector, got {getattr(input, 'shape', type(input).__name__)}")
     if integer("combinations", "r", r) < 0:
@@ -228,7 +288,12 @@ def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Arra
 @public("kron")
 @on_nodes
 def kron(input: Array, other: Array) -> Array:
-    """Kronecker's product: each element of input times the whole of other; missing dimensions have size 1."""
+    """Kronecker's product: each element of input times the whole of other; missing dimensions have size 1.
+
+    Any dtypes, which are promoted. Raises DTypeError for what is no tensor.
+
+    >>> tg.kron(tg.eye(2), tg.ones(1, 2))
+    """
     n = max(input.ndim, other.ndim)
     a, b = ((1,) * (n - x.ndim) + x.shape for x in (input, other))
     left = mv.reshape(input, tuple(s for k in a for s in (k, 1)))
@@ -239,7 +304,12 @@ def kron(input: Array, other: Array) -> Array:
 @public("vander", method=False)
 @on_nodes
 def vander(x: Array, N: int | None = None, increasing: bool = False) -> Array:
-    """The powers of a vector's (..., n) elements, N (n) of them, in a new last dimension: x^(N-1), ..., x, 1, or increasing."""
+    """The powers of a vector's (..., n) elements, N (n) of them, in a new last dimension: x^(N-1), ..., x, 1, or increasing.
+
+    Integers and bools give int64, other dtypes stay. Raises DTypeError for what is no tensor.
+
+    >>> tg.vander(tg.tensor([1, 2, 3]))
+    """
     if not x.ndim:
         raise ShapeError("vander: takes a vector, got ()")
     count = x.shape[-1] if N is None else integer("vander", "N", N)
@@ -260,7 +330,12 @@ def vander(x: Array, N: int | None = None, increasing: bool = False) -> Array:
 @public("rot90")
 @on_nodes
 def rot90(input: Array, k: int = 1, dims: Sequence[int] = (0, 1)) -> Array:
-    """Turned by k quarters in the plane of dims, from the first towards the second."""
+    """Turned by k quarters in the plane of dims, from the first towards the second.
+
+    Any dtype. Raises ArgumentError for dims that are not there.
+
+    >>> tg.rot90(tg.tensor([[1, 2], [3, 4]]))
+    """
     if len(dims) != 2 or input.ndim < 2:
         raise ArgumentError(f"rot90: dims must be two of the dimensions of input {input.shape}, got {tuple(dims)}")
     a, b = (one_dim("rot90", d, input.ndim) for d in dims)
@@ -277,14 +352,22 @@ def rot90(input: Array, k: int = 1, dims: Sequence[int] = (0, 1)) -> Array:
 @public("diagflat")
 @on_nodes
 def diagflat(input: Array, offset: int = 0) -> Array:
-    """The matrix with all elements of input on a diagonal."""
+    """The matrix with all elements of input on a diagonal. Any dtype. Raises DTypeError for what is no tensor.
+
+    >>> tg.diagflat(tg.ones(2))
+    """
     return diag_embed(mv.reshape(input, (input.aval.size,)), offset)
 
 
 @public("fill")
 @on_nodes
 def fill(input: Array, value: Any) -> Array:
-    """A tensor like input, filled with value (a number or a 0-d tensor)."""
+    """A tensor like input, filled with value (a number or a 0-d tensor).
+
+    Any dtype, which the result has (to which value is cast). Raises DTypeError for what is no tensor.
+
+    >>> tg.fill(tg.ones(2), 0.5)
+    """
     if isinstance(value, Node) and value.ndim:
         raise ShapeError(f"fill: value must be a number or a 0-d tensor, got shape {value.shape}")
     return mv.expand(cast(value, input.dtype) if isinstance(value, Node) else scalar("fill", value, input.dtype), input.shape)
@@ -292,7 +375,10 @@ def fill(input: Array, value: Any) -> Array:
 
 @public("constant_pad_nd", method=False)
 def constant_pad_nd(input: Array, pad: Sequence[int], value: float = 0) -> Array:
-    """nn.functional.pad with a constant."""
+    """nn.functional.pad with a constant. Shapes, dtypes and errors (it raises the same) are those of that function.
+
+    >>> tg.constant_pad_nd(tg.ones(2), (1, 0))
+    """
     return _pad(input, pad, "constant", value)
 
 
@@ -302,7 +388,10 @@ _pad = pad
 @public("unravel_index", method=False)
 @on_nodes
 def unravel_index(indices: Array, shape: Sequence[int]) -> tuple[Array, ...]:
-    """The indices (int64) along each dimension of `shape` of elements that are numbered in row-major order."""
+    """The indices (int64) along each dimension of `shape` of elements that are numbered in row-major order.
+
+    >>> tg.unravel_index(tg.tensor([3]), (2, 2))
+    """
     sizes = sizes_of("unravel_index", (shape,))
     n = prod(sizes)
     rest = cast(in_range(indices, n, "unravel_index", "indices", f"the {n} elements of shape {sizes}", wrap=True), dtypes.int64)
@@ -315,7 +404,12 @@ def unravel_index(indices: Array, shape: Sequence[int]) -> tuple[Array, ...]:
 
 @public("broadcast_shapes", method=False)
 def broadcast_shapes(*shapes: Any) -> Size:
-    """The shape that tensors of these shapes have in common: tuples, or sizes of one dimension. ShapeError if there is none."""
+    """The shape that tensors of these shapes have in common: tuples, or sizes of one dimension. ShapeError if there is none.
+
+
+
+    >>> tg.broadcast_shapes((2, 1), (3,))
+    """
     given = [sizes_of("broadcast_shapes", (s,) if isinstance(s, (tuple, list)) else ((s,),)) for s in shapes]
     if any(n < 0 for s in given for n in s):
         raise ShapeError(f"broadcast_shapes: sizes must not be negative, got {given}")

@@ -33,7 +33,9 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
 
     attn_mask: bool (True may be attended to) or numbers that are added, broadcast to (*, L, S). is_causal: position i sees positions
     up to i. scale: 1 / sqrt(E) if None. A row that may attend to nothing is 0, as in torch. enable_gqa: each head of key and value (their
-    third dimension from the end) serves several of query's (Ainslie et al. 2023).
+    third dimension from the end) serves several of query's (Ainslie et al. 2023). dtype: float. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.scaled_dot_product_attention(tg.rand(2, 3), tg.rand(4, 3), tg.rand(4, 3)).shape
     """
     if state.autocast is not None:
         query, key, value, attn_mask = state.autocast.cast("scaled_dot_product_attention", (query, key, value, attn_mask), {})[0]

@@ -166,7 +166,9 @@ def _fractional_pool(name: str, n: int) -> None:
 
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = ("The largest of each of output_size windows (or output_ratio times the input's size), at random places (Graham 2014)."
-                  "\n\n    return_indices: their places in the flattened input, too. _random_samples: the draws (N, C, dims), 0 to 1.")
+                  "\n\n    return_indices: their places in the flattened input, too. _random_samples: the draws (N, C, dims), 0 to 1."
+                  "\n    dtype: float. Raises ShapeError for other inputs, ArgumentError without output_size and output_ratio."
+                  f"\n\n    >>> nn.functional.{name}(tg.rand(1, 1, {', '.join('4' * n)}), 2, output_size=2)\n    ")
     functional(fn)
 
 
@@ -178,7 +180,12 @@ _fractional_pool("fractional_max_pool3d", 3)
 @on_nodes
 @rounded_once
 def adaptive_avg_pool1d(input: Array, output_size: Any) -> Array:
-    """Means over output_size cells of (N, C, L): cell i goes from floor(i L / size) to ceil((i + 1) L / size)."""
+    """Means over output_size cells of (N, C, L): cell i goes from floor(i L / size) to ceil((i + 1) L / size).
+
+    dtype: float, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.adaptive_avg_pool1d(tg.rand(1, 1, 4), 2)
+    """
     return adaptive_average("adaptive_avg_pool1d", 1, input, output_size)
 
 
@@ -186,7 +193,12 @@ def adaptive_avg_pool1d(input: Array, output_size: Any) -> Array:
 @on_nodes
 @rounded_once
 def adaptive_avg_pool2d(input: Array, output_size: Any) -> Array:
-    """Means over a grid of output_size (an integer or two; None: the image's) cells of (N, C, H, W); see adaptive_avg_pool1d."""
+    """Means over a grid of output_size (an integer or two; None: the image's) cells of (N, C, H, W); see adaptive_avg_pool1d.
+
+    dtype: float, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.adaptive_avg_pool2d(tg.rand(1, 1, 4, 4), 2)
+    """
     return adaptive_average("adaptive_avg_pool2d", 2, input, output_size)
 
 
@@ -194,28 +206,48 @@ def adaptive_avg_pool2d(input: Array, output_size: Any) -> Array:
 @on_nodes
 @rounded_once
 def adaptive_avg_pool3d(input: Array, output_size: Any) -> Array:
-    """Means over a grid of output_size (an integer or three; None: the input's) cells of (N, C, D, H, W); see adaptive_avg_pool1d."""
+    """Means over a grid of output_size (an integer or three; None: the input's) cells of (N, C, D, H, W); see adaptive_avg_pool1d.
+
+    dtype: float, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.adaptive_avg_pool3d(tg.rand(1, 1, 2, 2, 2), 1)
+    """
     return adaptive_average("adaptive_avg_pool3d", 3, input, output_size)
 
 
 @functional
 @on_nodes
 def adaptive_max_pool1d(input: Array, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest of each of output_size cells of (N, C, L); see adaptive_avg_pool1d. return_indices: its place, too."""
+    """The largest of each of output_size cells of (N, C, L); see adaptive_avg_pool1d. return_indices: its place, too.
+
+    dtype: any real one, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.adaptive_max_pool1d(tg.rand(1, 1, 4), 2)
+    """
     return _adaptive_max("adaptive_max_pool1d", 1, input, output_size, return_indices)
 
 
 @functional
 @on_nodes
 def adaptive_max_pool2d(input: Array, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest of each cell of a grid of output_size over (N, C, H, W). return_indices: its place in the flattened image, too."""
+    """The largest of each cell of a grid of output_size over (N, C, H, W). return_indices: its place in the flattened image, too.
+
+    dtype: any real one, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.adaptive_max_pool2d(tg.rand(1, 1, 4, 4), 2)
+    """
     return _adaptive_max("adaptive_max_pool2d", 2, input, output_size, return_indices)
 
 
 @functional
 @on_nodes
 def adaptive_max_pool3d(input: Array, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest of each cell of a grid of output_size over (N, C, D, H, W). return_indices: its place when flattened, too."""
+    """The largest of each cell of a grid of output_size over (N, C, D, H, W). return_indices: its place when flattened, too.
+
+    dtype: any real one, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.adaptive_max_pool3d(tg.rand(1, 1, 2, 2, 2), 1)
+    """
     return _adaptive_max("adaptive_max_pool3d", 3, input, output_size, return_indices)
 
 

@@ -318,14 +318,24 @@ def _transposed(name: str, n: int, input: Node, weight: Node, bias: Any, stride:
 @functional
 @on_nodes
 def conv1d(input: Array, weight: Array, bias: Array = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Array:
-    """input (N, C, L) or (C, L), weight (O, C / groups, k), bias (O) -> (N, O, L'). padding: numbers, "same" or "valid"."""
+    """input (N, C, L) or (C, L), weight (O, C / groups, k), bias (O) -> (N, O, L'). padding: numbers, "same" or "valid".
+
+    dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.conv1d(tg.ones(1, 1, 4), tg.ones(1, 1, 2))
+    """
     return _convolution("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
 @functional
 @on_nodes
 def conv2d(input: Array, weight: Array, bias: Array = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Array:
-    """input (N, C, H, W) or (C, H, W), weight (O, C / groups, kh, kw), bias (O) -> (N, O, H', W'). padding: numbers, "same" or "valid"."""
+    """input (N, C, H, W) or (C, H, W), weight (O, C / groups, kh, kw), bias (O) -> (N, O, H', W'). padding: numbers, "same" or "valid".
+
+    dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.conv2d(tg.ones(1, 1, 3, 3), tg.ones(1, 1, 2, 2))
+    """
     return _convolution("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -333,7 +343,12 @@ def conv2d(input: Array, weight: Array, bias: Array = None, stride: Any = 1, pad
 @on_nodes
 def conv_transpose1d(input: Array, weight: Array, bias: Array = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
                      groups: int = 1, dilation: Any = 1) -> Array:
-    """The adjoint of conv1d in its input: input (N, C, L), weight (C, O / groups, k) -> (N, O, (L - 1) s - 2 p + d (k - 1) + op + 1)."""
+    """The adjoint of conv1d in its input: input (N, C, L), weight (C, O / groups, k) -> (N, O, (L - 1) s - 2 p + d (k - 1) + op + 1).
+
+    dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.conv_transpose1d(tg.ones(1, 1, 4), tg.ones(1, 1, 2))
+    """
     return _transposed("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
@@ -341,5 +356,10 @@ def conv_transpose1d(input: Array, weight: Array, bias: Array = None, stride: An
 @on_nodes
 def conv_transpose2d(input: Array, weight: Array, bias: Array = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
                      groups: int = 1, dilation: Any = 1) -> Array:
-    """The adjoint of conv2d in its input: input (N, C, H, W), weight (C, O / groups, kh, kw) -> (N, O, H', W')."""
+    """The adjoint of conv2d in its input: input (N, C, H, W), weight (C, O / groups, kh, kw) -> (N, O, H', W').
+
+    dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.conv_transpose2d(tg.ones(1, 1, 3, 3), tg.ones(1, 1, 2, 2))
+    """
     return _transposed("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)

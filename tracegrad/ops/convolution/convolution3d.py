@@ -36,7 +36,9 @@ def _with_bias(name: str, y: Any, bias: Node | None, alone: bool) -> Any:
 def conv3d(input: Array, weight: Array, bias: Array = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Array:
     """input (N, C, D, H, W) or (C, D, H, W), weight (O, C / groups, kd, kh, kw), bias (O) -> (N, O, D', H', W').
 
-    padding: numbers, "same" or "valid".
+    padding: numbers, "same" or "valid". dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.conv3d(tg.ones(1, 1, 2, 2, 2), tg.ones(1, 1, 2, 2, 2))
     """
     x, alone = _volumes("conv3d", input, weight)
     steps, gaps = per_dim("conv3d", "stride", stride, 3), per_dim("conv3d", "dilation", dilation, 3)
@@ -65,7 +67,12 @@ def conv3d(input: Array, weight: Array, bias: Array = None, stride: Any = 1, pad
 @on_nodes
 def conv_transpose3d(input: Array, weight: Array, bias: Array = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
                      groups: int = 1, dilation: Any = 1) -> Array:
-    """The adjoint of conv3d in its input: input (N, C, D, H, W), weight (C, O / groups, kd, kh, kw) -> (N, O, D', H', W')."""
+    """The adjoint of conv3d in its input: input (N, C, D, H, W), weight (C, O / groups, kd, kh, kw) -> (N, O, D', H', W').
+
+    dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.conv_transpose3d(tg.ones(1, 1, 2, 2, 2), tg.ones(1, 1, 2, 2, 2))
+    """
     name = "conv_transpose3d"
     x, alone = _volumes(name, input, weight)
     steps, gaps = per_dim(name, "stride", stride, 3), per_dim(name, "dilation", dilation, 3)

@@ -82,7 +82,12 @@ def _max_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, pad
 @on_nodes
 def max_pool1d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
                return_indices: bool = False) -> Any:
-    """The largest of each window of (N, C, L) or (C, L); the gradient goes to the first of equals. stride: kernel_size if None."""
+    """The largest of each window of (N, C, L) or (C, L); the gradient goes to the first of equals. stride: kernel_size if None.
+
+    dtype: any real one, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.max_pool1d(tg.rand(1, 1, 4), 2)
+    """
     return _max_pool("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -90,7 +95,12 @@ def max_pool1d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 @on_nodes
 def max_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
                return_indices: bool = False) -> Any:
-    """The largest of each window of (N, C, H, W) or (C, H, W); the gradient goes to the first of equals. stride: kernel_size if None."""
+    """The largest of each window of (N, C, H, W) or (C, H, W); the gradient goes to the first of equals. stride: kernel_size if None.
+
+    dtype: any real one, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.max_pool2d(tg.rand(1, 1, 4, 4), 2)
+    """
     return _max_pool("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -127,7 +137,12 @@ def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, pad
 @rounded_once
 def avg_pool1d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
                count_include_pad: bool = True) -> Array:
-    """The mean of each window of (N, C, L) or (C, L). stride: kernel_size if None."""
+    """The mean of each window of (N, C, L) or (C, L). stride: kernel_size if None.
+
+    dtype: float or int64, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.avg_pool1d(tg.rand(1, 1, 4), 2)
+    """
     return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
@@ -136,7 +151,12 @@ def avg_pool1d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 @rounded_once
 def avg_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
                count_include_pad: bool = True, divisor_override: int | None = None) -> Array:
-    """The mean of each window of (N, C, H, W) or (C, H, W). stride: kernel_size if None."""
+    """The mean of each window of (N, C, H, W) or (C, H, W). stride: kernel_size if None.
+
+    dtype: float or int64, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.avg_pool2d(tg.rand(1, 1, 4, 4), 2)
+    """
     return _avg_pool("avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
@@ -144,7 +164,12 @@ def avg_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 @on_nodes
 def max_pool3d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
                return_indices: bool = False) -> Any:
-    """The largest of each window of (N, C, D, H, W) or (C, D, H, W), see max_pool2d. stride: kernel_size if None."""
+    """The largest of each window of (N, C, D, H, W) or (C, D, H, W), see max_pool2d. stride: kernel_size if None.
+
+    dtype: any real one, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.max_pool3d(tg.rand(1, 1, 2, 2, 2), 2)
+    """
     return _max_pool("max_pool3d", 3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -153,7 +178,12 @@ def max_pool3d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 @rounded_once
 def avg_pool3d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
                count_include_pad: bool = True, divisor_override: int | None = None) -> Array:
-    """The mean of each window of (N, C, D, H, W) or (C, D, H, W). stride: kernel_size if None."""
+    """The mean of each window of (N, C, D, H, W) or (C, D, H, W). stride: kernel_size if None.
+
+    dtype: float or int64, which the result has. Raises ShapeError for other shapes.
+
+    >>> nn.functional.avg_pool3d(tg.rand(1, 1, 2, 2, 2), 2)
+    """
     return _avg_pool("avg_pool3d", 3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
@@ -168,7 +198,12 @@ def _power_pool(name: str, n: int, x: Node, p: float, kernel: Any, stride: Any, 
 @on_nodes
 @rounded_once
 def lp_pool1d(input: Array, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Array:
-    """(The sum of x^p over each window of (N, C, L))^(1/p), p = norm_type."""
+    """(The sum of x^p over each window of (N, C, L))^(1/p), p = norm_type.
+
+    dtype: real; of integers and bools the default float one. Raises ShapeError for other shapes.
+
+    >>> nn.functional.lp_pool1d(tg.rand(1, 1, 4), 2, 2)
+    """
     return _power_pool("lp_pool1d", 1, input, float(norm_type), kernel_size, stride, ceil_mode)
 
 
@@ -176,7 +211,12 @@ def lp_pool1d(input: Array, norm_type: float, kernel_size: Any, stride: Any = No
 @on_nodes
 @rounded_once
 def lp_pool2d(input: Array, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Array:
-    """(The sum of x^p over each window of (N, C, H, W))^(1/p), p = norm_type."""
+    """(The sum of x^p over each window of (N, C, H, W))^(1/p), p = norm_type.
+
+    dtype: real; of integers and bools the default float one. Raises ShapeError for other shapes.
+
+    >>> nn.functional.lp_pool2d(tg.rand(1, 1, 4, 4), 2, 2)
+    """
     return _power_pool("lp_pool2d", 2, input, float(norm_type), kernel_size, stride, ceil_mode)
 
 
@@ -184,7 +224,12 @@ def lp_pool2d(input: Array, norm_type: float, kernel_size: Any, stride: Any = No
 @on_nodes
 @rounded_once
 def lp_pool3d(input: Array, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Array:
-    """(The sum of x^p over each window of (N, C, D, H, W))^(1/p), p = norm_type."""
+    """(The sum of x^p over each window of (N, C, D, H, W))^(1/p), p = norm_type.
+
+    dtype: real; of integers and bools the default float one. Raises ShapeError for other shapes.
+
+    >>> nn.functional.lp_pool3d(tg.rand(1, 1, 2, 2, 2), 2, 2)
+    """
     return _power_pool("lp_pool3d", 3, input, float(norm_type), kernel_size, stride, ceil_mode)
 
 
@@ -217,21 +262,36 @@ def _unpool(name: str, n: int, x: Node, indices: Node, kernel: Any, stride: Any,
 @functional
 @on_nodes
 def max_unpool1d(input: Array, indices: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None) -> Array:
-    """The inverse of max_pool1d, from its values and indices: zero wherever no maximum was."""
+    """The inverse of max_pool1d, from its values and indices: zero wherever no maximum was.
+
+    Of the shapes that max_pool1d gives. dtype: real; indices: integers, else DTypeError.
+
+    >>> nn.functional.max_unpool1d(tg.tensor([[[5.0, 6.0]]]), tg.tensor([[[0, 3]]]), 2)
+    """
     return _unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
 
 
 @functional
 @on_nodes
 def max_unpool2d(input: Array, indices: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None) -> Array:
-    """The inverse of max_pool2d, from its values and indices: zero wherever no maximum was."""
+    """The inverse of max_pool2d, from its values and indices: zero wherever no maximum was.
+
+    Of the shapes that max_pool2d gives. dtype: real; indices: integers, else DTypeError.
+
+    >>> nn.functional.max_unpool2d(tg.tensor([[[[5.0]]]]), tg.tensor([[[[3]]]]), 2)
+    """
     return _unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
 
 
 @functional
 @on_nodes
 def max_unpool3d(input: Array, indices: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None) -> Array:
-    """The inverse of max_pool3d, from its values and indices: zero wherever no maximum was."""
+    """The inverse of max_pool3d, from its values and indices: zero wherever no maximum was.
+
+    Of the shapes that max_pool3d gives. dtype: real; indices: integers, else DTypeError.
+
+    >>> nn.functional.max_unpool3d(tg.ones(1, 1, 1, 1, 1), tg.tensor([[[[[7]]]]]), 2)
+    """
     return _unpool("max_unpool3d", 3, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -258,7 +318,12 @@ class _Patches:
 @functional
 @on_nodes
 def unfold(input: Array, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Array:
-    """The patches of images (N, C, H, W) or (C, H, W) as columns: (N, C kh kw, number of patches). x.unfold cuts along one dimension."""
+    """The patches of images (N, C, H, W) or (C, H, W) as columns: (N, C kh kw, number of patches). x.unfold cuts along one dimension.
+
+    Any dtype. Raises ShapeError for other shapes.
+
+    >>> nn.functional.unfold(tg.rand(1, 1, 3, 3), 2)
+    """
     if input.ndim not in (3, 4):
         raise ShapeError(f"unfold: takes images (N, C, H, W) or (C, H, W), got {input.shape}")
     patches = _Patches("unfold", kernel_size, dilation, padding, stride)
@@ -276,7 +341,12 @@ def unfold(input: Array, kernel_size: Any, dilation: Any = 1, padding: Any = 0, 
 @functional
 @on_nodes
 def fold(input: Array, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Array:
-    """The adjoint of unfold: patches (N, C kh kw, L) or (C kh kw, L) added up where they came from, in images of output_size."""
+    """The adjoint of unfold: patches (N, C kh kw, L) or (C kh kw, L) added up where they came from, in images of output_size.
+
+    Any dtype. Raises ShapeError for other shapes.
+
+    >>> nn.functional.fold(tg.ones(1, 4, 4), (3, 3), 2)
+    """
     patches = _Patches("fold", kernel_size, dilation, padding, stride)
     size = per_dim("fold", "output_size", output_size, 2)
     counts, taps = patches.counts(size), prod(patches.kernel)
@@ -300,7 +370,11 @@ def export_with_indices(name: str) -> None:
         return whole(*args, **{**kwargs, "return_indices": True})
 
     fn.__name__ = fn.__qualname__ = f"{name}_with_indices"
-    fn.__doc__ = f"`{name}` with return_indices=True."
+    sizes, windows = ", ".join("4" * int(name[-2])), "2, 2" if name.startswith("fractional") else "2"
+    fn.__doc__ = f"""`{name}` with return_indices=True: values of input's dtype and int64 indices, of one shape; raises what that raises.
+
+    >>> values, indices = nn.functional.{name}_with_indices(tg.rand(1, 1, {sizes}), {windows})
+    """
     functional(fn)
 
 

@@ -42,6 +42,9 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
     mode: "nearest", "nearest-exact", "linear" (3-d inputs), "bilinear", "bicubic" (4-d), "trilinear" (5-d), "area".
     align_corners: whether the outermost samples, or the edges of the outermost pixels, fall on each other. antialias ("bilinear" and
     "bicubic"): where it makes smaller, the filter is as much wider, as in Pillow.
+    dtype: float, or with "nearest" any real one. Raises ShapeError for other shapes, ArgumentError for other modes.
+
+    >>> nn.functional.interpolate(tg.tensor([[[1.0, 2.0]]]), scale_factor=2)
     """
     n = input.ndim - 2
     if n not in (1, 2, 3):
@@ -201,19 +204,28 @@ def _cubic(x: Node, d: int, at: Any) -> Any:
 
 @functional
 def upsample(input: Array, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None) -> Array:
-    """interpolate, by its older name."""
+    """interpolate, by its older name. The shapes and dtypes are those; it raises what that raises.
+
+    >>> nn.functional.upsample(tg.tensor([[[1.0, 2.0]]]), scale_factor=2)
+    """
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
 @functional
 def upsample_nearest(input: Array, size: Any = None, scale_factor: Any = None) -> Array:
-    """interpolate(mode="nearest")."""
+    """interpolate(mode="nearest"). The shapes and dtypes are those; it raises what that raises.
+
+    >>> nn.functional.upsample_nearest(tg.tensor([[[1.0, 2.0]]]), scale_factor=2)
+    """
     return interpolate(input, size, scale_factor)
 
 
 @functional
 def upsample_bilinear(input: Array, size: Any = None, scale_factor: Any = None) -> Array:
-    """interpolate(mode="bilinear", align_corners=True)."""
+    """interpolate(mode="bilinear", align_corners=True). (N, C, H, W), float; it raises what that raises.
+
+    >>> nn.functional.upsample_bilinear(tg.rand(1, 1, 2, 2), scale_factor=2)
+    """
     return interpolate(input, size, scale_factor, "bilinear", True)
 
 
@@ -225,7 +237,9 @@ def upsample_bilinear(input: Array, size: Any = None, scale_factor: Any = None) 
 def affine_grid(theta: Array, size: Any, align_corners: bool | None = None) -> Array:
     """The places to sample for affine maps theta (N, 2, 3) of images of size (N, C, H, W), or (N, 3, 4) and (N, C, D, H, W).
 
-    Returns (N, H, W, 2), x before y in [-1, 1], or (N, D, H, W, 3): the `grid` of grid_sample.
+    Returns (N, H, W, 2), x before y in [-1, 1], or (N, D, H, W, 3): the `grid` of grid_sample. dtype: float. Raises ShapeError for others.
+
+    >>> nn.functional.affine_grid(tg.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]), (1, 1, 2, 2), False)
     """
     n = len(size) - 2
     if n not in (2, 3) or theta.shape != (size[0], n, n + 1) or dtype_kind(theta.dtype) != "f":
@@ -251,6 +265,9 @@ def grid_sample(input: Array, grid: Array, mode: str = "bilinear", padding_mode:
     """Images (N, C, H, W) at the places grid (N, H', W', 2), x before y in [-1, 1]: (N, C, H', W'); or 5-d with a grid (..., 3).
 
     mode: "bilinear", "nearest" or "bicubic". padding_mode: beyond the edges "zeros", the "border", or its "reflection".
+    dtype: float, which the result has. Raises ShapeError for other shapes, ArgumentError for other modes.
+
+    >>> nn.functional.grid_sample(tg.ones(1, 1, 2, 2), tg.zeros(1, 1, 1, 2), align_corners=False)
     """
     n = input.ndim - 2
     if n not in (2, 3) or grid.ndim != n + 2 or grid.shape[-1] != n or grid.shape[0] != input.shape[0]:

@@ -365,6 +365,8 @@ for _stem in _KINDS:
 def fftshift(input: Array, dim: Any = None) -> Array:
     """The elements of a spectrum so that frequency 0 is in the middle of each of dim (default: all): rolled by half their sizes.
 
+    Any dtype. Raises IndexOutOfRange for other dims.
+
     >>> tg.fft.fftshift(tg.fft.fftfreq(4))
     """
     return _shifted("fftshift", input, dim, 0)
@@ -373,7 +375,10 @@ def fftshift(input: Array, dim: Any = None) -> Array:
 @fourier()
 @on_nodes
 def ifftshift(input: Array, dim: Any = None) -> Array:
-    """The inverse of fftshift."""
+    """The inverse of fftshift. Any shape and dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.fft.ifftshift(tg.tensor([-2.0, -1.0, 0.0, 1.0]))
+    """
     return _shifted("ifftshift", input, dim, 1)
 
 

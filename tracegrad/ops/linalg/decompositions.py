@@ -76,6 +76,7 @@ def cholesky(A: Array, *, upper: bool = False) -> Array:
     """L in A = L L^T, lower triangle with a positive diagonal, of symmetric positive definite (*, n, n); upper: U = L^T in A = U^T U.
 
     Only the lower triangle of A is read; the gradient is symmetric. LinAlgError if A is not positive definite.
+    dtype: float32, float64 or complex.
 
     >>> tg.linalg.cholesky(tg.tensor([[4.0, 2.0], [2.0, 5.0]]))
     """
@@ -85,7 +86,10 @@ def cholesky(A: Array, *, upper: bool = False) -> Array:
 
 
 def _cholesky(input: Array, upper: bool = False) -> Array:
-    """`linalg.cholesky`."""
+    """`linalg.cholesky`. Shapes, dtypes, and what it raises: as there.
+
+    >>> tg.cholesky(tg.tensor([[4.0, 2.0], [2.0, 5.0]]))
+    """
     return cholesky(input, upper=upper)
 
 
@@ -101,7 +105,7 @@ def eigh(A: Array, UPLO: str = "L") -> Any:
     orthonormal. UPLO: which triangle is read, "L" or "U"; imaginary parts of the diagonal are not. The gradient is symmetric. Vectors are
     known up to their sign, or complex phase (the first component that is not small is positive), and rotations, of equal eigenvalues:
     their gradient has a meaning for functions that don't depend on it, and is NaN or infinite for equal eigenvalues; that of eigenvalues
-    always is right for simple ones.
+    always is right for simple ones. Raises ShapeError for other shapes, DTypeError for integers and halves.
 
     >>> tg.linalg.eigh(tg.tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
     """
@@ -120,7 +124,12 @@ def _triangle(name: str, a: Any, uplo: str) -> Any:
 @linalg()
 @on_nodes
 def eigvalsh(A: Array, UPLO: str = "L") -> Array:
-    """The eigenvalues (*, n) of symmetric or Hermitian (*, n, n), ascending: `eigh` without the vectors, also for equal eigenvalues."""
+    """The eigenvalues (*, n) of symmetric or Hermitian (*, n, n), ascending: `eigh` without the vectors, also for equal eigenvalues.
+
+    dtype: float32, float64 or complex. The result is real. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.eigvalsh(tg.tensor([[2.0, 1.0], [1.0, 2.0]]))
+    """
     return run(eigen.EIGH, _triangle("eigvalsh", A, UPLO))
 
 
@@ -131,7 +140,7 @@ def eig(A: Array) -> Any:
 
     Vectors are known up to a factor of size 1; here the largest component is positive. Their gradient has a meaning for functions that do
     not depend on that factor, and is NaN or infinite for equal eigenvalues. For symmetric and Hermitian matrices `eigh` is faster and more
-    accurate.
+    accurate. Raises ShapeError for other shapes, DTypeError for integers and halves.
 
     >>> tg.linalg.eig(tg.tensor([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
     """
@@ -142,7 +151,10 @@ def eig(A: Array) -> Any:
 @linalg()
 @on_nodes
 def eigvals(A: Array) -> Any:
-    """The eigenvalues (*, n) of (*, n, n), complex, in no promised order: `eig` without the vectors."""
+    """The eigenvalues (*, n) of (*, n, n), complex, in no promised order: `eig` without the vectors. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.eigvals(tg.tensor([[0.0, 1.0], [-1.0, 0.0]]))
+    """
     check_matrices("eigvals", A, square=True)
     return run(eigen.EIG, A)
 
@@ -153,7 +165,9 @@ def qr(A: Array, mode: str = "reduced") -> Any:
     """(Q, R) with A = Q R, of (*, m, n): Q (*, m, k) with orthonormal columns, R (*, k, n) an upper triangle, k = min(m, n).
 
     mode: "reduced"; "complete": k = m (no derivative if m > n); "r": Q is empty. The derivative needs that the first k columns are
-    independent. The signs of R's diagonal are LAPACK's.
+    independent. The signs of R's diagonal are LAPACK's. dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.qr(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
     """
     check_matrices("qr", A)
     if mode not in ("reduced", "complete", "r"):
@@ -175,7 +189,9 @@ def svd(A: Array, full_matrices: bool = True, *, driver: str | None = None) -> A
     The gradient of U and Vh needs distinct singular values (and, if m != n, none that is 0, and full_matrices=False), else it is NaN or
     infinite, or an AutogradError; that of S does not. driver is accepted (LAPACK's gesdd is used, or Jacobi's rotations for small
     matrices). The signs of vectors, or complex phases, are such that of each row of Vh (up to k) the first number that is not small is
-    positive; the gradient has a meaning for functions that do not depend on it.
+    positive; the gradient has a meaning for functions that do not depend on it. dtype: float32, float64 or complex.
+
+    >>> tg.linalg.svd(tg.tensor([[3.0, 0.0], [0.0, 4.0]]))
     """
     check_matrices("svd", A)
     return SVDResult(*(run(eigen.SVD_, A, full=bool(full_matrices), index=k) for k in range(3)))
@@ -184,6 +200,11 @@ def svd(A: Array, full_matrices: bool = True, *, driver: str | None = None) -> A
 @linalg()
 @on_nodes
 def svdvals(A: Array, *, driver: str | None = None) -> Array:
-    """The singular values (*, min(m, n)) of (*, m, n), descending."""
+    """The singular values (*, min(m, n)) of (*, m, n), descending.
+
+    dtype: float32, float64 or complex. The result is real. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.svdvals(tg.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    """
     check_matrices("svdvals", A)
     return run(eigen.SVD_, A, full=False, index=1)

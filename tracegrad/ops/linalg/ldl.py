@@ -212,7 +212,9 @@ def ldl_factor(A: Array, *, hermitian: bool = False) -> Any:
 def ldl_factor_ex(A: Array, *, hermitian: bool = False, check_errors: bool = False) -> Any:
     """(LD, pivots, info): `ldl_factor`, and the number (int32, from 1) of the first block of D that is 0; 0 where there is none.
 
-    check_errors: one that is 0 is a LinAlgError.
+    check_errors: one that is 0 is a LinAlgError. dtype: float32, float64 or complex.
+
+    >>> tg.linalg.ldl_factor_ex(tg.tensor([[0.0, 1.0], [1.0, 0.0]]))
     """
     check_matrices("ldl_factor_ex", A, square=True)
     _constant("ldl_factor_ex", A)
@@ -223,7 +225,12 @@ def ldl_factor_ex(A: Array, *, hermitian: bool = False, check_errors: bool = Fal
 @linalg()
 @on_nodes
 def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False) -> Array:
-    """X in A X = B, B (*, n, k), from `ldl_factor(A, hermitian=...)`; batches broadcast. Differentiable in B, not in LD (AutogradError)."""
+    """X in A X = B, B (*, n, k), from `ldl_factor(A, hermitian=...)`; batches broadcast. Differentiable in B, not in LD (AutogradError).
+
+    dtype: float32, float64 or complex.
+
+    >>> tg.linalg.ldl_solve(*tg.linalg.ldl_factor(tg.eye(2)), tg.ones(2, 1))
+    """
     check_matrices("ldl_solve", LD, B)
     check_matrices("ldl_solve", LD, square=True)
     _constant("ldl_solve", LD)

@@ -81,7 +81,7 @@ def lu_factor(A: Array, *, pivot: bool = True) -> Any:
     """(LU, pivots) of (*, m, n), for `lu_solve`: L below the diagonal (its own is ones) and U in one matrix; rows exchanged, from 1, int32.
 
     A zero pivot is no error here but in `lu_solve`; `lu_factor_ex` tells. NumPy has no LU, so this one goes column by column: `solve` is
-    faster for one system.
+    faster for one system. Raises ShapeError for other shapes.
 
     >>> tg.linalg.lu_factor(tg.tensor([[1.0, 2.0], [3.0, 4.0]])).pivots
     """
@@ -94,7 +94,9 @@ def lu_factor(A: Array, *, pivot: bool = True) -> Any:
 def lu_factor_ex(A: Array, *, pivot: bool = True, check_errors: bool = False) -> Any:
     """(LU, pivots, info): `lu_factor`, and the number (int32, from 1) of the first pivot of each matrix that is 0; 0 where there is none.
 
-    check_errors=True is refused: look at info.
+    check_errors=True is refused: look at info. dtype: float32, float64 or complex.
+
+    >>> tg.linalg.lu_factor_ex(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
     """
     _lu_operand("lu_factor_ex", A, pivot)
     if check_errors:
@@ -119,7 +121,12 @@ def _lu_operand(name: str, a: Any, pivot: bool) -> None:
 @linalg()
 @on_nodes
 def lu(A: Array, *, pivot: bool = True) -> Any:
-    """(P, L, U) with A = P L U, of (*, m, n), k = min(m, n): a permutation (m, m), L (m, k) with ones on its diagonal, U (k, n)."""
+    """(P, L, U) with A = P L U, of (*, m, n), k = min(m, n): a permutation (m, m), L (m, k) with ones on its diagonal, U (k, n).
+
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.lu(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    """
     _lu_operand("lu", A, pivot)
     packed = run(factorizations.LU_, A)
     return LUResult(factorizations.permutation(run(factorizations.LU_, A, index=2), A.dtype), *_triangles(packed))
@@ -137,7 +144,12 @@ def _triangles(packed: Any) -> tuple[Any, Any]:
 @linalg()
 @on_nodes
 def lu_solve(LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: bool = False) -> Array:
-    """X in A X = B (left=False: X A = B; adjoint: A^H for A), B (*, n, k), from `lu_factor(A)`. LinAlgError for a zero pivot."""
+    """X in A X = B (left=False: X A = B; adjoint: A^H for A), B (*, n, k), from `lu_factor(A)`. LinAlgError for a zero pivot.
+
+    dtype: float32, float64 or complex.
+
+    >>> tg.linalg.lu_solve(*tg.linalg.lu_factor(tg.eye(2)), tg.ones(2, 1))
+    """
     check_matrices("lu_solve", LU, B)
     check_matrices("lu_solve", LU, square=True)
     if pivots.dtype != dtypes.int32 or pivots.shape != LU.shape[:-1]:
@@ -159,21 +171,34 @@ def _lu_solved(packed: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
 @public("lu", method=False)
 @method("lu")
 def _torch_lu(A: Array, pivot: bool = True, get_infos: bool = False) -> Any:
-    """`linalg.lu_factor`: (LU, pivots), and with get_infos what `linalg.lu_factor_ex` calls info."""
+    """`linalg.lu_factor`: (LU, pivots), and with get_infos what `linalg.lu_factor_ex` calls info.
+
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.lu(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    """
     found = lu_factor_ex(A, pivot=pivot)
     return tuple(found) if get_infos else tuple(found[:2])
 
 
 @public("lu_solve")
 def _torch_lu_solve(b: Array, LU_data: Array, LU_pivots: Array) -> Array:
-    """`linalg.lu_solve(LU_data, LU_pivots, b)`."""
+    """`linalg.lu_solve(LU_data, LU_pivots, b)`. The shapes and dtypes are those; raises what that raises.
+
+    >>> tg.lu_solve(tg.ones(2, 1), *tg.linalg.lu_factor(tg.eye(2)))
+    """
     return lu_solve(LU_data, LU_pivots, b)
 
 
 @public("lu_unpack", method=False)
 @on_nodes
 def lu_unpack(LU_data: Array, LU_pivots: Array, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
-    """(P, L, U) from what `linalg.lu_factor` gives; empty tensors for what is not wanted."""
+    """(P, L, U) from what `linalg.lu_factor` gives; empty tensors for what is not wanted.
+
+    P, L (*, m, k), U (*, k, n), of LU_data's dtype. Raises ShapeError for other shapes.
+
+    >>> tg.lu_unpack(*tg.linalg.lu_factor(tg.tensor([[1.0, 2.0], [3.0, 4.0]])))
+    """
     check_matrices("lu_unpack", LU_data)
     *lead, m, n = LU_data.shape
     if LU_pivots.dtype != dtypes.int32 or LU_pivots.shape != (*lead, min(m, n)):
@@ -197,7 +222,9 @@ def _possible(a: Node, info: Node) -> tuple[Any, Any]:
 def inv_ex(A: Array, *, check_errors: bool = False) -> Any:
     """(inverse, info) of (*, n, n): info (int32, *) is 0, or for a singular matrix, whose inverse is NaN, the first pivot that is 0.
 
-    check_errors: a singular matrix is a LinAlgError, as in `inv`.
+    check_errors: a singular matrix is a LinAlgError, as in `inv`. dtype: float32, float64 or complex.
+
+    >>> tg.linalg.inv_ex(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
     """
     check_matrices("inv_ex", A, square=True)
     if check_errors:
@@ -210,7 +237,12 @@ def inv_ex(A: Array, *, check_errors: bool = False) -> Any:
 @linalg()
 @on_nodes
 def solve_ex(A: Array, B: Array, *, left: bool = True, check_errors: bool = False) -> Any:
-    """(result, info): `solve`, and info (int32, *) as of `inv_ex`; the result of a singular matrix is NaN."""
+    """(result, info): `solve`, and info (int32, *) as of `inv_ex`; the result of a singular matrix is NaN.
+
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.solve_ex(tg.eye(2), tg.ones(2))
+    """
     check_matrices("solve_ex", A, square=True)
     x = solve(A, B, left=left) if check_errors else None
     if x is not None:
@@ -229,7 +261,9 @@ def solve_ex(A: Array, B: Array, *, left: bool = True, check_errors: bool = Fals
 def cholesky_ex(A: Array, *, upper: bool = False, check_errors: bool = False) -> Any:
     """(L, info) of (*, n, n): info (int32, *) is 0, or the order of the first leading minor that is not positive definite; then L is NaN.
 
-    check_errors: such a matrix is a LinAlgError, as in `cholesky`.
+    check_errors: such a matrix is a LinAlgError, as in `cholesky`. dtype: float32, float64 or complex.
+
+    >>> tg.linalg.cholesky_ex(tg.tensor([[4.0, 2.0], [2.0, 5.0]]))
     """
     check_matrices("cholesky_ex", A, square=True)
     if check_errors:
@@ -249,7 +283,12 @@ class TriangularSolveResult(NamedTuple):
 @public("triangular_solve")
 @on_nodes
 def triangular_solve(input: Array, A: Array, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> Any:
-    """(X, A) with A X = input (transpose: A^T X): torch's older name of `linalg.solve_triangular`."""
+    """(X, A) with A X = input (transpose: A^T X): torch's older name of `linalg.solve_triangular`.
+
+    The shapes and dtypes are those; raises what that raises.
+
+    >>> tg.triangular_solve(tg.ones(2, 1), tg.eye(2))
+    """
     if input.dtype != A.dtype:
         raise DTypeError(f"triangular_solve: input {input.dtype} and A {A.dtype} must have one dtype; cast one of them")
     a = t(A) if transpose else A

@@ -37,7 +37,12 @@ def _float(name: str, x: Any, dtype: Any) -> Any:
 @on_nodes
 @rounded_once
 def vector_norm(x: Array, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """(sum |x|^ord)^(1/ord) over dim (default: all elements). ord: a number, inf, -inf, or 0 (how many are not 0)."""
+    """(sum |x|^ord)^(1/ord) over dim (default: all elements). ord: a number, inf, -inf, or 0 (how many are not 0).
+
+    dtype: float or complex; the norm is real. Raises DTypeError for others.
+
+    >>> tg.linalg.vector_norm(tg.tensor([3.0, 4.0]))
+    """
     if isinstance(ord, (bool, str)) or not isinstance(ord, (int, float)):
         raise ArgumentError(f"vector_norm: ord must be a number, got {ord!r}")
     return elementwise_norm(_float("vector_norm", x, dtype), ord, dim, keepdim)
@@ -49,6 +54,9 @@ def matrix_norm(A: Array, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepd
     """The norm of the matrices in the dimensions `dim`. ord: "fro", "nuc" (the sum of the singular values), 2, -2 (the largest, smallest),
 
     1, -1 (largest, smallest column sum of absolute values), inf, -inf (row sum).
+    dtype: float or complex; the norm is real. Raises ArgumentError for another ord.
+
+    >>> tg.linalg.matrix_norm(tg.tensor([[3.0, 0.0], [0.0, 4.0]]))
     """
     x = _float("matrix_norm", A, dtype)
     if not isinstance(dim, (tuple, list)) or len(dim) != 2 or x.ndim < 2:
@@ -76,7 +84,9 @@ def matrix_norm(A: Array, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepd
 def norm(A: Array, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """`vector_norm` where dim is one dimension (or A is 1-d, or neither ord nor dim is given), `matrix_norm` where it is two.
 
-    Raises ArgumentError for an ord without dim if A has neither 1 nor 2 dimensions.
+    Raises ArgumentError for an ord without dim if A has neither 1 nor 2 dimensions. dtype: float or complex; the norm is real.
+
+    >>> tg.linalg.norm(tg.tensor([3.0, 4.0]))
     """
     if dim is not None:
         dims = some_dims("norm", dim, A.ndim)
@@ -98,6 +108,9 @@ def cond(A: Array, p: Any = None) -> Array:
     """The condition numbers (*): norm(A, p) * norm(inv(A), p). p=None and 2: the largest by the smallest singular value (of any shape;
 
     inf for a singular matrix), -2 the reverse; others as matrix_norm's ord, for square matrices (inf where singular).
+    dtype: float32, float64 or complex. The result is real. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.cond(tg.tensor([[2.0, 0.0], [0.0, 1.0]]))
     """
     if p in (None, 2, -2):
         if A.ndim < 2 or not min(A.shape[-2:]):

@@ -54,7 +54,12 @@ class GeqrfResult(NamedTuple):
 @public("geqrf")
 @on_nodes
 def geqrf(input: Array) -> Any:
-    """(a, tau) of (*, m, n): the QR decomposition as LAPACK packs it, for `linalg.householder_product` and `ormqr`. No derivative."""
+    """(a, tau) of (*, m, n): the QR decomposition as LAPACK packs it, for `linalg.householder_product` and `ormqr`. No derivative.
+
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.geqrf(tg.ones(3, 2))
+    """
     check_matrices("geqrf", input)
     return GeqrfResult(run(REGISTRY["geqrf"], input), run(REGISTRY["geqrf"], input, index=1))
 
@@ -79,7 +84,9 @@ def _reflectors(name: str, a: Node, tau: Node) -> tuple[Any, Any]:
 def householder_product(A: Array, tau: Array) -> Array:
     """The first n columns (*, m, n) of H1 H2 ... Hk, Hi = I - tau[i] v v^H, v = (0, ..., 1, A[i + 1:, i]): Q of what `geqrf` gives.
 
-    A (*, m, n), m >= n; tau (*, k), k <= n.
+    A (*, m, n), m >= n; tau (*, k), k <= n. dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.householder_product(*tg.geqrf(tg.ones(3, 2)))
     """
     check_matrices("householder_product", A)
     m, n = A.shape[-2:]
@@ -92,14 +99,19 @@ def householder_product(A: Array, tau: Array) -> Array:
 
 @public("orgqr")
 def orgqr(input: Array, tau: Array) -> Array:
-    """`linalg.householder_product`."""
+    """`linalg.householder_product`. The shapes and dtypes are those; raises what that raises."""
     return householder_product(input, tau)
 
 
 @public("ormqr")
 @on_nodes
 def ormqr(input: Array, tau: Array, other: Array, left: bool = True, transpose: bool = False) -> Array:
-    """Q other (left=False: other Q; transpose: Q^H), Q (*, m, m) the product of the reflectors that `geqrf` gives; other is not square."""
+    """Q other (left=False: other Q; transpose: Q^H), Q (*, m, m) the product of the reflectors that `geqrf` gives; other is not square.
+
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.ormqr(*tg.geqrf(tg.ones(3, 2)), tg.ones(3, 1))
+    """
     check_matrices("ormqr", input, other)
     v, w = _reflectors("ormqr", input, tau)
     m = input.shape[-2]
@@ -195,7 +207,7 @@ class PolarResult(NamedTuple):
 def polar(A: Array) -> Any:
     """(U, H) with A = U H, of (*, m, n), m >= n: U (*, m, n) has orthonormal columns, H (*, n, n) is Hermitian positive semidefinite.
 
-    U is the closest such matrix to A. Derivatives need full rank.
+    U is the closest such matrix to A. Derivatives need full rank. dtype: float32, float64 or complex. Raises ShapeError for other shapes.
 
     >>> tg.linalg.polar(tg.tensor([[0.0, -2.0], [3.0, 0.0]])).H
     """
@@ -207,6 +219,8 @@ def polar(A: Array) -> Any:
 @on_nodes
 def matrix_sqrth(A: Array) -> Array:
     """X in X X = A, Hermitian positive definite, as A (*, n, n), of which the lower triangle is read. LinAlgError if A is not.
+
+    dtype: float32, float64 or complex.
 
     >>> tg.linalg.matrix_sqrth(tg.tensor([[4.0, 0.0], [0.0, 9.0]]))
     """
@@ -230,7 +244,9 @@ class SVDResult(NamedTuple):
 def svd(input: Array, some: bool = True, compute_uv: bool = True) -> Any:
     """(U, S, V) with input = U diag(S) V^H: `linalg.svd` with V in place of V^H. some=False: square U and V.
 
-    compute_uv=False: zeros for them.
+    compute_uv=False: zeros for them. dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.svd(tg.tensor([[3.0, 0.0], [0.0, 4.0]])).S
     """
     u, s, vh = full_svd(input, full_matrices=not some)
     if not compute_uv:
@@ -266,12 +282,20 @@ def svd_lowrank(A: Array, q: int | None = 6, niter: int | None = 2, M: Array = N
     """(U, S, V): nearly the q largest singular values of (*, m, n), with their vectors, by random projections and niter power iterations.
 
     M: subtracted from A first. Draws from the random stream.
+    dtype: float32, float64 or complex. Raises ArgumentError for a q above min(m, n).
+
+    >>> tg.svd_lowrank(tg.eye(3), 2)
     """
     return _low_rank("svd_lowrank", A, 6 if q is None else q, 2 if niter is None else niter, M)
 
 
 @public("pca_lowrank", method=False)
 def pca_lowrank(A: Array, q: int | None = None, center: bool = True, niter: int = 2) -> Any:
-    """(U, S, V) as `svd_lowrank`, of A (*, m, n) less the mean of its rows (center): V's columns are the principal directions."""
+    """(U, S, V) as `svd_lowrank`, of A (*, m, n) less the mean of its rows (center): V's columns are the principal directions.
+
+    dtype: float32, float64 or complex. Raises ArgumentError for a q above min(m, n).
+
+    >>> tg.pca_lowrank(tg.rand(4, 3), 2)
+    """
     q = min(6, *A.shape[-2:]) if q is None else q
     return _low_rank("pca_lowrank", A, q, niter, A.mean(-2, True) if center else None)

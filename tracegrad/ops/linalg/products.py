@@ -52,7 +52,9 @@ def _operands(name: str, *xs: Any) -> list[Node]:
 def matmul(input: Array, other: Array) -> Array:
     """The matrix product, by the ranks: vector·vector is a dot product, matrix·vector and vector·matrix drop the missing dimension,
 
-    and leading (batch) dimensions broadcast together.
+    and leading (batch) dimensions broadcast together. dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> tg.matmul(tg.ones(2, 3), tg.ones(3))
     """
     a, b = _operands("matmul", input, other)
     if not a.ndim or not b.ndim:
@@ -84,7 +86,10 @@ def _batched(a: Node, b: Node) -> Node:
 @public("mm")
 @on_nodes
 def mm(input: Array, mat2: Array) -> Array:
-    """(M, K) times (K, N)."""
+    """(M, K) times (K, N). dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> tg.mm(tg.ones(2, 3), tg.ones(3, 2))
+    """
     _ranks("mm", (input, 2), (mat2, 2))
     if input.shape[1] != mat2.shape[0]:
         raise ShapeError(f"mm: {input.shape} and {mat2.shape} do not fit: the last size of the first must equal the first of the second")
@@ -94,7 +99,7 @@ def mm(input: Array, mat2: Array) -> Array:
 @public("bmm")
 @on_nodes
 def bmm(input: Array, mat2: Array) -> Array:
-    """(B, M, K) times (B, K, N)."""
+    """(B, M, K) times (B, K, N). dtype: any but bool, promoted. Raises ShapeError where sizes do not fit."""
     _ranks("bmm", (input, 3), (mat2, 3))
     if input.shape[0] != mat2.shape[0]:
         raise ShapeError(f"bmm: {input.shape} and {mat2.shape} differ in the batch size; use matmul to broadcast")
@@ -106,7 +111,7 @@ def bmm(input: Array, mat2: Array) -> Array:
 @public("mv")
 @on_nodes
 def mv_(input: Array, vec: Array) -> Array:
-    """(M, K) times (K,)."""
+    """(M, K) times (K,). dtype: any but bool, promoted. Raises ShapeError where sizes do not fit."""
     _ranks("mv", (input, 2), (vec, 1))
     return matmul(input, vec)
 
@@ -114,7 +119,10 @@ def mv_(input: Array, vec: Array) -> Array:
 @public("dot")
 @on_nodes
 def dot(input: Array, other: Array) -> Array:
-    """The sum of products of two vectors."""
+    """The sum of products of two vectors. (N,), (N,) -> (). dtype: any but bool, promoted. Raises ShapeError for other shapes.
+
+    >>> tg.dot(tg.tensor([1.0, 2.0]), tg.tensor([3.0, 4.0]))
+    """
     _ranks("dot", (input, 1), (other, 1))
     if input.shape != other.shape:
         raise ShapeError(f"dot: vectors of {input.shape[0]} and {other.shape[0]} elements do not fit")
@@ -125,7 +133,8 @@ def dot(input: Array, other: Array) -> Array:
 @public("inner")
 @on_nodes
 def inner(input: Array, other: Array) -> Array:
-    """Products summed over the last dimensions, which are equal: (*A, K) and (*B, K) to (*A, *B); for a 0-d tensor the plain product."""
+    """Products summed over the last dimensions, which are equal: (*A, K) and (*B, K) to (*A, *B); for a 0-d tensor the plain product.
+    dtype: any but bool, promoted. Raises ShapeError where sizes differ."""
     x, y = _operands("inner", input, other)
     if not x.ndim or not y.ndim:
         return x * y
@@ -137,7 +146,10 @@ def inner(input: Array, other: Array) -> Array:
 @public("outer", "ger")
 @on_nodes
 def outer(input: Array, vec2: Array) -> Array:
-    """All products of the elements of two vectors, (M,) and (N,) to (M, N)."""
+    """All products of the elements of two vectors, (M,) and (N,) to (M, N). dtype: any, promoted. Raises ShapeError for other shapes.
+
+    >>> tg.outer(tg.tensor([1.0, 2.0]), tg.tensor([3.0, 4.0]))
+    """
     _ranks("outer", (input, 1), (vec2, 1))
     return mv.reshape(input, (*input.shape, 1)) * vec2
 
@@ -154,21 +166,24 @@ def trace(input: Array) -> Array:
 @public("addmm")
 @on_nodes
 def addmm(input: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
-    """beta * input + alpha * (mat1 @ mat2); input broadcasts to the product, and counts for nothing (NaNs either) if beta is 0."""
+    """beta * input + alpha * (mat1 @ mat2); input broadcasts to the product, and counts for nothing (NaNs either) if beta is 0.
+    (n, p), (n, m), (m, p). dtype: any but bool. Raises ShapeError where sizes do not fit."""
     return _added("addmm", mm(mat1, mat2), input, beta, alpha)
 
 
 @public("baddbmm")
 @on_nodes
 def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
-    """beta * input + alpha * (batch1 @ batch2), batch by batch; as addmm."""
+    """beta * input + alpha * (batch1 @ batch2), batch by batch; as addmm.
+    (b, n, p), (b, n, m), (b, m, p). dtype: any but bool. Raises ShapeError where sizes do not fit."""
     return _added("baddbmm", bmm(batch1, batch2), input, beta, alpha)
 
 
 @public("addbmm")
 @on_nodes
 def addbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
-    """beta * input + alpha * the sum over b of batch1[b] @ batch2[b]: (n, p), (b, n, m), (b, m, p) -> (n, p)."""
+    """beta * input + alpha * the sum over b of batch1[b] @ batch2[b]: (n, p), (b, n, m), (b, m, p) -> (n, p).
+    dtype: any but bool. Raises ShapeError where sizes do not fit."""
     _ranks("addbmm", (batch1, 3), (batch2, 3))
     b, n, m = batch1.shape
     if batch2.shape[:2] != (b, m):
@@ -180,7 +195,7 @@ def addbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha
 @public("addmv")
 @on_nodes
 def addmv(input: Array, mat: Array, vec: Array, *, beta: float = 1, alpha: float = 1) -> Array:
-    """beta * input + alpha * mat @ vec: (n), (n, m), (m) -> (n)."""
+    """beta * input + alpha * mat @ vec: (n), (n, m), (m) -> (n). dtype: any but bool. Raises ShapeError where sizes do not fit."""
     _ranks("addmv", (mat, 2), (vec, 1))
     return _added("addmv", matmul(mat, vec), input, beta, alpha)
 
@@ -188,7 +203,8 @@ def addmv(input: Array, mat: Array, vec: Array, *, beta: float = 1, alpha: float
 @public("addr")
 @on_nodes
 def addr(input: Array, vec1: Array, vec2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
-    """beta * input + alpha * the outer product of vec1 and vec2: (n, m), (n), (m) -> (n, m)."""
+    """beta * input + alpha * the outer product of vec1 and vec2: (n, m), (n), (m) -> (n, m).
+    dtype: any. Raises ShapeError where sizes do not fit."""
     _ranks("addr", (vec1, 1), (vec2, 1))
     return _added("addr", outer(vec1, vec2), input, beta, alpha)
 
@@ -196,7 +212,8 @@ def addr(input: Array, vec1: Array, vec2: Array, *, beta: float = 1, alpha: floa
 @public("cross")
 @on_nodes
 def cross(input: Array, other: Array, dim: int | None = None) -> Array:
-    """The cross product of vectors of three along dim (None: the first dimension of size 3, as in torch), broadcast."""
+    """The cross product of vectors of three along dim (None: the first dimension of size 3, as in torch), broadcast.
+    dtype: any but bool, promoted. Raises ShapeError where no size is 3."""
     shape = broadcast_shapes("cross", [input.shape, other.shape])
     if dim is None:
         dim = next((d for d, n in enumerate(shape) if n == 3), None)
@@ -216,7 +233,8 @@ def cross(input: Array, other: Array, dim: int | None = None) -> Array:
 @public("vdot")
 @on_nodes
 def vdot(input: Array, other: Array) -> Array:
-    """The dot product of two vectors, the first one conjugated."""
+    """The dot product of two vectors, the first one conjugated.
+    (N,), (N,) -> (). dtype: any but bool, promoted. Raises ShapeError for other shapes."""
     return dot(conj(input), other)
 
 
@@ -230,7 +248,11 @@ def _added(name: str, product: Node, input: Node, beta: float, alpha: float) -> 
 @functional
 @on_nodes
 def linear(input: Array, weight: Array, bias: Array = None) -> Array:
-    """input (*, in) times weight (out, in) transposed, plus bias (out): (*, out)."""
+    """input (*, in) times weight (out, in) transposed, plus bias (out): (*, out).
+    dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.linear(tg.ones(2, 3), tg.ones(4, 3), tg.zeros(4))
+    """
     x, w = _operands("linear", input, weight)
     if w.ndim not in (1, 2) or not x.ndim or x.shape[-1] != w.shape[-1]:
         raise ShapeError(f"linear: input {input.shape} and weight {weight.shape} do not fit: their last sizes must be equal")
@@ -249,7 +271,11 @@ def _ranks(name: str, *wanted: tuple[Any, int]) -> None:
 @public("tensordot", method=False)
 @on_nodes
 def tensordot(a: Array, b: Array, dims: Any = 2) -> Array:
-    """Products summed over pairs of dimensions: the last `dims` of a with the first of b, or dims = (dims of a, dims of b)."""
+    """Products summed over pairs of dimensions: the last `dims` of a with the first of b, or dims = (dims of a, dims of b).
+    dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> tg.tensordot(tg.ones(2, 3), tg.ones(3, 4), 1)
+    """
     if isinstance(dims, int):
         if not 0 <= dims <= min(a.ndim, b.ndim):
             raise ArgumentError(f"tensordot: dims must be from 0 to {min(a.ndim, b.ndim)} for {a.shape} and {b.shape}, got {dims}")
@@ -287,6 +313,9 @@ def einsum(equation: Any, *operands: Any) -> Array:
 
     "->" the letters that occur once are the result's, in alphabetical order. Operands may also be one list. Instead of an equation each
     operand may be followed by the list of its dimensions (0 to 51 and ...), and all by the result's: einsum(x, [0, 1], y, [1, 2], [0, 2]).
+    dtype: any but bool, promoted. Raises ArgumentError for an equation that does not fit, ShapeError for sizes that do not.
+
+    >>> tg.einsum("ij,jk->ik", tg.ones(2, 3), tg.ones(3, 4))
     """
     if isinstance(equation, Operators):
         equation, operands = _of_lists((equation, *operands))

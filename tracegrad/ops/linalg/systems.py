@@ -84,7 +84,7 @@ def solve(A: Array, B: Array, *, left: bool = True) -> Array:
     """X in A X = B (left=False: X A = B), for A (*, n, n) and B (*, n, k), or vectors (*, n) where B has just A's batch dimensions.
 
     Batch dimensions broadcast; a B of one dimension is a vector for every A. LAPACK's gesv: LU with partial pivoting.
-    Raises LinAlgError, when the result is looked at, if an A is singular.
+    Raises LinAlgError, when the result is looked at, if an A is singular. dtype: float32, float64 or complex.
 
     >>> tg.linalg.solve(tg.tensor([[2.0, 1.0], [1.0, 3.0]]), tg.tensor([3.0, 5.0]))
     """
@@ -110,6 +110,7 @@ def solve(A: Array, B: Array, *, left: bool = True) -> Array:
 @on_nodes
 def inv(A: Array) -> Array:
     """The inverse of (*, n, n). To multiply with one, `solve` is faster and more accurate. LinAlgError if it is singular.
+    dtype: float32, float64 or complex.
 
     >>> tg.linalg.inv(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
     """
@@ -120,7 +121,7 @@ def inv(A: Array) -> Array:
 @public("inverse")
 @on_nodes
 def inverse(input: Array) -> Array:
-    """`linalg.inv`."""
+    """`linalg.inv`. The shapes and dtypes are those; raises what that raises."""
     return inv(input)
 
 
@@ -130,6 +131,9 @@ def solve_triangular(A: Array, B: Array, *, upper: bool, left: bool = True, unit
     """X in A X = B (left=False: X A = B) for the upper or lower triangle of A (*, n, n); B (*, n, k). The other triangle is not read.
 
     unitriangular: the diagonal counts as ones. LinAlgError for a zero on the diagonal (torch divides by it).
+    dtype: float32, float64 or complex.
+
+    >>> tg.linalg.solve_triangular(tg.tensor([[2.0, 1.0], [0.0, 4.0]]), tg.ones(2, 1), upper=True)
     """
     check_matrices("solve_triangular", A, B)
     check_matrices("solve_triangular", A, square=True)
@@ -150,7 +154,9 @@ def pinv(A: Array, rcond: Any = None, hermitian: bool = False, *, atol: Any = No
 
     atol, rtol: numbers, or tensors of the batch's shape. rtol: default max(m, n) * eps of the dtype, or 0 where atol is given; rcond is its
     older name. hermitian: A is symmetric, and only its lower triangle is read. The derivative holds where the rank does not change (Golub
-    and Pereyra, 1973).
+    and Pereyra, 1973). Raises ShapeError for other shapes.
+
+    >>> tg.linalg.pinv(tg.tensor([[1.0, 2.0], [2.0, 4.0]]))
     """
     check_matrices("pinv", A)
     a = _hermitian("pinv", A) if hermitian else A
@@ -196,7 +202,7 @@ def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
 @public("pinverse")
 @on_nodes
 def pinverse(input: Array, rcond: float = 1e-15) -> Array:
-    """`linalg.pinv` with a relative tolerance."""
+    """`linalg.pinv` with a relative tolerance. The shapes and dtypes are those; raises what that raises."""
     return pinv(input, rtol=rcond)
 
 
@@ -210,6 +216,9 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
     always what is left.) driver: all compute the same, and leave empty (shape (0,)) what LAPACK's do not give: "gels" rank and
     singular_values, "gelsy" residuals and singular_values; None, "gelsd" and "gelss" give everything. The derivative is that of
     pinv(A) B, at constant rank; singular_values has none, see `svdvals`.
+    dtype: float32, float64 or complex. Raises ShapeError where rows differ.
+
+    >>> tg.linalg.lstsq(tg.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]), tg.tensor([0.0, 1.0, 2.0])).solution
     """
     check_floats("lstsq", A, B)
     check_matrices("lstsq", A)
@@ -237,6 +246,7 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
 @on_nodes
 def matrix_power(input: Array, n: int) -> Array:
     """The n-th power of (*, m, m), by repeated squaring; of the inverse for negative n.
+    dtype: any but bool. Raises ShapeError for other shapes.
 
     >>> tg.linalg.matrix_power(tg.tensor([[1.0, 1.0], [0.0, 1.0]]), 5)
     """
@@ -260,7 +270,11 @@ def matrix_power(input: Array, n: int) -> Array:
 @linalg(public=True)
 @on_nodes
 def matrix_exp(input: Array) -> Array:
-    """exp of the matrices (*, n, n): the series, not element by element; Taylor's polynomial of degree 16, scaling and squaring."""
+    """exp of the matrices (*, n, n): the series, not element by element; Taylor's polynomial of degree 16, scaling and squaring.
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.matrix_exp(tg.zeros(2, 2))
+    """
     check_matrices("matrix_exp", input, square=True)
     return run(matrix_exponential.MATRIX_EXP, input)
 
@@ -268,7 +282,8 @@ def matrix_exp(input: Array) -> Array:
 @linalg()
 @on_nodes
 def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None) -> Array:
-    """X in tensordot(A, X, X.ndim) = B. dims: A's dimensions to move to its end first; A's sizes are B's, then X's, with equal products."""
+    """X in tensordot(A, X, X.ndim) = B. dims: A's dimensions to move to its end first; A's sizes are B's, then X's, with equal products.
+    dtype: float32, float64 or complex. Raises ShapeError where the products differ."""
     x = A
     if dims is not None:
         moved = [one_dim("tensorsolve", d, A.ndim) for d in dims]
@@ -284,7 +299,11 @@ def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None) -> Array:
 @linalg()
 @on_nodes
 def tensorinv(A: Array, ind: int = 2) -> Array:
-    """The inverse of tensordot(A, ., ind): A's first `ind` sizes have the product of the others."""
+    """The inverse of tensordot(A, ., ind): A's first `ind` sizes have the product of the others.
+    (*ind, *rest) -> (*rest, *ind). dtype: float32, float64 or complex. Raises ShapeError where the products differ.
+
+    >>> tg.linalg.tensorinv(tg.eye(4).reshape(2, 2, 4)).shape
+    """
     k = integer("tensorinv", "ind", ind)
     if not 0 < k < max(2, A.ndim + 1):
         raise ArgumentError(f"tensorinv: ind must be from 1 to {A.ndim}, got {k}")
@@ -302,6 +321,7 @@ def tensorinv(A: Array, ind: int = 2) -> Array:
 @on_nodes
 def det(A: Array) -> Array:
     """The determinants (*) of (*, n, n). The gradient is right for singular matrices, too; the second derivative needs the inverse.
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
 
     >>> tg.linalg.det(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
     """
@@ -316,6 +336,8 @@ def slogdet(A: Array) -> Any:
 
     The sign, of complex matrices a complex number of size 1, has no derivative for real ones; that of logabsdet is the inverse, transposed:
     a LinAlgError where there is none.
+
+    >>> tg.linalg.slogdet(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
     """
     check_matrices("slogdet", A, square=True)
     return SlogdetResult(run(inverses.SLOGDET, A), run(inverses.SLOGDET, A, index=1))
@@ -324,7 +346,11 @@ def slogdet(A: Array) -> Any:
 @linalg(public=True)
 @on_nodes
 def logdet(input: Array) -> Array:
-    """The logarithm of the determinants of (*, n, n): -inf for 0, NaN for negative ones, but complex numbers of complex matrices."""
+    """The logarithm of the determinants of (*, n, n): -inf for 0, NaN for negative ones, but complex numbers of complex matrices.
+    Raises ShapeError for other shapes.
+
+    >>> tg.logdet(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
+    """
     check_matrices("logdet", input, square=True)
     size = run(inverses.SLOGDET, input, index=1)
     if input.dtype.kind == "c":
@@ -335,7 +361,10 @@ def logdet(input: Array) -> Array:
 @linalg(public=True)
 @on_nodes
 def cholesky_solve(input: Array, L: Array, upper: bool = False) -> Array:
-    """X in A X = input (*, n, k), where A = L L^T (upper: L^T L)."""
+    """X in A X = input (*, n, k), where A = L L^T (upper: L^T L). dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.cholesky_solve(tg.ones(2, 1), tg.eye(2))
+    """
     check_matrices("cholesky_solve", input, L)
     y = solve_triangular(h(L) if upper else L, input, upper=False)
     return solve_triangular(L if upper else h(L), y, upper=True)
@@ -344,7 +373,8 @@ def cholesky_solve(input: Array, L: Array, upper: bool = False) -> Array:
 @public("cholesky_inverse")
 @on_nodes
 def cholesky_inverse(L: Array, upper: bool = False) -> Array:
-    """The inverse of A = L L^T (upper: L^T L), from its Cholesky factor (*, n, n)."""
+    """The inverse of A = L L^T (upper: L^T L), from its Cholesky factor (*, n, n).
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes."""
     check_matrices("cholesky_inverse", L, square=True)
     return cholesky_solve(mv.expand(_eye(L.shape[-1], L), L.shape), L, upper)
 
@@ -355,7 +385,9 @@ def matrix_rank(A: Array, tol: Any = None, hermitian: bool = False, *, atol: Any
     """How many singular values (int64) of (*, m, n) are above max(atol, rtol * the largest). rtol: default max(m, n) * eps, 0 with an atol.
 
     atol, rtol: numbers, or tensors that broadcast to the batch. tol: the absolute tolerance, the older name. hermitian: A is symmetric, and
-    only its lower triangle is read.
+    only its lower triangle is read. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.matrix_rank(tg.tensor([[1.0, 2.0], [2.0, 4.0]]))
     """
     check_matrices("matrix_rank", A)
     low, relative = _tolerances("matrix_rank", A, atol if atol is not None else tol, rtol)
@@ -373,21 +405,25 @@ def matrix_rank(A: Array, tol: Any = None, hermitian: bool = False, *, atol: Any
 @linalg("matmul")
 @on_nodes
 def _matmul(input: Array, other: Array) -> Array:
-    """`tg.matmul`."""
+    """`tg.matmul`. Shapes, dtypes and an example are there; raises what that raises. (*, m, k), (*, k, n)."""
     return matmul(input, other)
 
 
 @linalg("diagonal")
 @on_nodes
 def _diagonal(A: Array, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
-    """The diagonals of matrices: `tg.diagonal` of the last two dimensions."""
+    """The diagonals of matrices: `tg.diagonal` of the last two dimensions. Any dtype. Raises IndexOutOfRange for fewer."""
     return diagonal_(A, offset, dim1, dim2)
 
 
 @linalg()
 @on_nodes
 def multi_dot(tensors: Sequence[Array]) -> Array:
-    """The product of two and more matrices, in the order that takes the fewest multiplications; the first and the last may be vectors."""
+    """The product of two and more matrices, in the order that takes the fewest multiplications; the first and the last may be vectors.
+    (n, m), (m, p), ... dtype: any but bool. Raises ShapeError where sizes do not fit.
+
+    >>> tg.linalg.multi_dot([tg.ones(2, 3), tg.ones(3, 4), tg.ones(4)])
+    """
     xs = common_dtype(list(tensors), name="multi_dot")
     if len(xs) < 2:
         raise ArgumentError(f"multi_dot: takes at least 2 tensors, got {len(xs)}")
@@ -416,7 +452,8 @@ def multi_dot(tensors: Sequence[Array]) -> Array:
 @linalg()
 @on_nodes
 def vecdot(x: Array, y: Array, *, dim: int = -1) -> Array:
-    """Products summed along dim, those of x conjugated; x and y broadcast."""
+    """Products summed along dim, those of x conjugated; x and y broadcast.
+    dtype: any, promoted. Raises ShapeError where shapes do not broadcast."""
     a, b = common_dtype([x, y], name="vecdot")
     z = conj(a) * b
     return total(z, (one_dim("vecdot", dim, z.ndim),)) if z.ndim else z
@@ -426,6 +463,7 @@ def vecdot(x: Array, y: Array, *, dim: int = -1) -> Array:
 @on_nodes
 def cross(input: Array, other: Array, *, dim: int = -1) -> Array:
     """The cross product of vectors of 3 along dim; the other dimensions broadcast.
+    dtype: any but bool, promoted. Raises ShapeError for other sizes.
 
     >>> tg.linalg.cross(tg.tensor([1.0, 0.0, 0.0]), tg.tensor([0.0, 1.0, 0.0]))
     """
@@ -437,7 +475,8 @@ def cross(input: Array, other: Array, *, dim: int = -1) -> Array:
 @linalg("vander")
 @on_nodes
 def vander(x: Array, *, N: int | None = None) -> Array:
-    """The powers 0 ... N - 1 (default: as many as x has) of the elements of x (*, n), as rows: (*, n, N)."""
+    """The powers 0 ... N - 1 (default: as many as x has) of the elements of x (*, n), as rows: (*, n, N).
+    Integers and bools give int64, other dtypes stay. Raises ArgumentError for a number without N."""
     if not x.ndim:
         if N is None:
             raise ArgumentError("vander: of a single number, a tensor of shape (), N must be given")

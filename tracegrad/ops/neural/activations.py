@@ -39,7 +39,7 @@ def _into(input: Array, result: Array, inplace: bool) -> Array:
 
 @functional
 def celu(input: Array, alpha: float = 1.0, inplace: bool = False) -> Array:
-    """x where positive, else alpha (exp(x / alpha) - 1) (Barron 2017)."""
+    """x where positive, else alpha (exp(x / alpha) - 1) (Barron 2017). Any shape; real dtypes, integers as floats (complex: DTypeError)."""
     if holds(alpha == 0):
         raise ArgumentError("celu: alpha must not be 0")
     return _into(input, _celu(input, alpha), inplace)
@@ -54,7 +54,7 @@ def _celu(input: Any, alpha: float) -> Any:
 
 @functional
 def hardsigmoid(input: Array, inplace: bool = False) -> Array:
-    """x / 6 + 1/2, limited to [0, 1]; no gradient at the limits."""
+    """x / 6 + 1/2, limited to [0, 1]; no gradient at the limits. Any shape; real dtypes, integers as floats (complex: DTypeError)."""
     return _into(input, _hardsigmoid(input), inplace)
 
 
@@ -68,7 +68,7 @@ def _hardsigmoid(input: Any) -> Any:
 
 @functional
 def hardswish(input: Array, inplace: bool = False) -> Array:
-    """x hardsigmoid(x) (Howard et al. 2019): 0 up to -3, x from 3 on."""
+    """x hardsigmoid(x) (Howard et al. 2019): 0 up to -3, x from 3 on. Real dtypes, integers as floats (complex: DTypeError)."""
     return _into(input, _hardswish(input), inplace)
 
 
@@ -82,7 +82,7 @@ def _hardswish(input: Any) -> Any:
 
 @functional
 def mish(input: Array, inplace: bool = False) -> Array:
-    """x tanh(softplus(x)) (Misra 2019)."""
+    """x tanh(softplus(x)) (Misra 2019). dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
     return _into(input, _mish(input), inplace)
 
 
@@ -95,7 +95,8 @@ def _mish(input: Any) -> Any:
 @public("prelu", functional=True)
 @on_nodes
 def prelu(input: Array, weight: Array) -> Array:
-    """x where positive, else weight * x; weight: one number, or one for each channel (dim 1) (He et al. 2015)."""
+    """x where positive, else weight * x; weight: one number, or one for each channel (dim 1) (He et al. 2015).
+    dtype: any real one, which the result has. Raises DTypeError unless weight has input's dtype."""
     if weight.ndim > 1:
         raise ShapeError(f"prelu: weight must be a number or a vector, got {weight.shape}")
     if weight.dtype != input.dtype:
@@ -109,7 +110,8 @@ def prelu(input: Array, weight: Array) -> Array:
 
 @public("rrelu", method=False, functional=True)
 def rrelu(input: Array, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False) -> Array:
-    """x where positive, else a x: a uniform in [lower, upper] for each element when training, else their mean (Xu et al. 2015)."""
+    """x where positive, else a x: a uniform in [lower, upper] for each element when training, else their mean (Xu et al. 2015).
+    dtype: real; of integers and bools the default float one. Raises ArgumentError if lower > upper."""
     if holds(lower > upper):
         raise ArgumentError(f"rrelu: lower {lower} must not be above upper {upper}")
     slope: Any = (lower + upper) / 2
@@ -122,7 +124,7 @@ def rrelu(input: Array, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training
 @on_nodes
 @rounded_once
 def softsign(input: Array) -> Array:
-    """x / (1 + |x|)."""
+    """x / (1 + |x|). Any shape. dtype: any but bool; integers as the default float one. Raises DTypeError for bools."""
     return input / (abs_(input) + 1.0)
 
 
@@ -130,13 +132,13 @@ def softsign(input: Array) -> Array:
 @on_nodes
 @rounded_once
 def tanhshrink(input: Array) -> Array:
-    """x - tanh(x)."""
+    """x - tanh(x). dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor."""
     return input - tanh(input)
 
 
 @functional
 def softshrink(input: Array, lambd: float = 0.5) -> Array:
-    """x drawn towards 0 by lambd, 0 in between."""
+    """x drawn towards 0 by lambd, 0 in between. Any shape; real dtypes, integers as floats. ArgumentError for lambd < 0."""
     if holds(lambd < 0):
         raise ArgumentError(f"softshrink: lambd must not be negative, got {lambd}")
     inside = ge(input, -lambd) & le(input, lambd)
@@ -145,25 +147,26 @@ def softshrink(input: Array, lambd: float = 0.5) -> Array:
 
 @functional
 def hardshrink(input: Array, lambd: float = 0.5) -> Array:
-    """x where |x| > lambd, else 0."""
+    """x where |x| > lambd, else 0. Any shape; real dtypes, integers as floats (complex: DTypeError)."""
     return select(ge(input, -lambd) & le(input, lambd), 0.0, input)
 
 
 @public("threshold", method=False, functional=True)
 def threshold(input: Array, threshold: float, value: float, inplace: bool = False) -> Array:
-    """x where it is above the threshold, else value."""
+    """x where it is above the threshold, else value. Any shape; real dtypes, promoted with value's (complex: DTypeError)."""
     return _into(input, select(le(input, threshold), value, input), inplace)
 
 
 @functional
 def softmin(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
-    """softmax(-x) along dim (None: as of `softmax`)."""
+    """softmax(-x) along dim (None: as of `softmax`). Floats; integers (DTypeError) need a dtype."""
     return softmax(-input, dim, dtype)
 
 
 @functional
 def gumbel_softmax(logits: Array, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Array:
-    """A sample of the Gumbel-softmax distribution along dim (Jang et al. 2017); hard: one-hot, with the gradient of the soft sample."""
+    """A sample of the Gumbel-softmax distribution along dim (Jang et al. 2017); hard: one-hot, with the gradient of the soft sample.
+    dtype: float, which the result has. Raises ArgumentError unless tau > 0."""
     if holds(tau <= 0):
         raise ArgumentError(f"gumbel_softmax: tau must be positive, got {tau}")
     noise = PUBLIC["empty_like"](logits).exponential_().log()
@@ -187,7 +190,12 @@ def _twin(name: str) -> None:
         return whole(input, *args, **kwargs, inplace=True)
 
     fn.__name__ = fn.__qualname__ = f"{name}_"
-    fn.__doc__ = f"`{name}`, its result written into input."
+    fn.__doc__ = f"""`{name}`, its result written into input, whose shape and dtype stay.
+
+    Raises what `{name}` raises, and AutogradError for a leaf that requires grad.
+
+    >>> nn.functional.{name}_(tg.tensor([-1.0, 1.0]){", 0.5, 0.0" if name == "threshold" else ""})
+    """
     FUNCTIONAL[f"{name}_"] = fn
 
 
@@ -204,7 +212,7 @@ def instance_norm(input: Array, running_mean: Array = None, running_var: Array =
     """Each channel of each sample of (N, C, *) normalized by itself, times weight plus bias (C) (Ulyanov et al. 2016).
 
     running_mean and running_var, if given, are updated in place by the batch's averages; use_input_stats=False: normalized by them.
-    """
+    dtype: float, which the result has. Raises ShapeError for other shapes."""
     if input.ndim < 3:
         raise ShapeError(f"instance_norm: takes an input (N, C, *), got {input.shape}")
     if (running_mean is None) != (running_var is None) or (running_mean is None and not use_input_stats):
@@ -236,7 +244,8 @@ def instance_norm(input: Array, running_mean: Array = None, running_var: Array =
 @on_nodes
 @rounded_once
 def local_response_norm(input: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Array:
-    """x / (k + alpha times the mean of x² over `size` neighbouring channels) ** beta (Krizhevsky et al. 2012), of (N, C, *)."""
+    """x / (k + alpha times the mean of x² over `size` neighbouring channels) ** beta (Krizhevsky et al. 2012), of (N, C, *).
+    dtype: real; of integers and bools the default float one. Raises ShapeError for other shapes."""
     refuse_complex("local_response_norm", input)
     if input.ndim < 3:
         raise ShapeError(f"local_response_norm: takes an input (N, C, *), got {input.shape}")
@@ -254,7 +263,8 @@ def local_response_norm(input: Array, size: int, alpha: float = 1e-4, beta: floa
 @public("pixel_shuffle", method=False, functional=True)
 @on_nodes
 def pixel_shuffle(input: Array, upscale_factor: int) -> Array:
-    """(*, C r², H, W) -> (*, C, H r, W r): groups of r² channels become r x r pixels (Shi et al. 2016)."""
+    """(*, C r², H, W) -> (*, C, H r, W r): groups of r² channels become r x r pixels (Shi et al. 2016).
+    Any dtype. Raises ShapeError for other channels."""
     r = integer("pixel_shuffle", "upscale_factor", upscale_factor)
     if input.ndim < 3 or r < 1 or input.shape[-3] % (r * r):
         raise ShapeError(f"pixel_shuffle: the channels of (*, C, H, W) must be a multiple of upscale_factor² = {r * r}, got {input.shape}")
@@ -267,7 +277,7 @@ def pixel_shuffle(input: Array, upscale_factor: int) -> Array:
 @public("pixel_unshuffle", method=False, functional=True)
 @on_nodes
 def pixel_unshuffle(input: Array, downscale_factor: int) -> Array:
-    """(*, C, H r, W r) -> (*, C r², H, W): the inverse of pixel_shuffle."""
+    """(*, C, H r, W r) -> (*, C r², H, W): the inverse of pixel_shuffle. Any dtype. Raises ShapeError for other sizes."""
     r = integer("pixel_unshuffle", "downscale_factor", downscale_factor)
     if input.ndim < 3 or r < 1 or input.shape[-1] % r or input.shape[-2] % r:
         raise ShapeError(f"pixel_unshuffle: height and width must be multiples of downscale_factor {r}, got {input.shape}")
@@ -280,7 +290,7 @@ def pixel_unshuffle(input: Array, downscale_factor: int) -> Array:
 @public("channel_shuffle", method=False, functional=True)
 @on_nodes
 def channel_shuffle(input: Array, groups: int) -> Array:
-    """The channels (dim 1) of `groups` groups taken in turn (Zhang et al. 2018)."""
+    """The channels (dim 1) of `groups` groups taken in turn (Zhang et al. 2018). Any dtype. Raises ShapeError for other channels."""
     g = integer("channel_shuffle", "groups", groups)
     if input.ndim < 3 or g < 1 or input.shape[1] % g:
         raise ShapeError(f"channel_shuffle: the channels of (N, C, *) must be a multiple of groups {g}, got {input.shape}")
@@ -296,7 +306,8 @@ def channel_shuffle(input: Array, groups: int) -> Array:
 @on_nodes
 @rounded_once
 def pairwise_distance(x1: Array, x2: Array, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Array:
-    """The p-norm of x1 - x2 + eps along the last dimension."""
+    """The p-norm of x1 - x2 + eps along the last dimension.
+    dtype: any but bool (DTypeError); of integers the default float one. The result is real."""
     return norm(x1 - x2 + eps, p, -1, keepdim)
 
 
@@ -307,7 +318,7 @@ def cdist(x1: Array, x2: Array, p: float = 2.0, compute_mode: str = "use_mm_for_
     """The p-norm distances of all rows of x1 (*, P, M) to all of x2 (*, R, M): (*, P, R). The gradient between equal rows is 0.
 
     compute_mode: torch's, which chooses how Euclidean distances are computed; here always by differences.
-    """
+    dtype: any; of integers and bools the default float one. The result is real. Raises ShapeError where sizes do not fit."""
     if min(x1.ndim, x2.ndim) < 2 or x1.shape[-1] != x2.shape[-1]:
         raise ShapeError(f"cdist: takes (*, P, M) and (*, R, M), got {x1.shape} and {x2.shape}")
     if holds(p < 0):
@@ -318,7 +329,8 @@ def cdist(x1: Array, x2: Array, p: float = 2.0, compute_mode: str = "use_mm_for_
 
 @public("pdist", method=False, functional=True)
 def pdist(input: Any, p: float = 2.0) -> Array:
-    """The p-norm distances of each two rows of a matrix (N, M), in the order of the upper triangle: (N (N - 1) / 2)."""
+    """The p-norm distances of each two rows of a matrix (N, M), in the order of the upper triangle: (N (N - 1) / 2).
+    dtype: any but bool; of integers the default float one. The result is real. Raises ShapeError for other shapes."""
     if not isinstance(input, Operators) or input.ndim != 2:
         raise ShapeError(f"pdist: takes a matrix, got {getattr(input, 'shape', type(input).__name__)}")
     n = input.shape[0]
@@ -331,7 +343,8 @@ def pdist(input: Any, p: float = 2.0) -> Array:
 @functional
 @on_nodes
 def bilinear(input1: Array, input2: Array, weight: Array, bias: Array = None) -> Array:
-    """y[o] = input1 weight[o] input2 (+ bias[o]): (*, A), (*, B), weight (O, A, B), bias (O) -> (*, O)."""
+    """y[o] = input1 weight[o] input2 (+ bias[o]): (*, A), (*, B), weight (O, A, B), bias (O) -> (*, O).
+    Any dtype but bool. Raises ShapeError where sizes do not fit."""
     if weight.ndim != 3 or input1.shape[:-1] != input2.shape[:-1] or (input1.shape[-1], input2.shape[-1]) != weight.shape[1:]:
         raise ShapeError(f"bilinear: takes (*, A), (*, B) and a weight (O, A, B), got {input1.shape}, {input2.shape} and {weight.shape}")
     lead = input1.shape[:-1]
@@ -353,7 +366,9 @@ def embedding_bag(input: Array, weight: Array, offsets: Array = None, max_norm: 
 
     input (B, N): each row is a bag. input (N): offsets (B) says where each bag starts (include_last_offset: and the last one ends).
     per_sample_weights: factors of the rows, for mode "sum". padding_idx: that row counts for nothing. Empty bags are 0. The others: as of
-    `embedding`; as in torch, scale_grad_by_freq is not for mode "max".
+    `embedding`; as in torch, scale_grad_by_freq is not for mode "max". weight: float. Raises DTypeError unless input holds integers.
+
+    >>> nn.functional.embedding_bag(tg.tensor([[0, 1]]), tg.eye(3))
     """
     if sparse or (scale_grad_by_freq and mode == "max"):
         raise ArgumentError("embedding_bag: sparse=True is not supported (there are no sparse gradients), nor is scale_grad_by_freq with "
@@ -446,7 +461,8 @@ def _channel_dropout(name: str, spatial: int) -> Any:
         return _into(input, out, inplace)
 
     fn.__name__ = fn.__qualname__ = name
-    fn.__doc__ = f"Each channel of (N, C, {spatial} sizes) or (C, ...) 0 with probability p, else divided by 1 - p (Tompson et al. 2015)."
+    fn.__doc__ = (f"Each channel of (N, C, {spatial} sizes) or (C, ...) 0 with probability p, else divided by 1 - p (Tompson et al. 2015)."
+                  "\n    dtype: any; integers as floats. Raises ShapeError for others, ArgumentError unless p is from 0 to 1.")
     return functional(fn)
 
 
@@ -467,13 +483,15 @@ def _alpha_dropped(name: str, input: Array, p: float, training: bool, inplace: b
 
 @functional
 def alpha_dropout(input: Array, p: float = 0.5, training: bool = False, inplace: bool = False) -> Array:
-    """dropout that keeps mean 0 and variance 1, for selu: dropped elements become selu's lower limit (Klambauer et al. 2017)."""
+    """dropout that keeps mean 0 and variance 1, for selu: dropped elements become selu's lower limit (Klambauer et al. 2017).
+    dtype: any; of integers and bools the default float one. ArgumentError unless p is from 0 to 1."""
     return _alpha_dropped("alpha_dropout", input, p, training, inplace, input.shape)
 
 
 @functional
 def feature_alpha_dropout(input: Array, p: float = 0.5, training: bool = False, inplace: bool = False) -> Array:
-    """alpha_dropout of whole channels of (N, C, *)."""
+    """alpha_dropout of whole channels of (N, C, *).
+    dtype: any; of integers and bools the default float one. Raises ShapeError for other shapes."""
     if input.ndim < 2 and training:
         raise ShapeError(f"feature_alpha_dropout: takes an input (N, C, *), got {input.shape}")
     return _alpha_dropped("feature_alpha_dropout", input, p, training, inplace, (*input.shape[:2], *[1] * (input.ndim - 2)))

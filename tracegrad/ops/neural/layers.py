@@ -78,7 +78,12 @@ def _trailing(name: str, x: Node, normalized_shape: Any) -> tuple[int, ...]:
 @functional
 @on_nodes
 def layer_norm(input: Array, normalized_shape: Any, weight: Array = None, bias: Array = None, eps: float = 1e-5) -> Array:
-    """(x - mean) / sqrt(var + eps) over the last dimensions, times weight plus bias of their shape (Ba et al. 2016)."""
+    """(x - mean) / sqrt(var + eps) over the last dimensions, times weight plus bias of their shape (Ba et al. 2016).
+
+    dtype: float, which the result has. Raises ShapeError unless those are input's last sizes.
+
+    >>> nn.functional.layer_norm(tg.tensor([1.0, 2.0, 6.0]), 3)
+    """
     dims = _trailing("layer_norm", input, normalized_shape)
     shape = tuple(input.shape[d] for d in dims)
     return _affine("layer_norm", input, _standardized(_wide("layer_norm", input), dims, eps), weight, bias, shape, shape)
@@ -87,7 +92,12 @@ def layer_norm(input: Array, normalized_shape: Any, weight: Array = None, bias: 
 @functional
 @on_nodes
 def rms_norm(input: Array, normalized_shape: Any, weight: Array = None, eps: float | None = None) -> Array:
-    """x / sqrt(mean(x²) + eps) over the last dimensions, times weight (Zhang & Sennrich 2019). eps: the dtype's epsilon if None."""
+    """x / sqrt(mean(x²) + eps) over the last dimensions, times weight (Zhang & Sennrich 2019). eps: the dtype's epsilon if None.
+
+    dtype: float or complex. Raises ShapeError unless those are input's last sizes.
+
+    >>> nn.functional.rms_norm(tg.tensor([1.0, 2.0, 6.0]), 3)
+    """
     dims = _trailing("rms_norm", input, normalized_shape)
     x = input if input.dtype.kind == "c" else _wide("rms_norm", input)     # (of complex numbers x², not |x|², as in torch)
     tiny = dtypes.finfo(x.dtype).eps if eps is None else eps
@@ -103,7 +113,12 @@ def _channels(x: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
 @functional
 @on_nodes
 def group_norm(input: Array, num_groups: int, weight: Array = None, bias: Array = None, eps: float = 1e-5) -> Array:
-    """Each of num_groups groups of channels of (N, C, *) normalized by itself, times weight plus bias (C) (Wu & He 2018)."""
+    """Each of num_groups groups of channels of (N, C, *) normalized by itself, times weight plus bias (C) (Wu & He 2018).
+
+    dtype: float, which the result has. Raises ShapeError unless C is a multiple of num_groups.
+
+    >>> nn.functional.group_norm(tg.rand(1, 4, 3), 2)
+    """
     if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
         raise ShapeError(f"group_norm: the channels of an input (N, C, *) must be a multiple of num_groups {num_groups}, got {input.shape}")
     rest = input.shape[1:]
@@ -119,6 +134,10 @@ def batch_norm(input: Array, running_mean: Array = None, running_var: Array = No
 
     training: by the batch's own mean and variance; running_mean and running_var, if given, are updated in place with `momentum` (the
     variance unbiased), as in torch. Else: by running_mean and running_var.
+    dtype: float, which the result has. Raises ShapeError for fewer than two dimensions, ArgumentError without the running values that are
+    needed.
+
+    >>> nn.functional.batch_norm(tg.tensor([[1.0, 2.0], [3.0, 6.0]]), training=True)
     """
     if input.ndim < 2:
         raise ShapeError(f"batch_norm: takes an input (N, C, *), got {input.shape}")
@@ -164,7 +183,12 @@ def _batch_normalized(input: Node, weight: Node | None, bias: Node | None, eps: 
 @on_nodes
 @rounded_once
 def normalize(input: Array, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Array:
-    """input / max(its p-norm along dim, eps)."""
+    """input / max(its p-norm along dim, eps).
+
+    dtype: any; of integers and bools the default float one. Raises IndexOutOfRange for other dims.
+
+    >>> nn.functional.normalize(tg.tensor([3.0, 4.0]), dim=0)
+    """
     return input / clamp(norm(input, p, dim, True), min=eps)
 
 
@@ -172,7 +196,12 @@ def normalize(input: Array, p: float = 2.0, dim: int = 1, eps: float = 1e-12) ->
 @on_nodes
 @rounded_once
 def cosine_similarity(x1: Array, x2: Array, dim: int = 1, eps: float = 1e-8) -> Array:
-    """x1·x2 / (max(|x1|, eps) max(|x2|, eps)) along dim."""
+    """x1·x2 / (max(|x1|, eps) max(|x2|, eps)) along dim.
+
+    The shapes broadcast. dtype: real; of integers and bools the default float one. ShapeError where shapes do not broadcast.
+
+    >>> nn.functional.cosine_similarity(tg.tensor([3.0, 4.0]), tg.tensor([4.0, 3.0]), dim=0)
+    """
     refuse_complex("cosine_similarity", x1, x2)
     shape = broadcast_shapes("cosine_similarity", [x1.shape, x2.shape])
     x1, x2 = mv.expand(x1, shape), mv.expand(x2, shape)
@@ -186,7 +215,12 @@ def cosine_similarity(x1: Array, x2: Array, dim: int = 1, eps: float = 1e-8) -> 
 
 @functional
 def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool = False) -> Array:
-    """Each element 0 with probability p, else divided by 1 - p (Srivastava et al. 2014); input itself unless training."""
+    """Each element 0 with probability p, else divided by 1 - p (Srivastava et al. 2014); input itself unless training.
+
+    Shape stays; any dtype, integers while training as the default float one. Raises ArgumentError unless p is from 0 to 1.
+
+    >>> nn.functional.dropout(tg.ones(4), 0.5)
+    """
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(f"dropout: p must be from 0 to 1, got {p}")
     if not training or p == 0.0:
@@ -222,7 +256,12 @@ def _or_in_place(fn: F) -> F:
 @on_nodes
 @rounded_once
 def logsigmoid(input: Array) -> Array:
-    """log(sigmoid(x)), without overflow."""
+    """log(sigmoid(x)), without overflow.
+
+    dtype: float; of integers the default one. Raises DTypeError for bools and complex numbers.
+
+    >>> nn.functional.logsigmoid(tg.tensor([-1.0, 1.0]))
+    """
     negative = lt(input, 0.0)
     return where(negative, input, 0.0) - log1p(exp(where(negative, input, -input)))
 
@@ -232,7 +271,12 @@ def logsigmoid(input: Array) -> Array:
 @on_nodes
 @rounded_once
 def elu(input: Array, alpha: float = 1.0) -> Array:
-    """x where positive, else alpha (exp(x) - 1)."""
+    """x where positive, else alpha (exp(x) - 1).
+
+    dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> nn.functional.elu(tg.tensor([-1.0, 1.0]))
+    """
     negative = le(input, 0.0)
     return where(negative, expm1(where(negative, input, 0.0)) * alpha, input)
 
@@ -242,7 +286,12 @@ def elu(input: Array, alpha: float = 1.0) -> Array:
 @on_nodes
 @rounded_once
 def selu(input: Array) -> Array:
-    """elu scaled so that activations keep mean 0 and variance 1 (Klambauer et al. 2017)."""
+    """elu scaled so that activations keep mean 0 and variance 1 (Klambauer et al. 2017).
+
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> nn.functional.selu(tg.tensor([-1.0, 1.0]))
+    """
     return elu(input, 1.6732632423543772) * 1.0507009873554805
 
 
@@ -250,7 +299,12 @@ def selu(input: Array) -> Array:
 @_or_in_place
 @on_nodes
 def hardtanh(input: Array, min_val: Any = -1.0, max_val: Any = 1.0) -> Array:
-    """x limited to [min_val, max_val], which integers limit to integers; no gradient at the limits, as in torch. DTypeError for bools."""
+    """x limited to [min_val, max_val], which integers limit to integers; no gradient at the limits, as in torch. DTypeError for bools.
+
+    Any shape.
+
+    >>> nn.functional.hardtanh(tg.tensor([-2.0, 0.5]))
+    """
     if holds(min_val > max_val):
         raise ArgumentError(f"hardtanh: min_val {min_val} is above max_val {max_val}")
     if input.dtype.kind == "b":
@@ -266,7 +320,10 @@ def hardtanh(input: Array, min_val: Any = -1.0, max_val: Any = 1.0) -> Array:
 @_or_in_place
 @on_nodes
 def relu6(input: Array) -> Array:
-    """x limited to [0, 6]."""
+    """x limited to [0, 6]. The shape and dtype (float or integer) stay. Raises DTypeError for bools.
+
+    >>> nn.functional.relu6(tg.tensor([-1.0, 7.0]))
+    """
     return hardtanh(input, 0.0, 6.0)
 
 
@@ -274,7 +331,12 @@ def relu6(input: Array) -> Array:
 @on_nodes
 @rounded_once
 def glu(input: Array, dim: int = -1) -> Array:
-    """a * sigmoid(b) of the two halves of input along dim (Dauphin et al. 2017)."""
+    """a * sigmoid(b) of the two halves of input along dim (Dauphin et al. 2017).
+
+    dtype: any; of integers and bools the default float one. Raises ShapeError for an odd size.
+
+    >>> nn.functional.glu(tg.tensor([1.0, 0.0]))
+    """
     d = one_dim("glu", dim, input.ndim)
     n = input.shape[d] if input.ndim else 1
     if n % 2:

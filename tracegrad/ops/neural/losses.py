@@ -53,7 +53,12 @@ def _same_shape(name: str, input: Any, target: Any) -> None:
 @on_nodes
 @rounded_once
 def mse_loss(input: Array, target: Array, reduction: str = "mean", weight: Array = None) -> Array:
-    """(input - target)². weight, here and below: a factor for each element, by whose sum a mean is divided."""
+    """(input - target)². weight, here and below: a factor for each element, by whose sum a mean is divided.
+
+    dtype: float, promoted. Raises ShapeError unless input and target have one shape.
+
+    >>> nn.functional.mse_loss(tg.tensor([1.0, 2.0]), tg.tensor([1.0, 4.0]))
+    """
     refuse_complex("mse_loss", input, target)
     _same_shape("mse_loss", input, target)
     difference = input - target
@@ -64,7 +69,10 @@ def mse_loss(input: Array, target: Array, reduction: str = "mean", weight: Array
 @on_nodes
 @rounded_once
 def l1_loss(input: Array, target: Array, reduction: str = "mean", weight: Array = None) -> Array:
-    """|input - target|."""
+    """|input - target|. dtype: float or complex, promoted; the result float. Raises ShapeError unless both have one shape.
+
+    >>> nn.functional.l1_loss(tg.tensor([1.0, 2.0]), tg.tensor([1.0, 4.0]))
+    """
     _same_shape("l1_loss", input, target)
     return _reduced("l1_loss", abs_(input - target), reduction, weight)
 
@@ -73,7 +81,12 @@ def l1_loss(input: Array, target: Array, reduction: str = "mean", weight: Array 
 @on_nodes
 @rounded_once
 def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: Any = 1.0) -> Array:
-    """d² / (2 beta) where d = |input - target| < beta, else d - beta / 2."""
+    """d² / (2 beta) where d = |input - target| < beta, else d - beta / 2.
+
+    dtype: float, promoted. Raises ShapeError unless both have one shape.
+
+    >>> nn.functional.smooth_l1_loss(tg.tensor([1.0, 2.0]), tg.tensor([1.0, 4.0]))
+    """
     if holds(beta < 0):
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
     if holds(beta == 0):
@@ -91,7 +104,12 @@ def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: A
 @on_nodes
 @rounded_once
 def huber_loss(input: Array, target: Array, reduction: str = "mean", delta: float = 1.0, weight: Array = None) -> Array:
-    """d² / 2 where d = |input - target| < delta, else delta (d - delta / 2)."""
+    """d² / 2 where d = |input - target| < delta, else delta (d - delta / 2).
+
+    dtype: float, promoted. Raises ShapeError unless both have one shape, ArgumentError unless delta > 0.
+
+    >>> nn.functional.huber_loss(tg.tensor([1.0, 2.0]), tg.tensor([1.0, 4.0]))
+    """
     _same_shape("huber_loss", input, target)
     if fails(delta > 0):
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
@@ -121,6 +139,9 @@ def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_inde
     weight: (C), a factor per class; "mean" divides by the targets' weights. Targets equal to ignore_index count for nothing.
     label_smoothing: that share of the target is spread evenly over the classes (Szegedy et al. 2016).
     A class number outside [0, C) other than ignore_index is an IndexOutOfRange when the loss, or what follows from it, is looked at.
+    input: float, which the result is. Raises ShapeError where shapes do not fit, IndexOutOfRange for other classes.
+
+    >>> nn.functional.cross_entropy(tg.tensor([[1.0, 2.0, 0.5]]), tg.tensor([1]))
     """
     if not 0.0 <= label_smoothing <= 1.0:
         raise ArgumentError(f"cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}")
@@ -154,7 +175,12 @@ def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_inde
 @on_nodes
 @rounded_once
 def nll_loss(input: Array, target: Array, weight: Array = None, ignore_index: int = -100, reduction: str = "mean") -> Array:
-    """Minus input[target]: input holds log-probabilities (C), (N, C) or (N, C, d1, ...), target class numbers; see cross_entropy."""
+    """Minus input[target]: input holds log-probabilities (C), (N, C) or (N, C, d1, ...), target class numbers; see cross_entropy.
+
+    input: float; target: int64, else DTypeError. Raises ShapeError where they do not fit.
+
+    >>> nn.functional.nll_loss(tg.tensor([[-1.0, -0.5]]), tg.tensor([1]))
+    """
     x, axis = _class_scores("nll_loss", input)
     picked = _Picked("nll_loss", x, axis, target, weight, ignore_index)
     return picked.reduced(-picked.of(x), reduction, None, 0.0)
@@ -231,6 +257,9 @@ def binary_cross_entropy(input: Array, target: Array, weight: Array = None, redu
     """-(t log p + (1 - t) log(1 - p)), the logs limited to -100 below, as in torch. Where they are, they have no gradient (torch: 1e12).
 
     NaN where the input or the target is no probability, outside [0, 1] (torch: an error); binary_cross_entropy_with_logits takes scores.
+    dtype: float. Raises ShapeError unless both have one shape.
+
+    >>> nn.functional.binary_cross_entropy(tg.tensor([0.9, 0.2]), tg.tensor([1.0, 0.0]))
     """
     refuse_complex("binary_cross_entropy", input, target)
     _same_shape("binary_cross_entropy", input, target)
@@ -246,7 +275,12 @@ def binary_cross_entropy(input: Array, target: Array, weight: Array = None, redu
 @rounded_once
 def binary_cross_entropy_with_logits(input: Array, target: Array, weight: Array = None, reduction: str = "mean",
                                      pos_weight: Array = None) -> Array:
-    """binary_cross_entropy of sigmoid(input), without overflow. pos_weight: a factor for the positive targets."""
+    """binary_cross_entropy of sigmoid(input), without overflow. pos_weight: a factor for the positive targets.
+
+    dtype: float. Raises ShapeError unless input (*) and target (*) have one shape.
+
+    >>> nn.functional.binary_cross_entropy_with_logits(tg.tensor([2.0, -1.0]), tg.tensor([1.0, 0.0]))
+    """
     _same_shape("binary_cross_entropy_with_logits", input, target)
     # softplus(-x) = -log sigmoid(x) = log1p(exp(-|x|)) + max(-x, 0), with one branch taken at 0 throughout: smooth there to every order.
     tail = log1p(exp(where(lt(input, 0.0), input, -input)))
@@ -262,7 +296,12 @@ def binary_cross_entropy_with_logits(input: Array, target: Array, weight: Array 
 @on_nodes
 @rounded_once
 def kl_div(input: Array, target: Array, reduction: str = "mean", log_target: bool = False) -> Array:
-    """target * (log target - input): input holds log-probabilities. reduction "batchmean" divides the sum by the first size."""
+    """target * (log target - input): input holds log-probabilities. reduction "batchmean" divides the sum by the first size.
+
+    dtype: real, of which the result is float. Raises ShapeError where shapes do not broadcast.
+
+    >>> nn.functional.kl_div(tg.tensor([-1.0, -1.0]), tg.tensor([0.5, 0.5]), reduction="sum")
+    """
     refuse_complex("kl_div", input, target)
     if log_target:
         loss = exp(target) * (target - input)

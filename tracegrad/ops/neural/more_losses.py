@@ -38,7 +38,12 @@ Array = Any      # a Node or a Tensor
 @rounded_once
 def poisson_nll_loss(input: Array, target: Array, log_input: bool = True, full: bool = False, eps: float = 1e-8,
                      reduction: str = "mean") -> Array:
-    """exp(x) - t x (log_input), or x - t log(x + eps): minus the log-likelihood of counts t. full: with Stirling's term for t > 1."""
+    """exp(x) - t x (log_input), or x - t log(x + eps): minus the log-likelihood of counts t. full: with Stirling's term for t > 1.
+
+    dtype: real; the result is float. Raises ShapeError unless both have one shape.
+
+    >>> nn.functional.poisson_nll_loss(tg.ones(2), tg.ones(2))
+    """
     refuse_complex("poisson_nll_loss", input, target)
     _same_shape("poisson_nll_loss", input, target)
     loss = exp(input) - target * input if log_input else input - target * log(input + eps)
@@ -53,7 +58,12 @@ def poisson_nll_loss(input: Array, target: Array, log_input: bool = True, full: 
 @on_nodes
 @rounded_once
 def gaussian_nll_loss(input: Array, target: Array, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Array:
-    """(log(var) + (input - target)² / var) / 2, var at least eps (through which its gradient passes). full: + log(2 pi) / 2."""
+    """(log(var) + (input - target)² / var) / 2, var at least eps (through which its gradient passes). full: + log(2 pi) / 2.
+
+    dtype: float. Raises ArgumentError for a number var < 0, ShapeError where shapes do not broadcast.
+
+    >>> nn.functional.gaussian_nll_loss(tg.ones(2), tg.zeros(2), tg.ones(2))
+    """
     if isinstance(var, Node):
         if var.shape != input.shape:
             if var.shape == input.shape[:-1]:
@@ -78,7 +88,10 @@ def gaussian_nll_loss(input: Array, target: Array, var: Any, full: bool = False,
 @on_nodes
 @rounded_once
 def margin_ranking_loss(input1: Array, input2: Array, target: Array, margin: float = 0, reduction: str = "mean") -> Array:
-    """max(0, -target (input1 - input2) + margin), target 1 or -1."""
+    """max(0, -target (input1 - input2) + margin), target 1 or -1. The shapes broadcast (else a ShapeError). dtype: float.
+
+    >>> nn.functional.margin_ranking_loss(tg.ones(2), tg.zeros(2), tg.ones(2))
+    """
     if not input1.ndim == input2.ndim == target.ndim:
         raise ShapeError(f"margin_ranking_loss: input1 {input1.shape}, input2 {input2.shape} and target {target.shape} must have equally "
                          "many dimensions")
@@ -94,7 +107,10 @@ def _positive(x: Any) -> Any:
 @on_nodes
 @rounded_once
 def hinge_embedding_loss(input: Array, target: Array, margin: float = 1.0, reduction: str = "mean") -> Array:
-    """input where target is 1, max(0, margin - input) where it is -1."""
+    """input where target is 1, max(0, margin - input) where it is -1. The shapes broadcast (else a ShapeError). dtype: float.
+
+    >>> nn.functional.hinge_embedding_loss(tg.ones(2), tg.tensor([1.0, -1.0]))
+    """
     broadcast_shapes("hinge_embedding_loss", [input.shape, target.shape])
     loss = where(ne(target, 1), clamp(margin - input, min=0.0), 0.0) + where(ne(target, -1), input, 0.0)
     return _reduced("hinge_embedding_loss", loss, reduction)
@@ -104,7 +120,12 @@ def hinge_embedding_loss(input: Array, target: Array, margin: float = 1.0, reduc
 @on_nodes
 @rounded_once
 def cosine_embedding_loss(input1: Array, input2: Array, target: Array, margin: float = 0, reduction: str = "mean") -> Array:
-    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1: (N, D) with (N), or (D) with ()."""
+    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1: (N, D) with (N), or (D) with ().
+
+    dtype: float. Raises ShapeError for other shapes.
+
+    >>> nn.functional.cosine_embedding_loss(tg.ones(2, 3), tg.ones(2, 3), tg.ones(2))
+    """
     if input1.shape != input2.shape or target.ndim + 1 != input1.ndim or target.ndim > 1 or target.shape != input1.shape[:-1]:
         raise ShapeError(f"cosine_embedding_loss: takes (N, D), (N, D) and (N), or (D), (D) and (), got {input1.shape}, {input2.shape} and "
                          f"{target.shape}")
@@ -123,6 +144,9 @@ def triplet_margin_loss(anchor: Array, positive: Array, negative: Array, margin:
     """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the p-norm distance of rows (Schroff et al. 2015).
 
     swap: the negative's distance is the smaller one of those to anchor and positive (Balntas et al. 2016).
+    dtype: float. Raises ShapeError where shapes do not broadcast.
+
+    >>> nn.functional.triplet_margin_loss(tg.zeros(2, 3), tg.ones(2, 3), tg.ones(2, 3))
     """
     if holds(margin <= 0):
         raise ArgumentError(f"triplet_margin_loss: margin must be positive, got {margin}")
@@ -150,7 +174,12 @@ def _summary(loss: Any, name: str, reduction: str) -> Any:
 def triplet_margin_with_distance_loss(anchor: Array, positive: Array, negative: Array, *,
                                       distance_function: Callable[..., Any] | None = None, margin: float = 1.0, swap: bool = False,
                                       reduction: str = "mean") -> Array:
-    """triplet_margin_loss with a distance of your own (pairwise_distance if None)."""
+    """triplet_margin_loss with a distance of your own (pairwise_distance if None).
+
+    Shapes and dtypes are the distance's; it raises what that raises.
+
+    >>> nn.functional.triplet_margin_with_distance_loss(tg.zeros(2, 3), tg.ones(2, 3), tg.ones(2, 3))
+    """
     if holds(margin <= 0):
         raise ArgumentError(f"triplet_margin_with_distance_loss: margin must be positive, got {margin}")
     distance = distance_function or pairwise_distance
@@ -164,7 +193,10 @@ def triplet_margin_with_distance_loss(anchor: Array, positive: Array, negative: 
 @on_nodes
 @rounded_once
 def soft_margin_loss(input: Array, target: Array, reduction: str = "mean") -> Array:
-    """log(1 + exp(-target input)), target 1 or -1."""
+    """log(1 + exp(-target input)), target 1 or -1. dtype: float. Raises ShapeError unless both have one shape.
+
+    >>> nn.functional.soft_margin_loss(tg.ones(2), tg.tensor([1.0, -1.0]))
+    """
     _same_shape("soft_margin_loss", input, target)
     return _reduced("soft_margin_loss", -logsigmoid(target * input), reduction)
 
@@ -173,7 +205,12 @@ def soft_margin_loss(input: Array, target: Array, reduction: str = "mean") -> Ar
 @on_nodes
 @rounded_once
 def multilabel_soft_margin_loss(input: Array, target: Array, weight: Array = None, reduction: str = "mean") -> Array:
-    """The mean over the last dimension (classes) of binary cross-entropies of logits with targets 0 or 1, times weight (C)."""
+    """The mean over the last dimension (classes) of binary cross-entropies of logits with targets 0 or 1, times weight (C).
+
+    dtype: float. Raises ShapeError unless both have one shape.
+
+    >>> nn.functional.multilabel_soft_margin_loss(tg.ones(2, 3), tg.ones(2, 3))
+    """
     _same_shape("multilabel_soft_margin_loss", input, target)
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     return _reduced("multilabel_soft_margin_loss", mean(loss if weight is None else loss * weight, -1), reduction)
@@ -196,7 +233,12 @@ def _class_rows(name: str, input: Node, target: Node, of_classes: bool) -> tuple
 @on_nodes
 @rounded_once
 def multi_margin_loss(input: Array, target: Array, p: int = 1, margin: float = 1.0, weight: Array = None, reduction: str = "mean") -> Array:
-    """The sum over the other classes of max(0, margin - x[target] + x[i])^p, over their number C, times weight[target]. p: 1 or 2."""
+    """The sum over the other classes of max(0, margin - x[target] + x[i])^p, over their number C, times weight[target]. p: 1 or 2.
+
+    input: floats (N, C) or (C); target: int64 (N) or (), else DTypeError. Raises ArgumentError for another p.
+
+    >>> nn.functional.multi_margin_loss(tg.ones(2, 3), tg.tensor([0, 1]))
+    """
     if p not in (1, 2):
         raise ArgumentError(f"multi_margin_loss: p must be 1 or 2, got {p}")
     x, classes = _class_rows("multi_margin_loss", input, target, False)
@@ -220,7 +262,9 @@ def multi_margin_loss(input: Array, target: Array, p: int = 1, margin: float = 1
 def multilabel_margin_loss(input: Array, target: Array, reduction: str = "mean") -> Array:
     """The sum of max(0, 1 - x[t] + x[i]) over a sample's labels t and all other classes i, over the number of classes.
 
-    target: labels, up to the first -1, in rows of the scores' shape (N, C) or (C).
+    target: labels, up to the first -1, in rows of the scores' shape (N, C) or (C). input: float; target: int64, else DTypeError.
+
+    >>> nn.functional.multilabel_margin_loss(tg.ones(3), tg.tensor([1, -1, 0]))
     """
     x, labels = _class_rows("multilabel_margin_loss", input, target, True)
     n, c = x.shape
@@ -242,6 +286,9 @@ def linear_cross_entropy(input: Array, linear_weight: Array, target: Array, *, l
     """cross_entropy of the logits `linear(input, linear_weight, linear_bias)`: input (I), (N, I), linear_weight (C, I), (C, d1, ..., I).
 
     The logits of further dimensions are (N, C, d1, ...). options: torch's, for the order of the work; None.
+    dtype: float. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.linear_cross_entropy(tg.ones(2, 3), tg.ones(4, 3), tg.tensor([1, 3]))
     """
     if options is not None:
         raise ArgumentError("linear_cross_entropy: options are not supported; leave them out")
@@ -269,7 +316,9 @@ def ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_length
     Lengths: tensors (N), or sequences of integers; IndexOutOfRange if one is longer than what there is. "mean" divides by the target
     lengths first. zero_infinity: impossible alignments count 0.
 
-    The recursion over T is a `scan`.
+    The recursion over T is a `scan`. Raises ShapeError unless log_probs are floats of such a shape.
+
+    >>> nn.functional.ctc_loss(tg.zeros(4, 1, 3), tg.tensor([[1, 2]]), [4], [2])
     """
     alpha, rows, skips, into, out = _ctc_loss(log_probs, targets, input_lengths, target_lengths, blank)
     if rows is not None:

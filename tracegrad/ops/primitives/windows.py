@@ -96,7 +96,12 @@ def windows(x: Node, dim: int, size: int, step: int, gap: int = 1) -> Node:
 @public("unfold")
 @on_nodes
 def unfold(input: Array, dimension: int, size: int, step: int) -> Array:
-    """The windows of `size` elements that start every `step` along the dimension, their elements in a new last dimension."""
+    """The windows of `size` elements that start every `step` along the dimension, their elements in a new last dimension.
+
+    Any dtype. Raises ArgumentError for a size above the dimension's.
+
+    >>> tg.ones(4).unfold(0, 2, 1)
+    """
     d = one_dim("unfold", dimension, input.ndim)
     x = input if input.ndim else mv.reshape(input, (1,))
     if size < 0 or step < 1 or size > x.shape[d]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tracegrad.graph.operators import SPECIAL, F, entered, public
 from tracegrad.graph.primitive import REGISTRY, call
+from tracegrad.ops.arguments import documented
 
 Array = Any      # a Node or a Tensor
 
@@ -21,8 +22,7 @@ def operation(name: str, *aliases: str, special: tuple[str, ...] = (), method: b
         def fn(input: Array, other: Array) -> Array:  # type: ignore[misc]
             return call(op, (input, other), {})
     fn.__name__ = fn.__qualname__ = (aliases or special)[0]
-    takes = "input: tensor of any shape" if op.nin == 1 else "input, other: tensors or scalars that broadcast together"  # type: ignore[attr-defined]
-    fn.__doc__ = f"{type(op).__doc__}\n\n    {takes}."
+    fn.__doc__ = documented(op, fn.__name__ if aliases else f"special.{fn.__name__}")
     if aliases:
         public(*aliases, method=method)(fn)
     SPECIAL.update(dict.fromkeys(special, entered(fn)))

@@ -94,7 +94,7 @@ class Copysign(Float):
 
 
 class Nextafter(Elementwise):
-    """The float next to a in the direction of b. Its derivative is that of a, but 0 where they are equal, as in torch."""
+    """The float next to a in the direction of b (no half). Its derivative is that of a, but 0 where they are equal, as in torch."""
     name, nin, kinds = "nextafter", 2, "f"
 
     def aval(self, *operands):
@@ -161,7 +161,12 @@ SPECIAL.update(erf=PUBLIC["erf"], exp2=PUBLIC["exp2"], expit=PUBLIC["sigmoid"], 
 
 @public("logaddexp")
 def logaddexp(input: Array, other: Array) -> Array:
-    """log(exp(input) + exp(other)), without overflow; of complex numbers, too."""
+    """log(exp(input) + exp(other)), without overflow; of complex numbers, too.
+
+    The shapes broadcast. dtype: any; of integers and bools the default float one. ShapeError where shapes do not broadcast.
+
+    >>> tg.logaddexp(tg.tensor([0.0]), tg.tensor([0.0]))
+    """
     if any(isinstance(x, complex) or (isinstance(x, Operators) and x.dtype.kind == "c") for x in (input, other)):
         if not isinstance(input, Operators):
             input, other = other, input
@@ -203,13 +208,23 @@ def _times_log(x: Array, y: Array, logarithm: Any, pole: float) -> Array:
 
 @public("xlogy")
 def xlogy(input: Array, other: Array) -> Array:
-    """input * log(other), 0 where input is 0 (unless other is NaN)."""
+    """input * log(other), 0 where input is 0 (unless other is NaN).
+
+    The shapes broadcast. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> tg.xlogy(tg.tensor([0.0, 2.0]), tg.tensor([0.0, 1.0]))
+    """
     return _times_log(input, other, log, 0.0)
 
 
 @export_special()
 def xlog1py(input: Array, other: Array) -> Array:
-    """input * log(1 + other), 0 where input is 0 (unless other is NaN)."""
+    """input * log(1 + other), 0 where input is 0 (unless other is NaN).
+
+    The shapes broadcast. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> tg.special.xlog1py(tg.tensor([0.0, 2.0]), tg.tensor([0.0, 1.0]))
+    """
     return _times_log(input, other, log1p, -1.0)
 
 
@@ -222,7 +237,12 @@ def _as_float(x: Array) -> Array:
 
 @public("sinc")
 def sinc(input: Array) -> Array:
-    """sin(pi x) / (pi x), 1 at 0. Near 0 its Taylor series, so that derivatives of every order are right there."""
+    """sin(pi x) / (pi x), 1 at 0. Near 0 its Taylor series, so that derivatives of every order are right there.
+
+    Any shape. dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor.
+
+    >>> tg.sinc(tg.tensor([0.0, 0.5]))
+    """
     input = _as_float(input)
     small = abs_(input) < 0.15
     near = where(small, input, 0.0) * pi
@@ -238,7 +258,12 @@ export_special()(sinc)
 
 @export_special()
 def spherical_bessel_j0(input: Array) -> Array:
-    """sin(x) / x, 1 at 0 and 0 at infinity."""
+    """sin(x) / x, 1 at 0 and 0 at infinity.
+
+    Any shape. dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor.
+
+    >>> tg.special.spherical_bessel_j0(tg.tensor([0.0, 1.0]))
+    """
     input = _as_float(input)
     size = abs_(input)
     away = where((size > 0.4) & (size < INF), input, 1.0)
@@ -250,7 +275,12 @@ def spherical_bessel_j0(input: Array) -> Array:
 @on_nodes
 @rounded_once
 def logit(input: Array, eps: float | None = None) -> Array:
-    """log(x / (1 - x)); NaN outside [0, 1]. eps: x is limited to [eps, 1 - eps] first."""
+    """log(x / (1 - x)); NaN outside [0, 1]. eps: x is limited to [eps, 1 - eps] first.
+
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> tg.logit(tg.tensor([0.25, 0.5]))
+    """
     refuse_complex("logit", input)
     x = _as_float(input)
     if eps is not None:

@@ -241,6 +241,8 @@ zeta = operation("zeta", special=("zeta",))
 def polygamma(n: int, input: Array) -> Array:
     """The n-th derivative of digamma: (-1)^(n + 1) n! zeta(n + 1, x) ([DLMF] 5.15.1). n: an integer, 0 or more.
 
+    Any shape. dtype: real; of integers and bools the default float one. Raises ArgumentError for a negative n.
+
     >>> tg.polygamma(1, tg.tensor([1.0]))           # pi² / 6
     """
     if type(n) is not int or n < 0:
@@ -261,7 +263,12 @@ def _polygamma_method(self: Array, n: int) -> Array:
 
 @public("mvlgamma")
 def mvlgamma(input: Array, p: int) -> Array:
-    """The logarithm of the multivariate gamma function of dimension p: p (p - 1) / 4 log(pi) + the sum of lgamma(x - j / 2), j < p."""
+    """The logarithm of the multivariate gamma function of dimension p: p (p - 1) / 4 log(pi) + the sum of lgamma(x - j / 2), j < p.
+
+    dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> tg.mvlgamma(tg.tensor([3.0]), 2)
+    """
     if type(p) is not int or p < 1:
         raise ArgumentError(f"mvlgamma: p must be an integer, 1 or more, got {p!r}")
     out = lgamma(input)

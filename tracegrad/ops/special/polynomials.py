@@ -75,7 +75,13 @@ def _polynomial(name: str, doc: str, step: Any, start: Any = lambda x: (0.0, 0.0
         return call(op, (input, trunc(detach(n)) if isinstance(n, Operators) else n), {})
 
     fn.__name__ = fn.__qualname__ = name
-    fn.__doc__ = text
+    fn.__doc__ = f"""{text}
+
+    input: any shape, which broadcasts with n's. dtype: any; of integers and bools the default float one.
+    Raises ArgumentError for another n.
+
+    >>> tg.special.{name}(tg.tensor([0.25, 0.5]), 2)
+    """
     SPECIAL[name] = entered(fn)
 
 

@@ -38,7 +38,9 @@ def searchsorted(sorted_sequence: Array, input: Any, *, out_int32: bool = False,
     """Where each value of input would be put into sorted_sequence (the last dimension; one for all, or one for each row of input).
 
     Before equal elements, or with right=True (side="right") behind them. sorter: the indices that sort sorted_sequence.
-    Returns int64 (out_int32: int32) of input's shape. NaN goes behind all.
+    Returns int64 (out_int32: int32) of input's shape. NaN goes behind all. Raises DTypeError for complex numbers.
+
+    >>> tg.searchsorted(tg.tensor([0.0, 2.0]), tg.tensor([0.5, 3.0]))
     """
     if side not in (None, "left", "right") or (right and side == "left"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right' and agree with right, got {side!r} and right={right}")
@@ -79,7 +81,12 @@ def _searched(sequence: Node, values: Node, after: bool) -> Any:
 @public("bucketize", method=False)
 @on_nodes
 def bucketize(input: Any, boundaries: Array, *, out_int32: bool = False, right: bool = False) -> Array:
-    """The number of the interval between boundaries (1-d, sorted) that each value lies in: searchsorted(boundaries, input)."""
+    """The number of the interval between boundaries (1-d, sorted) that each value lies in: searchsorted(boundaries, input).
+
+    dtype: real; the result is int64 (out_int32: int32), of input's shape. Raises DTypeError for complex numbers.
+
+    >>> tg.bucketize(tg.tensor([0.5, 3.0]), tg.tensor([0.0, 2.0]))
+    """
     if boundaries.ndim != 1:
         raise ShapeError(f"bucketize: boundaries must have one dimension, got {boundaries.shape}")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
@@ -128,7 +135,12 @@ _indices = range        # (an argument is called range)
 @public("histc")
 @on_nodes
 def histc(input: Array, bins: int = 100, min: float = 0, max: float = 0) -> Array:
-    """How many elements lie in each of `bins` equal intervals from min to max (those of input if both are 0), as floats. No derivative."""
+    """How many elements lie in each of `bins` equal intervals from min to max (those of input if both are 0), as floats. No derivative.
+
+    dtype: float, which the result has, else DTypeError.
+
+    >>> tg.histc(tg.tensor([1.0, 2.0, 1.0]), 4, 0, 4)
+    """
     refuse_complex("histc", input)
     if dtype_kind(input.dtype) != "f":
         raise DTypeError(f"histc: takes a float tensor, got {input.dtype}; use x.float()")
@@ -152,7 +164,9 @@ def histogram(input: Array, bins: Any, *, range: Any = None, weight: Array = Non
     """(hist, bin_edges): how many elements (or how much of weight) lie in each bin, the last one with its end.
 
     bins: how many of equal width, from range[0] to range[1] (input's extremes if None); or a vector of their edges, increasing.
-    density: divided by the total and the widths. No derivative.
+    density: divided by the total and the widths. No derivative. dtype: float, which the result has. Raises DTypeError for others.
+
+    >>> tg.histogram(tg.tensor([1.0, 2.0, 1.0]), 2, range=(0.0, 4.0))
     """
     refuse_complex("histogram", input)
     if dtype_kind(input.dtype) != "f":
@@ -198,6 +212,9 @@ def histogramdd(input: Array, bins: Any, *, range: Any = None, weight: Array = N
 
     bins: how many bins, one number or one for each of the D dimensions, of equal width from range[2 d] to range[2 d + 1] (the points'
     extremes if None); or a vector of increasing edges for each. density: divided by the total and the cells' volumes. No derivative.
+    dtype: float, which the result has. Raises DTypeError for others.
+
+    >>> tg.histogramdd(tg.rand(5, 2), [2, 2], range=(0.0, 1.0, 0.0, 1.0))
     """
     if dtype_kind(input.dtype) != "f" or input.ndim < 1:
         raise DTypeError(f"histogramdd: takes a float tensor (*, D), got {input.aval}")

@@ -36,7 +36,12 @@ class MinMax(NamedTuple):
 @public("aminmax")
 @on_nodes
 def aminmax(input: Array, *, dim: int | None = None, keepdim: bool = False) -> Any:
-    """(min, max) of all elements or along dim; NaN if any is."""
+    """(min, max) of all elements or along dim; NaN if any is.
+
+    dtype: any real one, which the result has. Raises DTypeError for complex numbers, ArgumentError of nothing.
+
+    >>> tg.aminmax(tg.tensor([3.0, 1.0]))
+    """
     return MinMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
@@ -44,7 +49,10 @@ def aminmax(input: Array, *, dim: int | None = None, keepdim: bool = False) -> A
 @on_nodes
 @rounded_once
 def std_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Any:
-    """(standard deviation, mean) over dim."""
+    """(standard deviation, mean) over dim. dtype: float or complex, the deviation real. Raises DTypeError for integers and bools.
+
+    >>> tg.std_mean(tg.tensor([1.0, 2.0, 4.0]))
+    """
     spread = std(input, dim, unbiased, keepdim, correction=correction)
     return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
@@ -53,7 +61,12 @@ def std_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdi
 @on_nodes
 @rounded_once
 def nanmean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """The mean over dim of the elements that are no NaN; NaN if there are none."""
+    """The mean over dim of the elements that are no NaN; NaN if there are none.
+
+    dtype: float, which the result has. Raises DTypeError for others.
+
+    >>> tg.nanmean(tg.tensor([1.0, float("nan")]))
+    """
     refuse_complex("nanmean", input)
     x = input if dtype is None else cast(input, dtypes.as_dtype(dtype))
     if dtype_kind(x.dtype) != "f":
@@ -68,6 +81,9 @@ def cov(input: Array, *, correction: int = 1, fweights: Array = None, aweights: 
     """The covariance matrix of variables (rows) observed in columns; of one variable, its variance. ((n) or (v, n) -> () or (v, v))
 
     fweights: how often each observation counts (integers); aweights: how much (floats). Divided by the total weight less correction.
+    dtype: any; of integers and bools the default float one. Raises ShapeError for other shapes.
+
+    >>> tg.cov(tg.tensor([[1.0, 2.0, 4.0], [3.0, 1.0, 0.0]]))
     """
     if input.ndim > 2:
         raise ShapeError(f"cov: takes at most 2 dimensions, got {input.shape}")
@@ -105,7 +121,9 @@ def cov(input: Array, *, correction: int = 1, fweights: Array = None, aweights: 
 def corrcoef(input: Array) -> Array:
     """The correlation coefficients of variables (rows) observed in columns, limited to [-1, 1] (of complex ones, both parts).
 
-    ((n) or (v, n) -> () or (v, v))
+    ((n) or (v, n) -> () or (v, v)) dtype: any; of integers and bools the default float one. Raises ShapeError for other shapes.
+
+    >>> tg.corrcoef(tg.tensor([[1.0, 2.0, 4.0], [3.0, 1.0, 0.0]]))
     """
     if input.ndim > 2:
         raise ShapeError(f"corrcoef: takes at most 2 dimensions, got {input.shape}")
@@ -126,7 +144,12 @@ def corrcoef(input: Array) -> Array:
 @public("diff")
 @on_nodes
 def diff(input: Array, n: int = 1, dim: int = -1, prepend: Array = None, append: Array = None) -> Array:
-    """The n-th differences of neighbours along dim, of prepend, input and append one after the other. Of bools: whether they differ."""
+    """The n-th differences of neighbours along dim, of prepend, input and append one after the other. Of bools: whether they differ.
+
+    Other dtypes stay. Raises IndexOutOfRange for other dims.
+
+    >>> tg.diff(tg.tensor([1.0, 2.0, 4.0]))
+    """
     if not input.ndim:
         raise ShapeError("diff: takes at least 1 dimension, got ()")
     d = one_dim("diff", dim, input.ndim)
@@ -170,7 +193,12 @@ def _strips(name: str, y: Node, x: Any, dx: Any, dim: int) -> tuple[int, Any]:
 @on_nodes
 @rounded_once
 def trapezoid(y: Array, x: Array = None, *, dx: float | None = None, dim: int = -1) -> Array:
-    """The integral of y along dim by the trapezoidal rule, at the places x, or dx (1) apart."""
+    """The integral of y along dim by the trapezoidal rule, at the places x, or dx (1) apart.
+
+    dtype: any; of integers and bools the default float one. Raises ArgumentError for both x and dx.
+
+    >>> tg.trapezoid(tg.tensor([1.0, 2.0, 4.0]))
+    """
     d, areas = _strips("trapezoid", y, x, dx, dim)
     return sum_(areas, d)
 
@@ -179,7 +207,12 @@ def trapezoid(y: Array, x: Array = None, *, dx: float | None = None, dim: int = 
 @on_nodes
 @rounded_once
 def cumulative_trapezoid(y: Array, x: Array = None, *, dx: float | None = None, dim: int = -1) -> Array:
-    """The running integral of y along dim by the trapezoidal rule (one element less), at the places x, or dx (1) apart."""
+    """The running integral of y along dim by the trapezoidal rule (one element less), at the places x, or dx (1) apart.
+
+    dtype: any; of integers and bools the default float one. Raises ArgumentError for both x and dx.
+
+    >>> tg.cumulative_trapezoid(tg.tensor([1.0, 2.0, 4.0]))
+    """
     d, areas = _strips("cumulative_trapezoid", y, x, dx, dim)
     return cumsum(areas, d)
 
@@ -191,6 +224,9 @@ def gradient(input: Array, *, spacing: Any = 1, dim: Any = None, edge_order: int
     """The derivative of samples along each of dim (all): central differences inside, one-sided ones of edge_order (1 or 2) at the ends.
 
     spacing: the distance of samples, one for each dim, or the places themselves (vectors).
+    dtype: any; of integers and bools the default float one. Raises ShapeError for too few samples.
+
+    >>> tg.gradient(tg.tensor([1.0, 4.0, 9.0]))
     """
     if edge_order not in (1, 2):
         raise ArgumentError(f"gradient: edge_order must be 1 or 2, got {edge_order}")
@@ -249,7 +285,12 @@ def _slope(x: Node, d: int, spacing: Any, edge_order: int) -> Any:
 @on_nodes
 @rounded_once
 def dist(input: Array, other: Array, p: float = 2) -> Array:
-    """The p-norm of input - other, as one vector."""
+    """The p-norm of input - other, as one vector.
+
+    The shapes broadcast. dtype: any but bool; the result is real, a number (). Raises DTypeError for bools.
+
+    >>> tg.dist(tg.tensor([3.0, 4.0]), tg.zeros(2))
+    """
     return norm(input - other, p)
 
 
@@ -257,7 +298,12 @@ def dist(input: Array, other: Array, p: float = 2) -> Array:
 @on_nodes
 @rounded_once
 def renorm(input: Array, p: float, dim: int, maxnorm: float) -> Array:
-    """input with each slice along dim whose p-norm exceeds maxnorm scaled down to it."""
+    """input with each slice along dim whose p-norm exceeds maxnorm scaled down to it.
+
+    dtype: any; of integers and bools the default float one. Raises IndexOutOfRange for other dims.
+
+    >>> tg.renorm(tg.tensor([[3.0, 4.0], [0.3, 0.4]]), 2.0, 0, 1.0)
+    """
     if input.ndim < 2:
         raise ShapeError(f"renorm: takes at least 2 dimensions, got {input.shape}")
     if holds(p <= 0) or holds(maxnorm < 0):

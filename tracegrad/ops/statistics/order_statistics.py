@@ -54,14 +54,24 @@ def _running_extreme(name: str, x: Node, dim: int) -> Any:
 @public("cummax")
 @on_nodes
 def cummax(input: Array, dim: int) -> Any:
-    """(values, indices) of the largest so far along dim; of equals the last, NaN from the first NaN on, as in torch."""
+    """(values, indices) of the largest so far along dim; of equals the last, NaN from the first NaN on, as in torch.
+
+    dtype: any real one, which the result has. Raises DTypeError for complex numbers, IndexOutOfRange for other dims.
+
+    >>> tg.cummax(tg.tensor([1.0, 3.0, 2.0]), 0)
+    """
     return _running_extreme("cummax", input, dim)
 
 
 @public("cummin")
 @on_nodes
 def cummin(input: Array, dim: int) -> Any:
-    """(values, indices) of the smallest so far along dim; of equals the last, NaN from the first NaN on, as in torch."""
+    """(values, indices) of the smallest so far along dim; of equals the last, NaN from the first NaN on, as in torch.
+
+    dtype: any real one, which the result has. Raises DTypeError for complex numbers, IndexOutOfRange for other dims.
+
+    >>> tg.cummin(tg.tensor([1.0, 3.0, 2.0]), 0)
+    """
     return _running_extreme("cummin", input, dim)
 
 
@@ -69,7 +79,10 @@ def cummin(input: Array, dim: int) -> Any:
 @on_nodes
 @rounded_once
 def logcumsumexp(input: Array, dim: int) -> Array:
-    """log(cumsum(exp(x))) along dim, without overflow."""
+    """log(cumsum(exp(x))) along dim, without overflow. dtype: float, which the result has. Raises DTypeError for others.
+
+    >>> tg.logcumsumexp(tg.tensor([0.0, 0.0]), 0)
+    """
     refuse_complex("logcumsumexp", input)               # its imaginary parts would be any of many, 2 pi apart
     if dtype_kind(input.dtype) != "f":
         raise DTypeError(f"logcumsumexp: takes a float tensor, got {input.dtype}; use x.float()")
@@ -101,7 +114,12 @@ def _dropped(values: Any, indices: Any, d: int, keepdim: bool) -> Any:
 @public("kthvalue")
 @on_nodes
 def kthvalue(input: Array, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """(values, indices) of the k-th smallest element along dim, k from 1; NaN is the largest."""
+    """(values, indices) of the k-th smallest element along dim, k from 1; NaN is the largest.
+
+    dtype: any real one, which the result has. Raises ArgumentError for a k that is not there.
+
+    >>> tg.kthvalue(tg.tensor([3.0, 1.0, 2.0]), 2)
+    """
     d = one_dim("kthvalue", dim, input.ndim)
     n = input.shape[d] if input.ndim else 1
     if not 1 <= integer("kthvalue", "k", k) <= n:
@@ -115,7 +133,12 @@ def kthvalue(input: Array, k: int, dim: int = -1, keepdim: bool = False) -> Any:
 @public("mode")
 @on_nodes
 def mode(input: Array, dim: int = -1, keepdim: bool = False) -> Any:
-    """(values, indices) of the most frequent element along dim: of equally frequent ones the smallest, at its last place."""
+    """(values, indices) of the most frequent element along dim: of equally frequent ones the smallest, at its last place.
+
+    dtype: any real one, which the result has. Raises DTypeError for complex numbers.
+
+    >>> tg.mode(tg.tensor([1, 2, 2]))
+    """
     d = one_dim("mode", dim, input.ndim)
     if not input.ndim:
         return ValuesIndices(input, const(0, dtypes.int64))
@@ -133,7 +156,12 @@ def mode(input: Array, dim: int = -1, keepdim: bool = False) -> Any:
 @public("nanmedian")
 @on_nodes
 def nanmedian(input: Array, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower of the middle elements that are no NaN: of all, or (values, indices) along dim. NaN if there is none."""
+    """The lower of the middle elements that are no NaN: of all, or (values, indices) along dim. NaN if there is none.
+
+    dtype: any real one, which the result has. Raises DTypeError for complex numbers.
+
+    >>> tg.nanmedian(tg.tensor([3.0, float("nan"), 1.0]))
+    """
     x = mv.reshape(input, (input.aval.size,)) if dim is None else input
     d = one_dim("nanmedian", 0 if dim is None else dim, x.ndim)
     if not x.ndim:
@@ -151,7 +179,10 @@ def nanmedian(input: Array, dim: int | None = None, keepdim: bool = False) -> An
 @public("msort")
 @on_nodes
 def msort(input: Array) -> Array:
-    """input sorted along its first dimension."""
+    """input sorted along its first dimension. dtype: any real one, which the result has. Raises DTypeError for complex numbers.
+
+    >>> tg.msort(tg.tensor([3.0, 1.0]))
+    """
     return sort(input, 0)[0]
 
 
@@ -220,6 +251,7 @@ def quantile(input: Array, q: Any, dim: int | None = None, keepdim: bool = False
     """The q-quantiles (q: a number, or a vector of them, in front) of all elements or along dim; NaN for rows that hold one.
 
     interpolation: "linear", "lower", "higher", "midpoint" or "nearest" (rank). "linear" has a derivative in q.
+    dtype: float, which the result has. Raises DTypeError for others.
 
     >>> tg.quantile(tg.tensor([1.0, 2.0, 4.0]), 0.75)           # 3.0
     """
@@ -230,5 +262,8 @@ def quantile(input: Array, q: Any, dim: int | None = None, keepdim: bool = False
 @on_nodes
 @rounded_once
 def nanquantile(input: Array, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Array:
-    """quantile without the NaNs; NaN for rows that hold nothing else."""
+    """quantile without the NaNs; NaN for rows that hold nothing else. Of the shapes and dtypes of `quantile`; raises what that raises.
+
+    >>> tg.nanquantile(tg.tensor([1.0, float("nan"), 3.0]), 0.5)
+    """
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)

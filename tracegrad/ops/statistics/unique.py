@@ -50,6 +50,9 @@ def bincount(input: Array, weights: Array = None, minlength: int = 0) -> Array:
     """How often each integer from 0 on is in input (1-d), as int64; with weights, how much of them. At least minlength numbers.
 
     Inside @trace of constants only: the length depends on values (there use zeros(n).index_add(0, input, ones), or histc).
+    Raises DTypeError unless input holds integers.
+
+    >>> tg.bincount(tg.tensor([0, 2, 2]))
     """
     values = known("bincount", input, "use tg.zeros(n).index_add(0, input, ones) with the number n of bins")
     if values.ndim != 1 or values.dtype.kind not in "iu":
@@ -70,7 +73,9 @@ def bincount(input: Array, weights: Array = None, minlength: int = 0) -> Array:
 def nonzero(input: Array, *, as_tuple: bool = False) -> Any:
     """The indices (int64) of the elements that are not 0: a row for each; as_tuple: a vector for each dimension.
 
-    Inside @trace of constants only: how many there are depends on values.
+    Inside @trace of constants only: how many there are depends on values. Raises TraceError in a trace.
+
+    >>> tg.nonzero(tg.tensor([0, 5, 7]))
     """
     values = known("nonzero", input, "use tg.where(condition, x, y), or masked_fill")
     found = np.nonzero(values.reshape(-1) if as_tuple and not values.ndim else values) if values.ndim else (
@@ -82,14 +87,22 @@ def nonzero(input: Array, *, as_tuple: bool = False) -> Any:
 
 @public("argwhere")
 def argwhere(input: Array) -> Array:
-    """The indices (int64) of the elements that are not 0, a row for each. Inside @trace of constants only."""
+    """The indices (int64) of the elements that are not 0, a row for each. Inside @trace of constants only. Raises TraceError else.
+
+    >>> tg.argwhere(tg.tensor([0, 5, 7]))
+    """
     return nonzero(input)
 
 
 @public("nonzero_static")
 @on_nodes
 def nonzero_static(input: Array, *, size: int, fill_value: int = -1) -> Array:
-    """The first `size` rows of nonzero(input), filled up with fill_value: a shape that is known, so also inside @trace."""
+    """The first `size` rows of nonzero(input), filled up with fill_value: a shape that is known, so also inside @trace.
+
+    int64. Raises ArgumentError for size < 0.
+
+    >>> tg.nonzero_static(tg.tensor([0, 5, 7]), size=3)
+    """
     if integer("nonzero_static", "size", size) < 0:
         raise ArgumentError(f"nonzero_static: size must not be negative, got {size}")
     n = input.aval.size
@@ -119,6 +132,9 @@ def unique(input: Array, sorted: bool = True, return_inverse: bool = False, retu
     """The different elements (or, with dim, slices) of input, sorted; with them, if asked: where each element went, how many there are.
 
     Inside @trace of constants only: their number depends on values. No derivative.
+    Any dtype, which the result has; the others are int64. Raises TraceError in a trace.
+
+    >>> tg.unique(tg.tensor([3, 1, 3]))
     """
     values = known("unique", input, "sort, and compare neighbours")
     axis = None if dim is None else one_dim("unique", dim, values.ndim)
@@ -129,7 +145,12 @@ def unique(input: Array, sorted: bool = True, return_inverse: bool = False, retu
 
 @public("unique_consecutive")
 def unique_consecutive(input: Array, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
-    """input (flattened, or its slices along dim) without those that equal the one in front. Inside @trace of constants only."""
+    """input (flattened, or its slices along dim) without those that equal the one in front. Inside @trace of constants only.
+
+    Any dtype. Raises TraceError in a trace.
+
+    >>> tg.unique_consecutive(tg.tensor([3, 3, 1, 3]))
+    """
     values = known("unique_consecutive", input, "compare neighbours, x[1:] != x[:-1]")
     axis = 0 if dim is None else one_dim("unique_consecutive", dim, values.ndim)
     rows = values.reshape(-1) if dim is None else np.moveaxis(values, axis, 0)

@@ -13,6 +13,7 @@ class LRScheduler:
     """Base of schedulers. A subclass gives `get_lr()`: the learning rates of all groups in epoch `last_epoch`.
 
     last_epoch: -1 to begin, or the epoch to go on from (groups need their "initial_lr" then). Making one begins epoch 0.
+    Raises ArgumentError for what is no Optimizer.
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:

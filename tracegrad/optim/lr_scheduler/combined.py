@@ -38,7 +38,14 @@ class _Several(LRScheduler):
 
 
 class SequentialLR(_Several):
-    """One scheduler after the other: the next begins (at its epoch 0) at each epoch of `milestones`."""
+    """One scheduler after the other: the next begins (at its epoch 0) at each epoch of `milestones`.
+
+    Raises ArgumentError for no schedulers.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> first, then = tg.optim.lr_scheduler.ConstantLR(opt), tg.optim.lr_scheduler.ExponentialLR(opt, 0.9)
+    >>> scheduler = tg.optim.lr_scheduler.SequentialLR(opt, [first, then], milestones=[5])
+    """
 
     def __init__(self, optimizer: Optimizer, schedulers: Iterable[LRScheduler], milestones: Sequence[int], last_epoch: int = -1) -> None:
         self._schedulers = _checked("SequentialLR", schedulers, optimizer)
@@ -78,7 +85,14 @@ def _undo(scheduler: Any) -> None:
 
 
 class ChainedScheduler(_Several):
-    """Several schedulers that step together, each from the learning rate that the one before it set."""
+    """Several schedulers that step together, each from the learning rate that the one before it set.
+
+    Raises ArgumentError for no schedulers.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> warm_up, decay = tg.optim.lr_scheduler.ConstantLR(opt, total_iters=2), tg.optim.lr_scheduler.ExponentialLR(opt, 0.9)
+    >>> scheduler = tg.optim.lr_scheduler.ChainedScheduler([warm_up, decay])
+    """
 
     def __init__(self, schedulers: Iterable[LRScheduler], optimizer: Optimizer | None = None) -> None:
         self._schedulers = _checked("ChainedScheduler", schedulers, optimizer)
@@ -103,6 +117,10 @@ class ReduceLROnPlateau(LRScheduler):
 
     mode: whether "min" or "max" is better. threshold: what counts as better, relative to the best ("rel") or by itself ("abs").
     cooldown: epochs to wait after a reduction. min_lr: the least rate (one, or one per group). eps: reductions below it are not made.
+    Raises ArgumentError for another mode, or unless factor is below 1.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> tg.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=2).step(0.5)
     """
 
     def __init__(self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,

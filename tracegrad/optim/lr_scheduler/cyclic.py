@@ -11,7 +11,13 @@ from tracegrad.optim.optimizer import Optimizer
 
 
 class CosineAnnealingLR(LRScheduler):
-    """From the initial learning rate to `eta_min` over `T_max` epochs along half a cosine, and back (Loshchilov & Hutter 2017)."""
+    """From the initial learning rate to `eta_min` over `T_max` epochs along half a cosine, and back (Loshchilov & Hutter 2017).
+
+    Raises ArgumentError for what is no Optimizer.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> scheduler = tg.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=10)
+    """
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max, self.eta_min = T_max, eta_min
@@ -38,6 +44,10 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     """Half cosines from the initial learning rate to `eta_min`, the first over `T_0` epochs, each `T_mult` times as long as the one before.
 
     `step(epoch)` takes fractions, to move within an epoch: step(epoch + batch / batches) (Loshchilov & Hutter 2017).
+    Raises ArgumentError unless T_0 and T_mult are integers from 1 on.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> scheduler = tg.optim.lr_scheduler.CosineAnnealingWarmRestarts(opt, T_0=5)
     """
 
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
@@ -107,6 +117,10 @@ class CyclicLR(_Momentum):
 
     mode: "triangular", "triangular2" (each cycle half as high), "exp_range" (gamma^batch as high); or scale_fn, a function of the cycle's
     number, or of the batch's with scale_mode="iterations". cycle_momentum: the momentum goes from max_momentum to base_momentum meanwhile.
+    Raises ArgumentError for another mode.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0, momentum=0.9)
+    >>> scheduler = tg.optim.lr_scheduler.CyclicLR(opt, base_lr=0.1, max_lr=1.0)
     """
 
     def __init__(self, optimizer: Optimizer, base_lr: float | Sequence[float], max_lr: float | Sequence[float], step_size_up: int = 2000,
@@ -158,7 +172,10 @@ class OneCycleLR(_Momentum):
     total_steps, or epochs and steps_per_epoch. pct_start: the share of steps that rise. anneal_strategy: "cos" or "linear".
     div_factor, final_div_factor: the first rate is max_lr / div_factor, the last that / final_div_factor. three_phase: down to the first
     rate in as many steps as up, and then to the last. cycle_momentum: the momentum goes from max_momentum to base_momentum
-    and back.
+    and back. Raises ArgumentError without total_steps, or epochs and steps_per_epoch.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0, momentum=0.9)
+    >>> scheduler = tg.optim.lr_scheduler.OneCycleLR(opt, max_lr=1.0, total_steps=100)
     """
 
     def __init__(self, optimizer: Optimizer, max_lr: float | Sequence[float], total_steps: int | None = None, epochs: int | None = None,

@@ -12,7 +12,13 @@ from tracegrad.optim.optimizer import Optimizer
 
 
 class LambdaLR(LRScheduler):
-    """The initial learning rate times `lr_lambda(epoch)` (one function, or one per group)."""
+    """The initial learning rate times `lr_lambda(epoch)` (one function, or one per group).
+
+    Raises ArgumentError unless there are as many functions as groups.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> scheduler = tg.optim.lr_scheduler.LambdaLR(opt, lambda epoch: 0.9 ** epoch)
+    """
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
                  last_epoch: int = -1) -> None:
@@ -24,7 +30,13 @@ class LambdaLR(LRScheduler):
 
 
 class MultiplicativeLR(LRScheduler):
-    """The present learning rate times `lr_lambda(epoch)` (one function, or one per group)."""
+    """The present learning rate times `lr_lambda(epoch)` (one function, or one per group).
+
+    Raises ArgumentError unless there are as many functions as groups.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> scheduler = tg.optim.lr_scheduler.MultiplicativeLR(opt, lambda epoch: 0.9)
+    """
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
                  last_epoch: int = -1) -> None:
@@ -38,7 +50,11 @@ class MultiplicativeLR(LRScheduler):
 
 
 class StepLR(LRScheduler):
-    """The learning rate times `gamma` every `step_size` epochs."""
+    """The learning rate times `gamma` every `step_size` epochs. Raises ArgumentError for what is no Optimizer.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> scheduler = tg.optim.lr_scheduler.StepLR(opt, step_size=10)
+    """
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.step_size, self.gamma = step_size, gamma
@@ -52,7 +68,11 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """The learning rate times `gamma` at each epoch of `milestones`."""
+    """The learning rate times `gamma` at each epoch of `milestones`. Raises ArgumentError for what is no Optimizer.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> scheduler = tg.optim.lr_scheduler.MultiStepLR(opt, milestones=[10, 20])
+    """
 
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.milestones, self.gamma = Counter(milestones), gamma
@@ -67,7 +87,11 @@ class MultiStepLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """The learning rate times `factor`, until epoch `total_iters`."""
+    """The learning rate times `factor`, until epoch `total_iters`. Raises ArgumentError unless factor is from 0 to 1.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> scheduler = tg.optim.lr_scheduler.ConstantLR(opt, factor=0.5, total_iters=2)
+    """
 
     def __init__(self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1) -> None:
         if not 0 <= factor <= 1:
@@ -85,7 +109,13 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """The learning rate times a factor that goes evenly from `start_factor` to `end_factor` over `total_iters` epochs."""
+    """The learning rate times a factor that goes evenly from `start_factor` to `end_factor` over `total_iters` epochs.
+
+    Raises ArgumentError unless the factors are from 0 to 1.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> scheduler = tg.optim.lr_scheduler.LinearLR(opt, start_factor=0.1, total_iters=10)
+    """
 
     def __init__(self, optimizer: Optimizer, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: int = 5,
                  last_epoch: int = -1) -> None:
@@ -109,7 +139,11 @@ class LinearLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """The learning rate times `gamma` every epoch."""
+    """The learning rate times `gamma` every epoch. Raises ArgumentError for what is no Optimizer.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> scheduler = tg.optim.lr_scheduler.ExponentialLR(opt, gamma=0.9)
+    """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
@@ -123,7 +157,11 @@ class ExponentialLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    """The initial learning rate times (1 - epoch / total_iters)^power, 0 from there on."""
+    """The initial learning rate times (1 - epoch / total_iters)^power, 0 from there on. Raises ArgumentError for what is no Optimizer.
+
+    >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
+    >>> scheduler = tg.optim.lr_scheduler.PolynomialLR(opt, total_iters=10)
+    """
 
     def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
         self.total_iters, self.power = total_iters, power

@@ -127,5 +127,8 @@ def like_function(name: str, make: Any, value: str = "") -> Any:
         return make(input.shape, *args, found, input.device if device is None else device, requires_grad)  # type: ignore[no-any-return]
 
     fn.__name__ = fn.__qualname__ = f"{name}_like"
-    fn.__doc__ = f"Like `{name}`, with the shape, dtype and device of `input` unless given."
+    fn.__doc__ = f"""Like `{name}`, with the shape, dtype and device of `input` unless given. Raises DTypeError unless input is a tensor.
+
+    >>> tg.{name}_like(tg.ones(2, 3){", 0.5" if value else ""})
+    """
     return create(f"{name}_like", draws=name.startswith("rand"))(fn)

@@ -26,6 +26,8 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
 
     fill_value may be a tensor of no dimensions: a Python float given to a @trace function is one.
     Raises DTypeError if fill_value is no number, or does not fit dtype.
+
+    >>> tg.full((2, 3), 0.5)
     """
     if not isinstance(fill_value, Tensor):
         return _filled("full", (size,), fill_value, dtype, device, requires_grad)
@@ -47,21 +49,36 @@ def _filled(call: str, size: Sequence[Any], value: Any, dtype: Any, device: Any,
 @create(again=True)
 @sized
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of zeros."""
+    """A tensor of zeros.
+
+    size: ints, or one sequence of them. dtype: any; default: the default float one. Raises ArgumentError for negative sizes.
+
+    >>> tg.zeros(2, 3)
+    """
     return _filled("zeros", size, 0, float_dtype(dtype), device, requires_grad)
 
 
 @create(again=True)
 @sized
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of ones."""
+    """A tensor of ones.
+
+    size: ints, or one sequence of them. dtype: any; default: the default float one. Raises ArgumentError for negative sizes.
+
+    >>> tg.ones(2, 3)
+    """
     return _filled("ones", size, 1, float_dtype(dtype), device, requires_grad)
 
 
 @create(again=True)
 @sized
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor to be overwritten; filled with zeros, so that nothing depends on what memory held."""
+    """A tensor to be overwritten; filled with zeros, so that nothing depends on what memory held.
+
+    The shape and dtype as of `zeros`; raises what that raises.
+
+    >>> tg.empty(2, 3)
+    """
     return _filled("empty", size, 0, float_dtype(dtype), device, requires_grad)
 
 
@@ -70,7 +87,7 @@ def _typed(name: str, dtype: dtypes.DType) -> None:
         return older(data, dtype, device=device)
 
     fn.__name__ = fn.__qualname__ = name
-    fn.__doc__ = f"""torch's older constructor of tensors of {dtype}: of sizes (zeros), or of what `tensor` takes.
+    fn.__doc__ = f"""torch's older constructor of tensors of dtype {dtype}: of sizes (zeros), or of what `tensor` takes, and raises.
 
     >>> tg.{name}(2, 3)
     """
@@ -83,7 +100,12 @@ for _name, _dtype in dtypes.OLDER.items():
 
 @create()
 def empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """`empty(size)`. stride: accepted, but for its length: memory has no layout here, so nobody can tell."""
+    """`empty(size)`. stride: accepted, but for its length: memory has no layout here, so nobody can tell.
+
+    The shape and dtype as of `zeros`. Raises ArgumentError for another length.
+
+    >>> tg.empty_strided((2, 3), (3, 1))
+    """
     shape, steps = shape_of("empty_strided", (size,)), shape_of("empty_strided", (stride,))
     if len(shape) != len(steps):
         raise ArgumentError(f"empty_strided: size {shape} and stride {steps} must be equally many numbers")
@@ -92,7 +114,12 @@ def empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = No
 
 @create()
 def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """`empty(size)`. physical_layout: an order of the dimensions, accepted: memory has no layout here, so nobody can tell."""
+    """`empty(size)`. physical_layout: an order of the dimensions, accepted: memory has no layout here, so nobody can tell.
+
+    The shape and dtype as of `zeros`. Raises ArgumentError for no such order.
+
+    >>> tg.empty_permuted((2, 3), (1, 0))
+    """
     shape = shape_of("empty_permuted", (size,))
     if sorted(physical_layout) != list(range(len(shape))):
         raise ArgumentError(f"empty_permuted: physical_layout {tuple(physical_layout)} must name each of the {len(shape)} dimensions once")
@@ -113,6 +140,8 @@ def arange(
 
     default float. Floats with dtype int64 are rounded towards 0 first; of narrower integers the values are, as in torch.
     Raises ArgumentError for a step of 0 and for numbers that are not finite.
+
+    >>> tg.arange(5)
     """
     if end is None:
         start, end = 0, start
@@ -144,6 +173,8 @@ def linspace(
     """`steps` values from start to end, both included, evenly spaced; complex if one of them is. Of an integer dtype: from int(start)
 
     to int(end), rounded towards 0, as in torch. Raises DTypeError for bool, and for ends that the dtype does not hold.
+
+    >>> tg.linspace(0, 1, 5)
     """
     start, end = (number_or_node("linspace", v, dtype) for v in (start, end))
     found = _of_ends("linspace", start, end, dtype)
@@ -177,7 +208,12 @@ def _of_ends(call: str, start: Any, end: Any, dtype: Any) -> Any:
 
 @create(again=True)
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Ones on the diagonal of an n x m (default n x n) matrix of zeros."""
+    """Ones on the diagonal of an n x m (default n x n) matrix of zeros.
+
+    Shape (n, m). dtype: any; default: the default float one. Raises ArgumentError for negative sizes.
+
+    >>> tg.eye(2)
+    """
     shape = shape_of("eye", (n, n if m is None else m))
     return new_tensor(cast(iota(shape, 0).eq(iota(shape, 1)), float_dtype(dtype)), device, requires_grad)
 
@@ -193,13 +229,23 @@ def _triangle(call: str, row: int, col: int, offset: int, dtype: Any, device: An
 
 @create()
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """The places (2, n), rows and columns, of the elements on and below a diagonal of a row x col matrix, row by row."""
+    """The places (2, n), rows and columns, of the elements on and below a diagonal of a row x col matrix, row by row.
+
+    dtype: int64 unless given. Raises ArgumentError for negative sizes.
+
+    >>> tg.tril_indices(2, 2)
+    """
     return _triangle("tril_indices", row, col, offset, dtype, device)
 
 
 @create()
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """The places (2, n), rows and columns, of the elements on and above a diagonal of a row x col matrix, row by row."""
+    """The places (2, n), rows and columns, of the elements on and above a diagonal of a row x col matrix, row by row.
+
+    dtype: int64 unless given. Raises ArgumentError for negative sizes.
+
+    >>> tg.triu_indices(2, 2)
+    """
     return _triangle("triu_indices", row, col, offset, dtype, device)
 
 
@@ -210,6 +256,9 @@ def logspace(
     """`steps` powers of base, whose exponents go from start to end (complex, too) evenly, both included. Of an integer dtype: start and
 
     end, and then the powers, are rounded towards 0, as in torch.
+    Raises DTypeError for bool, and for an integer dtype that does not hold the values.
+
+    >>> tg.logspace(0, 2, 3)
     """
     start, end, base = python_number("logspace", start, True), python_number("logspace", end, True), python_number("logspace", base)
     found = _of_ends("logspace", start, end, dtype)
@@ -228,5 +277,8 @@ def logspace(
 
 @create()
 def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A 0-d tensor of the number s, of the default float dtype unless dtype is given."""
+    """A 0-d tensor of the number s, of the default float dtype unless dtype is given. Raises DTypeError unless s is a number.
+
+    >>> tg.scalar_tensor(2)
+    """
     return full((), s, dtype=float_dtype(dtype), device=device, requires_grad=requires_grad)

@@ -105,7 +105,12 @@ def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any
 @create(draws=True)
 @sized
 def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Uniform in [0, 1); of a complex dtype, both parts."""
+    """Uniform in [0, 1); of a complex dtype, both parts.
+
+    size: ints, or one sequence of them. dtype: float or complex, else DTypeError. Raises ArgumentError for negative sizes.
+
+    >>> tg.rand(2, 3)
+    """
     shape = shape_of("rand", size)
     out: Tensor = draw_uniform(shape, float_dtype(dtype), device)
     return out.requires_grad_() if requires_grad else out
@@ -114,7 +119,12 @@ def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 @create(draws=True)
 @sized
 def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Standard normal; of a complex dtype circular, of variance 1: both parts have variance 1/2."""
+    """Standard normal; of a complex dtype circular, of variance 1: both parts have variance 1/2.
+
+    size: ints, or one sequence of them. dtype: float or complex, else DTypeError. Raises ArgumentError for negative sizes.
+
+    >>> tg.randn(2, 3)
+    """
     shape = shape_of("randn", size)
     out: Tensor = draw_normal(shape, float_dtype(dtype), device)
     return out.requires_grad_() if requires_grad else out
@@ -130,6 +140,8 @@ def randint(low: Any = 0, high: Any = None, size: Any = None, *, dtype: Any = No
     """Integers from low (inclusive) to high (exclusive): randint(low, high, size), or randint(high, size) from 0 on.
 
     Raises ArgumentError if there is no integer between them, DTypeError if one does not fit dtype.
+
+    >>> tg.randint(0, 10, (2, 3))
     """
     if size is None:
         low, high, size = 0, low, high
@@ -154,7 +166,12 @@ def draw_integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: An
 
 @create(draws=True)
 def randint_like(input: Tensor, low: Any = 0, high: Any = None, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Like `randint`, with the shape, dtype and device of `input` unless given: randint_like(x, high) or randint_like(x, low, high)."""
+    """Like `randint`, with the shape, dtype and device of `input` unless given: randint_like(x, high) or randint_like(x, low, high).
+
+    Raises DTypeError unless input is a tensor.
+
+    >>> tg.randint_like(tg.zeros(3), 10)
+    """
     if not isinstance(input, Tensor):
         raise DTypeError(f"randint_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
     low, high = (0, low) if high is None else (low, high)
@@ -163,7 +180,10 @@ def randint_like(input: Tensor, low: Any = 0, high: Any = None, *, dtype: Any = 
 
 @create(draws=True)
 def randperm(n: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A random order of 0 ... n - 1 (int64)."""
+    """A random order of 0 ... n - 1 (int64). Shape (n,). Raises ArgumentError for n < 0, DTypeError if dtype does not hold n.
+
+    >>> tg.randperm(5)
+    """
     found = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype)
     scalar("randperm", max(0, *shape_of("randperm", (n,))), found)                 # whether the dtype holds them
     host = _torchs(n, device)
@@ -176,6 +196,8 @@ def bernoulli(input: Tensor, p: Any = None) -> Tensor:
     """1 with probability `input` (or with probability p, if given), else 0; its shape and dtype.
 
     A tensor's elements that are no probabilities give NaN (torch: an error); a number outside [0, 1] is an ArgumentError.
+
+    >>> tg.bernoulli(tg.tensor([0.1, 0.9]))
     """
     if p is None and not dtypes.is_float(input.dtype):
         raise DTypeError(f"bernoulli: takes probabilities in a float tensor, got {input.dtype}; use x.float(), or give p")
@@ -200,7 +222,9 @@ def normal(
 ) -> Tensor:
     """Normal, with the given means and standard deviations: tensors that broadcast, or numbers; two numbers need a size.
 
-    Raises ArgumentError for a negative std and for numbers without a size.
+    Raises ArgumentError for a negative std and for numbers without a size. dtype: float or complex.
+
+    >>> tg.normal(0.0, 2.0, (2, 3))
     """
     if not isinstance(std, Tensor) and not std >= 0:
         raise ArgumentError(f"normal: std must not be negative, got {std}")
@@ -225,7 +249,9 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     """num_samples indices (int64) drawn with probabilities proportional to a vector, or to each row of a matrix.
 
     Without replacement, an index is drawn once at most: by the order of p / e, with e exponential (Efraimidis & Spirakis 2006). Negative
-    probabilities, or too few positive ones, are an IndexOutOfRange when the result is looked at.
+    probabilities, or too few positive ones, are an IndexOutOfRange when the result is looked at. Raises DTypeError unless input is float.
+
+    >>> tg.multinomial(tg.tensor([0.2, 0.8]), 5, replacement=True)
     """
     if input.ndim not in (1, 2) or not dtypes.is_float(input.dtype) or not input.shape[-1]:
         raise DTypeError(f"multinomial: takes a vector or matrix of float probabilities, got {input.dtype} {input.shape}")

@@ -179,7 +179,10 @@ class Handle(Operators):
         return len(self.shape)
 
     def numel(self) -> int:
-        """The number of elements."""
+        """The number of elements. Any dtype. Raises DTypeError for what is no tensor.
+
+        >>> tg.numel(tg.ones(2, 3))
+        """
         return (self._n if self._base is None else self._node()).aval.size
 
     def element_size(self) -> int:
@@ -195,7 +198,10 @@ class Handle(Operators):
         return self.numel() * self.element_size()
 
     def is_floating_point(self) -> bool:
-        """Whether the dtype is a float (complex ones are not, as in torch)."""
+        """Whether the dtype is a float (complex ones are not, as in torch). Any shape. Raises DTypeError for what is no tensor.
+
+        >>> tg.is_floating_point(tg.ones(2))
+        """
         return dtypes.is_float(self.dtype)
 
     nelement = numel

@@ -219,7 +219,12 @@ class History(Handle):
             )
 
     def clone(self, *, memory_format: Any = None) -> Tensor:
-        """A copy of its own, with history. memory_format: see support/layouts.py."""
+        """A copy of its own, with history. memory_format: see support/layouts.py.
+
+        Any shape and dtype. Raises DTypeError for what is no tensor.
+
+        >>> tg.clone(tg.ones(2))
+        """
         accept_format("clone", memory_format)
         copied: Tensor = self._wrap(own_copy(self._node()))
         return copied

@@ -152,11 +152,17 @@ class InPlace(Handle):
         return self._rebind(own_copy(value) if value is node else value, "copy_")
 
     def zero_(self) -> Self:
-        """Set every element to 0."""
+        """Set every element to 0. Any dtype. Raises AutogradError for a leaf that requires grad.
+
+        >>> tg.zero_(tg.ones(2))
+        """
         return self._rebind(expand(const(0, self.dtype), self.shape), "zero_")
 
     def fill_(self, value: Any) -> Self:
-        """Set every element to `value`, a number or a 0-d tensor."""
+        """Set every element to `value`, a number or a 0-d tensor. Any dtype. Raises ShapeError for a tensor with dimensions.
+
+        >>> tg.fill_(tg.zeros(2), 0.5)
+        """
         if isinstance(value, InPlace):
             if value.shape:
                 raise ShapeError(f"fill_: value must be a number or a 0-d tensor, got shape {value.shape}; use copy_")
