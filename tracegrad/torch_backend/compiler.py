@@ -28,7 +28,7 @@ _WHOLE = {f"aten.{name}.default" for name in ("alias", "detach", "permute", "squ
     "aten.squeeze.dim", "aten.squeeze.dims", "aten.transpose.int"}
 _PARTS = {"aten.as_strided.default", "aten.diagonal.default", "aten.expand.default", "aten.select.int", "aten.slice.Tensor"}
 _ABOUT_MEMORY = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})     # arguments without a meaning here
-_TENSOR_SIZES = 64       # programs of one graph whose sizes vary, one for each tuple of sizes
+_SIZES = 64       # programs of one graph whose sizes vary, one for each tuple of sizes
 
 
 class _Refused(Exception):
@@ -62,13 +62,15 @@ def backend(gm: Any, example_inputs: Sequence[Any], **options: Any) -> Any:
 
 
 def _decompositions() -> Any:
-    from torch import ops  # noqa: PLC0415
+    """torch's rules for operators that are not mapped. Those of random numbers stay, for the same numbers as without torch.compile."""
+    from torch import Tag, ops  # noqa: PLC0415
     from torch._decomp import core_aten_decompositions, get_decompositions  # noqa: PLC0415
 
     more = [ops.aten._native_batch_norm_legit, ops.aten._native_batch_norm_legit_functional, ops.aten._native_batch_norm_legit_no_training,
             ops.aten.native_batch_norm, ops.aten.log_sigmoid_forward]
-    own = [ops.aten._scaled_dot_product_flash_attention_for_cpu.default]
-    return {op: rule for op, rule in {**core_aten_decompositions(), **get_decompositions(more)}.items() if op not in own}
+    rules = {**core_aten_decompositions(), **get_decompositions(more)}
+    mapped = ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    return {op: rule for op, rule in rules.items() if op is not mapped and Tag.nondeterministic_seeded not in getattr(op, "tags", ())}
 
 
 def _compiled(gm: Any, example_inputs: Sequence[Any]) -> Any:
@@ -141,7 +143,7 @@ def _of_any_size(gm: Any) -> Callable[..., Any]:
     from torch._subclasses import FakeTensorMode  # noqa: PLC0415
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp  # noqa: PLC0415
 
-    programs = Cache("torch.compile's sizes", _TENSOR_SIZES)
+    programs = Cache("torch.compile's sizes", _SIZES)
 
     def run(*args: Any) -> Any:
         key = tuple(tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in args)

@@ -16,14 +16,16 @@ from tracegrad.ops import aten
 from tracegrad.tensors.tensor import Tensor
 
 _SAME = [
-    "abs", "acos", "acosh", "add", "addmm", "all", "amax", "amin", "any", "arange", "argmax", "argmin", "asin", "asinh", "atan",
-    "atan2", "atanh", "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
-    "bmm", "cat", "ceil", "clamp", "constant_pad_nd", "cos", "cosh", "cumprod", "cumsum", "diagonal", "digamma", "div", "dot", "eq",
-    "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expm1", "fill", "flip", "floor", "fmod", "full", "full_like", "gather", "ge",
-    "gelu", "gt", "hypot", "index_put", "index_select", "isinf", "isnan", "le", "leaky_relu", "lgamma", "log", "log10", "log1p", "log2",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill", "max", "max_pool2d_with_indices_backward",
-    "maximum", "mean", "min", "minimum", "mm", "mul", "mv", "native_group_norm", "native_layer_norm", "ne", "neg", "permute", "pow",
-    "prod", "reciprocal", "relu", "remainder", "repeat", "round", "rsqrt", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce",
+    "abs", "acos", "acosh", "add", "addbmm", "addmm", "addmv", "addr", "all", "amax", "amin", "any", "arange", "argmax", "argmin",
+    "asin", "asinh", "atan", "atan2", "atanh", "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bmm", "cat", "ceil", "clamp", "constant_pad_nd", "copysign", "cos", "cosh", "cummax",
+    "cummin", "cumprod", "cumsum", "diagonal", "diagonal_scatter", "digamma", "div", "dot", "eq", "erf", "erfc", "erfinv", "exp",
+    "exp2", "expand", "expm1", "fill", "flip", "floor", "fmax", "fmin", "fmod", "full", "full_like", "gather", "gcd", "ge", "gelu",
+    "gt", "heaviside", "hypot", "i0", "index_put", "index_select", "isinf", "isnan", "kthvalue", "lcm", "ldexp", "le", "leaky_relu",
+    "lgamma", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
+    "masked_fill", "masked_scatter", "max", "max_pool2d_with_indices_backward", "maximum", "mean", "median", "min", "minimum", "mm",
+    "mul", "mv", "nanmedian", "native_group_norm", "native_layer_norm", "ne", "neg", "nextafter", "permute", "pow", "prod",
+    "reciprocal", "relu", "remainder", "repeat", "round", "rsqrt", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce",
     "select", "select_scatter", "sigmoid", "sign", "sin", "sinh", "slice_scatter", "sort", "split", "split_with_sizes", "sqrt",
     "squeeze", "sub", "sum", "t", "tan", "tanh", "topk", "transpose", "tril", "triu", "trunc", "unbind", "unsqueeze", "var", "view",
     "where",
@@ -79,7 +81,7 @@ def _adaptive_avg_pool2d_backward(grad: Tensor, input: Tensor) -> Any:
 
 
 def _index(input: Tensor, indices: Sequence[Any]) -> Tensor:
-    return input[tuple(builtins.slice(None) if k is None else k for k in indices)]
+    return input[tuple(builtins.slice(None) if k is None else k for k in indices)]  # type: ignore[no-any-return]
 
 
 def _elu(input: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
@@ -87,11 +89,11 @@ def _elu(input: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: flo
 
 
 def _to_copy(input: Tensor, dtype: Any = None) -> Tensor:
-    return input.clone() if dtype in (None, input.dtype) else input.to(dtype)
+    return input.clone() if dtype is None or dtype == input.dtype else input.to(dtype)
 
 
 def _copy(input: Tensor, src: Tensor) -> Tensor:
-    return src.to(input.dtype).expand(input.shape)
+    return src.to(input.dtype).expand(input.shape)  # type: ignore[no-any-return]
 
 
 def _softmax(input: Tensor, dim: int, half_to_float: bool) -> Tensor:
@@ -122,7 +124,7 @@ def _var_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
     return PUBLIC["var"](input, *args, **kwargs), PUBLIC["mean"](input, *args[:1], **keepdim)
 
 
-def _empty(size: Any, *stride: Any, dtype: Any = None) -> Tensor:
+def _empty(size: Any, *layout: Any, dtype: Any = None) -> Tensor:
     return PUBLIC["zeros"](size, dtype=dtype)  # type: ignore[no-any-return]
 
 
@@ -150,8 +152,9 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "aten.elu": _elu,
     "aten.embedding": lambda weight, indices, *rest: FUNCTIONAL["embedding"](indices, weight),     # the rest is about the gradient
     "aten.empty": _empty,
+    "aten.empty_permuted": _empty,
     "aten.empty_strided": _empty,
-    "aten.hardtanh": lambda input, low=-1.0, high=1.0: PUBLIC["clamp"](input, low, high),
+    "aten.hardtanh": lambda input, low=-1.0, high=1.0: PUBLIC["clamp"](input, low, high).to(input.dtype),
     "aten.index": _index,
     "aten.lift_fresh_copy": lambda input: input.clone(),
     "aten.max_pool2d_with_indices": _max_pool2d,
