@@ -23,7 +23,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch._dynamo
 
-    from tracegrad.torch_backend import backend
+    from tracegrad.errors import DeviceError
+    from tracegrad.torch_backend import backend, compiler
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")       # dynamo looks at it when a graph was broken
 
@@ -203,13 +204,14 @@ def test_outputs_that_are_arguments_views_and_none() -> None:
 
 def test_results_are_nobody_elses() -> None:
     """Torch may write a result or an argument afterwards; the next call knows nothing of it."""
-    fast = compiled(lambda x: (x.clone(), x * 1.0, torch.zeros(5), x.reshape(10, 10).contiguous()))
+    fast = compiled(lambda x: (x.clone(), x * 1.0, torch.zeros(5), x.reshape(10, 10).contiguous(), torch.tensor([1.0, 2.0])))
     x = torch.randn(100)
     kept = x.clone()
     for _ in range(3):
         results = fast(x)
-        for r in results[:3]:
+        for r in (*results[:3], results[4]):
             r.add_(1)
+        close(results[4], torch.tensor([2.0, 3.0]))
         close(results[0], kept + 1)
         close(results[1], kept + 1)
         close(results[2], torch.ones(5))
@@ -285,6 +287,15 @@ def test_channels_last() -> None:
     beside(lambda x: x * 2, torch.randn(2, 3, 4).transpose(0, 2))
 
 
+def test_strides_of_memory() -> None:
+    """as_strided counts from the beginning of the memory that its argument is a part of."""
+    fn = lambda x: (x.as_strided((2, 2), (3, 1), 5), x.as_strided((2, 2), (3, 1), 5) * 2, (x * 2).as_strided((2, 2), (3, 1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for x in (torch.randn(20), torch.randn(20)[3:], torch.randn(8, 5).t()):
+            close(compiled(fn)(x), fn(x))
+
+
 def test_graph_breaks_and_no_grad() -> None:
     def fn(x: Any) -> Any:
         y = x.sin()
@@ -338,6 +349,20 @@ def test_a_graph_that_torch_runs() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         close(compiled(fn)(x), fn(x))
+
+
+def test_a_graph_that_cannot_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device may lack what a graph needs."""
+    def fails(fn: Any) -> Any:
+        def call(*tensors: Any) -> Any:
+            raise DeviceError("this device has no float64 (of the test)")
+        return call
+
+    monkeypatch.setattr(compiler, "trace", fails)
+    fast, x = compiled(lambda x: x.sin() * 2), torch.randn(5, requires_grad=True)
+    with pytest.warns(RuntimeWarning, match="torch runs a graph as it is, because of an error: this device has no float64"):
+        close(fast(x), x.sin() * 2)
+    close(torch.autograd.grad(fast(x).sum(), x)[0], x.cos() * 2)
 
 
 def test_random_numbers_are_torchs() -> None:

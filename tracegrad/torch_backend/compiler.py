@@ -218,6 +218,7 @@ class Program:
             if str(node.target) == "aten.as_strided.default" and node.args[0].meta["val"].storage_offset():
                 raise _Refused("aten.as_strided of a part of a tensor")
         self._read = [node for node in (*self._arguments, *self._constants) if node in self._needed]
+        self._left = False                              # to torch: the first call failed
         self._alike: list[int] | None = None            # results to copy, because they are the memory of another one; known after a call
 
         def graph(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -243,9 +244,18 @@ class Program:
 
         values: dict[Any, Any] = dict(zip(self._arguments, args, strict=True))
         values |= {node: getattr(self._gm, node.target) for node in self._constants}
-        with no_grad():
-            results = self._traced(*[_shared(values[node], node) for node in self._read]) if self._computed else ()
-            made = [to_torch(x) for x in results]       # waits for the values: the arguments may be written from here on
+        if self._left:
+            return self._gm(*args)  # type: ignore[no-any-return]
+        try:
+            with no_grad():
+                results = self._traced(*[_shared(values[node], node) for node in self._read]) if self._computed else ()
+                made = [to_torch(x).contiguous() for x in results]       # waits for the values: the arguments may be written from here on
+        except TracegradError as error:
+            if self._alike is not None:
+                raise
+            self._left = True                               # such as float64 on a device that has none
+            _say(f"torch runs a graph as it is, because of an error: {error}")
+            return self._gm(*args)  # type: ignore[no-any-return]
         if self._alike is None:
             self._alike = _overlaps([values[node] for node in self._read], made)
         for k in self._alike:
