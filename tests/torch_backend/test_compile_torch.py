@@ -1,0 +1,390 @@
+"""torch.compile(model, backend="tracegrad") beside torch's eager mode: values, gradients, parameters, and what torch computes itself."""
+
+from __future__ import annotations
+
+import copy
+import math
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import torch._dynamo
+
+    from tracegrad.errors import DeviceError
+    from tracegrad.torch_backend import backend, compiler
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")       # dynamo looks at it when a graph was broken
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Any:
+    """torch's seed, and none of its compiled functions, before each test."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(fn: Any, **options: Any) -> Any:
+    return torch.compile(fn, backend=backend, **options)
+
+
+def close(got: Any, wanted: Any) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def steps(model: Any, batches: list[Any], loss: Callable[[Any, Any], Any], rate: float = 0.05) -> None:
+    """Train both; losses, gradients, parameters and buffers are the same after each step, and the parameters the same objects."""
+    other = copy.deepcopy(model)
+    fast = compiled(other)
+    before = [(p, p.data_ptr()) for p in other.parameters()]
+    sides = [(model, model, torch.optim.SGD(model.parameters(), rate)), (fast, other, torch.optim.SGD(other.parameters(), rate))]
+    for batch in batches:
+        losses = []
+        for call, _, optimizer in sides:
+            optimizer.zero_grad()
+            value = loss(call, batch)
+            value.backward()
+            losses.append(value.detach())
+        close(losses[1], losses[0])
+        for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(q.grad, p.grad, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+            assert q.grad.stride() == p.grad.stride()
+        for *_, optimizer in sides:
+            optimizer.step()
+        for p, q in zip([*model.parameters(), *model.buffers()], [*other.parameters(), *other.buffers()], strict=True):
+            close(q, p)
+    assert all(p is q and p.data_ptr() == place for (p, place), q in zip(before, other.parameters(), strict=True))
+
+
+def beside(fn: Any, *args: Any, **options: Any) -> Any:
+    """fn and the compiled fn: results and the gradients of the arguments that require them. Returns the compiled one."""
+    fast = compiled(fn, **options)
+    found = []
+    for call in (fn, fast):
+        own = [x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in args]
+        results = call(*own)
+        listed = [x for x in (results if isinstance(results, tuple) else (results,)) if isinstance(x, torch.Tensor)]
+        sums = [(x * torch.linspace(0.5, 1.5, x.numel(), dtype=x.dtype).reshape(x.shape)).sum() for x in listed if x.requires_grad]
+        if sums:
+            sum(sums).backward()
+        found.append((results, [x.grad for x in own if isinstance(x, torch.Tensor) and x.requires_grad]))
+    (wanted, gradients), (got, others) = found
+    pairs = zip(got, wanted, strict=True) if isinstance(wanted, tuple) else [(got, wanted)]
+    for x, y in pairs:
+        if isinstance(y, torch.Tensor):
+            assert (x.dtype, x.shape, x.stride()) == (y.dtype, y.shape, y.stride())
+            close(x, y)
+        else:
+            assert x == y
+    for x, y in zip(others, gradients, strict=True):
+        close(x, y)
+    return fast
+
+
+# ------------------------------------------------------------------------------------------------------------------ models
+
+
+def test_entry_point() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    (name, value), = project["project"]["entry-points"]["torch_dynamo_backends"].items()
+    assert name == "tracegrad"
+    assert EntryPoint(name, value, "torch_dynamo_backends").load() is backend
+
+
+def test_mlp() -> None:
+    model = nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 5))
+    batches = [(torch.randn(16, 20), torch.randint(5, (16,))) for _ in range(4)]
+    steps(model, batches, lambda f, b: F.cross_entropy(f(b[0]), b[1]))
+
+
+def test_convnet_with_batch_norm() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+                          nn.Conv2d(8, 8, 3, stride=2, bias=False),
+                          nn.BatchNorm2d(8), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    batches = [(torch.randn(4, 3, 12, 12), torch.randint(5, (4,))) for _ in range(3)]
+    steps(model, batches, lambda f, b: F.cross_entropy(f(b[0]), b[1]))
+
+
+def test_lstm_cell_in_a_loop() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.last = nn.LSTMCell(6, 8), nn.Linear(8, 1)
+
+        def forward(self, x: Any) -> Any:
+            h = c = x.new_zeros(x.shape[1], 8)
+            for row in x:
+                h, c = self.cell(row, (h, c))
+            return self.last(h)
+
+    batches = [(torch.randn(5, 3, 6), torch.randn(3, 1)) for _ in range(3)]
+    steps(Model(), batches, lambda f, b: F.mse_loss(f(b[0]), b[1]))
+
+
+def test_transformer_block_with_embedding() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(30, 16), nn.Embedding(10, 16)
+            self.first, self.second = nn.LayerNorm(16), nn.LayerNorm(16)
+            self.qkv, self.out, self.up, self.down = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 64), nn.Linear(64, 16)
+            self.head = nn.Linear(16, 30, bias=False)
+            self.head.weight = self.tokens.weight
+
+        def forward(self, ids: Any) -> Any:
+            n, length = ids.shape
+            x = self.tokens(ids) + self.places(torch.arange(length))
+            q, k, v = (y.view(n, length, 2, 8).transpose(1, 2) for y in self.qkv(self.first(x)).split(16, 2))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(y.transpose(1, 2).reshape(n, length, 16))
+            return self.head(x + self.down(F.gelu(self.up(self.second(x)), approximate="tanh")))
+
+    batches = [torch.randint(30, (2, 9)) for _ in range(3)]
+    steps(Block(), batches, lambda f, b: F.cross_entropy(f(b[:, :-1]).flatten(0, 1), b[:, 1:].flatten()))
+
+
+def black_scholes(price: Any, strike: Any, years: Any, rate: float, volatility: Any) -> Any:
+    root = volatility * years.sqrt()
+    first = ((price / strike).log() + (rate + volatility * volatility / 2) * years) / root
+    normal = lambda x: (1 + torch.erf(x / math.sqrt(2))) / 2
+    return price * normal(first) - strike * torch.exp(-rate * years) * normal(first - root)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_black_scholes(dtype: Any) -> None:
+    own = [torch.rand(100, dtype=dtype) + 0.5 for _ in range(3)]
+    volatility = (torch.rand(100, dtype=dtype) + 0.1).requires_grad_()
+    beside(black_scholes, own[0].requires_grad_(), own[1], own[2], 0.05, volatility)
+
+
+def test_stencil_by_slicing() -> None:
+    def heat(u: Any) -> Any:
+        for _ in range(3):
+            inner = u[1:-1, 1:-1] + 0.1 * (u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1])
+            u = u.clone()
+            u[1:-1, 1:-1] = inner
+        return u
+
+    beside(heat, torch.randn(12, 10, requires_grad=True))
+
+
+# ------------------------------------------------------------------------------------------------- what graphs take and give
+
+
+def test_outputs_that_are_arguments_views_and_none() -> None:
+    x, y = torch.randn(4, 3), torch.randn(4, 3)
+    fast = compiled(lambda x, y: (x, x.t(), (z := x * y), z.t(), z.view(-1), None, 3, z[1:], x.t() + 1))
+    same, turned, z, zt, flat, nothing, three, part, more = fast(x, y)
+    assert same is x
+    assert turned.data_ptr() == x.data_ptr()
+    assert (nothing, three) == (None, 3)
+    close(z, x * y)
+    z.add_(1)                                           # what is a view of it in torch sees the change, nothing else does
+    close(zt, z.t())
+    close(flat, z.view(-1))
+    close(part, z[1:])
+    assert more.stride() == (x.t() + 1).stride()
+    close(more, x.t() + 1)
+    close(fast(x, y)[2], x * y)
+
+
+def test_results_are_nobody_elses() -> None:
+    """Torch may write a result or an argument afterwards; the next call knows nothing of it."""
+    fast = compiled(lambda x: (x.clone(), x * 1.0, torch.zeros(5), x.reshape(10, 10).contiguous(), torch.tensor([1.0, 2.0])))
+    x = torch.randn(100)
+    kept = x.clone()
+    for _ in range(3):
+        results = fast(x)
+        for r in (*results[:3], results[4]):
+            r.add_(1)
+        close(results[4], torch.tensor([2.0, 3.0]))
+        close(results[0], kept + 1)
+        close(results[1], kept + 1)
+        close(results[2], torch.ones(5))
+        close(x, kept)
+    first = fast(x)[1]
+    x.zero_()
+    close(first, kept)
+
+
+def test_results_changed_in_place_have_gradients() -> None:
+    def step(f: Any, x: Any) -> Any:
+        y, z = f(x)
+        y.mul_(2)
+        z.add_(y)
+        return torch.autograd.grad(z.sum(), x)[0]
+
+    for x in (torch.randn(4, 3, requires_grad=True), torch.randn(3, 4).t().requires_grad_()):
+        fn = lambda x: (x + 1, x.sin() * x)
+        close(step(compiled(fn), x), step(fn, x))
+
+
+def test_threads() -> None:
+    """Calls and backward passes of several threads at once."""
+    fast, w = compiled(lambda x, w: (x @ w).tanh()), torch.randn(3, 4, requires_grad=True)
+
+    def work(k: int) -> Any:
+        x = torch.full((5, 3), float(k))
+        found = [torch.autograd.grad(fast(x, w).sum(), w)[0] for _ in range(10)]
+        return all(torch.equal(found[0], other) for other in found), found[0], torch.autograd.grad((x @ w).tanh().sum(), w)[0]
+
+    work(0)
+    with ThreadPoolExecutor(4) as pool:
+        for same, got, wanted in pool.map(work, range(8)):
+            assert same
+            close(got, wanted)
+
+
+def test_mutation_of_arguments_and_buffers() -> None:
+    def fn(x: Any, total: Any) -> Any:
+        total.add_(x.sum(0))
+        x[0] = 0
+        return x.sin()
+
+    x, total = torch.randn(4, 3), torch.zeros(3)
+    own, others = x.clone(), total.clone()
+    fast = compiled(fn)
+    for _ in range(3):
+        close(fast(own, others), fn(x, total))
+        close(own, x)
+        close(others, total)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32, torch.uint8, torch.float64, torch.bfloat16, torch.float16])
+def test_dtypes(dtype: Any) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return x + y, x == y, x * 2, x.float() + 0.5, torch.where(x > y, x, y), x.sum(0)
+
+    x, y = (torch.randint(0, 2 if dtype is torch.bool else 9, (5, 3)).to(dtype) for _ in range(2))
+    beside(fn, x, y)
+
+
+def test_empty_and_0d_tensors() -> None:
+    x, y = torch.randn(0, 3, requires_grad=True), torch.randn((), requires_grad=True)
+    beside(lambda x, y: (x.sum(), x + y, torch.cat([x, x]), y.exp()), x, y)
+
+
+def test_channels_last() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    y = compiled(model)(x)
+    close(y, model(x))
+    assert y.stride() == model(x).stride()
+    beside(lambda x: x * 2, torch.randn(2, 3, 4).transpose(0, 2))
+
+
+def test_strides_of_memory() -> None:
+    """as_strided counts from the beginning of the memory that its argument is a part of."""
+    fn = lambda x: (x.as_strided((2, 2), (3, 1), 5), x.as_strided((2, 2), (3, 1), 5) * 2, (x * 2).as_strided((2, 2), (3, 1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for x in (torch.randn(20), torch.randn(20)[3:], torch.randn(8, 5).t()):
+            close(compiled(fn)(x), fn(x))
+
+
+def test_graph_breaks_and_no_grad() -> None:
+    def fn(x: Any) -> Any:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return (y * 2 if y.sum() > 0 else y * 3).cos()
+
+    beside(fn, torch.ones(5, requires_grad=True))
+    beside(fn, -torch.ones(5, requires_grad=True))
+    with torch.no_grad():
+        model = nn.Linear(4, 3)
+        assert not compiled(model)(torch.ones(2, 4)).requires_grad
+        close(compiled(model)(torch.ones(2, 4)), model(torch.ones(2, 4)))
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_sizes_that_vary(dynamic: Any) -> None:
+    def fn(x: Any, w: Any) -> Any:
+        return (x @ w).tanh().view(-1), x.shape[0] * 2, x.new_ones(x.shape[0])
+
+    w = torch.randn(3, 4, requires_grad=True)
+    fast = beside(fn, torch.randn(5, 3), w, dynamic=dynamic)
+    for n in (6, 9, 5, 1, 6):
+        x = torch.randn(n, 3)
+        close(fast(x, w)[0], fn(x, w)[0])
+        assert fast(x, w)[1:2] == (2 * n,)
+        assert fast(x, w)[2].shape == (n,)
+        own, other = (torch.autograd.grad(f(x, w)[0].square().sum(), w)[0] for f in (fn, fast))
+        close(other, own)
+
+
+# --------------------------------------------------------------------------------------------------- what torch computes itself
+
+
+def test_an_operator_that_is_not_mapped_is_named_once() -> None:
+    def fn(x: Any) -> Any:
+        return torch.special.bessel_j0(x * 2) + 1, x.sin()
+
+    x = torch.randn(7)
+    with pytest.warns(RuntimeWarning, match=r"torch computes aten\.special_bessel_j0\.default"):
+        close(compiled(fn)(x), fn(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        close(compiled(lambda x: torch.special.bessel_j0(x) * 3)(x), torch.special.bessel_j0(x) * 3)
+
+
+def test_a_graph_that_torch_runs() -> None:
+    def fn(x: Any) -> Any:
+        return torch.complex(x, x).conj() * 2
+
+    x = torch.randn(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        close(compiled(fn)(x), fn(x))
+
+
+def test_a_graph_that_cannot_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device may lack what a graph needs."""
+    def fails(fn: Any) -> Any:
+        def call(*tensors: Any) -> Any:
+            raise DeviceError("this device has no float64 (of the test)")
+        return call
+
+    monkeypatch.setattr(compiler, "trace", fails)
+    fast, x = compiled(lambda x: x.sin() * 2), torch.randn(5, requires_grad=True)
+    with pytest.warns(RuntimeWarning, match="torch runs a graph as it is, because of an error: this device has no float64"):
+        close(fast(x), x.sin() * 2)
+    close(torch.autograd.grad(fast(x).sum(), x)[0], x.cos() * 2)
+
+
+def test_random_numbers_are_torchs() -> None:
+    def fn(x: Any) -> Any:
+        return F.dropout(x * 2, 0.5) + 1
+
+    x = torch.randn(50, requires_grad=True)
+    fast = compiled(fn)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        wanted = fn(x)
+        torch.manual_seed(seed)
+        got = fast(x)
+        close(got, wanted)
+        close(torch.autograd.grad(got.sum(), x)[0], torch.autograd.grad(wanted.sum(), x)[0])
+
+
+def test_options_are_refused() -> None:
+    with pytest.raises(Exception, match="has no options, got level"):
+        compiled(lambda x: x + 1, options={"level": 3})(torch.ones(3))
+
+
+def test_torch_is_not_imported_by_tracegrad() -> None:
+    code = "import sys, tracegrad, tracegrad.torch_backend; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,0 +1,172 @@
+"""aten's operators as functions of tracegrad: `find("aten.add.Tensor")`. They have the arguments of aten's schemas.
+
+Most are the public function of that name. What torch's decompositions take apart is not here. No torch is imported.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegrad.autograd.transforms import vjp
+from tracegrad.errors import ArgumentError
+from tracegrad.graph.operators import FUNCTIONAL, PUBLIC
+from tracegrad.ops import aten
+from tracegrad.tensors.tensor import Tensor
+
+_SAME = [
+    "abs", "acos", "acosh", "add", "addbmm", "addmm", "addmv", "addr", "all", "amax", "amin", "any", "arange", "argmax", "argmin",
+    "asin", "asinh", "atan", "atan2", "atanh", "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bmm", "cat", "ceil", "clamp", "constant_pad_nd", "copysign", "cos", "cosh", "cummax",
+    "cummin", "cumprod", "cumsum", "diagonal", "diagonal_scatter", "digamma", "div", "dot", "eq", "erf", "erfc", "erfinv", "exp",
+    "exp2", "expand", "expm1", "fill", "flip", "floor", "fmax", "fmin", "fmod", "full", "full_like", "gather", "gcd", "ge", "gelu",
+    "gt", "heaviside", "hypot", "i0", "index_put", "index_select", "isinf", "isnan", "kthvalue", "lcm", "ldexp", "le", "leaky_relu",
+    "lgamma", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
+    "masked_fill", "masked_scatter", "max", "max_pool2d_with_indices_backward", "maximum", "mean", "median", "min", "minimum", "mm",
+    "mul", "mv", "nanmedian", "native_group_norm", "native_layer_norm", "ne", "neg", "nextafter", "permute", "pow", "prod",
+    "reciprocal", "relu", "remainder", "repeat", "round", "rsqrt", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce",
+    "select", "select_scatter", "sigmoid", "sign", "sin", "sinh", "slice_scatter", "sort", "split", "split_with_sizes", "sqrt",
+    "squeeze", "sub", "sum", "t", "tan", "tanh", "topk", "transpose", "tril", "triu", "trunc", "unbind", "unsqueeze", "var", "view",
+    "where",
+]
+
+
+def _pulled(fn: Callable[..., Any], grad: Tensor, inputs: Sequence[Any], mask: Sequence[bool]) -> tuple[Any, ...]:
+    """The gradients of fn's inputs where mask holds, else None."""
+    wanted = [k for k, asked in enumerate(mask) if asked]
+
+    def of(*xs: Any) -> Any:
+        given = list(inputs)
+        for k, x in zip(wanted, xs, strict=True):
+            given[k] = x
+        return fn(*given)
+
+    found = iter(vjp(of, *[inputs[k] for k in wanted])[1](grad)) if wanted else iter(())
+    return tuple(next(found) if asked else None for asked in mask)
+
+
+def _convolution(input: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any,
+                 groups: int) -> Tensor:
+    ndim = weight.ndim - 2
+    if transposed:
+        y = FUNCTIONAL[f"conv_transpose{ndim}d"](input, weight, bias, stride, padding, output_padding, groups, dilation)
+    else:
+        y = FUNCTIONAL[f"conv{ndim}d"](input, weight, bias, stride, padding, dilation, groups)
+    return y  # type: ignore[no-any-return]
+
+
+def _convolution_backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes: Any, *rest: Any) -> tuple[Any, ...]:
+    """The gradients of (input, weight, bias); rest: the arguments of `_convolution` from stride on, and which gradients are wanted."""
+    how, mask = rest[:-1], rest[-1]
+    first = _pulled(lambda x, w: _convolution(x, w, None, *how), grad, (input, weight), mask[:2])
+    others = [d for d in range(grad.ndim) if d != 1]
+    return *first, PUBLIC["sum"](grad, others) if mask[2] else None
+
+
+def _max_pool2d(input: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    return FUNCTIONAL["max_pool2d"](input, kernel_size, stride or None, padding, dilation, ceil_mode, return_indices=True)
+
+
+def _avg_pool2d(input: Tensor, kernel_size: Any, stride: Any = (), *rest: Any) -> Tensor:
+    return FUNCTIONAL["avg_pool2d"](input, kernel_size, stride or None, *rest)  # type: ignore[no-any-return]
+
+
+def _avg_pool2d_backward(grad: Tensor, input: Tensor, *how: Any) -> Any:
+    return _pulled(lambda x: _avg_pool2d(x, *how), grad, (input,), (True,))[0]
+
+
+def _adaptive_avg_pool2d_backward(grad: Tensor, input: Tensor) -> Any:
+    return _pulled(lambda x: FUNCTIONAL["adaptive_avg_pool2d"](x, grad.shape[-2:]), grad, (input,), (True,))[0]
+
+
+def _index(input: Tensor, indices: Sequence[Any]) -> Tensor:
+    return input[tuple(builtins.slice(None) if k is None else k for k in indices)]  # type: ignore[no-any-return]
+
+
+def _elu(input: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
+    return PUBLIC["where"](input > 0, input * scale, PUBLIC["expm1"](input * input_scale) * (alpha * scale))  # type: ignore[no-any-return]
+
+
+def _to_copy(input: Tensor, dtype: Any = None) -> Tensor:
+    return input.clone() if dtype is None or dtype == input.dtype else input.to(dtype)
+
+
+def _copy(input: Tensor, src: Tensor) -> Tensor:
+    return src.to(input.dtype).expand(input.shape)  # type: ignore[no-any-return]
+
+
+def _softmax(input: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    return PUBLIC["softmax"](input.float() if half_to_float else input, dim)  # type: ignore[no-any-return]
+
+
+def _log_softmax(input: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    return PUBLIC["log_softmax"](input.float() if half_to_float else input, dim)  # type: ignore[no-any-return]
+
+
+def _iota(length: int, start: int, step: int, dtype: Any, **rest: Any) -> Tensor:
+    return PUBLIC["arange"](length, dtype=dtype) * step + start  # type: ignore[no-any-return]
+
+
+def _attention_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, dropout_p: float,
+                        is_causal: bool, *, attn_mask: Any = None, scale: float | None = None) -> tuple[Any, ...]:
+    if dropout_p:
+        raise ArgumentError(f"attention: dropout_p must be 0, got {dropout_p}")
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return FUNCTIONAL["scaled_dot_product_attention"](q, k, v, attn_mask, 0.0, is_causal, scale)
+
+    return _pulled(attention, grad, (query, key, value), (True,) * 3)
+
+
+def _var_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    keepdim = {"keepdim": kwargs["keepdim"]} if "keepdim" in kwargs else {}
+    return PUBLIC["var"](input, *args, **kwargs), PUBLIC["mean"](input, *args[:1], **keepdim)
+
+
+def _empty(size: Any, *layout: Any, dtype: Any = None) -> Tensor:
+    return PUBLIC["zeros"](size, dtype=dtype)  # type: ignore[no-any-return]
+
+
+def _new_empty(input: Tensor, size: Any, *stride: Any, dtype: Any = None) -> Tensor:
+    return PUBLIC["zeros"](size, dtype=input.dtype if dtype is None else dtype)  # type: ignore[no-any-return]
+
+
+_OTHERS: dict[str, Callable[..., Any]] = {
+    "aten._adaptive_avg_pool2d": FUNCTIONAL["adaptive_avg_pool2d"],
+    "aten._adaptive_avg_pool2d_backward": _adaptive_avg_pool2d_backward,
+    "aten._log_softmax": _log_softmax,
+    "aten._scaled_dot_product_flash_attention_for_cpu": aten._scaled_dot_product_flash_attention_for_cpu,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "aten._softmax": _softmax,
+    "aten._to_copy": _to_copy,
+    "aten._unsafe_view": PUBLIC["view"],
+    "aten.alias": lambda input: input,
+    "aten.avg_pool2d": _avg_pool2d,
+    "aten.avg_pool2d_backward": _avg_pool2d_backward,
+    "aten.clone": lambda input: input.clone(),
+    "aten.convolution": _convolution,
+    "aten.convolution_backward": _convolution_backward,
+    "aten.copy": _copy,
+    "aten.detach": lambda input: input,
+    "aten.elu": _elu,
+    "aten.embedding": lambda weight, indices, *rest: FUNCTIONAL["embedding"](indices, weight),     # the rest is about the gradient
+    "aten.empty": _empty,
+    "aten.empty_permuted": _empty,
+    "aten.empty_strided": _empty,
+    "aten.hardtanh": lambda input, low=-1.0, high=1.0: PUBLIC["clamp"](input, low, high).to(input.dtype),
+    "aten.index": _index,
+    "aten.lift_fresh_copy": lambda input: input.clone(),
+    "aten.max_pool2d_with_indices": _max_pool2d,
+    "aten.new_empty_strided": _new_empty,
+    "aten.slice": aten.slice,
+    "aten.var_mean": _var_mean,
+    "prims.convert_element_type": lambda input, dtype: input.to(dtype),
+    "prims.iota": _iota,
+}
+FUNCTIONS = {f"aten.{name}": PUBLIC[name] for name in _SAME} | _OTHERS
+
+
+def find(operator: str) -> Callable[..., Any] | None:
+    """The function for an operator, which is named with its overload: "aten.add.Tensor". None if there is none."""
+    return FUNCTIONS.get(operator.rpartition(".")[0])
