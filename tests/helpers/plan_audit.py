@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import tracegrad as tg
+from tracegrad.codegen.kernel.ir.statements import Barrier, Instruct
 from tracegrad.codegen.kernel.run import memory, run
 from tracegrad.codegen.kernel.run.memory import Memory, Pointer, State
 from tracegrad.codegen.passes import compile_graph
@@ -158,11 +159,12 @@ def audited(plan: Plan, inputs: Sequence[Any], numbers: Sequence[Any]) -> list[F
             memories[i] = alias or _memory(slot.name or slot.kind, _fresh(slot) if data is None else data, state)
     given = plan.all_scalars([float(n) for n in numbers])
     kernels = run.kernels_of(plan)
+    meeting = {kernel.entry for kernel in plan.kernels if any(map(_meets, kernel.statements()))}
     texts = _texts(plan.source)
     found = []
     for step, _ in plan.each():
         if isinstance(step, Launch):
-            sample = _Sample(kernels[step.entry], step, memories, given, state)
+            sample = _Sample(kernels[step.entry], step, memories, given, state, step.entry in meeting)
             sample.run()
             found.append(sample.finding(texts[step.entry]))
             for arg in step.args:                                      # a part of what it writes would mean nothing
@@ -184,6 +186,11 @@ def _memory(name: str, array: Any, state: State) -> Memory:
     return made
 
 
+def _meets(statement: Any) -> bool:
+    """Whether work-items wait for each other there."""
+    return isinstance(statement, Barrier) or (isinstance(statement, Instruct) and statement.of.lanes > 1)
+
+
 class _Enough(Exception):
     pass
 
@@ -191,8 +198,8 @@ class _Enough(Exception):
 class _Sample:
     """A sample of a launch while it runs."""
 
-    def __init__(self, kernel: Any, step: Launch, memories: Sequence[Any], numbers: Sequence[Any], state: State) -> None:
-        self.kernel, self.step, self.state = kernel, step, state
+    def __init__(self, kernel: Any, step: Launch, memories: Sequence[Any], numbers: Sequence[Any], state: State, meets: bool) -> None:
+        self.kernel, self.step, self.state, self.meets = kernel, step, state, meets
         self.args: list[Any] = []
         self.buffers: set[int] = set()
         for arg in step.args:
@@ -217,9 +224,9 @@ class _Sample:
         state.local_size, state.global_size = local, sizes
         memory.group_arrays.clear()
         places = [(p[2], p[1], p[0]) for p in product(*map(range, reversed(local)))]
-        if self.step.local_size is None or not self.kernel.barriers:       # the first warp; of groups of one item, of so many groups
+        if self.step.local_size is None or not self.meets:       # the first warp; of groups of one item, of so many groups
             places = [(p[2], p[1], p[0]) for p in product(*map(range, reversed(sizes if math.prod(local) == 1 else local)))][:WARP] \
-                if math.prod(local) < WARP or not self.kernel.barriers else places
+                if math.prod(local) < WARP or not self.meets else places
         runs = [(n, p, self.kernel.run(state, *self.args)) for n, p in enumerate(places)]
         with self.watched(), np.errstate(all="ignore"):
             try:
