@@ -6,6 +6,7 @@ The numbers are those that were reached. They may fall, and then the tables here
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -48,6 +49,12 @@ def test_functions_are_short():
                 if lines > FUNCTION:
                     found[f"{named(path)}: {node.name}"] = lines
     assert found == {}
+
+
+def test_files_of_tests_have_names_of_their_own():
+    """pytest imports them by these: of two of one name the second is not run, where the first was."""
+    names = Counter(path.name for path in paths("tests") if path.name.startswith("test_"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_folders_have_few_modules():
