@@ -145,6 +145,7 @@ TABLES = {
     "codegen/mathlib/builtins.py": "names of C functions",
     "tracegrad/jiterator.py": "names of C functions",
     "tracegrad/torch_api/sparse/functions.py": "torch's names that sparse tensors have",
+    "tracegrad/torch_backend/operators.py": "aten's names of functions; another is computed by torch, and said",
     "codegen/conv": "the three convolutions are one lowering's",
     "codegen/graph/fourier/transforms.py": "the three transforms that it composes",
     "codegen/lower/matrices/small_matrices.py": "the factorisations that it writes", "codegen/blocked/lower.py": "the ones that it writes",
