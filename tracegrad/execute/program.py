@@ -334,10 +334,10 @@ def _buffer(device: Any, array: np.ndarray[Any, Any], values: Sequence[Any], giv
 
 
 def host_part(device: Any, array: np.ndarray[Any, Any]) -> HostBuffer:
-    """A Buffer for a result, which may be a view: nobody writes what another Buffer holds. A copy where the view would keep much more
+    """A Buffer for a result, which may be a view: nobody writes what another Buffer holds.
 
-    memory than its own. It lies in memory as it was computed, whether that was when it was called or later: so the bits of what follows are
-    the same.
+    A copy where the view would keep much more memory than its own. It lies in memory as it was computed, whether that was when it was
+    called or later: so the bits of what follows are the same.
     """
     return HostBuffer(device, compact(array))
 

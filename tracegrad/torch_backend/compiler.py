@@ -14,6 +14,7 @@ import numpy as np
 
 from tracegrad.custom.host_call import host_call
 from tracegrad.errors import DLPackError, TracegradError
+from tracegrad.ops.primitives.movement import inverse
 from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache, memoize
 from tracegrad.support.modes import no_grad
@@ -179,10 +180,6 @@ def _dense(value: Any) -> bool:
     return True
 
 
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [order.index(d) for d in range(len(order))]
-
-
 def _views(node: Any, kinds: Any) -> tuple[Any, list[Any]]:
     """What a node is a view of, and the views on the way from there, of these kinds."""
     chain: list[Any] = []
@@ -262,7 +259,7 @@ class Program:
             made[k] = made[k].clone()
         for node, x in zip(self._computed, made, strict=True):
             promised = node.meta["val"]
-            values[node] = x.as_strided_(promised.shape, promised.stride()) if _dense(promised) else x.permute(_inverse(_order(promised)))
+            values[node] = x.as_strided_(promised.shape, promised.stride()) if _dense(promised) else x.permute(inverse(_order(promised)))
         return [self._output(node, values) for node in self._outputs]
 
     def _output(self, node: Any, values: dict[Any, Any]) -> Any:
@@ -278,7 +275,7 @@ class Program:
 
     def _body(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The graph on tracers, node by node."""
-        values = {node: x.permute(_inverse(_order(node.meta["val"]))) for node, x in zip(self._read, tensors, strict=True)}
+        values = {node: x.permute(inverse(_order(node.meta["val"]))) for node, x in zip(self._read, tensors, strict=True)}
         for node in self._gm.graph.nodes:
             if node in self._needed and node not in values:
                 values[node] = self._apply(node, values)

@@ -27,8 +27,8 @@ _SAME = [
     "mul", "mv", "nanmedian", "native_group_norm", "native_layer_norm", "ne", "neg", "nextafter", "permute", "pow", "prod",
     "reciprocal", "relu", "remainder", "repeat", "round", "rsqrt", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce",
     "select", "select_scatter", "sigmoid", "sign", "sin", "sinh", "slice_scatter", "sort", "split", "split_with_sizes", "sqrt",
-    "squeeze", "sub", "sum", "t", "tan", "tanh", "topk", "transpose", "tril", "triu", "trunc", "unbind", "unsqueeze", "var", "view",
-    "where",
+    "squeeze", "sub", "sum", "t", "tan", "tanh", "topk", "transpose", "tril", "triu", "trunc", "unbind", "unsqueeze", "var", "var_mean",
+    "view", "where",
 ]
 
 
@@ -119,11 +119,6 @@ def _attention_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor,
     return _pulled(attention, grad, (query, key, value), (True,) * 3)
 
 
-def _var_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    keepdim = {"keepdim": kwargs["keepdim"]} if "keepdim" in kwargs else {}
-    return PUBLIC["var"](input, *args, **kwargs), PUBLIC["mean"](input, *args[:1], **keepdim)
-
-
 def _empty(size: Any, *layout: Any, dtype: Any = None) -> Tensor:
     return PUBLIC["zeros"](size, dtype=dtype)  # type: ignore[no-any-return]
 
@@ -160,7 +155,6 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "aten.max_pool2d_with_indices": _max_pool2d,
     "aten.new_empty_strided": _new_empty,
     "aten.slice": aten.slice,
-    "aten.var_mean": _var_mean,
     "prims.convert_element_type": lambda input, dtype: input.to(dtype),
     "prims.iota": _iota,
 }

@@ -19,10 +19,10 @@ MOST = 64               # arguments and results; the text is six lines for each
 
 def fast_replay(device: Any, avals: Sequence[Aval], results: Sequence[tuple[Aval, dict[str, Any]]], plain: str, guard_set: GuardSet,
                 program: Program) -> Callable[[Sequence[Any]], Any]:
-    """A function of a call's arguments, in a tuple: None is the answer unless they are what `avals` says, without gradients or hooks, with
+    """A function of a call's arguments, in a tuple, that gives what the call returns, or None where a longer way is needed.
 
-    values, none of them twice or a view; and where something that is reached is no longer what it was. results: what the node of each is
-    made with. plain: "tensor" or "tuple".
+    That is unless they are what `avals` says, without gradients or hooks, with values, none of them twice or a view; and where something
+    that is reached is no longer what it was. results: what the node of each is made with. plain: "tensor" or "tuple".
     """
     run = program.executable.run if program.executable is not None and program.buffers_only else program
     names: dict[str, Any] = {"Tensor": Tensor, "holding": holding, "device": device, "run": run}

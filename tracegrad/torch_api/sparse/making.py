@@ -46,10 +46,10 @@ def sparse_coo_tensor(*args: Any, size: Any = None, dtype: Any = None, device: A
 
 def sparse_compressed_tensor(compressed_indices: Any, plain_indices: Any, values: Any, size: Any = None, *, dtype: Any = None,
                              layout: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Any:
-    """A matrix in CSR or CSC: the entries k of row (CSC: column) i are those from compressed_indices[i] to compressed_indices[i + 1], and
+    """A matrix in CSR or CSC: rows (CSC: columns) of entries.
 
-    plain_indices[k] is the column (row). Raises ShapeError where the parts do not fit, ArgumentError where rows do not begin one after
-    the other.
+    Those of row i are the entries k from compressed_indices[i] to compressed_indices[i + 1], and plain_indices[k] is the column (row) of
+    each. Raises ShapeError where the parts do not fit, ArgumentError where rows do not begin one after the other.
     """
     rows_first = layout is not _layouts.sparse_csc
     entries = _entries(values, dtype, device)

@@ -159,6 +159,11 @@ class SparseTensor(Tensor):
         self._must_be("row_indices", layout.sparse_csc)
         return self._places[0]  # type: ignore[no-any-return]
 
+    def _compressed(self) -> tuple[Tensor, Tensor]:
+        """Where each row (in CSC each column) begins, and the column (row) of each entry."""
+        by, other = (0, 1) if self.is_sparse_csr else (1, 0)
+        return _begins(self._places[by], self._sizes[by]), self._places[other]
+
     def _must_be(self, call: str, kind: Any) -> None:
         if self._kind is not kind:
             raise ArgumentError(f"{call}: the tensor's layout is torch.{self._kind.value}, expected torch.{kind.value}")
@@ -186,9 +191,8 @@ class SparseTensor(Tensor):
         return in_layout(self, layout.sparse_csc)
 
     def __repr__(self) -> str:
-        parts = {"indices": self._places} if self._kind is _COO else (
-            {"crow_indices": self.crow_indices(), "col_indices": self.col_indices()} if self.is_sparse_csr else
-            {"ccol_indices": self.ccol_indices(), "row_indices": self.row_indices()})
+        names = ("crow_indices", "col_indices") if self.is_sparse_csr else ("ccol_indices", "row_indices")
+        parts = {"indices": self._places} if self._kind is _COO else dict(zip(names, self._compressed(), strict=True))
         with tg.no_grad():
             texts = [_part(name, part) for name, part in (*parts.items(), ("values", self._entries.detach()))]
         kind = [] if self.dtype in (tg.get_default_dtype(), np.int64, np.bool_) else [f"dtype=torch.{self.dtype.name}"]
@@ -206,8 +210,7 @@ class SparseTensor(Tensor):
         entries, sizes = self._entries.detach(), tuple(self._sizes)
         if self._kind is _COO:
             return _utils._rebuild_sparse_tensor, (self._kind, (self._places, entries, sizes, self._once))
-        begins, plain = (self.crow_indices(), self.col_indices()) if self.is_sparse_csr else (self.ccol_indices(), self.row_indices())
-        return _utils._rebuild_sparse_tensor, (self._kind, (begins, plain, entries, sizes))
+        return _utils._rebuild_sparse_tensor, (self._kind, (*self._compressed(), entries, sizes))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.__reduce__()
