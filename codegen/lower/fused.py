@@ -159,7 +159,8 @@ class Fused:
 
     def kernel(self, program: Program, entry: str, comment: str, flops: int, moved: int, note: str) -> Kernel:
         """The kernel of `program`, whose loads and stores are this one's."""
-        LOWERED[self.context.target.kind](self.writer, program)
+        # Updates of factorizations are laid out by work-groups wherever there is local memory, on a CPU too.
+        LOWERED["gpu" if program.grouped else self.context.target.kind](self.writer, program)
         required = program.cooperates or prod(program.local) == 1
         return self.finish(program.launched, program.local, required, entry, comment, flops, moved, note)
 

@@ -228,6 +228,11 @@ class Program(Plain):
             yield loop
             todo += [step for step in loop.body if isinstance(step, Loop)]
 
+    @property
+    def grouped(self) -> bool:
+        """Whether work-items are laid out by work-groups, as on GPUs."""
+        return any(d.held is Held.GROUP for axis in self.axes for d in axis.digits)
+
     def digits(self, held: Held, dim: int) -> list[tuple[Axis, int]]:
         """The digits along a dimension of the launch, each as its axis and its place among that axis' digits."""
         return [(axis, n) for axis in self.axes for n, d in enumerate(axis.digits) if d.held is held and d.dim == dim]

@@ -130,6 +130,12 @@ def test_two_of_a_form_share_kernels() -> None:
         np.testing.assert_allclose(found, np.linalg.cholesky(a), atol=1e-13)
 
 
+def test_a_cpu_with_local_memory() -> None:
+    """Its work-groups do what a GPU's do, though its products are of another schedule."""
+    for op, a, results in ((factorizations.CHOLESKY, positive(9, 9), 1), (factorizations.LU_, general(9, 9), 3)):
+        check(op, a, results=results, target=replace(GPU, kind="cpu"))
+
+
 @pytest.mark.long
 def test_local_memory_and_items_are_what_there_are() -> None:
     """A 2048 matrix, two launches a step; little local memory: narrower blocks; a work-group of one item."""
