@@ -16,6 +16,7 @@ from typing import Any
 
 from tracegrad.errors import INTERNAL, ArgumentError
 from tracegrad.execute.devices import aliases
+from tracegrad.graph.operators import Named
 from tracegrad.support import dtypes
 from tracegrad.support.cache import memoize
 from tracegrad.support.modes import no_grad, state
@@ -145,7 +146,7 @@ def custom_bwd(bwd: Any = None, *, device_type: str = "cuda") -> Any:
     return bwd if bwd is not None else lambda fn: fn
 
 
-class GradScaler:
+class GradScaler(Named):
     """Scales losses, so that gradients of 16 bits do not vanish, and lets no step be taken where they overflowed.
 
     `scale(loss).backward()`, then `step(optimizer)` and `update()`. device: "cuda" switches it off where there is none, and says so.

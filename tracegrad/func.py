@@ -12,6 +12,7 @@ from tracegrad.autograd.sparse import SparseCOO, hessian_diagonal, sparse_hessia
 from tracegrad.autograd.transforms import grad, jvp, linearize, value_and_grad, vjp
 from tracegrad.autograd.vmap_transform import vmap
 from tracegrad.errors import ArgumentError
+from tracegrad.graph.operators import named
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.normalization import _BatchNorm
 from tracegrad.nn.utils.stateless import functional_call
@@ -19,6 +20,7 @@ from tracegrad.ops.arrays.joining import stack
 from tracegrad.tensors.tensor import Tensor
 
 
+@named
 def grad_and_value(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """A function that returns (the gradient, fn's value), in torch's order; `tg.value_and_grad` has the other.
 
@@ -49,6 +51,7 @@ def replace_all_batch_norm_modules_(root: Module) -> Module:
     return root
 
 
+@named
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """(parameters, buffers) of models of one class, each stacked along a new first dimension: for an ensemble by vmap.
 

@@ -36,7 +36,7 @@ from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node, forget_operands, own_nodes, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.locations import user_location
-from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC, named
 from tracegrad.graph.primitive import REGISTRY, bind, saves
 from tracegrad.support.modes import enable_grad, no_grad, set_grad_enabled, state
 from tracegrad.tensors.parts.history import leaves
@@ -68,6 +68,7 @@ class Variable(metaclass=_Older):
         return data.detach().requires_grad_(requires_grad)
 
 
+@named
 def backward(
     tensors: Tensor | Sequence[Tensor],
     grad_tensors: Any = None,

@@ -27,7 +27,7 @@ from tracegrad.execute.devices import upload
 from tracegrad.graph.canonical import Key
 from tracegrad.graph.ir import Aval, Node, Size, topological
 from tracegrad.graph.leaves import CustomCall
-from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC, named
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, data, iota, placeholder
 from tracegrad.ops.arrays.indexing import take_rows
 from tracegrad.ops.primitives.elementwise import where
@@ -358,6 +358,7 @@ def sparse_jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, ha
     return wrapped
 
 
+@named
 def sparse_hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, known: Sequence[tuple[Tensor, Any]] = (),
                    chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that returns the second derivatives of a scalar function as a `SparseCOO` of shape (*argument.shape, *argument.shape).
@@ -380,6 +381,7 @@ def sparse_hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, 
     return wrapped
 
 
+@named
 def hessian_diagonal(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, known: Sequence[tuple[Tensor, Any]] = (),
                      chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that returns the diagonal of a scalar function's Hessian, exactly: of the structure and shapes of the argument.

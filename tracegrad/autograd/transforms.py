@@ -16,7 +16,7 @@ import optree
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tracegrad.graph.ir import Node, own_nodes
-from tracegrad.graph.operators import public
+from tracegrad.graph.operators import named, public
 from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.support import dtypes
 from tracegrad.support.modes import enable_grad, state
@@ -75,6 +75,7 @@ def _scalar_output(call: str, out: Any) -> Tensor:
 
 
 @public("value_and_grad", method=False)
+@named
 def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """A function that returns (fn's value, its gradient with respect to the arguments `argnums`).
 
@@ -170,6 +171,7 @@ def substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tupl
 
 
 @public("grad", method=False)
+@named
 def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """A function that returns the gradient of scalar-valued `fn` with respect to the arguments `argnums`; see value_and_grad.
 
@@ -189,6 +191,7 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool
 
 
 @public("vjp", method=False)
+@named
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """(fn(*primals), pull): pull(cotangents) gives a tuple with the cotangent of each primal. Structures as the function's own.
 
@@ -229,6 +232,7 @@ def without_aux(call: str, out: Any) -> tuple[Any, Any]:
 
 
 @public("jvp", method=False)
+@named
 def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], *, strict: bool = False,
         has_aux: bool = False) -> tuple[Any, ...]:
     """(fn(*primals), its directional derivative along `tangents`), by forward mode. tangents: the structure and shapes of primals.
@@ -272,6 +276,7 @@ def _tangents(call: str, tangents: Sequence[Any], flat: Sequence[Sequence[Tensor
 
 
 @public("linearize", method=False)
+@named
 def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """(fn(*primals), push): push(*tangents) gives the directional derivative along tangents of the primals' structure, as torch.func's.
 

@@ -15,7 +15,7 @@ from tracegrad.autodiff.batching import batch, spread
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.execute.realize import is_view
 from tracegrad.graph.ir import Aval, Node, own_nodes, topological
-from tracegrad.graph.operators import public
+from tracegrad.graph.operators import named, public
 from tracegrad.graph.primitive import REGISTRY, as_node, bind, iota, placeholder
 from tracegrad.ops.primitives.movement import concat, permute
 from tracegrad.support import dtypes
@@ -38,6 +38,7 @@ def _examples() -> Iterator[None]:
 
 
 @public("vmap", method=False)
+@named
 def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *,
          chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that maps `fn` over a dimension of its arguments, as torch.func.vmap: written for one example, run on a batch.

@@ -9,6 +9,7 @@ from tracegrad.distributions.constraints import Constraint, independent
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Size
+from tracegrad.graph.operators import Named
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.creation.from_data import tensor
@@ -40,7 +41,7 @@ def valued() -> bool:
     return state.trace is None and not state.examples
 
 
-class Distribution:
+class Distribution(Named):
     """Base of distributions, as in torch.distributions: `sample_shape + batch_shape + event_shape` is a sample's shape.
 
     validate_args: whether values of parameters and of log_prob's argument are checked, which waits for them; None: the default, True

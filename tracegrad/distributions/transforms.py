@@ -9,13 +9,13 @@ from typing import Any, Self
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution
 from tracegrad.errors import MissingRuleError, ShapeError
-from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC, Named
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tensors.type_info import finfo
 
 
-class Transform:
+class Transform(Named):
     """An elementwise invertible function. cache_size is accepted: `log_prob` of a sample inverts it, exactly or nearly so."""
 
     codomain = constraints.real

@@ -7,14 +7,18 @@ its result into out=..., if that is given, and names the call where an argument 
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature, unwrap
+from os.path import dirname
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tracegrad.errors import ArgumentTypeError, DTypeError, OutOfMemoryError, TracegradError, of_memory
+import numpy as np
+
+from tracegrad.errors import INTERNAL, ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, TracegradError, of_memory
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,14 +84,12 @@ def entered(fn: F, name: str = "") -> F:
         out = kwargs.pop("out", None) if kwargs else None
         try:
             result = fn(*args, **kwargs)
-        except (AttributeError, TypeError) as error:            # our DTypeErrors among them
+        except (OutOfMemoryError, MemoryError, *BARE) as error:
+            if (of := of_memory(name, error)) is not None:
+                raise of from error.__cause__
             if (better := misused(name, fn, args, kwargs, error)) is None:
                 raise
             raise better from error
-        except (OutOfMemoryError, MemoryError, ValueError) as error:
-            if (better := of_memory(name, error)) is None:
-                raise
-            raise better from error.__cause__
         return result if out is None else write(name, out, result)
 
     by_itself(entry)
@@ -99,15 +101,51 @@ def by_itself(fn: Callable[..., Any]) -> None:
     fn._entered = True  # type: ignore[attr-defined]
 
 
+def named(fn: F) -> F:
+    """Decorator: errors that come up in `fn` by what it was given begin with its name, or with its object's class."""
+    @wraps(fn)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except BARE as error:
+            init = fn.__name__ == "__init__"
+            name = type(args[0]).__name__ if init else fn.__name__
+            if isinstance(error, TracegradError):
+                error.called(name)
+                raise
+            if (better := misused(name, fn, args[init:], kwargs, error)) is None:
+                raise
+            raise better from error
+
+    return entry  # type: ignore[return-value]
+
+
+class Named:
+    """Base of classes whose constructors are `named`, where they are tracegrad's own."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls) and cls.__module__.startswith("tracegrad."):
+            cls.__init__ = named(cls.__init__)  # type: ignore[method-assign]
+
+
+# Python's and NumPy's errors, which tell of what went wrong inside of us, and not what the user did.
+BARE = (AttributeError, TypeError, ValueError, IndexError, ArithmeticError)
 _SELF_EXPLAINING = r"unexpected keyword|missing .* argument|positional argument|multiple values for"
+_OURS = (*INTERNAL, dirname(np.__file__), "<a routine of tracegrad>")
+_PYTHONS = dirname(os.__file__)
 
 
 def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> Exception | None:
-    """What to raise of a call that ended in the AttributeError or TypeError `error`: it names the call and the arguments' types.
+    """What to raise of a call that ended in `error`, one of BARE: it names the call and the arguments.
 
-    None where the error tells by itself: ours, and Python's own, of arguments that the function does not have.
+    None where the error tells by itself: ours, Python's own, of arguments that the function does not have, and those of a user's function.
     """
-    if re.search(_SELF_EXPLAINING, str(error)):
+    if re.search(_SELF_EXPLAINING, str(error)) or (not isinstance(error, TracegradError) and _of_a_user(error)):
+        return None
+    if isinstance(error, TracegradError) and not isinstance(error, (AttributeError, TypeError)):
         return None
     first = args[0] if args else None
     takes = next(iter(signature(fn).parameters.values()))
@@ -119,8 +157,31 @@ def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Ex
         return DTypeError(f"{name}: {takes.name} must be a Tensor, got {kind}; use tg.tensor(...) for arrays, lists and numbers")
     if isinstance(error, TracegradError):
         return None
-    kinds = [type(a).__name__ for a in args] + [f"{key}={type(a).__name__}" for key, a in kwargs.items()]
-    return ArgumentTypeError(f"{name}: an argument has a type that it does not take, of ({', '.join(kinds)}): {error}")
+    given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in kwargs.items()])
+    if isinstance(error, (AttributeError, TypeError)):
+        return ArgumentTypeError(f"{name}: an argument has a type that it does not take, of ({given}): {error}")
+    return ArgumentError(f"{name}: an argument has a value that it does not take, of ({given}): {error}")
+
+
+def _of_a_user(error: Exception) -> bool:
+    """Whether the error came up in code that is not ours: in a function that we were given."""
+    frames = error.__traceback__
+    while frames is not None:
+        file = frames.tb_frame.f_code.co_filename
+        if not file.startswith(_OURS) and ("-packages" in file or not file.startswith(_PYTHONS)):
+            return True
+        frames = frames.tb_next
+    return False
+
+
+def _shown(argument: Any) -> str:
+    """An argument in an error: a number or a word, an array's dtype and shape, or the type."""
+    if argument is None or isinstance(argument, (bool, int, float, complex, str)):
+        text = repr(argument)
+        return text if len(text) <= 40 else f"{text[:40]}..."
+    if isinstance(argument, (Operators, np.ndarray)):
+        return f"{type(argument).__name__} {argument.dtype}{list(argument.shape)}"
+    return type(argument).__name__
 
 
 def write(name: str, out: Any, result: Any) -> Any:

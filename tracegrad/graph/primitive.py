@@ -258,8 +258,11 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
     entry = _consts[key] if state.leaves is None else None
     node = None if entry is None else entry()
     if node is None:
-        with np.errstate(over="ignore"):
-            exact = dtype.type(value)
+        try:
+            with np.errstate(over="ignore"):
+                exact = dtype.type(value)
+        except OverflowError:
+            raise DTypeError(f"the number {value} does not fit {dtype}; give a float") from None
         bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
         node = bind(REGISTRY["const"], (), {"value": exact, "bits": bits, "weak": weak})
         if value and exact.dtype.kind != "c" and state.leaves is None:      # not a zero, which may be -0.0, as may a part of a complex one
@@ -292,8 +295,9 @@ def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
         raise DTypeError(f"{name}: the number {value} does not fit {dtype}; cast to a wider dtype")
     try:
         return const(value, dtype, weak)
-    except OverflowError:
-        raise DTypeError(f"{name}: the number does not fit {dtype}; give a float") from None
+    except DTypeError as error:
+        error.called(name)
+        raise
 
 
 def _known(test: Any) -> bool | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.graph.operators import LINALG, PUBLIC
+from tracegrad.graph.operators import LINALG, PUBLIC, F, entered, named
 from tracegrad.support.modes import no_grad
 from tracegrad.support.random_state import torchs, using
 from tracegrad.tensors.creation.random_numbers import draw_normal, draw_uniform, rand, randn
@@ -18,6 +18,7 @@ _GAINS = {"linear": 1.0, "sigmoid": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_tra
           "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 0.75}
 
 
+@named
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """By what factor a layer's weights make up for its nonlinearity; `param` is the negative slope of "leaky_relu" (default 0.01).
 
@@ -43,6 +44,10 @@ def fan(tensor: Tensor) -> tuple[int, int]:
 _calculate_fan_in_and_fan_out = fan                         # under this name layers written for torch use it
 
 
+def _initializes(fn: F) -> F:
+    return entered(fn, fn.__name__)
+
+
 def _overwrite(tensor: Tensor, values: Any) -> Tensor:
     with no_grad():
         return tensor.copy_(values)
@@ -53,25 +58,32 @@ def _uniform(tensor: Tensor, a: float, b: float, generator: Any) -> Any:
         return draw_uniform(tensor.shape, tensor.dtype, tensor.device, a, b)
 
 
+@_initializes
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
     """Uniform in [a, b). generator, here and below: the stream to draw from, in place of the default one.
 
-    Any shape; dtype: float or complex, else DTypeError.
+    Any shape; dtype: float or complex, else DTypeError. Raises ArgumentError for an a above b.
 
     >>> nn.init.uniform_(tg.empty(2, 3))
     """
+    if a > b:
+        raise ArgumentError(f"uniform_: a must not be above b, got {a} and {b}")
     return _overwrite(tensor, _uniform(tensor, a, b, generator))
 
 
+@_initializes
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
-    """Normal. Any shape; dtype: float or complex, else DTypeError.
+    """Normal. Any shape; dtype: float or complex, else DTypeError. Raises ArgumentError for a negative std.
 
     >>> nn.init.normal_(tg.empty(2, 3), std=0.02)
     """
+    if std < 0:
+        raise ArgumentError(f"normal_: std must not be negative, got {std}")
     with using("init", generator):
         return _overwrite(tensor, draw_normal(tensor.shape, tensor.dtype, tensor.device, mean, std))
 
 
+@_initializes
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None) -> Tensor:
     """The part of a normal distribution that lies in [a, b], by the inverse of its distribution function. ArgumentError unless a < b.
 
@@ -89,6 +101,7 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
     return _overwrite(tensor, (_uniform(tensor, low, high, generator).erfinv() * (std * math.sqrt(2.0)) + mean).clamp(a, b))
 
 
+@_initializes
 def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """A random (semi-)orthogonal matrix, the dimensions behind the first made one, times gain (Saxe et al. 2013).
 
@@ -107,6 +120,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Ten
     return _overwrite(tensor, (q.mT if rows < columns else q).reshape(tensor.shape) * gain)
 
 
+@_initializes
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """A convolution's weight (out, in, *kernel) of 3 to 5 dimensions that keeps as many channels of each group as it can.
 
@@ -126,6 +140,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     return _overwrite(tensor, from_array(values, tensor.device))
 
 
+@_initializes
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
     """Normal, with the given share of the elements of each column of a matrix 0 (Martens 2010).
 
@@ -148,6 +163,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any =
     return _overwrite(tensor, values.masked_fill(place < math.ceil(sparsity * rows), 0.0))
 
 
+@_initializes
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """Every element `val`. Any shape and dtype. Raises DTypeError unless val is a number.
 
@@ -157,6 +173,7 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
         return tensor.fill_(val)
 
 
+@_initializes
 def zeros_(tensor: Tensor) -> Tensor:
     """Zeros. Any shape and dtype.
 
@@ -165,6 +182,7 @@ def zeros_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 0.0)
 
 
+@_initializes
 def ones_(tensor: Tensor) -> Tensor:
     """Ones. Any shape and dtype.
 
@@ -173,6 +191,7 @@ def ones_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 1.0)
 
 
+@_initializes
 def eye_(tensor: Tensor) -> Tensor:
     """The identity matrix. Any dtype. Raises ShapeError for other shapes than (m, n).
 
@@ -183,6 +202,7 @@ def eye_(tensor: Tensor) -> Tensor:
     return _overwrite(tensor, PUBLIC["eye"](*tensor.shape, dtype=tensor.dtype, device=tensor.device))
 
 
+@_initializes
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Uniform in ±gain sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010). dtype: float. Raises ShapeError for fewer than two dimensions.
 
@@ -192,6 +212,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) ->
     return uniform_(tensor, -bound, bound, generator)
 
 
+@_initializes
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Normal with standard deviation gain sqrt(2 / (fan_in + fan_out)). dtype: float. Raises ShapeError for fewer than two dimensions.
 
@@ -207,6 +228,7 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
     return calculate_gain(nonlinearity, a) / math.sqrt(size) if size else 0.0
 
 
+@_initializes
 def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
                      generator: Any = None) -> Tensor:
     """Uniform with the variance gain² / fan (He et al. 2015); `a` is the slope of the leaky relu that follows.
@@ -219,6 +241,7 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonli
     return uniform_(tensor, -bound, bound, generator)
 
 
+@_initializes
 def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
                     generator: Any = None) -> Tensor:
     """Normal with the variance gain² / fan (He et al. 2015). dtype: float. Raises ShapeError for fewer than two dimensions.

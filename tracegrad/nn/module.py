@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
+from tracegrad.graph.operators import Named
 from tracegrad.nn.hooks import Hooked
 from tracegrad.nn.module_paths import called_in_trace
 from tracegrad.nn.parameter import Buffer, Parameter
@@ -34,7 +35,7 @@ class LoadResult(NamedTuple):
         return text if any(self) else "<All keys matched successfully>"
 
 
-class Module(Hooked, TorchMethods):
+class Module(Hooked, TorchMethods, Named):
     """A part of a model: subclass it, assign parameters and other modules in `__init__`, and write `forward`.
 
     A traced function that uses a module watches its attributes: `train()`, `eval()` or another layer record anew, a new value of a

@@ -20,6 +20,7 @@ from safetensors import numpy as files
 
 from tracegrad.errors import ArgumentError, printable
 from tracegrad.graph.ir import Size
+from tracegrad.graph.operators import named
 from tracegrad.nn import torch_files
 from tracegrad.nn.parameter import Parameter
 from tracegrad.nn.pickles import PickleError, check_hashes
@@ -31,6 +32,7 @@ from tracegrad.tensors.tensor import Tensor, from_array
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, StopIteration, RecursionError, SafetensorError)
 
 
+@named
 def save_file(tensors: Mapping[str, Any], path: str | PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
     """Write named tensors (a `state_dict()`) to a safetensors file. metadata: short texts to store beside them.
 

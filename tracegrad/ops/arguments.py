@@ -27,7 +27,7 @@ from tracegrad.errors import (
 from tracegrad.graph.cached_calls import calls, describe, learn
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.locations import LINE, user_location
-from tracegrad.graph.operators import Operators, by_itself, misused, write
+from tracegrad.graph.operators import BARE, Operators, by_itself, misused, write
 from tracegrad.graph.primitive import REGISTRY, bind, cast, different_devices
 from tracegrad.support.dtypes import DType, dtype_kind, float32, is_half
 from tracegrad.support.modes import state
@@ -100,7 +100,7 @@ def on_nodes(fn: F) -> F:
                 if isinstance(error, OutOfMemoryError) and like is not None:
                     error.on(like._device)
             raise
-        except (AttributeError, TypeError) as error:
+        except BARE as error:
             if inner or (better := misused(name, fn, args, kwargs, error)) is None:
                 raise
             raise better from error

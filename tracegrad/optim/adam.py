@@ -15,13 +15,18 @@ from tracegrad.tensors.tensor import Tensor
 Betas = tuple[float, float]
 
 
+def _pair(betas: Any) -> Any:
+    """As a pair, where it is a sequence; `_check` refuses anything else."""
+    return tuple(betas) if isinstance(betas, (tuple, list)) else betas
+
+
 class _Moments(Counting):
     """Base: `betas`, `eps`, `weight_decay` (added to the gradient, or decoupled), and the means exp_avg and exp_avg_sq."""
 
     def _check(self, group: ParamGroup) -> None:
         at_least("eps", group["eps"])
         at_least("weight_decay", group["weight_decay"])
-        if len(group["betas"]) != 2 or not all(0 <= beta < 1 for beta in group["betas"]):
+        if not isinstance(group["betas"], tuple) or len(group["betas"]) != 2 or not all(0 <= beta < 1 for beta in group["betas"]):
             raise ArgumentError(f"betas: must be two numbers from 0 to below 1, got {group['betas']}")
 
     def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
@@ -58,7 +63,7 @@ class Adam(_Moments):
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
                  amsgrad: bool = False, *, maximize: bool = False, decoupled_weight_decay: bool = False, **implementation: Any) -> None:
-        super().__init__(params, dict(lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize,
+        super().__init__(params, dict(lr=lr, betas=_pair(betas), eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize,
                                       decoupled_weight_decay=decoupled_weight_decay), implementation)
 
     def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
@@ -105,7 +110,7 @@ class Adamax(_Moments):
 
     def __init__(self, params: Iterable[Any], lr: float = 2e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
                  *, maximize: bool = False, **implementation: Any) -> None:
-        super().__init__(params, dict(lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay, maximize=maximize,
+        super().__init__(params, dict(lr=lr, betas=_pair(betas), eps=eps, weight_decay=weight_decay, maximize=maximize,
                                       decoupled_weight_decay=False), implementation)
 
     def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
@@ -136,7 +141,7 @@ class NAdam(_Moments):
     def __init__(self, params: Iterable[Any], lr: float = 2e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
                  momentum_decay: float = 4e-3, decoupled_weight_decay: bool = False, *, maximize: bool = False,
                  **implementation: Any) -> None:
-        super().__init__(params, dict(lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay,
+        super().__init__(params, dict(lr=lr, betas=_pair(betas), eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay,
                                       decoupled_weight_decay=decoupled_weight_decay, maximize=maximize), implementation)
 
     def _check(self, group: ParamGroup) -> None:
@@ -173,7 +178,7 @@ class RAdam(_Moments):
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
                  decoupled_weight_decay: bool = False, *, maximize: bool = False, **implementation: Any) -> None:
-        super().__init__(params, dict(lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay,
+        super().__init__(params, dict(lr=lr, betas=_pair(betas), eps=eps, weight_decay=weight_decay,
                                       decoupled_weight_decay=decoupled_weight_decay, maximize=maximize), implementation)
 
     def _update(self, group: ParamGroup, params: list[Tensor]) -> None:

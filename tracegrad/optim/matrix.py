@@ -22,12 +22,12 @@ class Adafactor(Counting):
     torch.optim.Adafactor. Matrices are a parameter's last two dimensions; vectors keep all of theirs. beta2_decay: the moments' share of
     the past is 1 - step^beta2_decay. eps: the least moment (None: the dtype's epsilon), and the least size of a parameter. d: the
     largest root mean square of a step, relative to lr. lr: the largest relative step, which falls with 1 / sqrt(step).
-    Raises ArgumentError for a negative lr.
+    Raises ArgumentError for a negative lr, DTypeError for complex parameters.
 
     >>> opt = tg.optim.Adafactor(nn.Linear(3, 2).parameters())
     """
 
-    _by_elements = False
+    _complex = _by_elements = False
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8, eps: tuple[float | None, float] = (None, 1e-3),
                  d: float = 1.0, weight_decay: float = 0.0, *, maximize: bool = False, **implementation: Any) -> None:
@@ -79,12 +79,12 @@ class Muon(Optimizer):
 
     ns_coefficients, ns_steps, eps: of the iteration, which is in the parameter's dtype (torch: in bfloat16). adjust_lr_fn: by what lr is
     multiplied for a parameter (m, n): "original" (None): sqrt(max(1, m / n)); "match_rms_adamw": 0.2 sqrt(max(m, n));
-    "spectral_unclamped": sqrt(m / n). Raises ArgumentError for a negative lr.
+    "spectral_unclamped": sqrt(m / n). Raises ArgumentError for a negative lr, DTypeError for complex parameters.
 
     >>> opt = tg.optim.Muon([nn.Linear(3, 2).weight])
     """
 
-    _by_elements = False
+    _complex = _by_elements = False
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95, nesterov: bool = True,
                  ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315), eps: float = 1e-7, ns_steps: int = 5,

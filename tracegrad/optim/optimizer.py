@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.distributed.fsdp import sharding_of
-from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError, TracegradError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, TraceError, TracegradError
 from tracegrad.execute.realize import read
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC, Named
 from tracegrad.nn.hooks import RemovableHandle
 from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.nn.utils.clip_grad import by_device
@@ -48,7 +48,7 @@ def hooked(step: Callable[..., Any]) -> Callable[..., Any]:
     return around
 
 
-class Optimizer:
+class Optimizer(Named):
     """Base of optimizers. A subclass gives `_update(group, params)`, and `_new_state(group, p)` if it keeps tensors for a parameter.
 
     params: tensors that require grad, pairs of a name and such a tensor, or mappings with "params" and options of their own. Raises
@@ -57,6 +57,7 @@ class Optimizer:
     """
 
     _trace_all_attributes = True
+    _complex: ClassVar[bool] = True                      # whether it takes complex parameters
     _by_elements: ClassVar[bool] = True                  # whether an element's step depends on its own gradients alone
 
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any], implementation: Mapping[str, Any] | None = None) -> None:
@@ -73,6 +74,9 @@ class Optimizer:
         try:
             if isinstance(params, Tensor):
                 raise ArgumentTypeError("params: expected an iterable of tensors or of groups, got one Tensor; pass [tensor]")
+            if not isinstance(params, Iterable):
+                raise ArgumentTypeError(f"params: expected an iterable of tensors or of groups, got {type(params).__name__}; "
+                                        "pass model.parameters()")
             given = list(params)
             if not given:
                 raise ArgumentError("params: the optimizer got no parameters; was model.parameters() consumed before?")
@@ -139,6 +143,9 @@ class Optimizer:
         for p in params:
             if not isinstance(p, Tensor):
                 raise ArgumentTypeError(f"params: expected Tensors, got {type(p).__name__}")
+            if p.dtype.kind == "c" and not self._complex:
+                raise DTypeError(f"params: a tensor of shape {p.shape} is {p.dtype}, which this optimizer does not take; give it to "
+                                 "another, or keep its parts as a float parameter (view_as_real)")
             if not p.is_leaf:
                 raise ArgumentError(f"params: a tensor of shape {p.shape} is not a leaf; optimize the tensor that it was computed from")
             if id(p) in known:

@@ -7,6 +7,7 @@ replays (`replay.py`) what was recorded for its signature if the world that the 
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import sys
@@ -49,6 +50,10 @@ SIGNATURES = 512  # of one function that recordings are kept for; the one that w
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class _NoValues(Exception):
+    """An argument is on "meta": there is nothing to compile for."""
+
+
 class Traced:
     """A function under @trace. Call it; then look at `graph`, `kernels()`, `source()` and `explain()` of its latest call."""
 
@@ -79,8 +84,15 @@ class Traced:
                 return result
         if state.symbolic or state.anomaly is not None:
             return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are looked at
-        replay, flat = self._found(args, kwargs)
+        try:
+            replay, flat = self._found(args, kwargs)
+        except _NoValues:
+            return self._fn(*args, **kwargs)  # of tensors on "meta" there are shapes to find only
         return replay.run(flat)
+
+    def __deepcopy__(self, memo: Any) -> Traced:
+        """A copy of what is traced, which records anew."""
+        return Traced(copy.deepcopy(self._fn, memo), self._varying.dynamic)
 
     def _found(self, args: Any, kwargs: Any) -> tuple[Replay, Sequence[Any]]:
         """The replay for a call, recorded if there is none, and the call's argument leaves."""
@@ -109,6 +121,8 @@ class Traced:
             if replay.guards_hold(flat):
                 break
         else:
+            if any(not x._device.has_values for x in tensors):
+                raise _NoValues
             labels = _labels(self._fn, args, kwargs)
             varying = self._varying.of(signature, flat, labels, self.__name__)
             reason = self._reason(signature, labels, flat, candidates) + (f" (any: {', '.join(varying)})" if varying else "")

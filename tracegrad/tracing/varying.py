@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.locations import user_location
+from tracegrad.graph.operators import named
 from tracegrad.support.cache import listed
 from tracegrad.tensors.tensor import Tensor
 
@@ -34,6 +35,7 @@ def _marks_of(x: Tensor) -> dict[int, Mark]:
     return found[1] if found is not None and found[0]() is x else {}
 
 
+@named
 def mark_dynamic(x: Tensor, dim: SupportsIndex | Sequence[SupportsIndex], *, min: SupportsIndex | None = None,
                  max: SupportsIndex | None = None) -> None:
     """Say that dimensions of a tensor have another size in other calls of traced functions: other sizes then build no kernels.

@@ -20,6 +20,7 @@ class _Loss(Module):
     def __init_subclass__(cls) -> None:
         if "__init__" in vars(cls):
             cls.__init__ = with_older_reduction(cls.__init__)  # type: ignore[method-assign]
+        super().__init_subclass__()
 
     @with_older_reduction
     def __init__(self, reduction: str = "mean") -> None:

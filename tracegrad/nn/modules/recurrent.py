@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from tracegrad.control_flow.functions import scan
 from tracegrad.control_flow.scan import turned
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from tracegrad.graph.families import not_taken
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
@@ -154,6 +155,8 @@ class _Recurrent(Module):
         if input.ndim not in (2, 3) or input.shape[-1] != self.input_size:
             raise ShapeError(f"{name}: input must be (L, N, {self.input_size}), (N, L, {self.input_size}) with batch_first, or "
                              f"(L, {self.input_size}), got {input.shape}")
+        if input.dtype.kind in "iub":
+            raise not_taken(name, input.dtype)
         single = input.ndim == 2
         x = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
         if single and hx is not None:

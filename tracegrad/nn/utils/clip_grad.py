@@ -9,7 +9,7 @@ from typing import Any
 from tracegrad.distributed.fsdp import sharding_of
 from tracegrad.distributed.functional import all_gather
 from tracegrad.distributed.world import ProcessGroup
-from tracegrad.errors import AutogradError
+from tracegrad.errors import ArgumentTypeError, AutogradError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import on_nodes
@@ -27,7 +27,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     programs written for torch; what it chooses there makes no difference here. Of parameters that `fully_shard` has put on the ranks by
     parts it is the norm of all parts.
     """
-    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    given = _listed("clip_grad_norm_", parameters)
     with no_grad():                                             # both halves in one block: small ones are then computed together
         total = _total("clip_grad_norm_", _of_all_ranks(given, norm_type), norm_type, error_if_nonfinite)
         clip_grads_with_norm_(given, max_norm, total)
@@ -37,7 +37,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
 def clip_grads_with_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
     """Scale all gradients, in place, by max_norm / total_norm if that is below 1: the second half of `clip_grad_norm_`."""
     with no_grad():
-        grads = _grads(parameters)
+        grads = _grads("clip_grads_with_norm_", parameters)
         for device, own in by_device(grads).items():
             for g, scaled in zip(own, _scaled(own, total_norm.to(device=device), max_norm), strict=True):
                 g._rebind(scaled._node(), "clip_grads_with_norm_")
@@ -52,13 +52,18 @@ def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, e
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Limit every element of all gradients, in place, to [-clip_value, clip_value]."""
     with no_grad():
-        for g in _grads(parameters):
+        for g in _grads("clip_grad_value_", parameters):
             g.clamp_(-clip_value, clip_value)
 
 
-def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Any]:
-    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    return [g for g in (p.grad for p in given) if g is not None]
+def _listed(call: str, parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    if not isinstance(parameters, Iterable):
+        raise ArgumentTypeError(f"{call}: parameters: expected a Tensor or an iterable of Tensors, got {type(parameters).__name__}")
+    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
+
+
+def _grads(call: str, parameters: Tensor | Iterable[Tensor]) -> list[Any]:
+    return [g for g in (p.grad for p in _listed(call, parameters)) if g is not None]
 
 
 def _of_all_ranks(parameters: list[Tensor], norm_type: float) -> list[Any]:

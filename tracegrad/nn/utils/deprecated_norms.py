@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from tracegrad.errors import ArgumentError
+from tracegrad.graph.operators import named
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
@@ -60,6 +61,7 @@ class SpectralNorm:
                     u.copy_(F.normalize(matrix.mv(v), dim=0, eps=self.eps))
 
 
+@named
 def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     """module.<name> becomes g v / |v|, with the parameters <name>_g and <name>_v (Salimans & Kingma 2016); returns the module.
 
@@ -78,6 +80,7 @@ def remove_weight_norm(module: M, name: str = "weight") -> M:
     return removed_parts("remove_weight_norm", WeightNorm, module, name, f"{name}_g", f"{name}_v")
 
 
+@named
 def spectral_norm(module: M, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None) -> M:
     """module.<name> becomes <name>_orig over its largest singular value (Miyato et al. 2018), estimated in training; returns the module.
 

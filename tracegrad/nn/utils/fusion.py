@@ -6,6 +6,7 @@ import copy
 from typing import Any, TypeVar
 
 from tracegrad.errors import ArgumentError
+from tracegrad.graph.operators import named
 from tracegrad.nn.parameter import Parameter
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
@@ -39,6 +40,7 @@ def _fused(w: Any, b: Any, mean: Any, var: Any, eps: float, scale: Any, shift: A
     return (Parameter(weight.to(dtype=w.dtype), w.requires_grad), Parameter(bias.to(dtype=(w if b is None else b).dtype), trained))
 
 
+@named
 def fuse_conv_bn_eval(conv: M, bn: Any, transpose: bool = False) -> M:
     """A copy of the convolution that does what it and the batch norm after it do, both in eval mode. ArgumentError if one is training.
 
@@ -47,6 +49,7 @@ def fuse_conv_bn_eval(conv: M, bn: Any, transpose: bool = False) -> M:
     return _copy_with("fuse_conv_bn_eval", conv, bn, 1 if transpose else 0)  # type: ignore[no-any-return]
 
 
+@named
 def fuse_linear_bn_eval(linear: M, bn: Any) -> M:
     """A copy of the linear layer that does what it and the batch norm after it do, both in eval mode. ArgumentError if one is training,
 

@@ -19,7 +19,7 @@ from tracegrad.graph.families import broadcast_shapes, by_parts
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC, Operators, functional, public
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, const, iota, scalar
-from tracegrad.ops.arguments import known_values, on_nodes, one_dim
+from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.pointwise import detach, eq
 from tracegrad.ops.arrays.shaping import full_like_shape, movedim
@@ -436,6 +436,7 @@ def one_hot(input: Array, num_classes: int = -1) -> Array:
 
     >>> tg.one_hot(tg.tensor([0, 2]))
     """
+    num_classes = integer("one_hot", "num_classes", num_classes)
     if isinstance(input, Operators) and num_classes == -1:
         values = known_values("one_hot", "input", input, "give num_classes")
         if not values.size:

@@ -14,7 +14,7 @@ from tracegrad.graph.families import broadcast_shapes, common_dtype, refuse_comp
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, by_itself, method, public, write
 from tracegrad.graph.primitive import REGISTRY, call, cast, saving_nothing
-from tracegrad.ops.arguments import documented, on_nodes, rounded_once
+from tracegrad.ops.arguments import documented, integer, on_nodes, rounded_once
 from tracegrad.ops.primitives.elementwise import times
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
@@ -210,6 +210,7 @@ def where_(self: Array, condition: Array, other: Array) -> Array:
 def round_(input: Array, *, decimals: int = 0) -> Array:
     """The nearest integer (halves to even), or the nearest multiple of 10**-decimals.
     The shape and dtype stay; real dtypes. Raises DTypeError for complex numbers."""
+    decimals = integer("round", "decimals", decimals)
     if _dtype_kind(input) not in "fc":
         return input
     if decimals == 0:

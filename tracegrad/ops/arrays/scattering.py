@@ -392,6 +392,7 @@ def as_strided(input: Array, size: Sequence[int], stride: Sequence[int], storage
     >>> tg.as_strided(tg.arange(4), (3, 2), (1, 1))
     """
     sizes, strides = sizes_of("as_strided", (size,)), sizes_of("as_strided", (stride,))
+    storage_offset = integer("as_strided", "storage_offset", storage_offset)
     if len(sizes) != len(strides) or any(n < 0 for n in (*sizes, *strides, storage_offset)):
         raise ArgumentError(f"as_strided: size {sizes} and stride {strides} must be equally many numbers, not negative, as storage_offset "
                             f"({storage_offset})")

@@ -79,6 +79,7 @@ def adaptive_average(name: str, n: int, x: Node, output_size: Any) -> Any:
 
 
 def _adaptive_max(name: str, n: int, x: Node, output_size: Any, return_indices: bool) -> Any:
+    refuse_complex(name, x)
     sizes = _cells(name, n, x, output_size)
     lead = x.ndim - n
     largest: Any = REGISTRY["first_max"]

@@ -228,7 +228,7 @@ def per_dim(name: str, what: str, value: Any, n: int, least: int = 1) -> tuple[i
         out = ()
     if len(out) == 1:
         out *= n
-    if len(out) != n or any(v < least for v in out):
+    if len(out) != n or any(not least <= v < 1 << 63 for v in out):
         raise ArgumentError(f"{name}: {what} must be an integer of at least {least}, or {n} of them, got {value!r}")
     return out
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import broadcast_shapes, refuse_complex
+from tracegrad.graph.families import broadcast_shapes, not_taken, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import F, functional, public
 from tracegrad.graph.primitive import cast, holds
-from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once
+from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.pointwise import clamp, detach, exp, expm1, ge, le, log1p, lt, rsqrt, sigmoid
 from tracegrad.ops.arrays.pointwise import where as select
 from tracegrad.ops.arrays.random_bits import kept
@@ -119,6 +119,7 @@ def group_norm(input: Array, num_groups: int, weight: Array = None, bias: Array 
 
     >>> nn.functional.group_norm(tg.rand(1, 4, 3), 2)
     """
+    num_groups = integer("group_norm", "num_groups", num_groups)
     if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
         raise ShapeError(f"group_norm: the channels of an input (N, C, *) must be a multiple of num_groups {num_groups}, got {input.shape}")
     rest = input.shape[1:]
@@ -307,8 +308,8 @@ def hardtanh(input: Array, min_val: Any = -1.0, max_val: Any = 1.0) -> Array:
     """
     if holds(min_val > max_val):
         raise ArgumentError(f"hardtanh: min_val {min_val} is above max_val {max_val}")
-    if input.dtype.kind == "b":
-        raise DTypeError("hardtanh: does not take bool; cast first, for example x.to(tg.float32)")
+    if input.dtype.kind in "bc":
+        raise not_taken("hardtanh", input.dtype)
     if dtype_kind(input.dtype) != "f":
         ends = np.iinfo(input.dtype)
         min_val, max_val = (cast(v, input.dtype) if isinstance(v, Node) else int(min(max(v, ends.min), ends.max))

@@ -16,7 +16,7 @@ from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, bind, const
-from tracegrad.ops.arguments import on_nodes, one_dim
+from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.primitives import movement as mv
 
 Array = Any      # a Node or a Tensor
@@ -103,6 +103,7 @@ def unfold(input: Array, dimension: int, size: int, step: int) -> Array:
     >>> tg.ones(4).unfold(0, 2, 1)
     """
     d = one_dim("unfold", dimension, input.ndim)
+    size, step = integer("unfold", "size", size), integer("unfold", "step", step)
     x = input if input.ndim else mv.reshape(input, (1,))
     if size < 0 or step < 1 or size > x.shape[d]:
         raise ArgumentError(f"unfold: size {size} and step {step} must be positive, and size at most {x.shape[d]} for {input.shape}")

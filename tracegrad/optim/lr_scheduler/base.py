@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, ArgumentTypeError
+from tracegrad.graph.operators import Named
 from tracegrad.optim.optimizer import Optimizer
 
 
-class LRScheduler:
+class LRScheduler(Named):
     """Base of schedulers. A subclass gives `get_lr()`: the learning rates of all groups in epoch `last_epoch`.
 
     last_epoch: -1 to begin, or the epoch to go on from (groups need their "initial_lr" then). Making one begins epoch 0.
@@ -17,8 +18,7 @@ class LRScheduler:
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise ArgumentError(f"{type(self).__name__}: expected an Optimizer, got {type(optimizer).__name__}")
+        is_optimizer(type(self).__name__, optimizer)
         self.optimizer, self.last_epoch = optimizer, last_epoch
         for i, group in enumerate(optimizer.param_groups):
             if "initial_lr" not in group:
@@ -79,8 +79,15 @@ def _holds_functions(value: Any) -> bool:
     return callable(value) or (isinstance(value, list) and any(map(callable, value)))
 
 
+def is_optimizer(call: str, optimizer: Any) -> None:
+    """Raises ArgumentTypeError for what is no Optimizer."""
+    if not isinstance(optimizer, Optimizer):
+        raise ArgumentTypeError(f"{call}: optimizer: expected an Optimizer, got {type(optimizer).__name__}")
+
+
 def per_group(call: str, name: str, value: Any, optimizer: Optimizer) -> list[Any]:
     """One value for all groups, or a sequence with one for each."""
+    is_optimizer(call, optimizer)
     values = list(value) if isinstance(value, (list, tuple)) else [value] * len(optimizer.param_groups)
     if len(values) != len(optimizer.param_groups):
         raise ArgumentError(f"{call}: {name} has {len(values)} entries for {len(optimizer.param_groups)} groups")

@@ -13,13 +13,15 @@ from tracegrad.optim.optimizer import Optimizer
 class CosineAnnealingLR(LRScheduler):
     """From the initial learning rate to `eta_min` over `T_max` epochs along half a cosine, and back (Loshchilov & Hutter 2017).
 
-    Raises ArgumentError for what is no Optimizer.
+    Raises ArgumentError for a T_max below 1.
 
     >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
     >>> scheduler = tg.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=10)
     """
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+        if T_max < 1:
+            raise ArgumentError(f"CosineAnnealingLR: T_max must be at least 1, got {T_max}")
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 

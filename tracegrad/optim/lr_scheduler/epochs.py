@@ -5,10 +5,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, ArgumentTypeError
 from tracegrad.optim.lr_scheduler.base import LRScheduler, per_group
 from tracegrad.optim.optimizer import Optimizer
+
+
+def _functions(call: str, lr_lambda: Any, optimizer: Optimizer) -> list[Callable[[int], float]]:
+    found = per_group(call, "lr_lambda", lr_lambda, optimizer)
+    for f in found:
+        if not callable(f):
+            raise ArgumentTypeError(f"{call}: lr_lambda: expected functions of the epoch, got {type(f).__name__}")
+    return found
 
 
 class LambdaLR(LRScheduler):
@@ -22,7 +31,7 @@ class LambdaLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
                  last_epoch: int = -1) -> None:
-        self.lr_lambdas = per_group(type(self).__name__, "lr_lambda", lr_lambda, optimizer)
+        self.lr_lambdas = _functions(type(self).__name__, lr_lambda, optimizer)
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -40,7 +49,7 @@ class MultiplicativeLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
                  last_epoch: int = -1) -> None:
-        self.lr_lambdas = per_group(type(self).__name__, "lr_lambda", lr_lambda, optimizer)
+        self.lr_lambdas = _functions(type(self).__name__, lr_lambda, optimizer)
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -50,13 +59,15 @@ class MultiplicativeLR(LRScheduler):
 
 
 class StepLR(LRScheduler):
-    """The learning rate times `gamma` every `step_size` epochs. Raises ArgumentError for what is no Optimizer.
+    """The learning rate times `gamma` every `step_size` epochs. Raises ArgumentError for a step_size below 1.
 
     >>> opt = tg.optim.SGD([nn.Parameter(tg.zeros(2))], lr=1.0)
     >>> scheduler = tg.optim.lr_scheduler.StepLR(opt, step_size=10)
     """
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
+        if step_size < 1:
+            raise ArgumentError(f"StepLR: step_size must be at least 1, got {step_size}")
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
@@ -75,6 +86,8 @@ class MultiStepLR(LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
+        if not isinstance(milestones, Iterable):
+            raise ArgumentTypeError(f"MultiStepLR: milestones: expected a list of epochs, got {type(milestones).__name__}")
         self.milestones, self.gamma = Counter(milestones), gamma
         super().__init__(optimizer, last_epoch)
 

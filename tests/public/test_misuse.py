@@ -1,0 +1,154 @@
+"""Wrong arguments: every error is ours, names the call and what it was given; a user's own errors pass as they are."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad import nn
+from tracegrad.errors import ArgumentError, DTypeError, TracegradError
+from tracegrad.nn import functional as F
+from tracegrad.optim import lr_scheduler
+
+
+def optimizer() -> tg.optim.SGD:
+    return tg.optim.SGD([nn.Parameter(tg.ones(2))], 0.1)
+
+
+def complex_parameter() -> Any:
+    return [nn.Parameter(tg.ones(2, 2, dtype=tg.complex64))]
+
+
+CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "complex numbers have no order": (lambda: F.relu6(tg.ones(2, dtype=tg.complex64)), DTypeError, "hardtanh: does not take complex64"),
+    "nor a largest": (lambda: F.adaptive_max_pool2d(tg.ones(1, 4, 4, dtype=tg.complex64), 2), DTypeError, "does not take complex64"),
+    "integers have no gates": (lambda: nn.LSTM(2, 3)(tg.ones(4, 2, dtype=tg.int64)), DTypeError, "LSTM: does not take int64"),
+    "a scheduler of 3": (lambda: lr_scheduler.LambdaLR(3, lambda epoch: 1.0), ArgumentError, "LambdaLR: optimizer: .* got int"),
+    "a plateau of 3": (lambda: lr_scheduler.ReduceLROnPlateau(3), ArgumentError, "ReduceLROnPlateau: optimizer: .* got int"),
+    "a factor that is none": (lambda: lr_scheduler.LambdaLR(optimizer(), 3), ArgumentError, "lr_lambda: expected functions"),
+    "steps of 0": (lambda: lr_scheduler.StepLR(optimizer(), 0), ArgumentError, "StepLR: step_size must be at least 1"),
+    "a cosine of 0": (lambda: lr_scheduler.CosineAnnealingLR(optimizer(), 0), ArgumentError, "T_max must be at least 1"),
+    "milestones": (lambda: lr_scheduler.MultiStepLR(optimizer(), 3), ArgumentError, "milestones: expected a list of epochs, got int"),
+    "a factor of None": (lambda: lr_scheduler.ConstantLR(optimizer(), None), ArgumentError, r"ConstantLR: .* of \(SGD, None\)"),
+    "parameters": (lambda: tg.optim.SGD(3), ArgumentError, "SGD: params: expected an iterable"),
+    "betas": (lambda: tg.optim.Adam(optimizer().param_groups[0]["params"], betas=0.9), ArgumentError, "Adam: betas: must be two numbers"),
+    "Adafactor": (lambda: tg.optim.Adafactor(complex_parameter()), DTypeError, "Adafactor: params: .* is complex64"),
+    "Muon": (lambda: tg.optim.Muon(complex_parameter()), DTypeError, "Muon: params: .* is complex64"),
+    "init of a list": (lambda: nn.init.zeros_([1]), DTypeError, "zeros_: tensor must be a Tensor, got list"),
+    "a negative width": (lambda: nn.init.normal_(tg.zeros(2), std=-1), ArgumentError, "normal_: std must not be negative"),
+    "an empty interval": (lambda: nn.init.uniform_(tg.zeros(2), 2, 1), ArgumentError, "uniform_: a must not be above b"),
+    "half a decimal": (lambda: tg.ones(2).round(decimals=1.5), ArgumentError, "decimals must be an integer, got 1.5"),
+    "a huge number": (lambda: tg.exp(10**30), DTypeError, "the number 10+ does not fit int64"),
+    "a switch": (lambda: tg.sum(tg.ones(2), 0, keepdim=np.ones(2)), ArgumentError, r"sum: .*Tensor float32\[2\], 0, keepdim=ndarray"),
+    "a stride": (lambda: F.avg_pool1d(tg.ones(1, 1, 8), 2, 10**30), ArgumentError, "stride must be an integer"),
+    "limits": (lambda: nn.utils.clip_grad_value_(3, 1.0), ArgumentError, "clip_grad_value_: parameters: .* got int"),
+    "a layer": (lambda: nn.Linear("a", 3), ArgumentError, "Linear: empty: sizes"),
+    "a distribution": (lambda: tg.distributions.Dirichlet(None), ArgumentError, r"Dirichlet: .* of \(None\)"),
+    "no function": (lambda: tg.func.vjp(None, tg.ones(2)), ArgumentError, "vjp: .* not callable"),
+    "which argument": (lambda: tg.func.grad(lambda x: x, argnums=None), ArgumentError, "value_and_grad: .*function, None"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_errors_name_the_call(name: str) -> None:
+    call, kind, message = CALLS[name]
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_a_users_own_errors_pass() -> None:
+    """What a function that we were given raises is not ours, whatever calls it."""
+    def wrong(*args: Any) -> Any:
+        return {}["key"] if len(args) > 5 else None + 1  # type: ignore[operator]
+
+    class Layer(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 3)
+            wrong()
+
+    for call in (lambda: tg.func.vjp(wrong, tg.ones(2)), lambda: tg.func.vmap(wrong)(tg.ones(2)), lambda: tg.grad(wrong)(tg.ones(2)),
+                 lambda: tg.scan(wrong, tg.ones(2), tg.ones(3, 2)), lambda: tg.cond(tg.ones(()) > 0, wrong, wrong, (tg.ones(2),)), Layer,
+                 lambda: lr_scheduler.LambdaLR(optimizer(), wrong)):
+        with pytest.raises(TypeError, match="unsupported operand") as found:
+            call()
+        assert not isinstance(found.value, TracegradError)
+
+
+def test_a_traced_function_is_copied_without_its_recordings() -> None:
+    traced = tg.trace(lambda x: x + 1)
+    traced(tg.ones(2))
+    again = copy.deepcopy(traced)
+    assert again.compilations == []
+    np.testing.assert_array_equal(again(tg.ones(2)).numpy(), [2, 2])
+
+
+def test_a_traced_function_of_what_has_no_values() -> None:
+    y = tg.trace(lambda x: (x @ x.mT).sum(0))(tg.ones(3, 2, device="meta"))
+    assert (y.shape, y.device.type) == ((3,), "meta")
+
+
+# ---- every public function whose docstring has an example: one argument is replaced by what makes no sense -------------------
+
+WRONG: list[Any] = [None, "none such", 1.5, -1, [], [1], object(), 1j, {}, (0,), float("nan"), 10**30, np.ones(2), lambda x: x]
+NOT_CALLED = ("set_", "manual_seed", "save", "load", "trace", "exit", "compile")       # what they change is everybody's
+# They call the example's function with what makes no sense to it.
+CALLING = {"while_loop", "cond", "scan", "triplet_margin_with_distance_loss", "linearize", "vjp", "jvp"}
+
+
+def examples() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
+    """Functions, and the arguments of the first example of each."""
+    for module in (tg, F, tg.linalg, tg.fft, tg.special, nn.init, tg.optim, nn, lr_scheduler, tg.func, nn.utils):
+        for name in sorted(getattr(module, "__all__", dir(module))):
+            fn = getattr(module, name, None)
+            if not callable(fn) or name.startswith(("_", *NOT_CALLED)) or name in CALLING:
+                continue
+            lines = re.findall(r"^>>> (.*)$", inspect.getdoc(fn) or "", re.MULTILINE)
+            scope: dict[str, Any] = {"tg": tg, "nn": nn, "np": np}
+            try:
+                calls = [x for line in lines for x in ast.walk(ast.parse(line)) if isinstance(x, ast.Call)
+                         and name in (getattr(x.func, "attr", ""), getattr(x.func, "id", ""))]
+                for line in lines[:-1]:
+                    exec(line, scope)
+                value = SimpleNamespace(of=lambda x: eval(compile(ast.Expression(x), "", "eval"), scope))       # noqa: B023
+                args = tuple(value.of(a) for a in calls[0].args)
+                kwargs = {k.arg or "": value.of(k.value) for k in calls[0].keywords}
+                fn(*args, **kwargs)
+            except Exception:                       # an example that goes over several lines
+                continue
+            yield f"{module.__name__}.{name}", fn, args, kwargs
+
+
+@pytest.mark.long
+def test_no_error_is_pythons_or_numpys() -> None:
+    tg.set_device("numpy")
+    found, tried = [], 0
+    for name, fn, args, kwargs in examples():
+        for place in [*range(len(args)), *kwargs]:
+            for wrong in WRONG:
+                if isinstance(wrong, int) and wrong > 10**9 and re.search("niter|num_.*layers|^[0-9]$", str(place)):
+                    continue                        # so many layers are made until memory or patience ends
+                new = list(args)
+                if isinstance(place, int):
+                    new[place] = wrong
+                tried += 1
+                try:
+                    result = fn(*new, **kwargs if isinstance(place, int) else {**kwargs, place: wrong})
+                    for x in result if isinstance(result, tuple) else (result,):
+                        if isinstance(x, tg.Tensor) and x.numel() < 10**6:
+                            x.numpy()
+                except (TracegradError, Warning):
+                    pass
+                except Exception as error:
+                    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                        found.append(f"{name}({place}={wrong!r}): {type(error).__name__}: {error}")
+    assert tried > 8000
+    assert not found, "\n".join(found)
