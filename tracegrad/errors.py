@@ -66,17 +66,6 @@ def user_line(frame: FrameType | None = None) -> str:
     return f"{printable(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def _made() -> str:
-    """The class of which the user's line makes an instance, or an empty string."""
-    frame: FrameType | None = sys._getframe(1)
-    called: FrameType | None = None
-    while frame is not None and frame.f_code.co_filename.startswith(INTERNAL):
-        called, frame = frame, frame.f_back
-    if called is None or called.f_code.co_name != "__init__":
-        return ""
-    return printable(type(called.f_locals[called.f_code.co_varnames[0]]).__name__)
-
-
 class TracegradError(Exception):
     """Base of all tracegrad errors. `line` is where the user's program was ("file:line"); the message ends with it."""
 
@@ -230,10 +219,6 @@ class UnsupportedError(DeviceError):
 
 class OutOfMemoryError(DeviceError):
     """An allocation on the device failed, or could not be tried. A DeviceError."""
-
-    def called(self, name: str) -> None:
-        """As ever; or with the class of which the user's line makes an instance: `Linear`, not what that makes its weights with."""
-        super().called(_made() or name)
 
     def on(self, device: Any) -> None:
         """Tell what the device has, where the message does not say it yet."""

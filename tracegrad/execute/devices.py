@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from tracegrad.config import config
-from tracegrad.errors import ArgumentTypeError
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
 from tracegrad.runtime.faults import Record, Suspicions, verify
@@ -84,8 +83,6 @@ def find_device(spec: Any = "") -> Device:
         return spec
     if aliases and isinstance(spec, str) and (name := spec.partition(":")[0]) in aliases:
         return aliases[name]
-    if not isinstance(spec, (str, int, np.integer, type(None))):
-        raise ArgumentTypeError(f"device: expected a name, a number or a Device, got {type(spec).__name__}")
     if spec == "" or spec is None:
         if not devices_.chosen:
             devices_.chosen.append(find_device(config.device) if config.device else devices_.find(""))

@@ -107,7 +107,7 @@ def named(fn: F) -> F:
     def entry(*args: Any, **kwargs: Any) -> Any:
         try:
             return fn(*args, **kwargs)
-        except BARE as error:
+        except (OutOfMemoryError, *BARE) as error:
             init = fn.__name__ == "__init__"
             name = type(args[0]).__name__ if init else fn.__name__
             if isinstance(error, TracegradError):

@@ -11,7 +11,7 @@ import copy
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -99,7 +99,7 @@ class Traced:
         flat: Any
         treedef: Any
         if kwargs or not _FLAT.issuperset(map(type, args)):
-            flat, structure = optree.tree_flatten(_tree(args, kwargs), none_is_leaf=True, namespace=ORDERED)
+            flat, structure = optree.tree_flatten((args, kwargs), none_is_leaf=True, namespace=ORDERED)
             treedef = (structure, *structure.paths())  # the paths tell dicts of different order apart
             for i, leaf in enumerate(flat):
                 if isinstance(leaf, np.ndarray):
@@ -112,7 +112,7 @@ class Traced:
         try:
             candidates = self._replays.setdefault(signature, [])
         except TypeError:
-            kinds = [type(a).__name__ for a in flat if not _hashable(a)]
+            kinds = [type(a).__name__ for a in flat if not isinstance(a, Hashable)]
             raise ArgumentError(
                 f"{self.__name__}: an argument is neither a tensor nor hashable: {kinds}; pass tuples, lists and dicts of tensors "
                 "and numbers, or objects that hash by identity (@dataclass(eq=False))"
@@ -173,13 +173,13 @@ class Traced:
             nested = kwargs or not _FLAT.issuperset(map(type, args))
             treedef: Any = None
             if nested:
-                treedef = optree.tree_structure(_tree(args, kwargs), none_is_leaf=True, namespace=ORDERED)
+                treedef = optree.tree_structure((args, kwargs), none_is_leaf=True, namespace=ORDERED)
                 new_args, new_kwargs = optree.tree_unflatten(treedef, tracers)
             else:
                 new_args, new_kwargs = tuple(tracers), {}
             result = self._fn(*new_args, **new_kwargs)
             if nested:
-                after, structure = optree.tree_flatten(_tree(new_args, new_kwargs), none_is_leaf=True, namespace=ORDERED)
+                after, structure = optree.tree_flatten((new_args, new_kwargs), none_is_leaf=True, namespace=ORDERED)
                 if structure != treedef or any(a is not b for a, b in zip(after, tracers, strict=True)):
                     raise TraceError(
                         f"{recording.name}: changes a list or dict among its arguments, which a replay would not do; return the new values"
@@ -426,10 +426,6 @@ def _described(entry: Any, other: Any) -> str:
     return repr(entry[1])
 
 
-def _tree(args: Any, kwargs: Any) -> Any:
-    return args, kwargs
-
-
 def _signature(leaf: Any) -> Any:
     if type(leaf) is Tensor or isinstance(leaf, Tensor):
         node = leaf._n if leaf._base is None else leaf._node_outside()
@@ -456,14 +452,6 @@ def _sharing(tensors: Sequence[Tensor]) -> Any:
     first: dict[int, int] = {}
     groups = [first.setdefault(id(b), k) for k, b in enumerate(bases)]
     return tuple((g, path_of(x)) for g, x in zip(groups, tensors, strict=True) if groups.count(g) > 1 or g)
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def _labels(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
