@@ -98,8 +98,9 @@ class Traced:
         """The replay for a call, recorded if there is none, and the call's argument leaves."""
         flat: Any
         treedef: Any
+        tree: Any = args, kwargs
         if kwargs or not _FLAT.issuperset(map(type, args)):
-            flat, structure = optree.tree_flatten((args, kwargs), none_is_leaf=True, namespace=ORDERED)
+            flat, structure = optree.tree_flatten(tree, none_is_leaf=True, namespace=ORDERED)
             treedef = (structure, *structure.paths())  # the paths tell dicts of different order apart
             for i, leaf in enumerate(flat):
                 if isinstance(leaf, np.ndarray):
@@ -171,15 +172,17 @@ class Traced:
         try:
             tracers = self._tracers(recording, flat, labels, guard_set)
             nested = kwargs or not _FLAT.issuperset(map(type, args))
+            tree: Any = args, kwargs
             treedef: Any = None
             if nested:
-                treedef = optree.tree_structure((args, kwargs), none_is_leaf=True, namespace=ORDERED)
+                treedef = optree.tree_structure(tree, none_is_leaf=True, namespace=ORDERED)
                 new_args, new_kwargs = optree.tree_unflatten(treedef, tracers)
             else:
                 new_args, new_kwargs = tuple(tracers), {}
             result = self._fn(*new_args, **new_kwargs)
             if nested:
-                after, structure = optree.tree_flatten((new_args, new_kwargs), none_is_leaf=True, namespace=ORDERED)
+                tree = new_args, new_kwargs
+                after, structure = optree.tree_flatten(tree, none_is_leaf=True, namespace=ORDERED)
                 if structure != treedef or any(a is not b for a, b in zip(after, tracers, strict=True)):
                     raise TraceError(
                         f"{recording.name}: changes a list or dict among its arguments, which a replay would not do; return the new values"
