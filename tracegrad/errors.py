@@ -67,7 +67,13 @@ def user_line(frame: FrameType | None = None) -> str:
 
 
 class TracegradError(Exception):
-    """Base of all tracegrad errors. `line` is where the user's program was ("file:line"); the message ends with it."""
+    """Base of all tracegrad errors. `line` is where the user's program was ("file:line"); the message ends with it.
+
+    >>> try:
+    ...     tg.ones(2) @ tg.ones(3)
+    ... except tg.TracegradError as error:
+    ...     message = str(error)
+    """
 
     def __init__(self, message: str = "", line: str = "") -> None:
         """line: where the user's program was, where it is not the line that calls now."""
@@ -112,7 +118,13 @@ class ArgumentError(TracegradError, ValueError, RuntimeError):
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument of a Python type that cannot be meant, such as a word in place of a number. An ArgumentError and a TypeError, too."""
+    """An argument of a Python type that cannot be meant, such as a word in place of a number. An ArgumentError and a TypeError, too.
+
+    >>> try:
+    ...     tg.ones(2).round(decimals=1.5)
+    ... except tg.ArgumentTypeError as error:
+    ...     message = str(error)
+    """
 
 
 class DLPackError(TracegradError, BufferError):
@@ -206,11 +218,23 @@ class CompilerBug(TracegradError, AssertionError):
 
 
 class DeviceError(TracegradError, RuntimeError):
-    """Something about the OpenCL device or its driver. A RuntimeError, too."""
+    """Something about the OpenCL device or its driver. A RuntimeError, too.
+
+    >>> try:
+    ...     tg.ones(2) + tg.ones(2, device="numpy")
+    ... except tg.DeviceError as error:
+    ...     message = str(error)
+    """
 
 
 class NoDriverError(DeviceError):
-    """No OpenCL driver, or none that was asked for. A DeviceError."""
+    """No OpenCL driver, or none that was asked for. A DeviceError.
+
+    >>> try:
+    ...     tg.device("no such device")
+    ... except tg.NoDriverError as error:
+    ...     message = str(error)
+    """
 
 
 class UnsupportedError(DeviceError):
@@ -218,7 +242,13 @@ class UnsupportedError(DeviceError):
 
 
 class OutOfMemoryError(DeviceError):
-    """An allocation on the device failed, or could not be tried. A DeviceError."""
+    """An allocation on the device failed, or could not be tried. A DeviceError.
+
+    >>> try:
+    ...     tg.zeros(2**62)
+    ... except tg.OutOfMemoryError as error:
+    ...     message = str(error)
+    """
 
     def on(self, device: Any) -> None:
         """Tell what the device has, where the message does not say it yet."""

@@ -51,17 +51,17 @@ PARTS = {
 }
 # How many public docstrings of a page lack a part. A number here may only fall: who adds a function writes what it needs.
 LACKING = {                         # shapes, dtypes, errors, an example
-    "tracegrad.distributions": (2, 15, 27, 9),          # of 64
+    "tracegrad.distributions": (0, 15, 27, 0),          # of 64
     "tracegrad.fft": (0, 0, 0, 0),                      # of 22
     "tracegrad.func": (0, 0, 1, 0),                     # of 15
-    "tracegrad.linalg": (0, 1, 0, 5),                   # of 46
-    "tracegrad.nn.functional": (0, 1, 1, 34),           # of 129
+    "tracegrad.linalg": (0, 1, 0, 3),                   # of 46
+    "tracegrad.nn.functional": (0, 1, 1, 9),           # of 129
     "tracegrad.nn.init": (1, 1, 2, 0),                  # of 15
     "tracegrad.nn": (0, 6, 8, 0),                       # of 162
-    "tracegrad.optim.lr_scheduler": (1, 15, 0, 1),      # of 16
-    "tracegrad.optim": (0, 3, 2, 2),                    # of 16
-    "tracegrad.special": (0, 0, 0, 3),                  # of 56
-    "tracegrad": (48, 64, 48, 155),                     # of 631
+    "tracegrad.optim.lr_scheduler": (0, 15, 0, 0),      # of 16
+    "tracegrad.optim": (0, 3, 2, 0),                    # of 16
+    "tracegrad.special": (0, 0, 0, 2),                  # of 56
+    "tracegrad": (36, 64, 47, 90),                     # of 631
 }
 
 

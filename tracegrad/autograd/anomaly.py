@@ -86,10 +86,18 @@ class detect_anomaly:
 
 
 def is_anomaly_enabled() -> bool:
-    """Whether `detect_anomaly` is on."""
+    """Whether `detect_anomaly` is on.
+
+    >>> tg.is_anomaly_enabled()
+    False
+    """
     return state.anomaly is not None
 
 
 def is_anomaly_check_nan_enabled() -> bool:
-    """Whether `detect_anomaly` looks for NaN."""
+    """Whether `detect_anomaly` looks for NaN.
+
+    >>> tg.is_anomaly_check_nan_enabled()
+    True
+    """
     return state.anomaly is None or state.anomaly.nan

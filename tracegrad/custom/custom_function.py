@@ -98,7 +98,12 @@ class Function:
 
 
 def autograd_function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A differentiable function from `forward(ctx, ...)` and `backward(ctx, *grads)`; see Function."""
+    """A differentiable function from `forward(ctx, ...)` and `backward(ctx, *grads)`; see Function.
+
+    >>> square = tg.autograd_function(lambda ctx, x: (ctx.save_for_backward(x), x * x)[1], lambda ctx, g: 2 * ctx.saved_tensors[0] * g)
+    >>> tg.grad(lambda x: square(x).sum())(tg.tensor([3.0]))
+    Tensor([6.], device='cpu')
+    """
     name = getattr(forward, "__name__", "forward")
     made = type(name, (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward), "__doc__": forward.__doc__})
     made.__module__ = forward.__module__

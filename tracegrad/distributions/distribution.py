@@ -250,6 +250,9 @@ class ExponentialFamily(Distribution):
     """Distributions whose density is h(x) exp(t(x) . theta - A(theta)): classes derived from it tell theta and A, and have their entropy.
 
     _natural_params: a tuple, theta. _log_normalizer(*theta): A. _mean_carrier_measure: the mean of log h.
+
+    >>> isinstance(tg.distributions.Normal(0.0, 1.0), tg.distributions.ExponentialFamily)
+    False
     """
 
     @property

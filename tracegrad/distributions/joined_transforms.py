@@ -17,7 +17,12 @@ identity_transform = ComposeTransform([])
 
 
 class CatTransform(Transform):
-    """Along `dim`, one transform for each piece, of `lengths` elements (default: 1 each)."""
+    """Along `dim`, one transform for each piece, of `lengths` elements (default: 1 each).
+
+    >>> t = tg.distributions.CatTransform([tg.distributions.ExpTransform(), tg.distributions.AffineTransform(0.0, 2.0)], lengths=[1, 2])
+    >>> t(tg.tensor([0.0, 1.0, 2.0]))
+    Tensor([1., 2., 4.], device='cpu')
+    """
 
     def __init__(self, tseq: Sequence[Transform], dim: int = 0, lengths: Sequence[int] | None = None, cache_size: int = 0) -> None:
         super().__init__(cache_size)
@@ -50,7 +55,12 @@ class CatTransform(Transform):
 
 
 class StackTransform(Transform):
-    """Along `dim`, one transform for each slice."""
+    """Along `dim`, one transform for each slice.
+
+    >>> t = tg.distributions.StackTransform([tg.distributions.ExpTransform(), tg.distributions.AffineTransform(0.0, 2.0)])
+    >>> t(tg.tensor([0.0, 3.0]))
+    Tensor([1., 6.], device='cpu')
+    """
 
     def __init__(self, tseq: Sequence[Transform], dim: int = 0, cache_size: int = 0) -> None:
         super().__init__(cache_size)
@@ -69,7 +79,12 @@ class StackTransform(Transform):
 
 
 class ReshapeTransform(Transform):
-    """Values of the shape in_shape as values of out_shape. Raises ShapeError if they have not as many elements."""
+    """Values of the shape in_shape as values of out_shape. Raises ShapeError if they have not as many elements.
+
+    >>> tg.distributions.ReshapeTransform((4,), (2, 2))(tg.arange(4))
+    Tensor([[0, 1],
+            [2, 3]], device='cpu')
+    """
 
     def __init__(self, in_shape: Sequence[int], out_shape: Sequence[int], cache_size: int = 0) -> None:
         super().__init__(cache_size)
@@ -103,7 +118,11 @@ def _replaced(shape: Sequence[int], old: tuple[int, ...], new: tuple[int, ...]) 
 
 
 class CumulativeDistributionTransform(Transform):
-    """y = distribution.cdf(x), of a distribution of numbers."""
+    """y = distribution.cdf(x), of a distribution of numbers.
+
+    >>> tg.distributions.CumulativeDistributionTransform(tg.distributions.Normal(0.0, 1.0))(tg.zeros(2))
+    Tensor([0.5, 0.5], device='cpu')
+    """
 
     codomain = constraints.unit_interval
 

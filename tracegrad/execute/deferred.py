@@ -22,6 +22,8 @@ def flush(keep_history: bool = True, works: list[Any] | None = None) -> None:
     """Compute everything that is pending; what cannot be says why when it is looked at.
 
     keep_history: also keep what a later backward would need and be slow to recompute. works: gets what was computed (realize.Work).
+
+    >>> tg.flush()
     """
     _flush(keep_history, works)
 
@@ -122,6 +124,9 @@ def synchronize() -> None:
 
     Raises what a device refuses to compute (OutOfMemoryError, BuildError, ...; it stays pending), and IndexOutOfRange for an index out
     of range that nobody was told of (values computed with one raise it when looked at).
+
+    >>> y = tg.ones(1000).exp()
+    >>> tg.synchronize()
     """
     refused = _flush()
     for device in used_devices():

@@ -96,7 +96,10 @@ def used_devices() -> Sequence[Device]:
 
 
 def list_devices() -> list[Device]:
-    """Every device present, the best first (without "numpy", which is always there)."""
+    """Every device present, the best first (without "numpy", which is always there).
+
+    >>> best = tg.devices()[0]
+    """
     if devices_.devices() and not config.device:
         devices_.find().decide()                         # whoever asks sees, and may keep, what will be
     return list(devices_.devices())
@@ -106,6 +109,8 @@ def set_device(spec: Any) -> Device:
     """Make `spec` (as in `find_device`) the device of new tensors; "" or None: the one that is taken where none was set, again.
 
     Raises NoDriverError if there is none such.
+
+    >>> device = tg.set_device(tg.get_default_device())
     """
     before = devices_.chosen[:]
     if spec is None or (isinstance(spec, str) and not spec):

@@ -201,7 +201,11 @@ for _name in ("adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "bilinear", 
 
 @public("chain_matmul", method=False)
 def chain_matmul(*matrices: Array) -> Array:
-    """`linalg.multi_dot` of the matrices. The shapes and dtypes are those; raises what that raises."""
+    """`linalg.multi_dot` of the matrices. The shapes and dtypes are those; raises what that raises.
+
+    >>> tg.chain_matmul(tg.ones(2, 3), tg.ones(3, 4), tg.ones(4, 5)).shape
+    (2, 5)
+    """
     return LINALG["multi_dot"](matrices)
 
 

@@ -54,6 +54,18 @@ class Optimizer(Named):
     params: tensors that require grad, pairs of a name and such a tensor, or mappings with "params" and options of their own. Raises
     ArgumentError for anything else. `implementation`: what torch's optimizers take to choose between equal implementations (foreach, fused,
     capturable: accepted, and without a meaning here, where a traced step is fused anyway), and differentiable, which must be False.
+
+    >>> class SignSGD(tg.optim.Optimizer):
+    ...     def __init__(self, params, lr=0.1):
+    ...         super().__init__(params, dict(lr=lr))
+    ...     def _update(self, group, params):
+    ...         for p in params:
+    ...             p.sub_(group["lr"] * p.grad.sign())
+    >>> p = nn.Parameter(tg.tensor([1.0, 2.0]))
+    >>> (p * p).sum().backward()
+    >>> SignSGD([p]).step()
+    >>> p.detach()
+    Tensor([0.9, 1.9], device='cpu')
     """
 
     _trace_all_attributes = True

@@ -22,6 +22,10 @@ class ParamGroup(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[meta
 
     Inside @trace, reading `lr` gives a 0-d tensor that stands for its value at each replay. A learning rate that is a tensor of one
     element stays that tensor, as in torch: what is written into it is the rate from then on, and schedulers write into it.
+
+    >>> group = tg.optim.SGD([nn.Parameter(tg.ones(2))], lr=0.1).param_groups[0]
+    >>> group["lr"], group.lr
+    (0.1, 0.1)
     """
 
     _trace_all_attributes = True                                # a traced step watches all of it ...

@@ -12,7 +12,11 @@ from tracegrad.errors import ArgumentError, ArgumentTypeError
 
 
 class layout(Enum):
-    """`tg.strided`, the layout of every tensor; the others are those of programs written for torch (`torch_api/sparse`)."""
+    """`tg.strided`, the layout of every tensor; the others are those of programs written for torch (`torch_api/sparse`).
+
+    >>> tg.ones(2).layout
+    tracegrad.strided
+    """
 
     strided = "strided"
     sparse_coo = "sparse_coo"
@@ -24,7 +28,10 @@ class layout(Enum):
 
 
 class memory_format(Enum):
-    """An order of the dimensions in memory, as torch names them. Results are always row by row."""
+    """An order of the dimensions in memory, as torch names them. Results are always row by row.
+
+    >>> y = tg.ones(1, 2, 3, 3).contiguous(memory_format=tg.channels_last)
+    """
 
     contiguous_format = "contiguous_format"
     preserve_format = "preserve_format"

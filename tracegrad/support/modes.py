@@ -181,7 +181,11 @@ def set_grad_enabled(mode: bool) -> GradMode:
 
 
 def is_grad_enabled() -> bool:
-    """Whether operations are being recorded. In a custom forward they are not, as its results' derivatives are backward's."""
+    """Whether operations are being recorded. In a custom forward they are not, as its results' derivatives are backward's.
+
+    >>> tg.is_grad_enabled()
+    True
+    """
     return state.grad and not unseen()
 
 

@@ -121,7 +121,12 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
 
 
 def resize_as_(self: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:
-    """`resize_` to the shape of the_template."""
+    """`resize_` to the shape of the_template.
+
+    >>> tg.arange(4).resize_as_(tg.ones(2, 2))
+    Tensor([[0, 1],
+            [2, 3]], device='cpu')
+    """
     return resize_(self, the_template.shape)
 
 

@@ -99,7 +99,11 @@ def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
 
 
 def is_inference_mode_enabled() -> bool:
-    """Whether this is inside `inference_mode`."""
+    """Whether this is inside `inference_mode`.
+
+    >>> tg.is_inference_mode_enabled()
+    False
+    """
     return _INFERENCE in state.scopes
 
 
@@ -107,6 +111,9 @@ def is_inference(tensor: Handle) -> bool:
     """Whether the tensor, or that of which it is a view, was made in `inference_mode`.
 
     Any shape and dtype. Raises DTypeError for what is no tensor.
+
+    >>> tg.is_inference(tg.ones(2))
+    False
     """
     while tensor._base is not None:
         tensor = tensor._base

@@ -42,17 +42,25 @@ def set_default_device(device: Any) -> None:
     """`set_device`, by torch's name: where new tensors are made. None: where they were made before any was set.
 
     Raises NoDriverError if there is none such.
+
+    >>> tg.set_default_device(tg.get_default_device())
     """
     set_device(device)
 
 
 def get_default_device() -> Any:
-    """The device of new tensors."""
+    """The device of new tensors.
+
+    >>> device = tg.get_default_device()
+    """
     return find_device()
 
 
 def get_num_threads() -> int:
-    """On how many cores the default device computes."""
+    """On how many cores the default device computes.
+
+    >>> threads = tg.get_num_threads()
+    """
     target = find_device().target
     return int(target.cores) if target is not None else 1
 
@@ -61,6 +69,8 @@ def set_num_threads(n: int) -> None:
     """Accepted, with a warning unless it asks for what is: an OpenCL driver has the threads, and is told before it starts.
 
     PoCL is by the environment's POCL_MAX_PTHREAD_COUNT (POCL_CPU_MAX_CU_COUNT from PoCL 4 on), every driver for CPUs by `taskset`.
+
+    >>> tg.set_num_threads(tg.get_num_threads())
     """
     if type(n) is not int or n < 1:
         raise ArgumentError(f"set_num_threads: expected a positive integer, got {n!r}")
@@ -70,17 +80,28 @@ def set_num_threads(n: int) -> None:
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Accepted: every operation here gives the same bits on the same device at every run, whatever is asked for."""
+    """Accepted: every operation here gives the same bits on the same device at every run, whatever is asked for.
+
+    >>> tg.use_deterministic_algorithms(False)
+    """
     _deterministic[:] = [bool(mode), bool(warn_only)]
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """What `use_deterministic_algorithms` was last told."""
+    """What `use_deterministic_algorithms` was last told.
+
+    >>> tg.are_deterministic_algorithms_enabled()
+    False
+    """
     return _deterministic[0]
 
 
 def is_deterministic_algorithms_warn_only_enabled() -> bool:
-    """Whether it was told warn_only."""
+    """Whether it was told warn_only.
+
+    >>> tg.is_deterministic_algorithms_warn_only_enabled()
+    False
+    """
     return _deterministic[1]
 
 
@@ -104,11 +125,19 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """What `set_float32_matmul_precision` was last told."""
+    """What `set_float32_matmul_precision` was last told.
+
+    >>> tg.get_float32_matmul_precision()
+    'highest'
+    """
     return float32_matmul[0]
 
 
 def typename(obj: Any) -> str:
-    """The name of an object's type, with its module's."""
+    """The name of an object's type, with its module's.
+
+    >>> tg.typename(tg.ones(2))
+    'tracegrad.tensors.tensor.Tensor'
+    """
     cls = obj if isinstance(obj, type) else type(obj)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

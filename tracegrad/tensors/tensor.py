@@ -55,6 +55,12 @@ class Tensor(History, InPlace, Subscripts, Conversion):
 
     shape: sizes. dtype: a numpy dtype (`tg.float32`, ...). device: where its values live. requires_grad: whether
     operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.
+
+    >>> x = tg.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    Tensor([[2., 4.],
+            [6., 8.]], device='cpu')
     """
 
     __slots__ = ("__dict__",)               # attributes of the user's own; none is made before there is one

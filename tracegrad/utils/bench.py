@@ -19,7 +19,7 @@ from tracegrad.execute.devices import find_device
 from tracegrad.inspection.profiling import profile
 from tracegrad.ops.attention.functions import scaled_dot_product_attention
 from tracegrad.ops.convolution.convolution import conv2d
-from tracegrad.ops.neural.layers import layer_norm
+from tracegrad.ops.neural.normalization import layer_norm
 from tracegrad.runtime.limits import limits
 from tracegrad.support.html import columns
 from tracegrad.tensors.creation.from_data import from_numpy

@@ -177,13 +177,21 @@ def conj(input: Array) -> Array:
 @public("resolve_conj", "resolve_neg")
 @on_nodes
 def resolve_conj(input: Array) -> Array:
-    """The tensor itself: conjugates are computed here, never marked. Any shape and dtype. Raises DTypeError for what is no tensor."""
+    """The tensor itself: conjugates are computed here, never marked. Any shape and dtype. Raises DTypeError for what is no tensor.
+
+    >>> tg.resolve_conj(tg.tensor([1j]))
+    Tensor([0.+1.j], device='cpu')
+    """
     return input
 
 
 @public("is_conj", "is_neg")
 def is_conj(input: Array) -> bool:
-    """False: conjugates are computed here, never marked."""
+    """False: conjugates are computed here, never marked.
+
+    >>> tg.is_conj(tg.ones(2))
+    False
+    """
     return False
 
 

@@ -297,7 +297,11 @@ def _leaky_relu(input: Any, negative_slope: float) -> Any:
 @rounded_once
 def gelu(input: Array, approximate: str = "none") -> Array:
     """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh".
-    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> nn.functional.gelu(tg.tensor([-1.0, 0.0, 1.0]))
+    Tensor([-0.1587,  0.    ,  0.8413], device='cpu')
+    """
     refuse_complex("gelu", input)
     if approximate == "tanh":
         return input * 0.5 * (tanh((input + input * input * input * 0.044715) * 0.7978845608028654) + 1.0)

@@ -178,7 +178,11 @@ def count_nonzero(input: Array, dim: Any = None) -> Array:
 @on_nodes
 def any_(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
     """Whether any element is nonzero, as bool (uint8 for uint8, as in torch). False of nothing.
-    Any dtype. Raises IndexOutOfRange for other dims."""
+    Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.any(tg.tensor([[0, 0], [0, 3]]), 1)
+    Tensor([False,  True], device='cpu')
+    """
     return _boolean("any", "amax", input, dim, keepdim)
 
 
@@ -233,7 +237,11 @@ def cumprod(input: Array, dim: int, *, dtype: Any = None) -> Array:
 @on_nodes
 def amax(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
     """The largest over dim; NaN if any is. Equal winners share the gradient evenly. ArgumentError if there is nothing.
-    dtype: any real one, which the result has."""
+    dtype: any real one, which the result has.
+
+    >>> tg.amax(tg.tensor([[1, 5], [7, 2]]), 1)
+    Tensor([5, 7], device='cpu')
+    """
     return reduce("amax", input, some_dims("amax", dim, input.ndim), keepdim)
 
 
@@ -241,7 +249,11 @@ def amax(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
 @on_nodes
 def amin(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
     """The smallest over dim; NaN if any is. Equal winners share the gradient evenly. ArgumentError if there is nothing.
-    dtype: any real one, which the result has."""
+    dtype: any real one, which the result has.
+
+    >>> tg.amin(tg.tensor([[1, 5], [7, 2]]), 1)
+    Tensor([1, 2], device='cpu')
+    """
     return reduce("amin", input, some_dims("amin", dim, input.ndim), keepdim)
 
 
@@ -428,7 +440,11 @@ def _detached_max(x: Node, dims: tuple[int, ...]) -> Node:
 @rounded_once
 def logsumexp(input: Array, dim: Any, keepdim: bool = False) -> Array:
     """log(sum(exp(x))) over dim, without overflow; -inf of nothing and of rows of -inf. Also of complex numbers.
-    Integers and bools as the default float dtype. Raises IndexOutOfRange for other dims."""
+    Integers and bools as the default float dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.logsumexp(tg.tensor([1000.0, 1000.0]), 0)
+    Tensor(1000.6932, device='cpu')
+    """
     x = as_float(input)
     dims = some_dims("logsumexp", dim, x.ndim)
     if _empty(x, dims):

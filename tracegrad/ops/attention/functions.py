@@ -16,7 +16,7 @@ from tracegrad.ops.arrays.reductions import softmax
 from tracegrad.ops.arrays.shaping import mT
 from tracegrad.ops.attention.fused import NO_MASK, softmax_or_zeros
 from tracegrad.ops.linalg.products import matmul
-from tracegrad.ops.neural.layers import dropout
+from tracegrad.ops.neural.dropout import dropout
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes

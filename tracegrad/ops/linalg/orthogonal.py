@@ -99,7 +99,11 @@ def householder_product(A: Array, tau: Array) -> Array:
 
 @public("orgqr")
 def orgqr(input: Array, tau: Array) -> Array:
-    """`linalg.householder_product`. The shapes and dtypes are those; raises what that raises."""
+    """`linalg.householder_product`. The shapes and dtypes are those; raises what that raises.
+
+    >>> tg.orgqr(*tg.geqrf(tg.rand(4, 2))).shape
+    (4, 2)
+    """
     return householder_product(input, tau)
 
 

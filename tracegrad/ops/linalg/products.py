@@ -99,7 +99,11 @@ def mm(input: Array, mat2: Array) -> Array:
 @public("bmm")
 @on_nodes
 def bmm(input: Array, mat2: Array) -> Array:
-    """(B, M, K) times (B, K, N). dtype: any but bool, promoted. Raises ShapeError where sizes do not fit."""
+    """(B, M, K) times (B, K, N). dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> tg.bmm(tg.ones(3, 2, 4), tg.ones(3, 4, 5)).shape
+    (3, 2, 5)
+    """
     _ranks("bmm", (input, 3), (mat2, 3))
     if input.shape[0] != mat2.shape[0]:
         raise ShapeError(f"bmm: {input.shape} and {mat2.shape} differ in the batch size; use matmul to broadcast")
@@ -111,7 +115,11 @@ def bmm(input: Array, mat2: Array) -> Array:
 @public("mv")
 @on_nodes
 def mv_(input: Array, vec: Array) -> Array:
-    """(M, K) times (K,). dtype: any but bool, promoted. Raises ShapeError where sizes do not fit."""
+    """(M, K) times (K,). dtype: any but bool, promoted. Raises ShapeError where sizes do not fit.
+
+    >>> tg.mv(tg.ones(2, 3), tg.arange(3.0))
+    Tensor([3., 3.], device='cpu')
+    """
     _ranks("mv", (input, 2), (vec, 1))
     return matmul(input, vec)
 
@@ -134,7 +142,11 @@ def dot(input: Array, other: Array) -> Array:
 @on_nodes
 def inner(input: Array, other: Array) -> Array:
     """Products summed over the last dimensions, which are equal: (*A, K) and (*B, K) to (*A, *B); for a 0-d tensor the plain product.
-    dtype: any but bool, promoted. Raises ShapeError where sizes differ."""
+    dtype: any but bool, promoted. Raises ShapeError where sizes differ.
+
+    >>> tg.inner(tg.ones(2, 3), tg.ones(4, 3)).shape
+    (2, 4)
+    """
     x, y = _operands("inner", input, other)
     if not x.ndim or not y.ndim:
         return x * y
@@ -175,7 +187,11 @@ def addmm(input: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: flo
 @on_nodes
 def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
     """beta * input + alpha * (batch1 @ batch2), batch by batch; as addmm.
-    (b, n, p), (b, n, m), (b, m, p). dtype: any but bool. Raises ShapeError where sizes do not fit."""
+    (b, n, p), (b, n, m), (b, m, p). dtype: any but bool. Raises ShapeError where sizes do not fit.
+
+    >>> tg.baddbmm(tg.zeros(3, 2, 5), tg.ones(3, 2, 4), tg.ones(3, 4, 5)).shape
+    (3, 2, 5)
+    """
     return _added("baddbmm", bmm(batch1, batch2), input, beta, alpha)
 
 
@@ -195,7 +211,11 @@ def addbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha
 @public("addmv")
 @on_nodes
 def addmv(input: Array, mat: Array, vec: Array, *, beta: float = 1, alpha: float = 1) -> Array:
-    """beta * input + alpha * mat @ vec: (n), (n, m), (m) -> (n). dtype: any but bool. Raises ShapeError where sizes do not fit."""
+    """beta * input + alpha * mat @ vec: (n), (n, m), (m) -> (n). dtype: any but bool. Raises ShapeError where sizes do not fit.
+
+    >>> tg.addmv(tg.ones(2), tg.ones(2, 3), tg.ones(3))
+    Tensor([4., 4.], device='cpu')
+    """
     _ranks("addmv", (mat, 2), (vec, 1))
     return _added("addmv", matmul(mat, vec), input, beta, alpha)
 
@@ -213,7 +233,11 @@ def addr(input: Array, vec1: Array, vec2: Array, *, beta: float = 1, alpha: floa
 @on_nodes
 def cross(input: Array, other: Array, dim: int | None = None) -> Array:
     """The cross product of vectors of three along dim (None: the first dimension of size 3, as in torch), broadcast.
-    dtype: any but bool, promoted. Raises ShapeError where no size is 3."""
+    dtype: any but bool, promoted. Raises ShapeError where no size is 3.
+
+    >>> tg.cross(tg.tensor([1.0, 0.0, 0.0]), tg.tensor([0.0, 1.0, 0.0]))
+    Tensor([0., 0., 1.], device='cpu')
+    """
     shape = broadcast_shapes("cross", [input.shape, other.shape])
     if dim is None:
         dim = next((d for d, n in enumerate(shape) if n == 3), None)
@@ -234,7 +258,11 @@ def cross(input: Array, other: Array, dim: int | None = None) -> Array:
 @on_nodes
 def vdot(input: Array, other: Array) -> Array:
     """The dot product of two vectors, the first one conjugated.
-    (N,), (N,) -> (). dtype: any but bool, promoted. Raises ShapeError for other shapes."""
+    (N,), (N,) -> (). dtype: any but bool, promoted. Raises ShapeError for other shapes.
+
+    >>> tg.vdot(tg.tensor([1j, 2.0]), tg.tensor([1j, 1.0]))
+    Tensor(3.+0.j, device='cpu')
+    """
     return dot(conj(input), other)
 
 

@@ -405,14 +405,22 @@ def matrix_rank(A: Array, tol: Any = None, hermitian: bool = False, *, atol: Any
 @linalg("matmul")
 @on_nodes
 def _matmul(input: Array, other: Array) -> Array:
-    """`tg.matmul`. Shapes, dtypes and an example are there; raises what that raises. (*, m, k), (*, k, n)."""
+    """`tg.matmul`. Shapes, dtypes and an example are there; raises what that raises. (*, m, k), (*, k, n).
+
+    >>> tg.linalg.matmul(tg.ones(2, 3), tg.ones(3))
+    Tensor([3., 3.], device='cpu')
+    """
     return matmul(input, other)
 
 
 @linalg("diagonal")
 @on_nodes
 def _diagonal(A: Array, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
-    """The diagonals of matrices: `tg.diagonal` of the last two dimensions. Any dtype. Raises IndexOutOfRange for fewer."""
+    """The diagonals of matrices: `tg.diagonal` of the last two dimensions. Any dtype. Raises IndexOutOfRange for fewer.
+
+    >>> tg.linalg.diagonal(tg.arange(4).reshape(2, 2))
+    Tensor([0, 3], device='cpu')
+    """
     return diagonal_(A, offset, dim1, dim2)
 
 

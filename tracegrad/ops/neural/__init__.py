@@ -1,5 +1,5 @@
-"""Layers, activations and losses as functions (`tracegrad.nn.functional`)."""
+"""Activations, normalization, dropout, distances and losses as functions (`tracegrad.nn.functional`)."""
 
-from tracegrad.ops.neural import activations, layers, losses, more_losses
+from tracegrad.ops.neural import activations, channels, distances, dropout, embedding_bag, losses, more_losses, normalization
 
-__all__ = ["activations", "layers", "losses", "more_losses"]
+__all__ = ["activations", "channels", "distances", "dropout", "embedding_bag", "losses", "more_losses", "normalization"]

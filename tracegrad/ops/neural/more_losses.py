@@ -18,8 +18,8 @@ from tracegrad.ops.arrays.indexing import gather
 from tracegrad.ops.arrays.pointwise import clamp, detach, eq, ge, gt, le, lt, maximum, minimum, ne, sqrt
 from tracegrad.ops.arrays.reductions import cumsum, logsumexp, mean, sum_
 from tracegrad.ops.arrays.shaping import full_like_shape, unsqueeze
-from tracegrad.ops.neural.activations import pairwise_distance
-from tracegrad.ops.neural.layers import logsigmoid
+from tracegrad.ops.neural.activations import logsigmoid
+from tracegrad.ops.neural.distances import pairwise_distance
 from tracegrad.ops.neural.losses import _reduced, _same_shape
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where

@@ -15,6 +15,14 @@ class LRScheduler(Named):
 
     last_epoch: -1 to begin, or the epoch to go on from (groups need their "initial_lr" then). Making one begins epoch 0.
     Raises ArgumentError for what is no Optimizer.
+
+    >>> class Halving(tg.optim.lr_scheduler.LRScheduler):
+    ...     def get_lr(self):
+    ...         return [base * 0.5 ** self.last_epoch for base in self.base_lrs]
+    >>> scheduler = Halving(tg.optim.SGD([nn.Parameter(tg.ones(2))], lr=1.0))
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.5]
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:

@@ -200,7 +200,12 @@ class History(Handle):
         return self._alias(result) if node.fn is _VARIABLE else result
 
     def detach_(self) -> Self:
-        """Forget the history, in place. A view cannot: its base has it."""
+        """Forget the history, in place. A view cannot: its base has it.
+
+        >>> x = tg.ones(2, requires_grad=True) * 2
+        >>> x.detach_().requires_grad
+        False
+        """
         if self._base is not None:
             raise AutogradError("detach_: a view shares the history of the tensor that it is a view of; use detach()")
         node = self._node()

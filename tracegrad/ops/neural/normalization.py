@@ -1,32 +1,26 @@
-"""Layers as functions (tracegrad.nn.functional): normalization, attention, dropout, and the activations that are no methods."""
+"""Normalization (tracegrad.nn.functional): batch_norm, layer_norm, group_norm, instance_norm, rms_norm, normalize, ..."""
 
 from __future__ import annotations
 
-from functools import wraps
-from inspect import Parameter, signature
+from math import prod
 from typing import Any
 
-import numpy as np
-
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import broadcast_shapes, not_taken, refuse_complex
+from tracegrad.graph.families import broadcast_shapes, refuse_complex
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operators import F, functional, public
-from tracegrad.graph.primitive import cast, holds
+from tracegrad.graph.operators import FUNCTIONAL, functional
+from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
-from tracegrad.ops.arrays.pointwise import clamp, detach, exp, expm1, ge, le, log1p, lt, rsqrt, sigmoid
-from tracegrad.ops.arrays.pointwise import where as select
-from tracegrad.ops.arrays.random_bits import kept
+from tracegrad.ops.arrays.pointwise import clamp, detach, rsqrt
+from tracegrad.ops.arrays.pointwise import pow as power
 from tracegrad.ops.arrays.reductions import mean, norm, sum_
 from tracegrad.ops.primitives import movement as mv
-from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.reduction import total
+from tracegrad.ops.primitives.windows import windows
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
-
-
-# ------------------------------------------------------------------------------------------------------------ normalization
 
 
 def _wide(name: str, x: Node) -> Node:
@@ -211,136 +205,60 @@ def cosine_similarity(x1: Array, x2: Array, dim: int = 1, eps: float = 1e-8) -> 
     return sum_(product, d)
 
 
-# ----------------------------------------------------------------------------------------------------------------- dropout
-
-
 @functional
-def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool = False) -> Array:
-    """Each element 0 with probability p, else divided by 1 - p (Srivastava et al. 2014); input itself unless training.
+def instance_norm(input: Array, running_mean: Array = None, running_var: Array = None, weight: Array = None, bias: Array = None,
+                  use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5) -> Array:
+    """Each channel of each sample of (N, C, *) normalized by itself, times weight plus bias (C) (Ulyanov et al. 2016).
 
-    Shape stays; any dtype, integers while training as the default float one. Raises ArgumentError unless p is from 0 to 1.
+    running_mean and running_var, if given, are updated in place by the batch's averages; use_input_stats=False: normalized by them.
+    dtype: float, which the result has. Raises ShapeError for other shapes.
 
-    >>> nn.functional.dropout(tg.ones(4), 0.5)
+    >>> nn.functional.instance_norm(tg.rand(2, 3, 4)).shape
+    (2, 3, 4)
     """
-    if not 0.0 <= p <= 1.0:
-        raise ArgumentError(f"dropout: p must be from 0 to 1, got {p}")
-    if not training or p == 0.0:
-        return input
-    if p == 1.0:
-        out = input * 0.0
-    else:
-        out = select(kept(input.shape, p, input.device), input * (1.0 / (1.0 - p)), 0.0)
-    return input.copy_(out) if inplace else out
-
-
-# ------------------------------------------------------------------------------------------------------------- activations
-
-
-def _or_in_place(fn: F) -> F:
-    """Decorator: a function of Tensors that also has torch's last argument `inplace`, with which the result is written into input."""
-    known = signature(fn)
-    parameters = [*known.parameters.values(), Parameter("inplace", Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation="bool")]
-    whole = known.replace(parameters=parameters)
-
-    @wraps(fn)
-    def entry(input: Any, *args: Any, **kwargs: Any) -> Any:
-        given = whole.bind(input, *args, **kwargs).arguments
-        inplace = given.pop("inplace", False)
-        result = fn(**given)
-        return given["input"].copy_(result) if inplace else result
-
-    entry.__signature__ = whole  # type: ignore[attr-defined]
-    return entry  # type: ignore[return-value]
-
-
-@public("logsigmoid", method=False, functional=True)
-@on_nodes
-@rounded_once
-def logsigmoid(input: Array) -> Array:
-    """log(sigmoid(x)), without overflow.
-
-    dtype: float; of integers the default one. Raises DTypeError for bools and complex numbers.
-
-    >>> nn.functional.logsigmoid(tg.tensor([-1.0, 1.0]))
-    """
-    negative = lt(input, 0.0)
-    return where(negative, input, 0.0) - log1p(exp(where(negative, input, -input)))
-
-
-@functional
-@_or_in_place
-@on_nodes
-@rounded_once
-def elu(input: Array, alpha: float = 1.0) -> Array:
-    """x where positive, else alpha (exp(x) - 1).
-
-    dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
-
-    >>> nn.functional.elu(tg.tensor([-1.0, 1.0]))
-    """
-    negative = le(input, 0.0)
-    return where(negative, expm1(where(negative, input, 0.0)) * alpha, input)
-
-
-@functional
-@_or_in_place
-@on_nodes
-@rounded_once
-def selu(input: Array) -> Array:
-    """elu scaled so that activations keep mean 0 and variance 1 (Klambauer et al. 2017).
-
-    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
-
-    >>> nn.functional.selu(tg.tensor([-1.0, 1.0]))
-    """
-    return elu(input, 1.6732632423543772) * 1.0507009873554805
-
-
-@functional
-@_or_in_place
-@on_nodes
-def hardtanh(input: Array, min_val: Any = -1.0, max_val: Any = 1.0) -> Array:
-    """x limited to [min_val, max_val], which integers limit to integers; no gradient at the limits, as in torch. DTypeError for bools.
-
-    Any shape.
-
-    >>> nn.functional.hardtanh(tg.tensor([-2.0, 0.5]))
-    """
-    if holds(min_val > max_val):
-        raise ArgumentError(f"hardtanh: min_val {min_val} is above max_val {max_val}")
-    if input.dtype.kind in "bc":
-        raise not_taken("hardtanh", input.dtype)
-    if dtype_kind(input.dtype) != "f":
-        ends = np.iinfo(input.dtype)
-        min_val, max_val = (cast(v, input.dtype) if isinstance(v, Node) else int(min(max(v, ends.min), ends.max))
-                            for v in (min_val, max_val))
-    return where(le(input, min_val), min_val, where(ge(input, max_val), max_val, input))
-
-
-@functional
-@_or_in_place
-@on_nodes
-def relu6(input: Array) -> Array:
-    """x limited to [0, 6]. The shape and dtype (float or integer) stay. Raises DTypeError for bools.
-
-    >>> nn.functional.relu6(tg.tensor([-1.0, 7.0]))
-    """
-    return hardtanh(input, 0.0, 6.0)
+    if input.ndim < 3:
+        raise ShapeError(f"instance_norm: takes an input (N, C, *), got {input.shape}")
+    if (running_mean is None) != (running_var is None) or (running_mean is None and not use_input_stats):
+        raise ArgumentError("instance_norm: running_mean and running_var are given both, or neither of them with use_input_stats=True")
+    for what, v in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
+        if v is not None and v.shape != input.shape[1:2]:
+            raise ShapeError(f"instance_norm: {what} {v.shape} must be ({input.shape[1]},) for an input of {input.shape}")
+    if not use_input_stats:
+        return _scaled_channels(input, running_mean, running_var, weight, bias, eps)
+    count = prod(input.shape[2:])
+    if count == 1:
+        raise ShapeError(f"instance_norm: needs more than one value per channel, got an input of {input.shape}")
+    n, c = input.shape[:2]
+    flat = input.reshape(1, n * c, *input.shape[2:])
+    y = FUNCTIONAL["batch_norm"](flat, None, None, None, None, True, momentum, eps).reshape(input.shape)
+    place = _channels(input)[1]
+    if weight is not None:
+        y = y * weight.reshape(place)
+    if bias is not None:
+        y = y + bias.reshape(place)
+    if running_mean is not None:
+        x = input.detach().reshape(n, c, count)
+        running_mean.copy_(running_mean * (1.0 - momentum) + x.mean(2).mean(0) * momentum)
+        running_var.copy_(running_var * (1.0 - momentum) + x.var(2).mean(0) * momentum)
+    return y
 
 
 @functional
 @on_nodes
 @rounded_once
-def glu(input: Array, dim: int = -1) -> Array:
-    """a * sigmoid(b) of the two halves of input along dim (Dauphin et al. 2017).
+def local_response_norm(input: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Array:
+    """x / (k + alpha times the mean of x² over `size` neighbouring channels) ** beta (Krizhevsky et al. 2012), of (N, C, *).
+    dtype: real; of integers and bools the default float one. Raises ShapeError for other shapes.
 
-    dtype: any; of integers and bools the default float one. Raises ShapeError for an odd size.
-
-    >>> nn.functional.glu(tg.tensor([1.0, 0.0]))
+    >>> nn.functional.local_response_norm(tg.rand(1, 5, 4), size=3).shape
+    (1, 5, 4)
     """
-    d = one_dim("glu", dim, input.ndim)
-    n = input.shape[d] if input.ndim else 1
-    if n % 2:
-        raise ShapeError(f"glu: dimension {d} of {input.shape} must be even")
-    return mv.narrow(input, d, 0, n // 2) * sigmoid(mv.narrow(input, d, n // 2, n // 2))
-
+    refuse_complex("local_response_norm", input)
+    if input.ndim < 3:
+        raise ShapeError(f"local_response_norm: takes an input (N, C, *), got {input.shape}")
+    if integer("local_response_norm", "size", size) < 1:
+        raise ArgumentError(f"local_response_norm: size must be positive, got {size}")
+    zeros = (0,) * (input.ndim - 2)
+    square = mv.pad(input * input, (0, size // 2, *zeros), (0, (size - 1) // 2, *zeros))
+    spread = total(windows(square, 1, size, 1), (input.ndim,)) * (1.0 / size)
+    return input / power(spread * alpha + k, beta)

@@ -1,0 +1,105 @@
+"""Dropout, of elements and of channels, and alpha dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.graph.operators import functional
+from tracegrad.ops.arrays.pointwise import where as select
+from tracegrad.ops.arrays.random_bits import kept
+from tracegrad.ops.neural.activations import into
+
+Array = Any      # a Node or a Tensor
+
+
+@functional
+def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool = False) -> Array:
+    """Each element 0 with probability p, else divided by 1 - p (Srivastava et al. 2014); input itself unless training.
+
+    Shape stays; any dtype, integers while training as the default float one. Raises ArgumentError unless p is from 0 to 1.
+
+    >>> nn.functional.dropout(tg.ones(4), 0.5)
+    """
+    if not 0.0 <= p <= 1.0:
+        raise ArgumentError(f"dropout: p must be from 0 to 1, got {p}")
+    if not training or p == 0.0:
+        return input
+    if p == 1.0:
+        out = input * 0.0
+    else:
+        out = select(kept(input.shape, p, input.device), input * (1.0 / (1.0 - p)), 0.0)
+    return input.copy_(out) if inplace else out
+
+
+def _kept(input: Array, p: float, shape: Any) -> Array:
+    return kept(shape, p, input.device)
+
+
+def _check_p(name: str, p: float) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise ArgumentError(f"{name}: p must be from 0 to 1, got {p}")
+
+
+def _channel_shape(name: str, input: Array, least: int, most: int) -> tuple[int, ...]:
+    if not least <= input.ndim <= most:
+        raise ShapeError(f"{name}: takes an input (N, C, spatial) of {least} to {most} dimensions, got {input.shape}")
+    lead = input.ndim - (most - 2)
+    return (*input.shape[:lead], *[1] * (input.ndim - lead))
+
+
+def _channel_dropout(name: str, spatial: int) -> Any:
+    def fn(input: Array, p: float = 0.5, training: bool = True, inplace: bool = False) -> Array:
+        _check_p(name, p)
+        if spatial == 2 and input.ndim == 2:                            # (N, C), as torch takes it: each element is a channel
+            shape: tuple[int, ...] = input.shape
+        else:
+            shape = _channel_shape(name, input, spatial + 1, spatial + 2)
+        if not training or p == 0.0:
+            return input
+        out = input * 0.0 if p == 1.0 else select(_kept(input, p, shape), input * (1.0 / (1.0 - p)), 0.0)
+        return into(input, out, inplace)
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = (f"Each channel of (N, C, {spatial} sizes) or (C, ...) 0 with probability p, else divided by 1 - p (Tompson et al. 2015)."
+                  "\n    dtype: any; integers as floats. Raises ShapeError for others, ArgumentError unless p is from 0 to 1.")
+    return functional(fn)
+
+
+dropout1d, dropout2d, dropout3d = (_channel_dropout(f"dropout{n}d", n) for n in (1, 2, 3))
+_ALPHA = -1.7580993408473766            # selu's limit for x -> -inf
+
+
+def _alpha_dropped(name: str, input: Array, p: float, training: bool, inplace: bool, shape: Any) -> Array:
+    _check_p(name, p)
+    if not training or p == 0.0:
+        return input
+    if p == 1.0:
+        return into(input, input * 0.0, inplace)
+    scale = ((1.0 - p) * (1.0 + p * _ALPHA * _ALPHA)) ** -0.5
+    out = select(_kept(input, p, shape), input, _ALPHA) * scale - scale * p * _ALPHA
+    return into(input, out, inplace)
+
+
+@functional
+def alpha_dropout(input: Array, p: float = 0.5, training: bool = False, inplace: bool = False) -> Array:
+    """dropout that keeps mean 0 and variance 1, for selu: dropped elements become selu's lower limit (Klambauer et al. 2017).
+    dtype: any; of integers and bools the default float one. ArgumentError unless p is from 0 to 1.
+
+    >>> nn.functional.alpha_dropout(tg.ones(2), training=False)
+    Tensor([1., 1.], device='cpu')
+    """
+    return _alpha_dropped("alpha_dropout", input, p, training, inplace, input.shape)
+
+
+@functional
+def feature_alpha_dropout(input: Array, p: float = 0.5, training: bool = False, inplace: bool = False) -> Array:
+    """alpha_dropout of whole channels of (N, C, *).
+    dtype: any; of integers and bools the default float one. Raises ShapeError for other shapes.
+
+    >>> nn.functional.feature_alpha_dropout(tg.ones(1, 2, 3), training=True).shape
+    (1, 2, 3)
+    """
+    if input.ndim < 2 and training:
+        raise ShapeError(f"feature_alpha_dropout: takes an input (N, C, *), got {input.shape}")
+    return _alpha_dropped("feature_alpha_dropout", input, p, training, inplace, (*input.shape[:2], *[1] * (input.ndim - 2)))
