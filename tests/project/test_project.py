@@ -161,11 +161,12 @@ def test_benchmark_results_are_right():
     run("-m", "benchmarks.run", "--quick", "--contenders", "tracegrad", seconds=1800)
 
 
+def cells(line):
+    return [cell.strip() for cell in line.strip("|\n").split("|")]
+
+
 def test_the_readmes_table_is_what_was_measured():
     """Every figure of the table against other frameworks stands in benchmarks/RESULTS.md, in that row and column."""
-    def cells(line):
-        return [cell.strip() for cell in line.strip("|\n").split("|")]
-
     readme, results = ((ROOT / name).read_text().splitlines() for name in ("README.md", "benchmarks/RESULTS.md"))
     head = next(i for i, line in enumerate(readme) if line.startswith("| | tracegrad | torch |"))
     rows = [cells(line) for line in readme[head + 2:readme.index("", head)]]
@@ -175,6 +176,17 @@ def test_the_readmes_table_is_what_was_measured():
     for name, *times in rows:
         for key, time in zip(("tracegrad", "torch", "torch_compile", "jax"), times, strict=True):
             assert measured[name][key].startswith(f"{time} ["), (name, key)
+
+
+def test_the_readmes_table_of_a_gpu_is_what_was_measured():
+    readme, results = ((ROOT / name).read_text().splitlines() for name in ("README.md", "benchmarks/RESULTS-gpu.md"))
+    head = readme.index("| on a GPU | tracegrad | torch | JAX |")
+    rows = [cells(line) for line in readme[head + 2:readme.index("", head)]]
+    columns = cells(next(line for line in results if line.startswith("| class | launches |")))
+    measured = {found[0]: dict(zip(columns, found, strict=True)) for found in map(cells, results) if len(found) == len(columns)}
+    assert len(rows) >= 8
+    for name, *times in rows:
+        assert times == [measured[name][key] for key in ("call, ms", "torch, ms", "JAX, ms")], name
 
 
 def test_the_readmes_picture_is_that_of_the_program(monkeypatch):
