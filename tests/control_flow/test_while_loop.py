@@ -439,6 +439,6 @@ def test_a_condition_that_is_long_in_coming_is_guessed():
     inside = str(run.kernels()).split("while (", 1)[1]
     assert "if (" in inside
     assert "sqrt" in inside.split("if (", 1)[0]
-    large = tg.trace(lambda x: tg.while_loop(lambda v: v.sum() > 1, lambda v: tg.where((v * v).sum().sqrt() < 1, v, v * 0.5), x))
-    large(tg.ones(64, dtype=F))
+    large = tg.trace(lambda x: tg.while_loop(lambda v: v.sum() > 1, lambda v: tg.where((v * v).sum().sqrt() < 1, v * 0.25, v * 0.5), x))
+    large(tg.ones(16, dtype=F))
     assert "if (" not in str(large.kernels()).split("while (", 1)[1]         # what is selected is no few numbers: they would be copied
