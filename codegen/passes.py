@@ -113,7 +113,8 @@ def _compile(
     plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
     alias, copies = arrange(plan, outputs, wanted, target.kind == "gpu")      # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias, varying)
-    context.prepared = cache(lambda body: _through_passes(body, target))      # loops' bodies are graphs of their own
+    prepared = cache(lambda body, numbers: _through_passes(body, target))
+    context.prepared = lambda body: prepared(body, tuning())                  # loops' bodies are graphs of their own
     steps = lower_all(plan.groups, context)                                   # kernels, as statements; equal groups share them
     if config.fuse:
         steps = side_by_side(batched(steps), context)                          # small kernels in one launch: one-work-item ones, equal ones

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from benchmarks.workloads.derived import Derived
 
-POINTS, CENTRES, COORDINATES = 10_000, 100, 16
+POINTS, CENTRES = 10_000, 100
 
 
 class NearestCentre(Derived):
-    name = "kmeans-16"
-    title = "k-means, 10,000 points of 16 coordinates, 100 centres, float64: value and gradient"
     wrt = ("centres",)
     tolerance = 1e-10
 
+    def __init__(self, coordinates: int) -> None:
+        self.coordinates, self.name = coordinates, f"kmeans-{coordinates}"
+        self.title = f"k-means, 10,000 points of {coordinates} coordinates, 100 centres, float64: value and gradient"
+
     def data(self, rng):
-        return {"centres": rng.standard_normal((CENTRES, COORDINATES)), "points": rng.standard_normal((POINTS, COORDINATES))}
+        return {"centres": rng.standard_normal((CENTRES, self.coordinates)), "points": rng.standard_normal((POINTS, self.coordinates))}
 
     def function(self, t, F, centres, points):
         return ((points[:, None] - centres) ** 2).sum(-1).amin(1).sum()

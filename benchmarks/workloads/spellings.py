@@ -29,12 +29,14 @@ class MixtureProductInFront(Derived):
 
 
 class SquaresAndProduct(Derived):
-    name = "squares-16"
-    title = "squares of 10,000 rows of 16, summed, less the product with 100 centres, float64"
     tolerance = 1e-10
 
+    def __init__(self, coordinates: int) -> None:
+        self.coordinates, self.name = coordinates, f"squares-{coordinates}"
+        self.title = f"squares of 10,000 rows of {coordinates}, summed, less the product with 100 centres, float64"
+
     def data(self, rng):
-        return {"points": rng.standard_normal((10_000, 16)), "centres": rng.standard_normal((100, 16))}
+        return {"points": rng.standard_normal((10_000, self.coordinates)), "centres": rng.standard_normal((100, self.coordinates))}
 
     def function(self, t, F, points, centres):
         return (points**2).sum(1)[:, None] - points @ centres.T
@@ -201,7 +203,8 @@ class Bones(Derived):
 
 SPELLINGS = [
     MixtureProductInFront(),
-    SquaresAndProduct(),
+    SquaresAndProduct(16),
+    SquaresAndProduct(17),
     Shift("cat"),
     Shift("roll"),
     Decay(),
@@ -209,6 +212,8 @@ SPELLINGS = [
     Polynomial("horner"),
     Polynomial("horner", numbers=100_000),
     Polynomial("horner", gradient=True),
+    Polynomial("horner", gradient=True, numbers=100_000),
+    Polynomial("horner", gradient=True, numbers=1_000_000),
     SmallIndex("tensor"),
     SmallIndex("list"),
     Scalar(),

@@ -73,10 +73,14 @@ def written(graph: Graph, target: Target) -> Graph:
     derived = {_key(node) for node in graph if node.fn.name == "attention_gradient"}
     new: dict[Node, Node] = {n: n for n in graph.inputs}
 
+    def again(n: Node) -> Node:
+        operands = tuple([new[o] for o in n.operands])
+        return n if operands == n.operands else rebind(n, operands)
+
     def moved(root: Node) -> Node:
         for n in topological([root], new.__contains__):
             if n not in new:
-                new[n] = rebind(n, tuple([new[o] for o in n.operands]))
+                new[n] = again(n)
         return new[root]
 
     for node in graph:
@@ -86,7 +90,7 @@ def written(graph: Graph, target: Target) -> Graph:
                 if _key(made) in derived or (_obstacle(made, target) or _others(found[node], graph, uses)) is None:
                     new[node] = moved(found[node].arranged(made))
         if node not in new:
-            new[node] = rebind(node, tuple([new[o] for o in node.operands]))
+            new[node] = again(node)
     return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
 
 

@@ -31,12 +31,32 @@ class Branch(Shared):
 
 
 def outlined(graph: Graph) -> Graph:
-    """The graph with branches instead of selects, where a branch is work that is worth an `if`; itself if there is none."""
+    """The graph with branches instead of selects, where a branch is work that is worth an `if`; itself if there is none.
+
+    Or where the condition is long in coming, and what is selected is few numbers: an `if` goes on with what it guesses, a select waits.
+    """
     while True:
-        found = max(((_exclusive(graph, group), group) for group in _groups(graph)), key=lambda f: _work(f[0]), default=({}, []))
-        if _work(found[0]) < tuning().branch_work:
+        waits = _waits(graph)
+        sides = [(_exclusive(graph, group), group) for group in _groups(graph)]
+        found = max((f for f in sides if _is_worth_it(*f, waits)), key=lambda f: _work(f[0]), default=None)
+        if found is None:
             return graph
         graph = _with_branch(graph, *found)
+
+
+def _is_worth_it(side: dict[Node, int], group: Sequence[Node], waits: dict[Node, float]) -> bool:
+    few = all(node.aval.size <= tuning().register_elements for node in group)
+    return _work(side) >= tuning().branch_work or (few and waits[_condition(group[0])] >= tuning().branch_wait)
+
+
+def _waits(graph: Graph) -> dict[Node, float]:
+    """For each node the flops that come one after the other before it is there."""
+    found: dict[Node, float] = {}
+    for node in graph:
+        fn: Any = node.fn
+        own = fn.flops if fn.family == "elementwise" else _work([node]) / max(1, node.aval.size)
+        found[node] = own + max((found.get(o, 0.0) for o in node.operands), default=0.0)
+    return found
 
 
 def _condition(node: Node) -> Node:

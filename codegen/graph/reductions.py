@@ -192,7 +192,7 @@ def _rows(fn: Operation, x: Node, target: Target) -> Node:
         return view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": cols}), (rows,))
     full = 4 * target.cores if target.kind == "cpu" else target.groups(tuning().group)
     if cols > tuning().long_row and 0 < rows < full:
-        chunks = min(-(-cols // tuning().row_chunk), -(-2 * full // rows))
+        chunks = min(-(-cols // tuning().row_chunk), -(-tuning().row_chunks * full // rows))
         length = -(-cols // chunks)
         length = -(-length // 64) * 64
         x = view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": length}), (rows, -(-cols // length)))

@@ -40,7 +40,7 @@ from tracegrad.codegen.plan.loop_parts import of_part, parts_of
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.donation import Donations, arrange, is_scatter
 from tracegrad.codegen.schedule.fusion import schedule
-from tracegrad.codegen.schedule.grouping import Flat, Group, Schedule, strip
+from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Rows, Schedule, strip
 from tracegrad.config import config
 from tracegrad.graph.ir import ON_HOST, Graph, Node
 from tracegrad.graph.locations import located
@@ -58,8 +58,7 @@ def lower_iterations(group: Group, context: Context) -> list[Any]:
     if results is None:
         return []
     fn: Any = anchor.fn
-    own = fn.body.carries + fn.body.rows
-    graph, lines = _with_own_outputs(_with_copies(context.prepared(fn.graph), own, context), fn, context)
+    graph, lines = _body(fn, context)
     known = set(context.faults)
     operands = [context.ref(strip(o)) for o in anchor.operands]
     key = (fn, anchor.operands)
@@ -76,16 +75,19 @@ def lower_iterations(group: Group, context: Context) -> list[Any]:
     return steps
 
 
+def _body(fn: Any, context: Context) -> tuple[Graph, Lines]:
+    """The graph of an iteration through the passes, as kernels are made of it; see `_lines`."""
+    own = fn.body.carries + fn.body.rows
+    return _with_own_outputs(_with_copies(context.prepared(fn.graph), own, context), fn, context)
+
+
 def _iterations(graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: list[Any], context: Context, key: Any,
            branches: bool = False) -> list[Any]:
     """The steps of a loop. branches: some are in its graph, which is for one work-item, then; NotAlone if that is not to be had."""
     length, n, rows = fn.length, fn.body.carries, fn.body.rows
     plan, stored = _scheduled(graph, context)
-    if config.fuse and not branches and _by_element(plan.groups, graph, n, rows, context.target):
-        with tuned(_in_blocks(plan.groups[0], length, context.target)):
-            steps, _ = _lowered(plan, stored, graph, context, n + rows, {})
-        if len(steps) == 1 and isinstance(steps[0], Kernel):
-            return [_in_one(steps[0], _places(graph, fn, lines, operands, results, key, 1, alone=True), length)]
+    if config.fuse and not branches and (by_blocks := _by_blocks(plan, graph, lines, fn, operands, results, context, key)):
+        return by_blocks
     steps, changed = _lowered(plan, stored, graph, context, n + rows, _in_place(graph, lines, length))
     before, steps, kept = hoisted_steps(steps, graph.inputs[n + rows:])
     places = _places(graph, fn, lines, operands, results, key, 1)
@@ -122,13 +124,16 @@ def _iterations(graph: Graph, lines: Lines, fn: Any, operands: list[Any], result
 
 
 def _places(graph: Graph, fn: Any, lines: Lines, operands: list[Any], results: list[Any], key: Any, parts: int,
-            alone: bool = False) -> dict[Any, LoopBinding]:
-    """What an iteration's inputs and outputs are outside. alone: elements depend on no others, so a new carry may replace the old one."""
+            alone: int = 0) -> dict[Any, LoopBinding]:
+    """What an iteration's inputs and outputs are outside.
+
+    alone: of carries of so many elements each depends on no others, so a new one may replace the old one.
+    """
     n, rows, length, reverse = fn.body.carries, fn.body.rows, fn.length, fn.reverse
     places: dict[Any, LoopBinding] = {}
     for line in lines:
         p, count = graph.inputs[line[0]], len(line) + 1
-        if alone and count == 2:
+        if p.aval.size == alone and count == 2:
             out, = (results[i] for i in line)
             places[strip(graph.outputs[line[0]])] = Whole(out)
             places[p] = After(operands[line[0]], out)
@@ -212,19 +217,74 @@ def _kernels(graph: Graph, context: Context, own: int) -> list[Any]:
     return _lowered(*_scheduled(graph, context), graph, context, own, {})[0]
 
 
-def _by_element(groups: list[Group], graph: Graph, carries: int, rows: int, target: Target) -> bool:
-    """Whether elements of the new carries depend on no other elements of the old ones, so that work-items need not wait for others.
+def _by_element(plan: Schedule, graph: Graph, carries: int, rows: int, target: Target) -> Group | None:
+    """The group that makes carries whose elements depend on no other elements of the old ones, so that work-items need not wait for others.
 
-    Not on a CPU where an iteration reads or writes large rows: block by block they are far apart.
+    It is all of the iteration; or, of a row, it adds elements up, and needs no sum itself. Not on a CPU where an iteration reads or writes
+    large rows: block by block they are far apart.
     """
-    if len(groups) != 1 or not isinstance(groups[0].kind, Flat):
-        return False
-    group, own = groups[0], graph.inputs[:carries]
-    if any(group.reads.get(c, ONLY_IDENTITY) != ONLY_IDENTITY or c.aval.size != group.size for c in own):
-        return False
+    group = max(plan.groups, key=lambda g: g.size, default=None)
+    if group is None:
+        return None
+    sums = isinstance(group.kind, Rows | Chunks) and group.kind.rows == 1
+    own = [c for c in graph.inputs[:carries] if c in group.reads or c.aval.size == group.size or not sums]
+    if not sums and not (isinstance(group.kind, Flat) and len(plan.groups) == 1):
+        return None
+    if (sums and not own) or any(group.reads.get(c, ONLY_IDENTITY) != ONLY_IDENTITY or c.aval.size != group.size for c in own):
+        return None
     moving = [*graph.inputs[carries:carries + rows], *graph.outputs[carries:]]
     streams = any(x.aval.size >= group.size > 1 for x in moving)
-    return target.kind == "gpu" or not streams or flops(group) + traffic(group) < tuning().looped_work
+    return group if target.kind == "gpu" or not streams or flops(group) + traffic(group) < tuning().looped_work else None
+
+
+def _by_blocks(plan: Schedule, graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: list[Any], context: Context,
+               key: Any) -> list[Any]:
+    """The loop as a kernel whose work-items take a block of elements each through all iterations; nothing if that is not to be had.
+
+    Of sums over the elements each block leaves its part at every iteration. Another loop goes on with these, in one work-item.
+    """
+    n, rows, length = fn.body.carries, fn.body.rows, fn.length
+    group = _by_element(plan, graph, n, rows, context.target)
+    if group is None:
+        return []
+    size, noted = group.size, context.noted()
+    with tuned(_in_blocks(group, length, context.target)):
+        if not isinstance(group.kind, Flat):
+            if size <= tuning().row_chunk or (flops(group) + traffic(group)) * length < tuning().launch_work:
+                return []
+            graph, lines = _body(fn, context)                # whose sums are cut in these blocks
+            plan, _ = _scheduled(graph, context)
+            if _by_element(plan, graph, n, rows, context.target) is None:
+                return []
+        steps = _kernels(graph, context, n + rows)
+    places = _places(graph, fn, lines, operands, results, key, 1, size)
+    mine = {x for p, o in zip(graph.inputs[:n], graph.outputs, strict=False) if p.aval.size == size for x in (p, strip(o))}
+    blocks = [s for s in steps if not mine.isdisjoint(r for refs in effects(s) for r in refs)]
+    before, rest, _ = hoisted_steps([s for s in steps if s not in blocks], graph.inputs[n + rows:])
+    if len(blocks) == 1 and _goes_on(blocks[0], rest, places, size, length, key, context.target):
+        iteration = Iteration()
+        loops = [_in_one(k, places, length) for k in (blocks[0], *([together(rest)] if rest else ()))]
+        return [*(bound(k, places, iteration) for k in before), *loops]
+    context.forget_but(noted)
+    return []
+
+
+def _goes_on(blocks: Any, rest: list[Any], places: dict[Any, LoopBinding], size: int, length: int, key: Any, target: Target) -> bool:
+    """Whether a loop after that of the blocks may go on with what they leave at every iteration, for which `places` gets rows."""
+    steps = [blocks, *rest]
+    if not all(isinstance(k, Kernel) and not k.foreign and not k.cooperates for k in steps):
+        return False
+    few = by_one(target.cores, tuning().iteration_work)
+    if not all(can_be_serial(k) and k.work < few for k in rest) or sum(k.text.count("\n") for k in rest) > tuning().looped_lines:
+        return False
+    reads, writes = effects(blocks)
+    if not {w for k in rest for w in effects(k)[1]}.isdisjoint(reads):
+        return False
+    left = {r: (r.size if isinstance(r, Temp) else r.aval.size) for r in writes if r not in places}
+    if any(count >= size for count in left.values()) or sum(r.dtype.itemsize * n for r, n in left.items()) * length > tuning().looped_sums:
+        return False
+    places |= {r: Row(Temp("part", (key, r), length * count, r.dtype), count, length, False) for r, count in left.items()}
+    return True
 
 
 def _in_blocks(group: Group, length: int, target: Target) -> Tuning:
@@ -235,7 +295,7 @@ def _in_blocks(group: Group, length: int, target: Target) -> Tuning:
     if (flops(group) + traffic(group)) * length >= numbers.launch_work:
         blocks = -(-blocks // target.cores) * target.cores
     block = min(-(-group.size // blocks // whole) * whole, numbers.item)
-    return numbers._replace(item=block, most_items=block)
+    return numbers._replace(item=block, most_items=block, long_row=block, row_chunk=block, row_chunks=-(-group.size // block))
 
 
 def hoisted_steps(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,49 @@ def test_random_bodies_of_elements(seed: int) -> None:
         tg.trace(tg.grad(lambda *a: (tg.grad(f)(*a) ** 2).sum(), (0, 1)))(*given)
         tg.trace(lambda x, *rest: tg.vmap(lambda v: f(v, *rest))(tg.stack([x, x * 0.5])))(*given)
     assert checked.count >= 4 * len(set(names))
+
+
+def test_sums_at_every_iteration_are_parts_of_blocks() -> None:
+    """A polynomial's gradient in its coefficients: a block of cotangents goes through all iterations, and then its parts are added up."""
+    plan = plan_of(tg.grad(lambda p, c: horner(p, c).square().sum(), 1), numbers(20_000), numbers(12))
+    loops = [step for step in plan.launches if step.note.startswith("a loop of 12 iterations in one launch")]
+    assert all(isinstance(step, Launch) for step in plan.steps)
+    values, cotangents, sums = (prod(step.global_size) for step in loops)
+    assert values == cotangents > 1
+    assert -(-20_000 // cotangents) * 16 <= Tuning().looped_bytes
+    assert sums == 1
+    few = plan_of(tg.grad(lambda p, c: horner(p, c).square().sum(), 1), numbers(500), numbers(12))
+    assert all(prod(step.global_size) == 1 for step in few.launches)             # one core is done before it has woken another
+
+
+def sums_of(rng: np.random.Generator, n: int) -> tuple[Any, tuple[Any, ...]]:
+    """A scan whose body adds all elements up, for results and for carries of one number, which elements do not read."""
+    length, turned, own, carried = int(rng.integers(1, 6)), bool(rng.integers(2)), bool(rng.integers(2)), bool(rng.integers(2))
+
+    def f(x: Any, w: Any, few: Any) -> Any:
+        def body(carries: Any, row: Any) -> Any:
+            c, other, total = carries
+            new, more = c * w * 0.5 + row, (c * row if own else other)
+            made = ((new * other).sum(), new.amax(), total * row) if carried else (new.sum() * row, (c - other).square().mean())
+            return (new, more, total * 0.5 + c.sum() if carried else total), made
+
+        (c, other, total), ys = tg.scan(body, (x, x * 0.5, few.sum()), few, reverse=turned)
+        return (c * other).sin().sum() + total + sum((y * few).sum() for y in ys)
+
+    return f, (numbers(n), numbers(n), numbers(length))
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(s, marks=pytest.mark.long) for s in range(4, 40))])
+def test_random_sums_over_elements(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    f, given = sums_of(rng, int(rng.choice([8, 65, 130, 200])) if seed else 200)
+    tuning = Tuning(looped_bytes=int(rng.choice([1, 1 << 11])), launch_work=0, looped_sums=int(rng.choice([0, 1 << 24, 1 << 24])))
+    names = list(TARGETS) if seed >= 6 else [list(TARGETS)[seed], "gpu"]
+    with Checked({name: TARGETS[name] for name in names}, tuning=tuning, slack=30.0) as checked:
+        tg.trace(f)(*given)
+        tg.trace(tg.grad(f, (0, 1, 2)))(*given)
+        tg.trace(lambda x, *rest: tg.vmap(lambda v: f(v, *rest))(tg.stack([x, x * 0.5])))(*given)
+    assert checked.count >= 3 * len(set(names))
 
 
 # ----------------------------------------------------------------------------------------------------------- neighbours, in long rows

@@ -422,3 +422,23 @@ def test_kernels_with_branches():
     few = tg.trace(lambda x: tg.while_loop(lambda v: v.sum() < 9, lambda v: tg.cond(v[0] > 0, lambda v: v + 1, lambda v: v + 2, v), x))
     few(tg.tensor(X))
     assert "if (" not in str(few.kernels())                # an `if` would cost more than the sum that it saves
+
+
+def test_a_condition_that_is_long_in_coming_is_guessed():
+    """A step that halves where it went up: its numbers would wait for the root and the comparison at every iteration."""
+    def descent(x):
+        def step(v):
+            new = v[0] - v[1] * v[0]
+            return tg.cond((new * new).sum().sqrt() < v[2], lambda _: (new, v[1], (new * new).sum().sqrt()),
+                           lambda _: (v[0], v[1] / 2, v[2]), x)
+
+        return tg.while_loop(lambda v: v[2] > 1e-3, step, (x, x[0] * 0 + 2.5, (x * x).sum().sqrt()))[0]
+
+    run = tg.trace(descent)
+    close([run(tg.tensor(X))], [descent(tg.tensor(X))])
+    inside = str(run.kernels()).split("while (", 1)[1]
+    assert "if (" in inside
+    assert "sqrt" in inside.split("if (", 1)[0]
+    large = tg.trace(lambda x: tg.while_loop(lambda v: v.sum() > 1, lambda v: tg.where((v * v).sum().sqrt() < 1, v * 0.25, v * 0.5), x))
+    large(tg.ones(16, dtype=F))
+    assert "if (" not in str(large.kernels()).split("while (", 1)[1]         # what is selected is no few numbers: they would be copied

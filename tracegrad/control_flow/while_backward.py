@@ -43,11 +43,11 @@ class Inner(Shared):
 def backward_graph(body: Body, pull: Body) -> Graph:
     """`Pull` (while_loop.py) as loops that a kernel may hold, in memory of a fixed size.
 
-    The iterations are in segments, of as many as it takes for there to be no more than `rows` of them. The first loop keeps the carries
-    that each segment begins with. The second one goes through the segments from the last to the first: block by block of up to `rows`
-    iterations, it runs the body from the segment's beginning, keeps the carries of the block, and pulls the cotangents back. Up to `rows`
-    iterations a segment is one iteration, and nothing is computed twice; up to rows ** 2 a segment is one block, and each iteration is
-    computed once more.
+    The iterations are in segments, of `rows` iterations or as many as it takes for there to be no more than `rows` segments. The first
+    loop keeps the carries that each segment begins with. The second one goes through the segments from the last to the first: block by
+    block of up to `rows` iterations, it runs the body from the segment's beginning, keeps the carries of the block, and pulls the
+    cotangents back. Up to `rows` iterations are one segment, whose beginning is known, so that nothing is computed twice; up to rows ** 2
+    a segment is one block, and each iteration is computed once more.
     """
     n = body.carries
     own = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs]
@@ -55,7 +55,7 @@ def backward_graph(body: Body, pull: Body) -> Graph:
     given = sum(differentiable(p.dtype) for p in body.inputs[:n])
     rows = max(2, min(ROWS, STACK // max(1, sum(p.aval.nbytes for p in own[:n]))))
     rows = 1 << (rows.bit_length() - 1)
-    long = ceil_div(iterations, rows).maximum(1)                  # iterations of a segment
+    long = ceil_div(iterations, rows).maximum(rows)          # iterations of a segment
     blocks = ceil_div(long, rows)                            # of a segment
 
     def stacks() -> list[Node]:
@@ -67,16 +67,17 @@ def backward_graph(body: Body, pull: Body) -> Graph:
     def kept(into: Sequence[Node], row: Node, values: Sequence[Node]) -> list[Node]:
         return [scatter_rows("scatter_set", stack, row, v) for stack, v in zip(into, values, strict=True)]
 
-    # The first loop: the row of an iteration inside a segment is the next segment's, whose first iteration comes later.
+    # The first loop, of several segments: the row of an iteration inside a segment is the next one's, whose first iteration comes later.
     values, constants, count, into = stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT), stacks()
     length, end = stand_ins([long, iterations])
+    several = (length < end) & (count < end)
     begins = Inner(Repeated(values, count, into, [*constants, length, end], body([*values, *constants]),
-                            kept(into, ceil_div(count, length), values), count < end)).of([*own, long, iterations])[n + 1:]
+                            kept(into, ceil_div(count, length), values), several)).of([*own, long, iterations])[n + 1:]
 
     # One block: from a segment's beginning through `stop` iterations, of which the last ones are kept.
     values, constants, count, into, stop = stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT), stacks(), placeholder(COUNT)
     run = Inner(Repeated(values, count, into, [*constants, stop], body([*values, *constants]),
-                         kept(into, count % rows, values), count < stop))
+                         kept(into, count & (rows - 1), values), count < stop))
 
     # And back from its last iteration, whose carries `run` ends with.
     cts, values, constants, count = stand_ins(first), stand_ins(own[:n]), stand_ins(own[n:]), placeholder(COUNT)

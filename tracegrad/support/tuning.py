@@ -38,7 +38,8 @@ class Tuning(NamedTuple):
     # reductions (reductions.py)
     unrolled: int = 16                 # reductions over this many elements or fewer are written out
     long_row: int = 8192               # a row shorter than this is never cut in chunks
-    row_chunk: int = 4096              # elements of such a chunk, about
+    row_chunk: int = 4096              # elements of such a chunk, about,
+    row_chunks: int = 2                # and how many times the device is full of chunks, at most
     small_columns: int = 1 << 14       # reductions over columns of fewer elements than this are one chunk
     sum_steps: int = 32                # terms that an accumulator takes before it starts anew (lower/sums.py): equal ones make it off by
                                        # 5e-7 at most, as torch's are; with 16, softmax of 4096 numbers takes 1.06 of the time
@@ -151,11 +152,13 @@ class Tuning(NamedTuple):
     looped_lines: int = 2400           # of a kernel with a loop over iterations in it, which saves the launches of every iteration,
     iteration_work: int = 3 << 17      # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
     register_elements: int = 8         # of a temporary that one work-item keeps in registers
-    branch_work: int = 40              # flops from which on a branch of one work-item's loop is an `if`
+    branch_work: int = 40              # flops from which on a branch of one work-item's loop is an `if`,
+    branch_wait: int = 6               # or flops one after the other, of 4 cycles each, to its condition: a wrong guess takes 20 cycles
     item_iteration_work: int = 1 << 13 # and that a work-item of a GPU does in the time of a launch whose result the host waits for (20 us)
     looped_work: int = 3 << 19         # flops + bytes of an iteration with large rows where each work-item loops for itself: with more they
                                        # are far apart;
-    looped_bytes: int = 1 << 14        # that a work-item reads and writes in each iteration where it does a block of elements
+    looped_bytes: int = 1 << 14        # that a work-item reads and writes in each iteration where it does a block of elements,
+    looped_sums: int = 1 << 24         # and bytes that all of these leave for sums over them, at most
     kept_bytes: int = 1 << 16          # of a carry from which on iterations write over its old value: it is copied before the first one,
     kept_iterations: int = 8                # which is worth it from so many iterations on
     parted_work: int = 1 << 26         # flops + bytes of an iteration up to which each core takes a part of the batch through all of them:

@@ -350,3 +350,15 @@ def test_on_the_device(monkeypatch):
     finally:
         tg.set_device(previous)
     same(found, wanted, 5e-5)
+
+
+def test_constants_beside_it_stay_as_they_are(device):
+    """Integers whose range is known, as an index of numbers is: written-out attention made leaves of a program anew, too."""
+    @tg.trace
+    def f(q, i):
+        return tg.softmax(q @ q.transpose(-1, -2) * 0.25, -1) @ q, i[tg.tensor([2, 0, 1])] * tg.tensor([3, 4, 5])
+
+    q = tg.randn(2, 4, 100, 16)
+    found, numbers = f(q, tg.arange(4))
+    np.testing.assert_allclose(found.numpy(), F.scaled_dot_product_attention(q, q, q).numpy(), rtol=1e-4, atol=1e-5)
+    assert numbers.tolist() == [6, 0, 5]
