@@ -25,6 +25,7 @@ from tracegrad.codegen.plan.assemble import assemble
 from tracegrad.codegen.plan.batch_launches import batched
 from tracegrad.codegen.plan.equal_launches import side_by_side
 from tracegrad.codegen.plan.lowering_cache import lower_all
+from tracegrad.codegen.plan.overlap import overlapped
 from tracegrad.codegen.schedule.donation import arrange, separate
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import strip
@@ -116,6 +117,7 @@ def _compile(
     prepared = cache(lambda body, numbers: _through_passes(body, target))
     context.prepared = lambda body: prepared(body, tuning())                  # loops' bodies are graphs of their own
     steps = lower_all(plan.groups, context)                                   # kernels, as statements; equal groups share them
+    steps = overlapped(steps)                                                 # messages to other ranks beside them
     if config.fuse:
         steps = side_by_side(batched(steps), context)                          # small kernels in one launch: one-work-item ones, equal ones
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source

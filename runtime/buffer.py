@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -69,6 +70,21 @@ class Buffer:
             with device.lock:
                 cl.enqueue_copy(device.use(device.host_queue), bits(out), self.mem, is_blocking=True)
         return out
+
+    def arriving(self, shape: tuple[int, ...], dtype: Any, queue: cl.CommandQueue) -> Arrival:
+        """A copy of the contents as the commands so far leave them, for another thread, while further commands run. Nothing waits here.
+
+        queue: the one in use. Nobody may write the memory before the copy is there. Nothing is verified.
+        """
+        device, out = self.device, np.empty(shape, dtype)
+        with device.lock:
+            mem = self.mem                                   # which may be uploaded for it
+            marker = cl.enqueue_marker(device.use(queue))
+            queue.flush()
+            found = Arrival(device.downloads, marker, mem, out)
+        if queue is not device.queue and queue is device.host_queue:        # it runs in this thread: the contents are there
+            found()
+        return found
 
     def handle(self) -> Buffer | None:
         """Another Buffer of the same memory, for who wants to write it; None where only a copy can be written."""
@@ -125,6 +141,23 @@ class Buffer:
                     device.last = device.ring.write(queue, mem, array)
                 else:
                     cl.enqueue_copy(queue, self.mem, bits(array), is_blocking=True)
+
+
+class Arrival:
+    """A copy of a Buffer's contents that comes when `marker` is passed: call it, in any thread, and it waits. See Buffer.arriving."""
+
+    def __init__(self, queue: cl.CommandQueue, marker: cl.Event, mem: Any, array: np.ndarray[Any, Any]) -> None:
+        self._lock, self._array = threading.Lock(), array
+        self._source: Any = (queue, marker, mem) if array.size else None
+
+    def __call__(self) -> np.ndarray[Any, Any]:
+        with self._lock:
+            if self._source is not None:
+                queue, marker, mem = self._source
+                marker.wait()
+                cl.enqueue_copy(queue, bits(self._array), mem, is_blocking=True)
+                self._source = None
+        return self._array
 
 
 @contextlib.contextmanager

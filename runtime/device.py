@@ -220,6 +220,11 @@ class Device(Placed):
         """The queue for copies and small plans: it runs in the calling thread where the driver has such a device."""
         return self.queue if self.cl_basic is None else self._queue(self.cl_basic)
 
+    @cached_property
+    def downloads(self) -> cl.CommandQueue:
+        """The queue of copies that another thread makes while kernels run. Not one of those that `use` keeps in a sequence."""
+        return self._queue(self.cl_device)
+
     @property
     def in_host_memory(self) -> bool:
         """Whether buffers are host memory, so that arrays can leave without a copy; `host_alignment` tells which can enter so."""

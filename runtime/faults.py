@@ -7,7 +7,7 @@ for it anyway, has the notes read first: it is cleared, or the error is raised, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -133,7 +133,19 @@ class Notes:
 
     def raise_early(self, run: Run) -> None:
         """The error of a run that is not at its end. Waits for what was launched of it."""
-        found = self.read()[self.runs.index(run)]
+        self._raise(run, self.read()[self.runs.index(run)])
+
+    def before(self, run: Run, then: Callable[[], Any], queue: Any) -> Callable[[], Any]:
+        """A function that raises the same error of what was launched so far, or does `then`. It waits, and the run goes on meanwhile."""
+        at, rows = self.runs.index(run), self.buffer.arriving((len(self.runs), self.width), np.int32, queue)
+
+        def checked() -> Any:
+            self._raise(run, rows()[at])
+            return then()
+
+        return checked
+
+    def _raise(self, run: Run, found: Any) -> None:
         if found.any():
             run.notes, run.found = None, found
             raise run.error()

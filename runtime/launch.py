@@ -8,11 +8,12 @@ temps and constants belong to the Executable. What is dropped after the enqueue 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from math import prod
 from operator import is_
 from typing import Any
@@ -24,12 +25,12 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
 from tracegrad.runtime.bindings import ArgumentSlot, BoundLoop, ScalarBinding, bind_buffer, bound_items, is_host
-from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
+from tracegrad.runtime.buffer import Arrival, Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
-from tracegrad.runtime.faults import ROWS, Notes, Run, mark
+from tracegrad.runtime.faults import ROWS, Notes, Run, mark, verify
 from tracegrad.runtime.programs.program import Kernels, kernels
 from tracegrad.support.cache import listed
-from tracegrad.support.plan import Fault, HostStep, Iteration, Line, Loop, Plan, Slot, Step
+from tracegrad.support.plan import Fault, HostStart, HostStep, HostWait, Iteration, Line, Loop, Plan, Slot, Step
 
 _clock = count()                           # ticks at every run of any Executable
 _loading = threading.Lock()                # guards the next
@@ -61,6 +62,8 @@ class Executable:
         self._host = any(isinstance(step, HostStep) for step, _ in plan.each())
         self._lock = threading.RLock() if self._host else device.lock      # a host step may use the device, in any thread
         self._busy = False                                                 # between host steps
+        self.begun: dict[int, Any] = {}                                    # by slot of the token: what a HostWait waits for
+        self._arriving: dict[int, list[Arrival]] = {}                      # and its operands
         self._events: list[tuple[int, cl.Event]] = []
         self._times = [LaunchTime(step.entry) for step in plan.launches]
         self._constants = {i: upload(device, _array(slot)) for i, slot in enumerate(plan.slots) if slot.kind == "constant"}
@@ -119,7 +122,9 @@ class Executable:
             self._notes = Notes(rows, len(plan.checks), self.device.record)
             self._lines = [check.line for check in plan.checks]
         self._made = [i for i, slot in enumerate(plan.outputs) if plan.slots[slot].kind == "output"]     # not handed through
-        self._reads, self._checked = ([masks[i] for i in self._made] if masks else [0] * len(self._made)
+        tokens = {step.inputs[-1] for step, _ in plan.each() if isinstance(step, HostStart)}        # have no values that may be wrong
+        counted = [plan.slots[plan.outputs[i]].alias not in tokens for i in self._made]
+        self._reads, self._checked = ([masks[i] if masks and counts else 0 for i, counts in zip(self._made, counted, strict=True)]
                                       for masks in (plan.reads, plan.checked))
 
     def unload(self) -> None:
@@ -290,6 +295,11 @@ class Executable:
         try:
             self._walk(self._items or (), buffers, run)
         finally:
+            for arrival in chain(*self._arriving.values()):                # after an error, nobody waited for what is being sent
+                with contextlib.suppress(cl.Error):
+                    arrival()
+            self.begun.clear()
+            self._arriving.clear()
             self._busy = False
             if run is not None:
                 run.running = False
@@ -309,18 +319,40 @@ class Executable:
                 for _ in item.iterations():
                     self._walk(item.items, buffers, run)
             elif item is not None:
-                if run is not None and run.notes is not None:
+                if isinstance(item, HostStart):
+                    self.begin(item, buffers, self.device.host_queue if self.small else self.device.queue, run)
+                    continue
+                if run is not None and run.notes is not None and not isinstance(item, HostWait):
                     run.notes.raise_early(run)
                 self.call_host(item, buffers)
 
+    def begin(self, step: HostStart, buffers: list[Buffer], queue: cl.CommandQueue, run: Run | None = None) -> None:
+        """Begin a call, whose inputs are copied to the host while further launches are enqueued. queue: the one that is used."""
+        slots, given = self.plan.slots, step.inputs[:-1]
+        for i in given:
+            if any(other is not run for other, _ in buffers[i].deferred_checks):
+                verify(buffers[i])
+        arrivals: list[Any] = [buffers[i].arriving(slots[i].shape, slots[i].dtype, queue) for i in given]
+        self._arriving[step.outputs[0]] = arrivals[:]
+        if run is not None and run.notes is not None:
+            arrivals[0] = run.notes.before(run, arrivals[0], queue)
+        self.begun[step.outputs[0]] = step.fn(*arrivals)
+
     def call_host(self, step: HostStep, buffers: list[Buffer]) -> None:
-        """Download, call, upload. The device's lock is not held during the call, so that it may compute on its own."""
+        """Download, call, upload. The device's lock is not held during the call, so that it may compute on its own.
+
+        Of a call that began before (a HostWait): wait for it, and upload.
+        """
         slots = self.plan.slots
         if step.into is not None and self.device.in_host_memory:
             with mapped(self.device, [buffers[i] for i in step.outputs], [slots[i] for i in step.outputs]) as outs:
                 step.into(outs, *(buffers[i].contents(slots[i].shape, slots[i].dtype) for i in step.inputs))
             return
-        result = step.fn(*(buffers[i].download(slots[i].shape, slots[i].dtype) for i in step.inputs))
+        if isinstance(step, HostWait):
+            result = step.fn(self.begun.pop(step.inputs[0]))
+            self._arriving.pop(step.inputs[0])
+        else:
+            result = step.fn(*(buffers[i].download(slots[i].shape, slots[i].dtype) for i in step.inputs))
         results = (result,) if len(step.outputs) == 1 and not isinstance(result, (tuple, list)) else tuple(result or ())
         if len(results) != len(step.outputs):
             raise ArgumentError(f"{step.name}: returned {len(results)} arrays, {len(step.outputs)} were declared")

@@ -17,7 +17,7 @@ import pyopencl as cl
 from tracegrad.runtime.buffer import Buffer, empty
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.launch import Executable
-from tracegrad.support.plan import HostStep, Plan
+from tracegrad.support.plan import HostStart, HostStep, HostWait, Plan
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Span:
     """One launch, or one host step, of one run: nanoseconds since the run began.
 
     number: which of the plan's launches, or of its host steps (see `Plan.each`), counting those in loops once. queued: when the
-    launch was enqueued (a host step: when it began).
+    launch was enqueued (a host step: when it began). Of a call that goes on beside the device (a HostStart): from when its operands
+    were on the host, and the call before it was done, to when its results were there.
     """
 
     host: bool
@@ -68,16 +69,23 @@ class _Recording:
                     cl.enqueue_copy(queue, own.mem, given.mem, byte_count=given.nbytes)
             queue.finish()
         self.spans: list[Span] = []
+        self.calls: list[tuple[int, int, Any]] = []        # that the host began: number, when, and what is called for the results
         self.events: list[tuple[int, int, cl.Event]] = []  # number, when it was enqueued, event
         self.began = perf_counter_ns()
         self._walk(items)
         self._collect()
+        self.spans += [Span(True, number, queued, call.began - self.began, call.ended - self.began) for number, queued, call in self.calls]
         return sorted(self.spans, key=lambda s: s.start)
 
     def _walk(self, items: Sequence[Any]) -> None:
         for item in items:
-            if isinstance(item, HostStep):
-                self._collect()
+            if isinstance(item, HostStart):
+                queued = perf_counter_ns() - self.began
+                self.twin.begin(item, self.buffers, self.queue)
+                self.calls.append((self.host_numbers[id(item)], queued, self.twin.begun[item.outputs[0]]))
+            elif isinstance(item, HostStep):
+                if not isinstance(item, HostWait):
+                    self._collect()
                 start = perf_counter_ns() - self.began
                 self.twin.call_host(item, self.buffers)
                 self.spans.append(Span(True, self.host_numbers[id(item)], start, start, perf_counter_ns() - self.began))

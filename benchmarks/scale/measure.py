@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import numpy as np
 import tracegrad as tg
 from tracegrad import distributed as dist
 from tracegrad import nn
-from tracegrad.distributed.exchange import reduced
+from tracegrad.codegen import passes
+from tracegrad.distributed.exchange import Exchange, reduced
 from tracegrad.nn import functional as F
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +100,41 @@ def hidden(repeats: int) -> tuple[float, float, float]:
     return tuple(statistics.median(times[name]) for name in calls)  # type: ignore[return-value]
 
 
+def beside(repeats: int, wire: float, batch: int = 1024) -> dict[str, float]:
+    """Seconds of a traced step of eight layers, each with a gradient of 1 MiB: alone, with messages beside backward, with each awaited.
+
+    wire: seconds that take the place of a bucket's message, in which nobody computes: a network card, which this machine does not have. (0:
+    messages as they are. They need the cores that the kernels need, too.)
+    """
+    real_order, real_sum, real_agree = passes.overlapped, Exchange.all_reduce, Exchange.agree
+
+    def asleep(self: Any, array: Any, op: str) -> Any:
+        if not wire or op != "avg":
+            return real_sum(self, array, op)
+        time.sleep(wire)
+        return array
+
+    Exchange.all_reduce = asleep  # type: ignore[method-assign]
+    Exchange.agree = lambda self: None if wire and "avg" in self.shown else real_agree(self)  # type: ignore[method-assign]
+    tg.config.cache = False                                       # a plan on disk has the other order
+    times: dict[str, list[float]] = {}
+    calls: dict[str, Call] = {}
+    try:
+        for name, order in (("alone", None), ("beside", real_order), ("one by one", list)):
+            passes.overlapped = order or real_order
+            tg.manual_seed(0)
+            net = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.Tanh())))
+            step = tg.trace(step_of(nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1.01) if order else net))
+            calls[name] = partial(lambda step, *args: step(*args).item(), step, tg.ones(batch, 512), tg.zeros(batch, dtype=tg.int64))
+            calls[name]()
+        for _ in range(repeats):
+            for name, call in calls.items():
+                times.setdefault(name, []).append(slowest(call, 1))
+    finally:
+        passes.overlapped, Exchange.all_reduce, Exchange.agree = real_order, real_sum, real_agree  # type: ignore[method-assign]
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
 def overhead(rounds: int, traced: bool) -> float:
     """One rank's step in DistributedDataParallel over the same step without it, less one: of processor time, by turns."""
     (net, x, y), (other, *_) = layers(256), layers(256)
@@ -146,6 +183,14 @@ def ranks_program(repeats: int, largest: int) -> None:
                 cells.append(f"{1e6 * seconds:10.0f} ({nbytes / seconds / 1e9:5.2f})")
             if first:
                 print(f"{name:16}" + "".join(f"{c:>18}" for c in cells), flush=True)
+        for wire in (0.0, 0.01, 0.03):                            # (1 MiB takes 8 ms over 1 Gbit/s)
+            found = beside(repeats, wire)
+            if first:
+                alone, both, waiting = (1e3 * found[name] for name in ("alone", "beside", "one by one"))
+                share = (waiting - both) / (waiting - alone)
+                what = f"8 messages of {1e3 * wire:.0f} ms that need no core" if wire else "8 messages of 1 MiB"
+                print(f"a traced step of DistributedDataParallel with {what}: {alone:.1f} ms without them, {both:.1f} with them beside "
+                      f"backward, {waiting:.1f} with each awaited at once: {share:.0%} hides", flush=True)
         backward, send, both = hidden(repeats)
         if first:
             share = (backward + send - both) / min(backward, send)

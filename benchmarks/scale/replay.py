@@ -14,7 +14,7 @@ from benchmarks.scale.events import Clock, Worker
 from benchmarks.scale.network import Network, cube
 from benchmarks.scale.programs import Kernel, Recorded
 
-BUCKET = 25 << 20           # bytes: DistributedDataParallel's bucket_cap_mb
+BUCKET, FIRST = 25 << 20, 1 << 20           # bytes: DistributedDataParallel's bucket_cap_mb; its first bucket, of which there is less
 _UPDATE = 7                 # Adam reads four numbers a parameter and writes three
 
 
@@ -67,11 +67,14 @@ class Bucket:
 
 
 def buckets(program: Recorded, size: int) -> list[tuple[int, int]]:
-    """Gradients in the order in which they come, up to `size` bytes together: the kernel after which all are there, and their bytes."""
+    """Gradients in the order in which they come, up to `size` bytes together, the first ones up to FIRST: the kernel after which all are
+
+    there, and their bytes.
+    """
     found: list[tuple[int, int]] = []
     for i, kernel in enumerate(program.kernels):
         for nbytes in kernel.gradients:
-            if found and found[-1][1] + nbytes <= size:
+            if found and found[-1][1] + nbytes <= (size if len(found) > 1 else min(size, FIRST)):
                 found[-1] = i, found[-1][1] + nbytes
             else:
                 found.append((i, nbytes))
@@ -79,16 +82,18 @@ def buckets(program: Recorded, size: int) -> list[tuple[int, int]]:
 
 
 def all_reduce(network: Network, nbytes: float, device: Device, algorithm: str) -> float:
-    """Seconds of an all-reduce from device memory to device memory. algorithm: a name of ALL_REDUCE, or "best" of all but pairwise."""
+    """Seconds of an all-reduce between ranks. algorithm: a name of ALL_REDUCE, or "best" of all but pairwise."""
     if network.ranks == 1:
         return 0.0
     names = [algorithm] if algorithm != "best" else ["ring", "grid", "tree"] + ["halving"] * (network.ranks & (network.ranks - 1) == 0)
-    return min(seconds(network, ALL_REDUCE[name](network, nbytes), device.adds) for name in names) + 2 * nbytes / device.staged
+    return min(seconds(network, ALL_REDUCE[name](network, nbytes), device.adds) for name in names)
 
 
 def replay(program: Recorded, network: Network, device: Device = Device(), overlap: bool = True, algorithm: str = "best",
            bucket: int = BUCKET) -> Step:
     """A step on all ranks of a network. overlap: messages go while kernels run; without it they wait for backward's end, or the reverse.
+
+    Messages that are staged are copied to the host as a part of the message, and back (with overlap) on the queue of the kernels.
 
     bucket: gradients are sent together up to so many bytes, in the order in which they come.
     """
@@ -106,14 +111,23 @@ def replay(program: Recorded, network: Network, device: Device = Device(), overl
         for nbytes in due[number]:
             if nbytes not in memo:
                 memo[nbytes] = all_reduce(network, nbytes, device, algorithm)
-            own = Bucket(nbytes, clock.now, seconds=memo[nbytes])
+            own = Bucket(nbytes, clock.now, seconds=memo[nbytes] + (1 if overlap else 2) * copied(nbytes))
             sent.append(own)
-            wires.submit(own.seconds, partial(own.arrived, clock))
+            wires.submit(own.seconds, partial(came, own))
+
+    def copied(nbytes: float) -> float:
+        return nbytes / device.staged if network.ranks > 1 else 0.0
+
+    def came(own: Bucket) -> None:
+        if overlap and copied(own.nbytes):
+            queue.submit(copied(own.nbytes), partial(own.arrived, clock))
+        else:
+            own.arrived(clock)
 
     for i, kernel in enumerate(program.kernels):
         queue.submit(device.seconds(kernel), partial(ran, i))
     clock.run()
-    end = queue.busy
+    end = sum(device.seconds(kernel) for kernel in program.kernels)
     update = max(_UPDATE * program.parameters / device.bandwidth, device.launch) if program.parameters else 0.0
     after = max([0.0, *(b.end - end for b in sent)])
     return Step(end + after + update, end + update, wires.busy, after, _reason(sent, end, overlap))

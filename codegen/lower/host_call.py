@@ -9,7 +9,7 @@ from tracegrad.codegen.kernel.ir.kernel import Temp
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.graph.ir import Node
-from tracegrad.support.plan import HostInto, HostOperation, HostStep
+from tracegrad.support.plan import HostBegin, HostFinish, HostInto, HostOperation, HostStart, HostStep, HostWait
 
 
 def _call(node: Node) -> dict[str, Any]:
@@ -39,23 +39,41 @@ def lower_host(group: Group, context: Context) -> list[HostStep]:
     outputs = siblings(group, context)
     if outputs is None:
         return []
-    return [host_step(group, context, outputs)]
+    fn: Any = group.anchor.fn
+    return [host_step(group, context, outputs)] if fn.begin is None else begun(group, context, outputs)
 
 
 def host_step(group: Group, context: Context, outputs: list[Any]) -> HostStep:
     """The call of a group as a step that the host does; outputs: where its results go."""
     anchor = group.anchor
-    # A plan's steps name slots; until `assemble` has numbered those, the nodes that they will hold.
-    inputs: tuple[Any, ...] = tuple(context.ref(strip(o)) for o in anchor.operands)
-    places = [r.shape if isinstance(r, Node) else (r.size,) for r in outputs]
-    return HostStep(_step(anchor, places), inputs, tuple(outputs), anchor.fn.name, _into(anchor), reason(anchor))
+    step, inputs = _step(anchor, _places(outputs)), _inputs(anchor, context)
+    return HostStep(step, inputs, tuple(outputs), anchor.fn.name, _into(anchor), reason(anchor))
 
 
-def _step(anchor: Node, places: list[tuple[int, ...]]) -> HostOperation:
+def begun(group: Group, context: Context, outputs: list[Any]) -> list[HostStep]:
+    """The same as two steps, of which the first begins the call, and the second waits for its results."""
+    fn: Any = group.anchor.fn
+    *results, token = outputs
+    *given, last = _inputs(group.anchor, context)
+    shapes = tuple(o.shape for o in group.anchor.operands[:-1])
+    return [HostStart(HostBegin(fn, shapes), (*given, last), (token,), fn.name),
+            HostWait(HostFinish(fn, _places(results)), (token, *given), tuple(results), f"{fn.name}_wait")]     # until then they are read
+
+
+def _inputs(anchor: Node, context: Context) -> tuple[Any, ...]:
+    """A plan's steps name slots; until `assemble` has numbered those, the nodes that they will hold."""
+    return tuple([context.ref(strip(o)) for o in anchor.operands])
+
+
+def _places(outputs: list[Any]) -> tuple[tuple[int, ...], ...]:
+    return tuple([r.shape if isinstance(r, Node) else (r.size,) for r in outputs])
+
+
+def _step(anchor: Node, places: tuple[tuple[int, ...], ...]) -> HostOperation:
     """The operation on arrays of the operands' shapes; its results in the shapes of the slots they go to."""
     shapes = tuple(o.shape for o in anchor.operands)
     loc = anchor.loc
-    return HostOperation(anchor.fn, tuple(_call(anchor).items()), shapes, tuple(places), str(loc), loc.who, loc.position)
+    return HostOperation(anchor.fn, tuple(_call(anchor).items()), shapes, places, str(loc), loc.who, loc.position)
 
 
 def _into(anchor: Node) -> HostInto | None:

@@ -14,7 +14,7 @@ import tracegrad as tg
 from benchmarks.frameworks import namespace
 from benchmarks.gpu_rows import ROWS
 from benchmarks.scale import collectives
-from benchmarks.scale.__main__ import WANTED, main
+from benchmarks.scale.__main__ import WANTED, main, today
 from benchmarks.scale.collectives import ALL_REDUCE, halo, seconds
 from benchmarks.scale.events import Clock, Worker
 from benchmarks.scale.network import FatTree, Link, Torus, cube
@@ -161,6 +161,8 @@ def test_buckets_go_while_kernels_run():
     assert "came 0.0 ms before" in beside.reason
     staged = replay(program, network, Device(1.0, 1.0, 0.0, float("inf"), staged=2.0 * sent), False, "ring", 1)
     assert staged.after == pytest.approx(4.0, rel=1e-6)            # out and back: a second for each bucket
+    staged = replay(program, network, Device(1.0, 1.0, 0.0, float("inf"), staged=sent), True, "ring", 1)
+    assert (staged.after, staged.network) == pytest.approx((3.0, 4.0), rel=1e-6)       # a second out; a second back, behind the kernels
 
 
 def test_the_inside_of_a_grid_is_computed_while_its_halo_comes():
@@ -248,6 +250,13 @@ def test_the_documents_efficiencies_are_the_models():
             assert [100 * step.efficiency for step in steps] == pytest.approx(shown, abs=2), title
             found.append(steps[1].efficiency >= WANTED)
         assert verdict == ("reached" if all(found) else "missed"), title
+    now = [cells for cells in (line.strip("| ").split(" | ") for line in text.splitlines()) if cells[0] in names and len(cells) == 4]
+    assert [row[0] for row in now] == list(names)
+    for title, tree, *_ in now:                                    # as the code is
+        program = PROGRAMS[names[title]]()
+        steps = [replay(program, FatTree(ranks), today(Device()), not program.faces, "pairwise") for ranks in (8, 1024, 4096)]
+        shown = [float(x) for x in tree.replace("%", "").split(", ")]
+        assert [100 * step.efficiency for step in steps] == pytest.approx(shown, abs=2), title
 
 
 @pytest.mark.long
@@ -255,8 +264,9 @@ def test_what_can_be_measured_here_is_printed():
     if why_not():
         pytest.skip(f"several ranks: {why_not()}")
     command = [sys.executable, "-m", "benchmarks.scale", "measure", "--repeats", "1", "--largest", "10"]
-    done = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     for text in ("one rank, untraced: DistributedDataParallel adds", "one rank, traced:", "GB/s of float32", "2 ranks, microseconds",
-                 "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "isend and irecv", "hides behind the other"):
+                 "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "isend and irecv", "hides behind the other",
+                 "with 8 messages of 1 MiB: ", "with 8 messages of 10 ms that need no core: "):
         assert text in done.stdout, done.stdout

@@ -78,32 +78,37 @@ def host_call(fn: Callable[..., Any], *tensors: Tensor, like: Any = None) -> Any
 
     >>> tg.host_call(np.sort, tg.tensor([3.0, 1.0, 2.0]))
     """
-    name = getattr(fn, "__name__", type(fn).__name__)
-    tracked = []
     for i, t in enumerate(tensors):
         if not isinstance(t, Tensor):
             raise DTypeError(f"host_call: argument {i} is a {type(t).__name__}, expected a Tensor; bind other values with a lambda")
+    if like is None and not tensors:
+        raise ArgumentError("host_call: without tensors, say what fn returns with like=(shape, dtype)")
+    several = isinstance(like, list)
+    results = called(HostCall(fn, tuple(_described(x) for x in (like if several else [tensors[0] if like is None else like]))), tensors)
+    return results if several else results[0]
+
+
+def called(call: HostCall, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The results of a call on tensors: untraced now, in a trace at every replay."""
+    tracked = []
+    for i, t in enumerate(tensors):
         if t.requires_grad and state.grad:
             if not state.pulling:
                 raise AutogradError(f"host_call: tensor {i} requires grad and Python has no derivative; detach() it, or wrap the call in a "
                                     "tg.Function")
             tracked.append(t._node())
-    if like is None and not tensors:
-        raise ArgumentError("host_call: without tensors, say what fn returns with like=(shape, dtype)")
-    several = isinstance(like, list)
-    avals = tuple(_described(x) for x in (like if several else [tensors[0] if like is None else like]))
-    call = HostCall(fn, avals)
     trace = state.trace
     if trace is None:
         results = [from_array(a, tensors[0].device if tensors else None) for a in call.results(*[_values(t) for t in tensors])]
     else:
         nodes = [t._node() for t in tensors]
         state.values_read |= any(n.needs_grad for n in nodes)
-        results = [Tensor(bind(call, tuple(nodes), {"index": k}), trace.device, trace) for k in range(len(avals))]
+        results = [Tensor(bind(call, tuple(nodes), {"index": k}), trace.device, trace) for k in range(len(call.output_avals))]
     if tracked:
-        message = f"host_call({name}) inside a backward has no derivative; wrap it in a tg.Function of its own to differentiate further"
+        message = (f"host_call({call.called}) inside a backward has no derivative; wrap it in a tg.Function of its own to differentiate "
+                   "further")
         results = [Tensor(opaque_value(r._node(), tracked, message), r.device, trace) for r in results]
-    return tuple(results) if several else results[0]
+    return tuple(results)
 
 
 def _values(tensor: Tensor) -> np.ndarray[Any, Any]:

@@ -89,6 +89,13 @@ def all_reduce(tensor: Tensor, op: str = ReduceOp.SUM, group: ProcessGroup | Non
     return _written("all_reduce", own, described(tensor, op), lambda e, a: e.all_reduce(a, op), tensor, [tensor], async_op)
 
 
+def reduced(tensor: Tensor, op: str, group: ProcessGroup, names: Sequence[str]) -> Work:
+    """all_reduce(async_op=True) of what has these names, which have to be the same on all ranks."""
+    found = _written("all_reduce", group, described(tensor, op, *names), lambda e, a: e.all_reduce(a, op), tensor, [tensor], True)
+    assert found is not None
+    return found
+
+
 def reduce(tensor: Tensor, dst: int, op: str = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
     """As all_reduce, for rank dst; the tensors of other ranks stay as they are."""
     own = member("reduce", group)

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
 from tracegrad.custom.custom_function import Function
-from tracegrad.custom.host_call import host_call
+from tracegrad.custom.host_call import HostCall, called
 from tracegrad.distributed.exchange import Exchange, ReduceOp, checked_op
 from tracegrad.distributed.world import ProcessGroup, World, member, world
 from tracegrad.errors import ArgumentError, DistributedError, DTypeError, ShapeError, user_line
+from tracegrad.graph.ir import Aval
+from tracegrad.support.dtypes import int32
 from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.tensor import Tensor, from_array
 
@@ -28,18 +32,28 @@ Move = Callable[..., Any]            # of an Exchange and an array: an array
 
 
 class Pending:
-    """A result that comes from the thread of the messages."""
+    """What `job` makes of the value that `arrival` waits for, on the thread of the messages.
 
-    def __init__(self, own: World, job: Callable[[], Any]) -> None:
+    began, ended: when it had that value, and when the result was there, in nanoseconds of perf_counter_ns.
+    """
+
+    def __init__(self, own: World, who: str, arrival: Callable[[], Any], job: Callable[[Any], Any]) -> None:
         self.error: BaseException | None = None
         self.value: Any = None
         self.done = threading.Event()
+        self.own, self.epoch = own, own.epoch
+        self.began = self.ended = 0
 
         def run() -> None:
             try:
-                self.value = job()
+                if own.failed == self.epoch:            # other ranks would take it for the one that failed
+                    raise DistributedError(f"{who}: an operation of this rank failed that began before it")
+                given = arrival()
+                self.began = perf_counter_ns()
+                self.value = job(given)
             except BaseException as error:              # the caller's to raise
-                self.error = error
+                self.error, own.failed = error, self.epoch
+            self.ended = perf_counter_ns()
             self.done.set()
 
         own.submit(run)
@@ -48,19 +62,42 @@ class Pending:
         """The result, when it is there. Raises what the operation raised."""
         self.done.wait()
         if self.error is not None:
+            self.own.epoch = max(self.own.epoch, self.epoch + 1)     # the caller knows: what he begins from now on is made
             raise self.error
         return self.value
 
 
-def start(who: str, group: ProcessGroup | None, shown: str, move: Move, array: Any, line: str = "") -> Pending:
-    """Begin `move`, after the operations before it. line: the user's, where it is not the one that calls now."""
-    exchange = Exchange(who, member(who, group), line or user_line(), shown)
+def start(who: str, group: ProcessGroup | None, shown: str, move: Move, array: Any) -> Pending:
+    """Begin `move` of an array, after the operations before it."""
+    return start_when(lambda: array, who, member(who, group), shown, move, user_line())
 
-    def job() -> Any:
+
+def start_when(arrival: Callable[[], Any], who: str, group: ProcessGroup, shown: str, move: Move, line: str) -> Pending:
+    """The same, of an array that is there when `arrival` returns it. line: the user's, for errors."""
+    exchange = Exchange(who, group, line, shown)
+
+    def job(array: Any) -> Any:
         exchange.agree()
         return move(exchange, array)
 
-    return Pending(world(who), job)
+    return Pending(world(who), who, arrival, job)
+
+
+class Message(HostCall):
+    """An operation of all ranks in a trace, of x and its place in the order. It goes on while the device computes (see Shared.begin)."""
+
+    def __init__(self, begin: Callable[[Callable[[], Any]], Pending], avals: tuple[Aval, ...]) -> None:
+        super().__init__(begin, avals)
+        self.begin = begin
+
+    def finish(self, begun: Pending) -> list[Any]:
+        """Its result, when it is there."""
+        return [self._checked(0, begun.get(), self.output_avals[0])]
+
+    def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
+        """The same at once."""
+        x, number = arrays
+        return [*self.finish(self.begin(lambda: np.array(x, order="C"))), number]
 
 
 # By device, a number that every traced operation reads and writes: so a plan has them all, in the program's order.
@@ -76,23 +113,22 @@ def perform(who: str, group: ProcessGroup | None, shown: str, move: Move, x: Ten
         return from_array(start(who, own, shown, move, values(who, x)).get(), x.device)
     line = user_line()
 
-    def step(array: Any, number: Any) -> Any:
-        given = np.ascontiguousarray(array).reshape(np.shape(array))
-        return start(who, own, shown, move, given, line).get(), number + np.int32(1)
+    def begin(arrival: Callable[[], Any]) -> Pending:
+        return start_when(arrival, who, own, shown, move, line)
 
-    step.__name__ = who
-    return _in_order(step, x, shape)
+    begin.__name__ = who
+    return _in_order(partial(Message, begin), x, shape)
 
 
-def _in_order(step: Callable[..., Any], x: Tensor, shape: Sequence[int]) -> Tensor:
+def _in_order(make: Callable[[tuple[Aval, ...]], HostCall], x: Tensor, shape: Sequence[int]) -> Tensor:
     """A step of the plan, after those before it, that is made also if nobody uses its result."""
     assert state.trace is not None
     order = _order[x.device]
     state.trace.lasting[id(order)] = order
-    result, number = host_call(step, x, order, like=[(tuple(shape), x.dtype), ((), "int32")])
+    result, number = called(make((Aval(tuple(shape), x.dtype), Aval((), int32))), (x, order))
     with no_grad():
         order.copy_(number)
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def checked(who: str, x: Any) -> Tensor:
@@ -174,10 +210,10 @@ def messages(who: str, group: ProcessGroup, x: Tensor, dst: int | None, src: int
         return from_array(move(values(who, x)), x.device)
 
     def step(array: Any, number: Any) -> Any:
-        return move(np.array(array, order="C")), number + np.int32(1)
+        return move(np.array(array, order="C")), number
 
     step.__name__ = who
-    return _in_order(step, x, x.shape)
+    return _in_order(partial(HostCall, step), x, x.shape)
 
 
 def post(who: str, group: ProcessGroup, array: Any, dst: int | None, src: int | None, tag: int, line: str) -> Callable[[], Any]:

@@ -66,6 +66,7 @@ class World:
         self.lock = threading.Lock()                # MPI may allow one thread at a time only
         self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
+        self.epoch, self.failed = 0, -1             # of operations: one ends when its caller hears of an error; and the last one with one
         self.gone: dict[int, str] = {}              # ranks that failed or left, and what they said
         self.said = False
         self.doing, self.done = "", ""              # the operation that waits now, and the last one

@@ -143,6 +143,10 @@ class Shared(Primitive):
     # into(outs, *arrays, **attrs): `results`, written into arrays of their shapes; it only reads `arrays`. With it nothing is copied on
     # devices that compute in the host's memory.
     into: Any = None
+    # begin(*arrivals): starts the call, whose operands' values the arrivals, functions, wait for. finish(what it returned) waits for the
+    # results. The last operand and result, which neither is given, are a number that keeps such calls in order. Kernels run meanwhile.
+    # What begin returns tells a profiler when the call `began` and `ended` (nanoseconds of time.perf_counter_ns).
+    begin: Any = None
 
     def __init__(self) -> None:
         self._memo: tuple[Sequence[Any], dict[str, Any], Sequence[Any], set[int]] | None = None

@@ -22,7 +22,7 @@ from tracegrad.runtime.limits import Limits, limits
 from tracegrad.runtime.profiler import Span, own_times, record
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.html import columns, table
-from tracegrad.support.plan import Computed, HostStep, Launch, Plan
+from tracegrad.support.plan import Computed, HostStart, HostStep, Launch, Plan
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,11 @@ def timeline(program: Any, name: str, path: str | os.PathLike[str], runs: int) -
         events.append({"ph": "X", "pid": 1, "tid": 0, "cat": "call", "name": f"{name}, call {number}", "ts": began, "dur": round(end, 3),
                        "args": {}})
         for s in spans:
-            what, about = (hosts[s.number].name, {}) if s.host else (launches[s.number].entry, _about(launches[s.number], plan))
-            events.append({"ph": "X", "pid": 1, "tid": 1 if s.host else 2, "cat": "host" if s.host else "kernel", "name": what,
+            if s.host:
+                what, about, lane = hosts[s.number].name, _beside(s, spans), 3 if isinstance(hosts[s.number], HostStart) else 1
+            else:
+                what, about, lane = launches[s.number].entry, _about(launches[s.number], plan), 2
+            events.append({"ph": "X", "pid": 1, "tid": lane, "cat": "host" if s.host else "kernel", "name": what,
                            "ts": round(began + 1e-3 * s.start, 3), "dur": round(1e-3 * (s.end - s.start), 3),
                            "args": about | ({} if s.host else {"queued_us": round(began + 1e-3 * s.queued, 3)})})
         began = round(began + end + _GAP, 3)
@@ -173,7 +176,13 @@ def timeline(program: Any, name: str, path: str | os.PathLike[str], runs: int) -
 
 
 _GAP = 10.0                                                # microseconds shown between two calls
-_THREADS = {0: "calls", 1: "host steps", 2: "kernels"}
+_THREADS = {0: "calls", 1: "host steps", 2: "kernels", 3: "calls beside kernels"}
+
+
+def _beside(own: Span, spans: Sequence[Span]) -> dict[str, Any]:
+    """Of a host step: for how long kernels ran at the same time, in microseconds. (They run one after the other.)"""
+    shared = sum(max(0, min(s.end, own.end) - max(s.start, own.start)) for s in spans if not s.host)
+    return {"beside_kernels_us": round(1e-3 * shared, 3)}
 
 
 def _recorded(program: Any, name: str, runs: int, what: str) -> tuple[Executable, list[list[Span]]]:

@@ -16,7 +16,7 @@ from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.leaves import Shared
 from tracegrad.inspection.remedies import remedies
 from tracegrad.support.html import preformatted
-from tracegrad.support.plan import Computed, HostStep, Launch, Loop, Plan, Step
+from tracegrad.support.plan import Computed, HostStart, HostStep, HostWait, Launch, Loop, Plan, Step
 
 # ---------------------------------------------------------------------------------------------------------------- kernels
 
@@ -136,7 +136,7 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
         lines.append(f"  {_NO_KERNELS}")
     else:
         kernels = len({launch.entry for launch in plan.launches})
-        host = sum(times for step, times in plan.each() if isinstance(step, HostStep))
+        host = sum(times for step, times in plan.each() if isinstance(step, HostStep) and not isinstance(step, HostWait))
         launches = sum(times for step, times in plan.each() if isinstance(step, Launch))
         lines.append(f"  fused into {_count(kernels, 'kernel')}, {_count(launches, 'launch', 'launches')}"
                      + (f", {_count(host, 'call', 'calls')} of host code" if host else ""))
@@ -182,7 +182,9 @@ def _steps(steps: Sequence[Step], plan: Plan, number: str = "") -> list[str]:
     """The lines on each step; those in a loop are numbered within it."""
     lines = []
     for i, step in enumerate(steps):
-        if isinstance(step, Loop):
+        if isinstance(step, HostStart):
+            lines.append(f"  [{number}{i}] {step.name}: {_meanwhile(step, i, steps, number)}")
+        elif isinstance(step, Loop):
             lines.append(f"  [{number}{i}] {step.name}: a loop of {_count(step.length, 'turn')}, {_count(len(step.steps), 'step')} each")
             lines += [f"  {line}" for line in _steps(step.steps, plan, f"{number}{i}.")]
         else:
@@ -190,7 +192,20 @@ def _steps(steps: Sequence[Step], plan: Plan, number: str = "") -> list[str]:
     return lines
 
 
+def _meanwhile(own: HostStart, start: int, steps: Sequence[Step], number: str) -> str:
+    """What runs between the beginning of a call, step number `start`, and what waits for it; but for what keeps the calls in order."""
+    end = next(i for i, s in enumerate(steps) if isinstance(s, HostWait) and s.inputs[0] == own.outputs[0])
+    tokens = {s.outputs[0] for s in steps if isinstance(s, HostStart)}
+    launches = [i for i, s in enumerate(steps[:end]) if i > start and (isinstance(s, Loop) or (isinstance(s, Launch) and
+                                                                                               tokens.isdisjoint(s.args)))]
+    beside = f"overlaps with {_count(len(launches), 'launch', 'launches')}, the last one [{number}{launches[-1]}]" if launches else \
+        "overlaps with no launch"
+    return f"host code that begins here and {beside}; [{number}{end}] waits for it"
+
+
 def _step(i: str, step: Launch | HostStep, plan: Plan) -> list[str]:
+    if isinstance(step, HostWait):
+        return [f"  [{i}] {step.name}: the results of what the host began"]
     if isinstance(step, HostStep):
         why = f" ({step.note})" if step.note else ""
         return [f"  [{i}] {step.name}: host code{why}; everything before it has to be finished first"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tracegrad.autograd.hooks import after_backward
 from tracegrad.distributed import ReduceOp, all_reduce, broadcast
+from tracegrad.distributed.collectives import reduced
 from tracegrad.distributed.world import ProcessGroup, member
 from tracegrad.errors import ArgumentError, AutogradError
 from tracegrad.nn.module import Module
@@ -21,8 +22,10 @@ __all__ = ["DistributedDataParallel"]
 class DistributedDataParallel(Module):
     """A module with the same parameters on all ranks: they begin so, and every backward ends with the gradients' mean over the ranks.
 
-    Traced or not. bucket_cap_mb: gradients are sent together up to this size. broadcast_buffers: in training, every call begins with
-    rank 0's buffers. find_unused_parameters: parameters without a gradient on this rank take part as zeros; else they are an AutogradError.
+    Traced or not. Gradients are sent together up to bucket_cap_mb MiB (default: 25, and the first time 1), in the order in which backward
+    has them: that of the layers' calls, backwards. In a trace they are sent while backward goes on. broadcast_buffers: in training, every
+    call begins with rank 0's buffers. find_unused_parameters: parameters without a gradient on this rank take part as zeros (and the order
+    is that of `parameters()`, backwards); else they are an AutogradError.
     device_ids, output_device, dim, check_reduction, gradient_as_bucket_view and static_graph are torch's, and change nothing.
     Raises ArgumentError if no parameter requires grad, and DistributedError before init_process_group.
 
@@ -37,6 +40,7 @@ class DistributedDataParallel(Module):
         self.broadcast_buffers, self.find_unused_parameters = broadcast_buffers, find_unused_parameters
         self.require_backward_grad_sync = self._forward_synced = True
         self.bucket_bytes = int((25 if bucket_cap_mb is None else bucket_cap_mb) * (1 << 20))
+        self.first_bucket_bytes = 1 << 20 if bucket_cap_mb is None else self.bucket_bytes
         if not any(p.requires_grad for p in module.parameters()):
             raise ArgumentError("DistributedDataParallel: no parameter of the module requires grad; use the module as it is")
         self._send_out([*module.parameters(), *module.buffers()])
@@ -74,16 +78,27 @@ class DistributedDataParallel(Module):
                 flags = named[0][1].new_tensor([float(p.grad is not None) for _, p in named])
                 all_reduce(flags, ReduceOp.MAX, self.process_group)
                 used = [True] * len(named) if state.trace is not None else [bool(u) for u in flags.tolist()]
-            grads = []
-            for (_, p), wanted in zip(reversed(named), reversed(used), strict=True):
-                if wanted:
-                    if p.grad is None:
-                        p.grad = p.new_zeros(p.shape)
-                    grads.append(p.grad)
-            for bucket in _buckets(grads, self.bucket_bytes):
-                flat = cat([g.reshape(-1) for g in bucket])
-                all_reduce(flat, ReduceOp.AVG, self.process_group)
-                _spread(flat, bucket)
+            wanted = [(name, p) for (name, p), u in zip(named, used, strict=True) if u][::-1]
+            if not self.find_unused_parameters:             # else another rank may go through the layers in another order
+                place = {id(t): i for i, t in enumerate(reached)}
+                wanted.sort(key=lambda pair: -place.get(id(pair[1]), -1))
+            for _, p in wanted:
+                if p.grad is None:
+                    p.grad = p.new_zeros(p.shape)
+            self._average(wanted)
+
+    def _average(self, named: Sequence[tuple[str, Tensor]]) -> None:
+        """Their gradients' mean over the ranks, bucket by bucket: all are on their way before the first one is waited for."""
+        names, grads = [name for name, _ in named], [p.grad for _, p in named if p.grad is not None]
+        sent, start = [], 0
+        for bucket in _buckets(grads, self.bucket_bytes, self.first_bucket_bytes):
+            flat = cat([g.reshape(-1) for g in bucket])
+            own = names[start:start + len(bucket)]          # ranks that have another order hear of it
+            sent.append((reduced(flat, ReduceOp.AVG, self.process_group, own), flat, bucket))
+            start += len(bucket)
+        for work, flat, bucket in sent:
+            work.wait()
+            _spread(flat, bucket)
 
     def _send_out(self, tensors: Sequence[Tensor]) -> None:
         """Rank 0's values, on all ranks."""
@@ -96,14 +111,15 @@ class DistributedDataParallel(Module):
                 _spread(flat, bucket)
 
 
-def _buckets(tensors: Sequence[Tensor], size: int) -> list[list[Tensor]]:
-    """Tensors one after the other, of one dtype and device, up to `size` bytes together."""
+def _buckets(tensors: Sequence[Tensor], size: int, first: int | None = None) -> list[list[Tensor]]:
+    """Tensors one after the other, of one dtype and device, up to `size` bytes together; the first ones up to `first`, if that is given."""
     found: list[list[Tensor]] = []
     filled = 0
     for t in tensors:
         nbytes = t.numel() * t.element_size()
         last = found[-1][0] if found else None
-        if last is None or last.dtype != t.dtype or last.device != t.device or filled + nbytes > size:
+        most = size if first is None or len(found) > 1 else first
+        if last is None or last.dtype != t.dtype or last.device != t.device or filled + nbytes > most:
             found.append([])
             filled = 0
         found[-1].append(t)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass
+from functools import partial
 from math import prod
 from typing import Any, ClassVar, Literal, Protocol, dataclass_transform
 
@@ -173,7 +174,51 @@ class HostStep(Plain):
     note: str = ""                        # why it is the host's, for explain()
 
 
+class HostStart(HostStep):
+    """The first half of a call that takes a while beside the device: fn(*arrivals) begins it, and returns what is called for its results.
+
+    An arrival is a function that waits for an input's values, which are copied meanwhile. The last input, and the only output, are tokens:
+    they keep the calls in order, and nobody reads or writes their values. The `HostWait` that has the output as its input ends the call.
+    """
+
+
+class HostWait(HostStep):
+    """The second half: fn, called with what the HostStart's fn returned, waits, and returns the results.
+
+    Its inputs are the token and the HostStart's operands, which may be read until then: nothing else is kept in their memory.
+    """
+
+
 Shapes = tuple[tuple[int, ...], ...]
+
+
+class HostBegin(Plain):
+    """What a HostStart calls: the operation's `begin`. operands: the shapes that it wants."""
+
+    fn: Any
+    operands: Shapes
+
+    def __call__(self, *arrivals: Callable[[], Any]) -> Callable[[], Any]:
+        return self.fn.begin(*(partial(_arrived, a, s) for a, s in zip(arrivals, self.operands, strict=True)))  # type: ignore[no-any-return]
+
+
+def _arrived(arrival: Callable[[], Any], shape: tuple[int, ...]) -> Any:
+    return arrival().reshape(shape)
+
+
+class HostFinish(Plain):
+    """What a HostWait calls: the operation's `finish`, with its results in the shapes of the slots they go to."""
+
+    fn: Any
+    places: Shapes
+
+    def __call__(self, begun: Callable[[], Any]) -> list[Any]:
+        return placed(self.fn.finish(begun), self.places)
+
+
+def placed(results: Sequence[Any], places: Shapes) -> list[Any]:
+    """The results of an operation in the shapes of the slots they go to."""
+    return [r.reshape(s) if r.size else np.zeros(s, r.dtype) for r, s in zip(results, places, strict=True)]
 
 
 class HostOperation(Plain):
@@ -198,7 +243,7 @@ class HostOperation(Plain):
         except LinAlgError as error:
             error.of(self.line, self.who, self.position)
             raise
-        return [r.reshape(s) if r.size else np.zeros(s, r.dtype) for r, s in zip(results, self.places, strict=True)]
+        return placed(results, self.places)
 
 
 class HostInto(Plain):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from tracegrad.codegen.kernel.run.instructed import WITH_OTHERS
 from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Memory, Pointer, State, group_arrays
 from tracegrad.codegen.kernel.run.python import Compiled
 from tracegrad.support.dtypes import OPENCL
-from tracegrad.support.plan import Fault, HostStep, Iteration, Loop, Offset, Plan, Scalar, Step
+from tracegrad.support.plan import Fault, HostStart, HostStep, HostWait, Iteration, Loop, Offset, Plan, Scalar, Step
 
 GridIndex = tuple[int, ...]              # of a work-item or a group, by dimension; or how many there are
 def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> list[Array]:
@@ -44,7 +45,7 @@ def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> 
             memories[i] = Memory(slot.name or slot.kind, np.zeros(math.prod(slot.shape), slot.dtype), state, slot.kind == "faults")
     given = plan.all_scalars(scalars)
     with np.errstate(all="ignore"):
-        _run(plan.steps, plan, memories, given, state, {}, kernels_of(plan))
+        _run(plan.steps, plan, memories, given, state, ({}, {}), kernels_of(plan))
     results = []
     for i in plan.outputs:
         memory = memories[i]
@@ -67,22 +68,29 @@ def kernels_of(plan: Plan) -> dict[str, Compiled]:
 
 
 def _run(steps: Sequence[Step], plan: Plan, memories: Sequence[Memory | None], scalars: Sequence[Any], state: State,
-         iterations: dict[int, int], kernels: Mapping[str, Compiled]) -> None:
-    """The steps in order; iterations: which one each loop is in."""
+         under_way: tuple[dict[int, int], dict[int, Any]], kernels: Mapping[str, Compiled]) -> None:
+    """The steps in order; under_way: which iteration each loop is in, and what the host began, by token."""
+    iterations, begun = under_way
     for step in steps:
         if isinstance(step, HostStep):
-            _host(step, plan, memories)
+            _host(step, plan, memories, begun)
         elif isinstance(step, Loop):
             for iteration in range(step.length):
                 iterations[step.number] = iteration
-                _run(step.steps, plan, memories, scalars, state, iterations, kernels)
+                _run(step.steps, plan, memories, scalars, state, under_way, kernels)
         else:
             _launch(kernels[step.entry], step, memories, scalars, state, iterations)
 
 
-def _host(step: HostStep, plan: Plan, memories: Sequence[Memory | None]) -> None:
+def _host(step: HostStep, plan: Plan, memories: Sequence[Memory | None], begun: dict[int, Any]) -> None:
     values = [np.array(m.array).reshape(plan.slots[i].shape) for i in step.inputs if (m := memories[i]) is not None]
-    for i, value in zip(step.outputs, step.fn(*values), strict=True):
+    if isinstance(step, HostStart):
+        *given, token = values
+        begun[step.outputs[0]] = step.fn(*(partial(np.array, value) for value in given))
+        results: Any = [token]
+    else:
+        results = step.fn(*([begun.pop(step.inputs[0])] if isinstance(step, HostWait) else values))
+    for i, value in zip(step.outputs, results, strict=True):
         memory = memories[i]
         assert memory is not None
         memory.array[:] = np.asarray(value).reshape(-1)

@@ -1,0 +1,244 @@
+"""Messages that go on while kernels run: where a plan begins them and waits for them, and that no bit depends on it."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.helpers.kernels import Checked
+from tracegrad.codegen import passes
+from tracegrad.distributed import functional
+from tracegrad.support.plan import HostStart, HostStep, HostWait, Launch
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """A world of one rank, whose messages take the same way as those of many."""
+    monkeypatch.setattr(tg.distributed.world.importlib.util, "find_spec", lambda *_: None)
+    tg.distributed.init_process_group()
+    yield
+    tg.distributed.destroy_process_group()
+
+
+def layers(n, device=None):
+    """Four layers' weights, and a traced function of them that sums each one's gradient over the ranks, the last one's first."""
+    rng = np.random.default_rng(0)
+    weights = [tg.tensor(rng.normal(size=(n, n)) / n**0.5, dtype=tg.float32, device=device).requires_grad_() for _ in range(4)]
+
+    def summed(x):
+        h = x
+        for w in weights:
+            h = tg.tanh(h @ w)
+        return [functional.all_reduce(g) for g in tg.autograd.grad((h * h).sum(), weights[::-1])]
+
+    return weights, summed, tg.tensor(rng.normal(size=(8, n)), dtype=tg.float32, device=device)
+
+
+def letters(plan):
+    """The plan's steps: k a kernel, s the beginning of a message, w what waits for it, h another step of the host."""
+    kinds = {Launch: "k", HostStart: "s", HostWait: "w", HostStep: "h"}
+    return "".join(kinds[type(step)] for step, _ in plan.each())
+
+
+def test_messages_begin_behind_what_they_need_and_are_awaited_last(alone, tmp_path):
+    weights, summed, x = layers(48)
+    traced = tg.trace(summed)
+    expected = tg.autograd.grad((tg.tanh(tg.tanh(tg.tanh(tg.tanh(x @ weights[0]) @ weights[1]) @ weights[2]) @ weights[3]) ** 2).sum(),
+                                weights[::-1])
+    for _ in range(2):
+        for ours, theirs in zip(traced(x), expected, strict=True):
+            np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
+    order = letters(traced.plan)
+    assert order.count("s") == order.count("w") == 4, order
+    assert order.rindex("s") < order.index("w"), order                  # all are on their way before one is waited for
+    starts = [i for i, c in enumerate(order) if c == "s"]
+    assert all("k" in order[a:b] for a, b in pairwise(starts)), order
+    needed = {i for step, _ in traced.plan.each() if isinstance(step, HostWait) for i in step.inputs[1:]}
+    blocks = [traced.plan.slots[i].block for i in needed if traced.plan.slots[i].kind == "temp"]
+    assert len(set(blocks)) == len(blocks)                              # nothing is kept in the memory of what is being sent
+    text = traced.explain()
+    found = re.findall(r"all_reduce: host code that begins here and overlaps with (\w+) launch", text)
+    assert len(found) == 4, text
+    assert found[-1] == "no", text                                      # the first layer's gradient is the last one
+    assert "no" not in found[:-1], text
+    assert "all_reduce_wait: the results of what the host began" in text, text
+    traced.timeline(tmp_path / "trace.json", runs=1)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    beside = [e for e in events if e.get("tid") == 3 and e["ph"] == "X"]
+    assert [e["name"] for e in beside] == ["all_reduce"] * 4
+    assert all(e["args"]["beside_kernels_us"] >= 0 for e in beside)
+    assert traced.profile(runs=1)[-1].name in ("all_reduce_wait", "all_reduce")
+
+
+def test_plans_for_other_devices_do_the_same(alone):
+    """Run without a driver, and compared with the interpreter of graphs."""
+    with Checked() as checked:
+        _, summed, x = layers(16, "numpy")
+        tg.trace(summed)(x)
+    assert checked.count > 1
+
+
+def test_the_order_does_not_change_a_bit(alone, monkeypatch):
+    """Of results, also where calls of the host, loops and updates in place stand between."""
+    def step(x, total):
+        y = functional.all_reduce(x * 2.0)
+        z = tg.host_call(lambda a: a + 1, y)
+        total.add_(functional.all_reduce(z.sum()))
+        carry, rows = tg.scan(lambda h, r: (tg.tanh(functional.all_reduce(h + r)), h), x[0], x)
+        return functional.all_reduce(carry) + rows.sum(0), y
+
+    found = []
+    for order in (passes.overlapped, list):
+        monkeypatch.setattr(passes, "overlapped", order)
+        x, total = tg.arange(12.0).reshape(4, 3) / 7, tg.zeros(())
+        traced = tg.trace(step)
+        results = [t.numpy().tobytes() for _ in range(3) for t in (*traced(x, total), total)]
+        found.append(results)
+        assert letters(traced.plan).count("s") >= 3
+    assert found[0] == found[1]
+
+
+def test_an_index_out_of_range_is_told_though_messages_are_on_their_way(alone):
+    table = tg.arange(10.0).reshape(5, 2).requires_grad_()
+
+    @tg.trace
+    def step(i):
+        return functional.all_reduce(tg.autograd.grad((table[i] ** 2).sum(), table)[0])
+
+    good, bad = tg.tensor([1, 2]), tg.tensor([1, 7])
+    first = step(good).numpy()
+    for _ in range(2):
+        with pytest.raises(tg.errors.IndexOutOfRange, match="holds 7"):
+            step(bad)
+        np.testing.assert_array_equal(step(good).numpy(), first)
+
+
+TRAINING = """
+    from tracegrad.codegen import passes
+    from tracegrad.runtime.launch import Executable
+    from tracegrad.support.plan import HostWait
+    tg.config.cache = False
+    log, real = [], passes.overlapped
+    def logged(name, of):
+        method = getattr(Executable, name)
+        def call(self, item, *args):
+            log.append(of(item))
+            return method(self, item, *args)
+        setattr(Executable, name, call)
+    logged("begin", lambda step: "s")
+    logged("_enqueue", lambda items: "k")
+    logged("call_host", lambda step: "w" if isinstance(step, HostWait) else "h")
+    def train(width, order):
+        passes.overlapped = order
+        tg.manual_seed(0)
+        net = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(width, width), nn.Tanh())))
+        model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=width * (width + 1) * 4 / (1 << 20))       # a layer, a bucket
+        optimizer = tg.optim.Adam(model.parameters(), lr=0.01)
+        @tg.trace
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+        rng, losses = np.random.default_rng(rank), []
+        for _ in range(4):
+            log.clear()
+            losses.append(step(*(tg.from_numpy(rng.normal(size=(16, width)).astype(np.float32)) for _ in range(2))).item())
+        return losses, b"".join(p.detach().numpy().tobytes() for p in net.parameters()), "".join(log)
+    for width in (24, 256):                                 # kernels in the thread that launches them, and beside it
+        losses, values, order = train(width, real)
+        assert (losses, values) == train(width, list)[:2]
+        if size > 1:
+            begun = [i for i, c in enumerate(order) if c == "s"]
+            assert len(begun) == 4 and order.count("w") == 4, order
+            assert "k" in order[begun[0]:order.index("w")], order        # the first began before the last kernel of backward
+            assert "sw" in "".join(log) and log.count("s") == 4, log     # (without the pass, each is waited for at once)
+        everybody = [None] * size
+        dist.all_gather_object(everybody, values)
+        assert everybody.count(everybody[0]) == size
+"""
+
+
+@pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 4, 8))])
+def test_gradients_are_sent_while_backward_goes_on(ranks, count):
+    """A traced step of four layers: its messages begin between backward's kernels, and it has the bits of one that waits for each."""
+    ranks(count, TRAINING)
+
+
+ORDER = """
+    shown = []
+    agree = dist.exchange.Exchange.agree
+    def noted(self):
+        shown.append((self.who, self.shown))
+        agree(self)
+    dist.exchange.Exchange.agree = noted
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.first = nn.Linear(4, 1, bias=False), nn.Linear(2, 4, bias=False)
+        def forward(self, x):
+            return self.last(self.first(x))
+    for traced in (False, True):
+        model = nn.parallel.DistributedDataParallel(Backwards(), bucket_cap_mb=1e-5)
+        def step(x):
+            model(x).sum().backward()
+        run = tg.trace(step) if traced else step
+        for _ in range(4):                                  # also one that is recalled
+            shown.clear()
+            model.zero_grad()
+            run(tg.ones(3, 2))
+            found = [s for who, s in shown if who == "all_reduce"]
+            assert found == ["float32[4], avg, last.weight", "float32[8], avg, first.weight"], shown
+"""
+
+
+def test_buckets_go_in_the_order_in_which_backward_has_the_gradients(ranks):
+    """Whatever the order in which the module has its layers; ranks that differ in it hear of it."""
+    ranks(2, ORDER)
+
+
+@pytest.mark.long
+def test_ranks_that_use_layers_in_another_order_hear_of_it(ranks):
+    told = ranks(2, """
+        class Swapped(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+            def forward(self, x):
+                return self.b(self.a(x)) if rank else self.a(self.b(x))
+        model = nn.parallel.DistributedDataParallel(Swapped())
+        model(tg.ones(1, 2)).sum().backward()
+    """, code=1)
+    assert "the ranks do not do the same" in told
+    assert "all_reduce(float32[12], avg, a.bias, a.weight, b.bias, b.weight)" in told
+    assert "all_reduce(float32[12], avg, b.bias, b.weight, a.bias, a.weight)" in told
+
+
+def test_the_first_bucket_is_small():
+    """1 MiB, then 25, as torch has them; with bucket_cap_mb all are of one size."""
+    from tracegrad.nn.parallel import _buckets  # noqa: PLC0415
+
+    tensors = [tg.zeros(1 << 16) for _ in range(10)]                     # 256 KiB each
+    assert [len(b) for b in _buckets(tensors, 25 << 20, 1 << 20)] == [4, 6]
+    assert [len(b) for b in _buckets(tensors, 1 << 19)] == [2] * 5
+
+
+@pytest.mark.long
+def test_a_rank_that_fails_with_messages_on_their_way_ends_the_others(ranks):
+    told = ranks(2, """
+        table = nn.Embedding(5, 4)
+        model = nn.parallel.DistributedDataParallel(nn.Sequential(table, nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)), bucket_cap_mb=1e-5)
+        @tg.trace
+        def step(i):
+            model(i).sum().backward()
+        step(tg.tensor([1, 2]))
+        step(tg.tensor([1, 2 + 5 * rank]))
+    """, code=1)
+    assert "rank 1 failed with IndexOutOfRange" in told
+    assert "rank 0 waited for it at <string>:" in told
