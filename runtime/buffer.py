@@ -47,7 +47,7 @@ class Buffer:
     computed the contents with an index out of range; `faults.verify` before the host sees them.
     """
 
-    __slots__ = ("__weakref__", "deferred_checks", "device", "mem", "nbytes", "serial")
+    __slots__ = ("__weakref__", "_window", "deferred_checks", "device", "mem", "nbytes", "serial")
     borrowed = may_change = False
 
     def __init__(self, device: Device, mem: Any, nbytes: int) -> None:
@@ -99,6 +99,17 @@ class Buffer:
             queue = device.use(device.host_queue)
             mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
         return _of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
+
+    def window(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        """`contents`, mapped once and for as long as this Buffer is there: for who copies small parts of it, again and again.
+
+        It does not hold the Buffer: whoever has views of it holds that, or they may be written.
+        """
+        found: np.ndarray[Any, Any] | None = getattr(self, "_window", None)
+        if found is None or found.shape != shape or found.dtype != dtype:
+            of = self.handle()                              # or the Buffer would hold itself
+            found = self._window = (self if of is None else of).contents(shape, dtype)
+        return found
 
     def copy(self) -> Buffer:
         """A Buffer of its own with the contents, copied on the device. Raises OutOfMemoryError."""

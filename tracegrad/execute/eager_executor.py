@@ -33,6 +33,7 @@ from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
+RECORDED = 5_000.0          # and for each of its operations what it takes to record, order and look up that
 DEPTH = 8                   # of what constants are made of
 CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
 _CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["variable"]
@@ -151,6 +152,12 @@ def _array(node: Node, device: Any) -> Any:
     return array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype)
 
 
+def at_once(device: Any, aval: Aval) -> bool:
+    """Whether NumPy makes what is made of numbers alone when it is asked for, for this device."""
+    return (state.plain and config.eager and aval.nbytes <= PART and device.in_host_memory and device.kind != "numpy"
+            and (device.fp64 or aval.dtype not in (np.float64, np.complex128)))
+
+
 class CachedConstants:
     """What a function makes of numbers alone, such as arange(12): from the second call of a signature on, the small array that it is."""
 
@@ -234,4 +241,4 @@ def prepare(template: CachedCall, nodes: Sequence[Node]) -> Any:
         total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
         order.append((k, Call(fn, attrs, aval, tuple([avals[p].dtype for p in places])), places))
     known = all(_constant(n) is not None for n in template.constants) and all(k >= template.made for k in template.ends())
-    return EagerCall(template, order, made) if order and total <= LIMIT and known else False
+    return EagerCall(template, order, made) if order and total <= LIMIT + RECORDED * len(order) and known else False

@@ -27,7 +27,7 @@ from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Node, Size, own_nodes
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import NOWHERE, REGISTRY, cast, data, detached
+from tracegrad.graph.primitive import NOWHERE, REGISTRY, call, cast, data, detached
 from tracegrad.ops.arguments import results_of
 from tracegrad.ops.arrays.pointwise import acceptable
 from tracegrad.ops.primitives.dynamic_slice import as_slice
@@ -45,7 +45,7 @@ from tracegrad.tensors.scopes import Recorded
 
 _DATA, _VARIABLE, _DETACH = REGISTRY["data"], REGISTRY["variable"], REGISTRY["detach"]
 _new = object.__new__
-_SLICE, _SLICE_AT = REGISTRY["slice"], REGISTRY["slice_at"]
+_SLICE, _SLICE_AT, _CAST = REGISTRY["slice"], REGISTRY["slice_at"], REGISTRY["cast"]
 
 
 class Tensor(History, InPlace, Subscripts, Conversion):
@@ -214,6 +214,8 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         """The tensor in another dtype; itself if it has it."""
         if dtype == self.dtype:
             return self
+        if state.plain:
+            return call(_CAST, (self,), {"dtype": dtype, "weak": False})  # type: ignore[no-any-return]
         with own_nodes():
             return self._wrap(cast(self._node(), dtype))
 

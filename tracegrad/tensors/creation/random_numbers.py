@@ -156,8 +156,9 @@ def draw_integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: An
     if not low < high:
         raise ArgumentError(f"{call}: low must be below high, got {low} and {high}")
     found, shape = dtypes.as_dtype(dtype), shape_of(call, size)
-    for bound in (low, high - 1):
-        scalar(call, bound, found)
+    if found != dtypes.int64 or not -2**63 <= low < high <= 2**63:
+        for bound in (low, high - 1):
+            scalar(call, bound, found)
     host = _torchs(prod(shape), device)
     if host is not None:
         return from_own(host.integers(shape, low, high).astype(found), device)
