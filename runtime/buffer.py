@@ -107,8 +107,8 @@ class Buffer:
         """
         found: np.ndarray[Any, Any] | None = getattr(self, "_window", None)
         if found is None or found.shape != shape or found.dtype != dtype:
-            of = self.handle()                              # or the Buffer would hold itself
-            found = self._window = (self if of is None else of).contents(shape, dtype)
+            another = self.handle()                         # or the Buffer would hold itself
+            found = self._window = (another or self).contents(shape, dtype)
         return found
 
     def copy(self) -> Buffer:
@@ -169,6 +169,9 @@ class _Wrapped(Buffer):
 
     def handle(self) -> None:
         """None: nobody writes a host array."""
+
+    def window(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        return _in_shape(self.array, shape, dtype)
 
     def __del__(self) -> None:
         with contextlib.suppress(cl.Error):

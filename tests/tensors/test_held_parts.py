@@ -16,7 +16,8 @@ from tracegrad.tensors import held_parts
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
 
 KEYS = [3, -1, np.int64(2), slice(2, 5), slice(None, None, 2), slice(4, 1), (1, slice(None), -2), (..., 3),
-        (slice(1, 6, 3), ..., slice(-4, None)), (None, 2), (slice(None), None, 1, slice(2, 9)), (2, 1, 5), ..., slice(None), (0, None, ..., None), ()]
+        (slice(1, 6, 3), ..., slice(-4, None)), (None, 2), (slice(None), None, 1, slice(2, 9)), (2, 1, 5), ..., slice(None),
+        (0, None, ..., None), ()]
 
 
 @pytest.fixture(autouse=True)
@@ -138,6 +139,7 @@ def test_histories_scopes_and_traces_are_not_passed_by(monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+@pytest.mark.recall
 def test_rows_of_what_a_kernel_has_are_read_where_it_is(monkeypatch):
     x = tg.tensor(given(300, 40))
     x._n.value = upload(tg.device(), given(300, 40))
@@ -157,6 +159,21 @@ def test_rows_of_what_a_kernel_has_are_read_where_it_is(monkeypatch):
     assert memory() is None                                  # the window does not keep it
 
 
+@pytest.mark.recall
+def test_rows_of_a_read_only_array_that_is_shared():
+    array = given(1000, 300)
+    array.flags.writeable = False
+    x = tg.from_numpy(array)
+    assert x._n.value.borrowed
+    rows = [x[k] for k in (5, -1)]
+    assert all(type(r._n.value) is HostBuffer and r._n.value.array.base is None for r in rows)
+    np.testing.assert_array_equal(np.stack([r.numpy() for r in rows]), array[[5, -1]])
+    x[5] = 0.0
+    assert rows[0].abs().sum().item() == 0.0
+    assert array[5].any()
+
+
+@pytest.mark.recall
 def test_a_part_does_not_keep_the_whole():
     x = tg.tensor(given(64, 65))
     whole, part = weakref.ref(held(x._n.value)), x[3, 5:20]
@@ -167,6 +184,7 @@ def test_a_part_does_not_keep_the_whole():
     assert part.shape == (15,)
 
 
+@pytest.mark.recall
 def test_what_is_known_of_integers_stays_known():
     x = tg.zeros(6, 5, dtype=tg.int64)
     assert interval(x[2]._n) == interval(x._n) == (0, 0)
@@ -175,6 +193,7 @@ def test_what_is_known_of_integers_stays_known():
     assert tg.arange(10)[x[2]].tolist() == [7] * 5
 
 
+@pytest.mark.recall
 def test_lengths_and_indices_that_never_come_again_make_no_cached_calls():
     x = tg.tensor(given(500, 3))
     before = {name: n["entries"] for name, n in tg.report()["caches"].items() if name in ("calls", "programs")}

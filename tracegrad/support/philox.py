@@ -48,7 +48,7 @@ def philox_block(key_low: Any, key_high: Any, low: Any, high: Any) -> tuple[UInt
     if count <= FEW:
         numbers = [[v.item()] * count if v.size == 1 else np.broadcast_to(v, shape).reshape(-1).tolist() for v in given]
         for i, block in enumerate(zip(*numbers, strict=True)):
-            out[:, i] = _words(*block)
+            out[:, i] = words(*block)
     else:
         flat = [v.astype(np.uint64) if v.ndim == 0 else np.broadcast_to(v, shape).reshape(-1) for v in given]
         for at in range(0, count, CHUNK):
@@ -64,8 +64,8 @@ def philox_block(key_low: Any, key_high: Any, low: Any, high: Any) -> tuple[UInt
 _last: list[tuple[Any, tuple[UInts, ...]]] = [(None, ())]     # what the last call was given, and what it made
 
 
-def _words(k0: int, k1: int, a: int, b: int) -> tuple[int, int, int, int]:
-    """The four words of one block."""
+def words(k0: int, k1: int, a: int, b: int) -> tuple[int, int, int, int]:
+    """The four words of one block: for halves (low, high) of a key and of a counter."""
     c = d = 0
     for _ in range(10):
         p, q = a * 0xD2511F53, c * 0xCD9E8D57

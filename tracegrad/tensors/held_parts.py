@@ -20,7 +20,7 @@ from tracegrad.execute.eager_executor import known_of
 from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import host_part
 from tracegrad.graph.ir import Aval
-from tracegrad.graph.primitive import data
+from tracegrad.graph.primitive import REGISTRY, data
 from tracegrad.runtime.buffer import Buffer, HostBuffer
 from tracegrad.support.modes import state
 from tracegrad.tensors.parts.view_steps import Subscript
@@ -28,6 +28,7 @@ from tracegrad.tensors.tensor import Tensor, holding
 
 COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has
 LARGEST = 1 << 15       # numbers below it fit into every dtype of floats
+_DATA = REGISTRY["data"]
 _INTEGER_OR_NONE = frozenset((int, type(None)))
 
 
@@ -57,7 +58,7 @@ def _window(x: Tensor) -> Any:
     """The memory of what a kernel has, where the host shares it; None where there is none."""
     node = x._n
     value = node.value
-    if x._base is not None or x._trace is not None or type(value) is not Buffer or value.deferred_checks:
+    if x._base is not None or x._trace is not None or not isinstance(value, Buffer) or value.deferred_checks:
         return None
     return value.window(node.aval.shape, node.aval.dtype) if value.device.in_host_memory and value.nbytes else None
 
@@ -66,7 +67,7 @@ def taken(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], An
     """Decorator of `Tensor.__getitem__`."""
     @wraps(at_length)
     def __getitem__(self: Tensor, key: Any) -> Any:
-        items = _forward(key) if state.plain and config.eager else None
+        items = _forward(key) if state.plain and config.eager and config.recall else None
         if items is None:
             return at_length(self, key)
         held = self._held()
@@ -83,8 +84,8 @@ def taken(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], An
         device = self._device
         aval = Aval(part.shape, node.aval.dtype)
         attrs = {"aval": aval}
-        if aval.bounded:
-            attrs = known_of(node) | attrs
+        if aval.bounded:                                    # the range that is known of all is known of a part
+            attrs = (node.attrs if node.fn is _DATA else known_of(node)) | attrs
         view = holding(device, aval, attrs, host_part(device, part))
         view._source = weakref.ref(node), self._versions if self._base is None else self._version
         view._base, view._steps, view._layout, view._detached = self, Subscript(node.aval.shape, items), len(self._moved), False
@@ -97,7 +98,7 @@ def written(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, 
     """Decorator of `Tensor.__setitem__`."""
     @wraps(at_length)
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:
-        if not (state.plain and config.eager and not state.scopes and _write(self, key, value)):
+        if not (state.plain and config.eager and config.recall and not state.scopes and _write(self, key, value)):
             at_length(self, key, value)
 
     return __setitem__

@@ -135,8 +135,8 @@ def install() -> None:
             PUBLIC[name] = views[fn]
             if hasattr(Operators, name) and name not in ("real", "imag"):           # those are properties
                 setattr(Tensor, name, views[fn])
-    Tensor.__getitem__ = taken(recalled(Tensor.__getitem__))  # type: ignore[method-assign]
-    Tensor.__setitem__ = written(Tensor.__setitem__)  # type: ignore[method-assign]
+    setattr(Tensor, "__getitem__", taken(recalled(Tensor.__getitem__)))  # noqa: B010 - to mypy it is another class's method
+    setattr(Tensor, "__setitem__", written(Tensor.__setitem__))  # noqa: B010
     for name in ("T", "mT", "H", "mH"):
         getter = getattr(Operators, name, None)
         if isinstance(getter, property) and getter.fget is not None:
