@@ -179,7 +179,8 @@ def measure(workload: Workload, contenders: dict[str, str], settings: argparse.N
             for name in order:
                 time.sleep(settings.pause)
                 try:
-                    results[name].rounds.append(alive[name].tell("time", seconds=settings.seconds, least=3)["times"])
+                    answer = alive[name].tell("time", seconds=settings.seconds, least=3, clock=settings.clock)
+                    results[name].rounds.append(answer["times"])
                 except Failed as failure:
                     results[name].failed = str(failure)
                     alive.pop(name).quit()
@@ -236,6 +237,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.4, help="how long a turn lasts, at least")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="the time that passes, or the processors' time")
     parser.add_argument("--pause", type=float, default=0.3, help="seconds before a turn")
     parser.add_argument("--once", action="store_true", help="no second process a contender: first calls are measured cold only")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that a contender may take for an answer")

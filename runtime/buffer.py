@@ -48,7 +48,7 @@ class Buffer:
     computed the contents with an index out of range; `faults.verify` before the host sees them.
     """
 
-    __slots__ = ("__weakref__", "deferred_checks", "device", "mem", "nbytes", "serial")
+    __slots__ = ("__weakref__", "_window", "deferred_checks", "device", "mem", "nbytes", "serial")
     borrowed = may_change = False
 
     def __init__(self, device: Device, mem: Any, nbytes: int) -> None:
@@ -115,6 +115,17 @@ class Buffer:
             queue = device.use(device.host_queue)
             mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
         return _of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
+
+    def window(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        """`contents`, mapped once and for as long as this Buffer is there: for who copies small parts of it, again and again.
+
+        It does not hold the Buffer: whoever has views of it holds that, or they may be written.
+        """
+        found: np.ndarray[Any, Any] | None = getattr(self, "_window", None)
+        if found is None or found.shape != shape or found.dtype != dtype:
+            another = self.handle()                         # or the Buffer would hold itself
+            found = self._window = (another or self).contents(shape, dtype)
+        return found
 
     def copy(self) -> Buffer:
         """A Buffer of its own with the contents, copied on the device. Raises OutOfMemoryError."""
@@ -191,6 +202,9 @@ class _Wrapped(Buffer):
 
     def handle(self) -> None:
         """None: nobody writes a host array."""
+
+    def window(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        return _in_shape(self.array, shape, dtype)
 
     def __del__(self) -> None:
         with contextlib.suppress(cl.Error):

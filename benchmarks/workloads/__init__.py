@@ -14,6 +14,7 @@ from benchmarks.workloads.iterations import MINIMISERS, ScanUntil, WhileLoop, Wh
 from benchmarks.workloads.layers import Attention, LayerNorm, MlpAdam, MlpUntraced, Recurrent, TransformerBlock, WrittenAttention
 from benchmarks.workloads.lists import ListOfLists
 from benchmarks.workloads.physics import LennardJones, Stencil, Trajectories
+from benchmarks.workloads.samples import SAMPLES
 from benchmarks.workloads.single import ArgMax, Conv1d, Normal, Pooling, RunningSum, Sort, Sums, TopK
 from benchmarks.workloads.softmax_cross_entropy import CrossEntropyGradient, CrossEntropyOfTen, CrossEntropyValue
 from benchmarks.workloads.sparse import BundleAdjustment, StencilJacobian
@@ -22,9 +23,9 @@ from benchmarks.workloads.tables import EmbeddingBag
 from benchmarks.workloads.tiny import Tiny
 from benchmarks.workloads.two_layer import TwoLayerStep
 
-# At most this multiple of the best peer's time: of the programs that people run, and of single operations and variants of those. And the
-# geometric mean of all rows that have peers.
-TARGET, SINGLE_TARGET, MEAN_TARGET = 1.0, 1.1, 0.55
+# At most this multiple of the best peer's time: of the programs that people run, of single operations and variants of those, and of what
+# data sets do with a sample, where the time is all Python's. And the geometric mean of all rows that have peers, but those of samples.
+TARGET, SINGLE_TARGET, SAMPLE_TARGET, MEAN_TARGET = 1.0, 1.1, 3.0, 0.55
 
 PROGRAMS: list[Workload] = [
     Tiny(),
@@ -86,5 +87,7 @@ for workload in PROGRAMS:
     workload.target = TARGET
 for workload in SINGLE:
     workload.target = SINGLE_TARGET
+for workload in SAMPLES:
+    workload.target = SAMPLE_TARGET
 
-WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in (*PROGRAMS, *SINGLE, *GRAPHS)}
+WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in (*PROGRAMS, *SINGLE, *SAMPLES, *GRAPHS)}

@@ -136,6 +136,27 @@ def test_packed_sequences(kind, sort, run):
         np.testing.assert_allclose(a.detach().numpy(), b, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
+def test_sequences_that_numpy_holds_are_padded_as_others_are(dtype, monkeypatch):
+    """At once, whatever their lengths, where nothing is to be differentiated."""
+    monkeypatch.setattr(tg.config, "eager", True)
+    parts = [tg.tensor((RNG.normal(size=(n, 3)) * 9).astype(dtype)) for n in (4, 0, 7, 1)]
+    for first in (True, False):
+        for side in ("left", "right"):
+            for value in (0, 2.0) if dtype is not np.bool_ else (False, True):
+                found = rnn.pad_sequence(parts, first, value, side)
+                with monkeypatch.context() as patch:
+                    patch.setattr(rnn, "_padded_at_once", lambda *given: None)
+                    wanted = rnn.pad_sequence(parts, first, value, side)
+                assert (found.shape, found.dtype, found._base) == (wanted.shape, wanted.dtype, None)
+                np.testing.assert_array_equal(found.numpy(), wanted.numpy())
+    with pytest.raises(DTypeError):
+        rnn.pad_sequence(parts, padding_value="a")
+    w = tg.ones(2, 3, requires_grad=True)
+    rnn.pad_sequence([w * 2.0, tg.zeros(3, 3)]).sum().backward()
+    np.testing.assert_array_equal(w.grad.numpy(), 2.0)
+
+
 def test_packing():
     x = RNG.normal(size=(6, 3, 2))
     packed = rnn.pack_padded_sequence(tg.tensor(x), tg.tensor([2, 6, 3]), enforce_sorted=False)

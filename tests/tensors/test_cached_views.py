@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tracegrad.execute.program import host_part
 from tracegrad.graph.intervals import interval
 from tracegrad.runtime.buffer import HostBuffer
-from tracegrad.tensors import cached_views
+from tracegrad.tensors import cached_views, held_parts
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
 
@@ -43,6 +44,7 @@ def taken(monkeypatch):
         return found
 
     monkeypatch.setattr(cached_views._Views, "take", counted)
+    monkeypatch.setattr(held_parts, "host_part", lambda *part: count.append(True) or host_part(*part))
     return count
 
 
@@ -56,6 +58,7 @@ def both_ways(fn, monkeypatch):
     """What fn() gives the long way, and once its views are known."""
     with monkeypatch.context() as patch:
         patch.setattr(tg.config, "recall", False)
+        patch.setattr(held_parts, "_forward", lambda key: None)
         wanted = fn()
     for _ in range(4):
         fn()

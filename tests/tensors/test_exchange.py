@@ -18,6 +18,7 @@ import pytest
 import tracegrad as tg
 from tracegrad.errors import ArgumentError, AutogradError, DLPackError, DTypeError, TraceError
 from tracegrad.execute.devices import obstacle
+from tracegrad.tensors.creation import from_data
 
 N = 1 << 19  # float32s: above the size up to which copying is preferred to sharing
 KINDS = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
@@ -452,3 +453,22 @@ def test_synchronize_waits_for_every_device(device, monkeypatch):
         monkeypatch.setattr(found, "finish", lambda found=found: waited.append(found))
     tg.synchronize()
     assert set(tg.devices()) <= set(waited)
+
+
+NUMBERS = [3, -1.5, 0, -0.0, 2**40, 2**63, 2**70, float("nan"), [1, 2], (1, 2), [1.5, -0.0], [[1, 2], [3, 4]], ((1.0,), (2.0,)), [1, 2.0],
+           [2**63, 1], [1, True], True, [], [[]], [[1], [2, 3]]]
+
+
+@pytest.mark.parametrize("dtype", [None, np.float32, np.float64, np.int64, np.int8, np.bool_, tg.float16, tg.bfloat16])
+def test_python_numbers_make_what_arrays_of_them_make(dtype, monkeypatch):
+    """In few steps, where they fit whatever they are."""
+    def made(value):
+        try:
+            x = tg.tensor(value, dtype=dtype)
+        except (tg.TracegradError, OverflowError, RuntimeWarning) as error:
+            return type(error), str(error)
+        return x.shape, x.dtype, x.numpy().tobytes()
+
+    found = [made(value) for value in NUMBERS]
+    monkeypatch.setattr(from_data, "_of_numbers", lambda *given: None)
+    assert found == [made(value) for value in NUMBERS]

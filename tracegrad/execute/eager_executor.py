@@ -33,9 +33,11 @@ from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
+RECORDED = 5_000.0          # and for each of its operations what it takes to record, order and look up that
 DEPTH = 8                   # of what constants are made of
 CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
 _CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["variable"]
+_VIEWS = frozenset(REGISTRY[name] for name in ("reshape", "permute", "expand", "slice", "flip"))       # which NumPy moves nothing for
 
 
 class Call(NamedTuple):
@@ -51,12 +53,12 @@ class Call(NamedTuple):
 class EagerCall:
     """The calls of a template, done by numpy.
 
-    views: whether the results are views, which need nodes that tell their way from the base; those of other calls are leaves. history: they
-    are parts of one, and have all their nodes. results: for each, its place in the template, aval, and what leaves know of themselves.
-    leaf: that of a single one that is a leaf.
+    moves: whether elements move only. views: whether the results are views, too, which need nodes that tell their way from the base; those
+    of other calls are leaves. history: they are parts of one, and have all their nodes. results: for each, its place in the template, aval,
+    and what leaves know of themselves. leaf: that of a single one that is a leaf.
     """
 
-    __slots__ = ("constants", "device", "history", "leaf", "operands", "order", "products", "results", "routine", "views", "wide")
+    __slots__ = ("constants", "device", "history", "leaf", "moves", "operands", "order", "products", "results", "routine", "views", "wide")
 
     def __init__(self, template: CachedCall, order: Sequence[tuple[int, Call, tuple[int, ...]]], made: Any) -> None:
         """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
@@ -73,7 +75,9 @@ class EagerCall:
         ends = template.ends()
         self.operands = [tuple([at[p] for p in places]) for _, _, places in order]
         self.routine = numpy_rules().prepared(self.order, self.operands, [at[k] for k in ends])
-        self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "dynamic_slice" for call in self.order)
+        placed = [call.fn.family == "dynamic_slice" for call in self.order]
+        self.moves = all(isinstance(call.fn, Movement) or call.fn.part or at for call, at in zip(self.order, placed, strict=True))
+        self.views = self.moves and all(len(o) == 1 or at for o, at in zip(self.operands, placed, strict=True))
         self.products = any(call.fn.family == "contraction" and shared_among_threads(*[made[p].aval for p in places])
                             for _, call, places in order)
         self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
@@ -103,7 +107,7 @@ class EagerCall:
         notes: list[int] = []
         routine = self.routine.written or self.routine
         try:
-            if self.views:                              # numpy has nothing to warn of
+            if self.moves:                              # numpy has nothing to warn of
                 found = routine(arrays, (), self.order, notes)
             else:
                 found = quietly(routine, self.products, arrays, (), self.order, notes)
@@ -149,6 +153,12 @@ def _array(node: Node, device: Any) -> Any:
         return None
     array, aval = value.array, node.aval
     return array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype)
+
+
+def at_once(device: Any, aval: Aval) -> bool:
+    """Whether NumPy makes what is made of numbers alone when it is asked for, for this device."""
+    return (state.plain and config.eager and config.recall and aval.nbytes <= PART and device.in_host_memory and device.kind != "numpy"
+            and (device.fp64 or aval.dtype not in (np.float64, np.complex128)))
 
 
 class CachedConstants:
@@ -231,7 +241,8 @@ def prepare(template: CachedCall, nodes: Sequence[Node]) -> Any:
             continue
         if (needs_grad and not template.is_read) or not fn.registered or fn.family not in EAGER_FAMILIES or aval.weak:
             return False
-        total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
+        if fn not in _VIEWS:
+            total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
         order.append((k, Call(fn, attrs, aval, tuple([avals[p].dtype for p in places])), places))
     known = all(_constant(n) is not None for n in template.constants) and all(k >= template.made for k in template.ends())
-    return EagerCall(template, order, made) if order and total <= LIMIT and known else False
+    return EagerCall(template, order, made) if order and total <= LIMIT + RECORDED * len(order) and known else False

@@ -262,7 +262,7 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any], tensors: bool = True) 
     """
     if state.symbolic or not config.recall:         # (not `plain`: nodes are recalled where values wait, as in custom functions)
         return None
-    nodes: list[Node] = []
+    nodes: dict[Node, int] = {}
     parts: list[Any] = [dtypes.get_default_dtype()]
     try:
         first = _add(args, parts, nodes, None)
@@ -271,11 +271,14 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any], tensors: bool = True) 
             first = _add((a,), parts, nodes, first)
     except _Unknown:
         return None
-    return None if (first is None) is tensors else (tuple(parts), nodes, first)
+    return None if (first is None) is tensors else (tuple(parts), [*nodes], first)
 
 
-def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -> Any:
-    """What tells the arguments `args` from others, appended to `parts`; the first tensor, if it was not found before."""
+def _add(args: Sequence[Any], parts: list[Any], nodes: dict[Node, int], first: Any) -> Any:
+    """What tells the arguments `args` from others, appended to `parts`; the first tensor, if it was not found before.
+
+    nodes: gets those behind tensors, with their numbers.
+    """
     for a in args:
         cls = a.__class__
         kind = KINDS.get(cls)
@@ -295,9 +298,9 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
                 raise _Unknown
             if node in nodes:
                 parts.append(Node)
-                parts.append(nodes.index(node))
+                parts.append(nodes[node])
             else:
-                nodes.append(node)
+                nodes[node] = len(nodes)
                 parts.append(aval)
                 if node.needs_grad:
                     parts.append(Operators)

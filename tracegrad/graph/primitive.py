@@ -265,7 +265,8 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
             raise DTypeError(f"the number {value} does not fit {dtype}; give a float") from None
         bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
         node = bind(REGISTRY["const"], (), {"value": exact, "bits": bits, "weak": weak})
-        if value and exact.dtype.kind != "c" and state.leaves is None:      # not a zero, which may be -0.0, as may a part of a complex one
+        # Not a zero of floats, which may be -0.0, as may a part of a complex one.
+        if (value or type(value) is int) and exact.dtype.kind != "c" and state.leaves is None:
             _consts[key] = Entry(node)
     return node
 

@@ -71,7 +71,7 @@ class _View:
             return self.copied
         if root._base is not None or root._moved or base._moved:
             return moved(view)
-        steps, aval = base._steps, root._n.aval
+        steps, aval = base._chain, root._n.aval
         known = self.copies.get(id(steps))
         if known is None or known[1] is not aval:               # (an identity is the steps' own while they are kept here)
             if len(self.copies) >= BASES:

@@ -27,7 +27,7 @@ from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Node, Size, own_nodes
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import NOWHERE, REGISTRY, cast, data, detached
+from tracegrad.graph.primitive import NOWHERE, REGISTRY, call, cast, detached
 from tracegrad.ops.arguments import results_of
 from tracegrad.ops.arrays.pointwise import acceptable
 from tracegrad.ops.primitives.dynamic_slice import as_slice
@@ -45,7 +45,7 @@ from tracegrad.tensors.scopes import Recorded
 
 _DATA, _VARIABLE, _DETACH = REGISTRY["data"], REGISTRY["variable"], REGISTRY["detach"]
 _new = object.__new__
-_SLICE, _SLICE_AT = REGISTRY["slice"], REGISTRY["slice_at"]
+_SLICE, _SLICE_AT, _CAST = REGISTRY["slice"], REGISTRY["slice_at"], REGISTRY["cast"]
 
 
 class Tensor(History, InPlace, Subscripts, Conversion):
@@ -193,6 +193,10 @@ class Tensor(History, InPlace, Subscripts, Conversion):
 
         (non_blocking and memory_format are hints that have no effect). Raises NoDriverError for a device that is not there.
         """
+        if dtype is not None and device is None and not (args or copy or memory_format):        # what float() and its like ask for
+            wanted = dtypes.as_dtype(dtype)
+            warn_of_real("to", self.dtype, wanted)
+            return self._cast(wanted)
         accept_format("to", memory_format)
         flags = [a for a in args if isinstance(a, bool)]  # torch's non_blocking and copy, by place
         copy = flags[1] if len(flags) > 1 else copy
@@ -220,6 +224,8 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         """The tensor in another dtype; itself if it has it."""
         if dtype == self.dtype:
             return self
+        if state.plain:
+            return call(_CAST, (self,), {"dtype": dtype, "weak": False})  # type: ignore[no-any-return]
         with own_nodes():
             return self._wrap(cast(self._node(), dtype))
 
@@ -325,8 +331,8 @@ def from_array(array: np.ndarray[Any, Any], device: Any = None, requires_grad: b
     """A tensor with the contents of a numpy array of a supported dtype. copy: as in `compile.upload`."""
     found = find_device(device)
     dtype = dtypes.as_dtype(array.dtype)
-    node = data(Aval(tuple(array.shape), dtype), upload(found, array, copy))
-    out = Tensor(node, found, None)
+    aval = Aval(array.shape, dtype)
+    out = holding(found, aval, {"aval": aval}, upload(found, array, copy))
     if state.trace is not None:
         state.trace.adopt(out)
     return out.requires_grad_() if requires_grad else out
@@ -335,7 +341,8 @@ def from_array(array: np.ndarray[Any, Any], device: Any = None, requires_grad: b
 def from_own(array: np.ndarray[Any, Any], device: Any = None) -> Tensor:
     """The same of an array that nobody else has, row by row in memory."""
     found = find_device(device)
-    out = Tensor(data(Aval(array.shape, array.dtype), upload(found, array, own=True)), found)
+    aval = Aval(array.shape, array.dtype)
+    out = holding(found, aval, {"aval": aval}, upload(found, array, own=True))
     if state.trace is not None:
         state.trace.adopt(out)
     return out

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor, from_own
 
 
 class PackedSequence(NamedTuple):
@@ -88,11 +88,29 @@ def pad_sequence(sequences: Iterable[Tensor], batch_first: bool = False, padding
     if any(s.ndim < 1 or s.shape[1:] != given[0].shape[1:] for s in given):
         raise ShapeError(f"pad_sequence: tensors may differ in their first dimension only, got {[s.shape for s in given]}")
     longest = max(s.shape[0] for s in given)
+    if (known := _padded_at_once(given, longest, batch_first, padding_value, padding_side)) is not None:
+        return known
     padded = []
     for s in given:
         filling = PUBLIC["full"]((longest - s.shape[0], *s.shape[1:]), padding_value, dtype=s.dtype, device=s.device)
         padded.append(PUBLIC["cat"]([s, filling] if padding_side == "right" else [filling, s], 0))
     return PUBLIC["stack"](padded, 0 if batch_first else 1)  # type: ignore[no-any-return]
+
+
+def _padded_at_once(given: Sequence[Tensor], longest: int, batch_first: bool, value: float, side: str) -> Tensor | None:
+    """`pad_sequence` of what NumPy holds all; else None. (Lengths differ from call to call, so no call would be known.)"""
+    like, arrays = given[0], [s._held() for s in given]
+    if any(a is None or a.dtype != arrays[0].dtype for a in arrays) or any(s._n.needs_grad or s.device is not like.device for s in given):
+        return None
+    sizes = (len(given), longest) if batch_first else (longest, len(given))
+    padded: Tensor = PUBLIC["full"]((*sizes, *like.shape[1:]), value, dtype=like.dtype, device=like.device)
+    if (filled := padded._held()) is None:
+        return None
+    made = filled.copy()
+    rows = made if batch_first else made.swapaxes(0, 1)
+    for row, array in zip(rows, arrays, strict=True):
+        row[slice(len(array)) if side == "right" else slice(longest - len(array), None)] = array
+    return from_own(made, like.device)
 
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:

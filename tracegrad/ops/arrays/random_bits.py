@@ -5,6 +5,7 @@ Number i of a draw uses the counter offset + i: an n-element draw advances the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import pi, prod
 from typing import Any
 
@@ -19,7 +20,7 @@ from tracegrad.ops.arrays.pointwise import cos, log, sqrt
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.dtypes import DType, dtype_kind
-from tracegrad.support.philox import philox_block
+from tracegrad.support.philox import philox_block, words
 
 
 class Philox(Elementwise):
@@ -91,7 +92,29 @@ def randint(seed: Node, offset: Node, low: int, high: int, shape: tuple[int, ...
     count = high - low
     if count <= 0 or count >= 2**63:
         raise ArgumentError(f"randint: low must be below high, and their distance below 2**63, got {low} and {high}")
-    words: list[Any] = [cast(w, dtypes.int64) for w in _words(seed, offset, shape, 1 if count <= 2**31 else 2)]
-    if count <= 2**31:
-        return cast(((words[0] * count) >> 32) + const(low, dtypes.int64), dtype)
-    return cast((((words[0] >> 1) << 32) | words[1]) % count + const(low, dtypes.int64), dtype)
+    drawn = [cast(w, dtypes.int64) for w in _words(seed, offset, shape, 1 if count <= 2**31 else 2)]
+    return cast(_below(drawn, count) + const(low, dtypes.int64), dtype)
+
+
+def _below(word: Sequence[Any], count: int) -> Any:
+    return (word[0] * count) >> 32 if count <= 2**31 else (((word[0] >> 1) << 32) | word[1]) % count
+
+
+# The same of few numbers, by Python's integers: of the stream's numbers from `offset` on, so many.
+
+
+def few_uniform(seed: int, offset: int, count: int, dtype: DType) -> list[float]:
+    """`uniform`, of float32 and float64. (All of them are multiples of a power of 2: nothing is rounded.)"""
+    blocks = _blocks(seed, offset, count)
+    if dtype == dtypes.float64:
+        return [((w[0] >> 5) * 2**26 + (w[1] >> 6)) * 2.0**-53 for w in blocks]
+    return [(w[0] >> 8) * 2.0**-24 for w in blocks]
+
+
+def few_randint(seed: int, offset: int, count: int, low: int, high: int) -> list[int]:
+    """`randint`."""
+    return [_below(w, high - low) + low for w in _blocks(seed, offset, count)]
+
+
+def _blocks(seed: int, offset: int, count: int) -> list[tuple[int, ...]]:
+    return [words(seed & 0xFFFFFFFF, seed >> 32, k & 0xFFFFFFFF, k >> 32) for k in range(offset, offset + count)]

@@ -9,18 +9,21 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.execute.devices import find_device
+from tracegrad.execute.eager_executor import at_once
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC, public
 from tracegrad.graph.primitive import cast, iota, scalar
 from tracegrad.ops.arguments import integer
 from tracegrad.ops.primitives.movement import expand
+from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, number_or_node, python_number, shape_of, sized
-from tracegrad.tensors.tensor import Tensor, from_array, new_tensor, older
+from tracegrad.tensors.tensor import Tensor, from_array, holding, new_tensor, older
 
 
-@create(again=True)
+@create()
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of shape `size` (a sequence of ints, or one) filled with a number, whose kind gives the dtype unless dtype does.
 
@@ -43,10 +46,17 @@ def _filled(call: str, size: Sequence[Any], value: Any, dtype: Any, device: Any,
     if isinstance(value, np.generic):
         value = value.item()
     found = dtypes.as_dtype(dtype) if dtype is not None else dtypes.promote_scalar(dtypes.bool_, value)
-    return new_tensor(expand(scalar(call, value, found), shape_of(call, size)), device, requires_grad)
+    where, aval = find_device(device), Aval(shape_of(call, size), found)
+    if not at_once(where, aval):
+        return new_tensor(expand(scalar(call, value, found), aval.shape), device, requires_grad)
+    nothing = value.__class__ is int and not value
+    array = np.zeros(aval.shape, found) if nothing else np.full(aval.shape, scalar(call, value, found).attrs["value"], found)
+    out = holding(where, aval, {"aval": aval, "range": (int(value), int(value))} if found.kind in "iu" else {"aval": aval},
+                  HostBuffer(where, array))
+    return out.requires_grad_() if requires_grad else out
 
 
-@create(again=True)
+@create()
 @sized
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros.
@@ -58,7 +68,7 @@ def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return _filled("zeros", size, 0, float_dtype(dtype), device, requires_grad)
 
 
-@create(again=True)
+@create()
 @sized
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones.
@@ -70,7 +80,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
     return _filled("ones", size, 1, float_dtype(dtype), device, requires_grad)
 
 
-@create(again=True)
+@create()
 @sized
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor to be overwritten; filled with zeros, so that nothing depends on what memory held.

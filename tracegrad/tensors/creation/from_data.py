@@ -19,7 +19,7 @@ from tracegrad.tensors.creation.arguments import create
 from tracegrad.tensors.dlpack import imported
 from tracegrad.tensors.tensor import Tensor, from_array, from_own
 
-_FLOATS, _INTEGERS, _LISTS = {float}, {int}, {list}
+_FLOATS, _INTEGERS, _LISTS = {float}, {int}, ({list}, {tuple})
 
 
 @create()
@@ -36,7 +36,7 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
         out = _of_its_dtype(data.detach()).clone()
         out = out.to(device=device) if device is not None else out
         out = out.to(dtype=dtype) if dtype is not None else out
-    elif dtype is None and type(data) is list and (array := _of_numbers(data)) is not None:
+    elif (array := _of_numbers(data, dtype)) is not None:
         out = from_own(array, device)
     elif state.trace is not None and _holds_tensors(data):
         out = _stacked(data)
@@ -160,17 +160,25 @@ def _converted(
     return out.clone() if copy and out is obj else out
 
 
-def _of_numbers(data: list[Any]) -> np.ndarray[Any, Any] | None:
-    """A list of Python's floats or of its integers, or of such lists of one length, as an array that nobody else has; None of others."""
-    kinds = set(map(type, data))
-    if kinds == _LISTS:
-        if len(set(map(len, data))) != 1:
-            return None
-        kinds = set(map(type, chain.from_iterable(data)))
-    if kinds == _FLOATS:
-        return np.array(data).astype(dtypes.get_default_dtype())
-    array = np.array(data) if kinds == _INTEGERS else None
-    return array if array is not None and array.dtype == np.int64 else None             # others do not fit
+def _of_numbers(data: Any, dtype: Any) -> np.ndarray[Any, Any] | None:
+    """A Python float or integer, a list of floats or of integers, or of such lists of one length, as an array that nobody else has; None of
+
+    others, and where the dtype is one that they may not fit.
+    """
+    kinds = {type(data)}
+    if kinds in _LISTS:
+        kinds = set(map(type, data))
+        if kinds in _LISTS:
+            if len(set(map(len, data))) != 1:
+                return None
+            kinds = set(map(type, chain.from_iterable(data)))
+    if kinds != _FLOATS and kinds != _INTEGERS:
+        return None
+    wanted = (dtypes.get_default_dtype() if kinds == _FLOATS else dtypes.int64) if dtype is None else dtypes.as_dtype(dtype)
+    array = np.array(data) if wanted.kind == "f" or (kinds == _INTEGERS and wanted == dtypes.int64) else None
+    if array is None or array.dtype != (dtypes.float64 if kinds == _FLOATS else dtypes.int64):      # integers beyond it, and among others
+        return None
+    return array if array.dtype == wanted else array.astype(wanted)
 
 
 def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, Any]:

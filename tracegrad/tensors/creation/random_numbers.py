@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import nan, prod
 from typing import Any
+
+import numpy as np
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.execute.devices import find_device
-from tracegrad.execute.eager_executor import arrays_of, nodes_of
+from tracegrad.execute.eager_executor import arrays_of, at_once, nodes_of
 from tracegrad.graph.cached_calls import calls, learn
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Aval, Node
@@ -19,10 +21,12 @@ from tracegrad.ops.arguments import integer
 from tracegrad.ops.arrays import random_bits
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.pointwise import where
+from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import state
+from tracegrad.support.philox import FEW
 from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, shape_of, sized
-from tracegrad.tensors.tensor import Tensor, from_own, new_tensor
+from tracegrad.tensors.tensor import Tensor, from_own, holding, new_tensor
 
 
 def seed_and_offset(shape: Shape, numbers: int) -> tuple[Node, Node]:
@@ -64,6 +68,16 @@ def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, *more: Any) -> Tens
     return new_tensor(made, where)
 
 
+def _few(shape: Shape, dtype: Any, device: Any, numbers: Callable[[int, int, int], list[Any]], **known: Any) -> Tensor | None:
+    """A tensor of few numbers, which `numbers` makes for a seed, an offset and how many there are; None of others. known: what is of it."""
+    where, aval = find_device(device), Aval(shape, dtype)
+    if aval.size > FEW or not at_once(where, aval):
+        return None
+    found = numbers(random_state.seed(), random_state.offset(), aval.size)
+    random_state.advance(aval.size)
+    return holding(where, aval, {"aval": aval, **known}, HostBuffer(where, np.array(found, dtype).reshape(shape)))
+
+
 def _torchs(count: int, device: Any) -> Any:
     """torch's generator (`random_state.torchs`), for a device that has values."""
     return random_state.torchs(count) if find_device(device).has_values else None
@@ -87,7 +101,10 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
     host = _torchs(prod(shape), device) if dtypes.is_float(dtype) else None
     if host is not None:
         return from_own(host.uniform(shape, dtype, float(low), float(high)), device)
-    drawn = _drawn(random_bits.uniform, shape, dtype, device)
+    drawn = None
+    if dtype in (dtypes.float32, dtypes.float64):
+        drawn = _few(shape, dtype, device, lambda seed, offset, count: random_bits.few_uniform(seed, offset, count, dtype))
+    drawn = _drawn(random_bits.uniform, shape, dtype, device) if drawn is None else drawn
     return drawn if _are(low, 0.0) and _are(high, 1.0) else drawn * (high - low) + low
 
 
@@ -156,12 +173,15 @@ def draw_integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: An
     if not low < high:
         raise ArgumentError(f"{call}: low must be below high, got {low} and {high}")
     found, shape = dtypes.as_dtype(dtype), shape_of(call, size)
-    for bound in (low, high - 1):
-        scalar(call, bound, found)
+    if found != dtypes.int64 or not -2**63 <= low < high <= 2**63:
+        for bound in (low, high - 1):
+            scalar(call, bound, found)
     host = _torchs(prod(shape), device)
     if host is not None:
         return from_own(host.integers(shape, low, high).astype(found), device)
-    return _drawn(random_bits.randint, shape, found, device, low, high)
+    few = _few(shape, found, device, lambda seed, offset, count: random_bits.few_randint(seed, offset, count, low, high),
+               range=(low, high - 1))
+    return _drawn(random_bits.randint, shape, found, device, low, high) if few is None else few
 
 
 @create(draws=True)

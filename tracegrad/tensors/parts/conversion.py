@@ -16,7 +16,6 @@ from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.runtime.buffer import held
 from tracegrad.support import dtypes
 from tracegrad.support.html import escaped, preformatted
 from tracegrad.support.modes import state
@@ -70,6 +69,9 @@ class Conversion(Handle):
 
         Raises AutogradError if the tensor requires grad, unless force: detach() first.
         """
+        array = self._held()
+        if array is not None and not self._n.needs_grad:
+            return np.array(array, order="C")
         if not force:
             self._forbid_grad("numpy", AutogradError)
         return self._value("numpy()")
@@ -97,13 +99,12 @@ class Conversion(Handle):
 
     def item(self) -> Any:
         """The value of a tensor of one element as a Python number. Waits for it."""
+        array = self._held()
+        if array is not None and array.size == 1:
+            state.values_read |= self._n.needs_grad
+            return array.item()
         if self.numel() != 1:
             raise ShapeError(f"item: the tensor has shape {self.shape}; only a tensor of one element is one number")
-        node = self._n if self._base is None or self._trace is not None or state.trace is not None else self._node()
-        array = held(node.value) if self._trace is None and state.trace is None else None
-        if array is not None and array.dtype is node.aval.dtype and not node.value.deferred_checks:
-            state.values_read |= node.needs_grad
-            return array.item()
         return self._value("item()").reshape(-1)[0].item()
 
     def tolist(self) -> Any:

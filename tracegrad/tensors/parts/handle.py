@@ -18,9 +18,10 @@ from tracegrad.graph.ir import LazyNode, Node, Size, own_nodes
 from tracegrad.graph.operators import Operators
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.arguments import one_dim
+from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import Recorder, state
-from tracegrad.tensors.parts.view_steps import Steps, stepped
+from tracegrad.tensors.parts.view_steps import Steps, Subscript, stepped
 
 _VARIABLE = REGISTRY["variable"]
 
@@ -49,7 +50,8 @@ class Handle(Operators):
 
     _n: Node
     _base: Self | None
-    _steps: Steps  # of a view: how it is reached from its base, as that was laid out when its first _layout moves had been made
+    # Of a view: how it is reached from its base, as that was laid out when its first _layout moves had been made.
+    _steps: Steps | Subscript
     _source: tuple[weakref.ref[Node], int] | None  # of a view: its base's node and version that _n was made from
     _layout: int
     _versions: int  # how often it was written
@@ -92,6 +94,16 @@ class Handle(Operators):
                 return False
             view, base = base, base._base
         return version == view._versions
+
+    def _held(self) -> Any:
+        """The array of this tensor's present value, which nobody writes, if NumPy holds it; else None."""
+        if self._trace is not None or state.trace is not None:
+            return None
+        node = self._n if self._base is None else self._node()
+        value, aval = node.value, node.aval
+        if type(value) is not HostBuffer or value.deferred_checks or (array := value.array) is None:
+            return None
+        return array if array.dtype is aval.dtype and array.shape == aval.shape else value.contents(aval.shape, aval.dtype)
 
     def _operand(self) -> Node:
         """`_node`, as an operation takes it: under no_grad without the history, which the result would not have anyway."""
@@ -139,11 +151,13 @@ class Handle(Operators):
     @property
     def _chain(self) -> Steps:
         """How this view is reached from its base as it is now."""
-        moved = self._base._moved if self._base is not None else ()
+        moved, steps = self._base._moved if self._base is not None else (), self._steps
+        if type(steps) is not tuple:
+            steps = self._steps = steps.steps()  # type: ignore[union-attr]
         if len(moved) != self._layout:
-            self._steps = (*reversed(moved[self._layout:]), *self._steps)
+            steps = self._steps = (*reversed(moved[self._layout:]), *steps)
             self._layout = len(moved)
-        return self._steps
+        return steps
 
     @_chain.setter
     def _chain(self, steps: Steps) -> None:

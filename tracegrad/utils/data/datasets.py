@@ -53,7 +53,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
         self.tensors = tensors
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
-        return tuple(t[index] for t in self.tensors)
+        return tuple([t[index] for t in self.tensors])
 
     def __len__(self) -> int:
         return self.tensors[0].shape[0]

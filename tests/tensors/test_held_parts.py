@@ -1,0 +1,205 @@
+"""Parts of what NumPy holds, taken and written by NumPy's own subscripts (tensors/held_parts.py), are what the composed operations make."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad.graph.intervals import interval
+from tracegrad.runtime.buffer import Buffer, HostBuffer, held, upload
+from tracegrad.tensors import held_parts
+
+pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
+
+KEYS = [3, -1, np.int64(2), slice(2, 5), slice(None, None, 2), slice(4, 1), (1, slice(None), -2), (..., 3),
+        (slice(1, 6, 3), ..., slice(-4, None)), (None, 2), (slice(None), None, 1, slice(2, 9)), (2, 1, 5), ..., slice(None),
+        (0, None, ..., None), ()]
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    tg.flush()
+    monkeypatch.setattr(tg.config, "eager", True)
+
+
+def given(*shape, dtype=np.float32, seed=0):
+    return (np.random.default_rng(seed).standard_normal(shape) * 50).astype(dtype)
+
+
+def both_ways(fn, monkeypatch):
+    """What fn() gives, and gives where parts are taken and written at length."""
+    found = fn()
+    with monkeypatch.context() as patch:
+        patch.setattr(held_parts, "_forward", lambda key: None)
+        return found, fn()
+
+
+def equal(found, wanted):
+    for a, b in zip(found, wanted, strict=True):
+        assert type(a) is type(b)
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, tg.bfloat16, np.complex64])
+def test_parts_are_numpys_and_seen_from_both_ends(dtype, monkeypatch):
+    def run():
+        found = []
+        for key in KEYS:
+            x = tg.tensor(given(7, 4, 16, dtype=dtype))
+            part = x[key]
+            found += [part.numpy(), part.shape, part.dtype, part.stride(), part.is_contiguous(), part._base is x]
+            x.copy_(x.flip(0))                                  # seen through the part
+            found += [part.numpy(), part._version]
+            part.copy_(part.flip(0) if part.ndim else part)     # and the other way
+            again = x[key]
+            found += [part.numpy(), x.numpy(), again.reshape(-1).numpy(), again.unsqueeze(0)._version]
+        return found
+
+    equal(*both_ways(run, monkeypatch))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, np.float16])
+def test_what_is_written_is_seen_by_all_and_counted(dtype, monkeypatch):
+    value = tg.tensor(given(4, 16, dtype=dtype, seed=1))
+
+    def run():
+        found = []
+        for key in KEYS:
+            x = tg.tensor(given(7, 4, 16, dtype=dtype))
+            early, rows, kept, shared = x[2:], x.unbind(0), x.clone(), np.asarray(x)
+            alias = x.detach()
+            x[key] = True if dtype is np.bool_ else 3
+            inner = x[key]
+            if inner.shape[-1:] == (16,):
+                x[key] = value[0]
+                inner[..., 2:5] = value[1, 2:5]
+                inner[..., -1] = 0 if dtype is not np.bool_ else False
+            found += [x.numpy(), x._version, shared, *[part.numpy() for part in (inner, early, alias, kept, *rows[:2])]]
+        return found
+
+    equal(*both_ways(run, monkeypatch))
+
+
+def test_what_overlaps_is_read_before_it_is_written():
+    x = tg.arange(10)
+    x[1:] = x[:-1]
+    assert x.tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+REFUSED = [lambda x: x[7], lambda x: x[-8], lambda x: x[0, 0, 0, 0], lambda x: x[..., ...], lambda x: x["a"], lambda x: x[1.0],
+           lambda x: x.__setitem__(7, 1), lambda x: x.__setitem__(0, tg.zeros(5)), lambda x: x.__setitem__(0, 1j), lambda x: x[2**70],
+           lambda x: x.__setitem__((0, 0, 0, 0), 1.0), lambda x: x.long().__setitem__(0, 2**80), lambda x: x.char().__setitem__(0, 300)]
+
+
+@pytest.mark.parametrize("call", range(len(REFUSED)))
+def test_what_is_refused_is_told_as_ever_and_changes_nothing(call, monkeypatch):
+    x = tg.tensor(given(7, 4, 16))
+
+    def run():
+        with pytest.raises(tg.TracegradError) as caught:
+            REFUSED[call](x)
+        return type(caught.value), str(caught.value)
+
+    found, wanted = both_ways(run, monkeypatch)
+    assert found == wanted
+    np.testing.assert_array_equal(x.numpy(), given(7, 4, 16))
+    assert x._version == 0
+
+
+def test_numbers_that_may_not_fit_and_other_dtypes_go_at_length(monkeypatch):
+    def run():
+        x, n = tg.tensor(given(4, 5)), tg.tensor(given(4, 5, dtype=np.int32))
+        x[0], x[1], x[2], x[3] = 1e30, float("nan"), tg.arange(5), -0.0
+        n[0], n[1] = tg.tensor([1.5, -1.5, 2.5, 0.5, 3.9]), np.arange(5)
+        return x.numpy(), np.signbit(x.numpy()), n.numpy()
+
+    equal(*both_ways(run, monkeypatch))
+
+
+def test_histories_scopes_and_traces_are_not_passed_by(monkeypatch):
+    def run():
+        w = tg.tensor(given(4, 5)).requires_grad_()
+        x = w * 1.0
+        x[1:3] = w[0] * 2.0
+        x[0, 2] = 5.0
+        x[:, 1].square().sum().backward()
+        seen = tg.vmap(lambda row: row[1:3] * row[0])(tg.tensor(given(4, 5)))
+        traced = tg.trace(lambda a: a[1] + a[:, 2].sum())(tg.tensor(given(4, 5)))
+        with pytest.raises(tg.TracegradError):
+            w[0] = 1.0
+        with tg.no_grad():
+            w[0] = 1.0
+        return x.detach().numpy(), w.grad.numpy(), seen.numpy(), traced.numpy(), w.detach().numpy(), w.requires_grad, w.is_leaf
+
+    for a, b in zip(*both_ways(run, monkeypatch), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.recall
+def test_rows_of_what_a_kernel_has_are_read_where_it_is(monkeypatch):
+    x = tg.tensor(given(300, 40))
+    x._n.value = upload(tg.device(), given(300, 40))
+    assert type(x._n.value) is Buffer
+    rows = [x[k] for k in (5, 299)]
+    assert all(type(r._n.value) is HostBuffer for r in rows)
+    assert type(x._n.value) is Buffer
+    memory = weakref.ref(x._n.value)
+    np.testing.assert_array_equal(np.stack([r.numpy() for r in rows]), given(300, 40)[[5, 299]])
+    monkeypatch.setattr(tg.config, "eager", False)
+    x.mul_(2.0)                                              # by a kernel: elsewhere, or in place once nobody has the Buffer
+    tg.flush()
+    monkeypatch.setattr(tg.config, "eager", True)
+    np.testing.assert_array_equal(np.stack([r.numpy() for r in rows]), given(300, 40)[[5, 299]] * 2)
+    np.testing.assert_array_equal(x[7].numpy(), given(300, 40)[7] * 2)
+    gc.collect()
+    assert memory() is None                                  # the window does not keep it
+
+
+@pytest.mark.recall
+def test_rows_of_a_read_only_array_that_is_shared():
+    array = given(1000, 300)
+    array.flags.writeable = False
+    x = tg.from_numpy(array)
+    assert x._n.value.borrowed
+    rows = [x[k] for k in (5, -1)]
+    assert all(type(r._n.value) is HostBuffer and r._n.value.array.base is None for r in rows)
+    np.testing.assert_array_equal(np.stack([r.numpy() for r in rows]), array[[5, -1]])
+    x[5] = 0.0
+    assert rows[0].abs().sum().item() == 0.0
+    assert array[5].any()
+
+
+@pytest.mark.recall
+def test_a_part_does_not_keep_the_whole():
+    x = tg.tensor(given(64, 65))
+    whole, part = weakref.ref(held(x._n.value)), x[3, 5:20]
+    del x
+    part._base = None
+    gc.collect()
+    assert whole() is None
+    assert part.shape == (15,)
+
+
+@pytest.mark.recall
+def test_what_is_known_of_integers_stays_known():
+    x = tg.zeros(6, 5, dtype=tg.int64)
+    assert interval(x[2]._n) == interval(x._n) == (0, 0)
+    x[1:3] = 7
+    assert interval(x[2]._n) != (0, 0)
+    assert tg.arange(10)[x[2]].tolist() == [7] * 5
+
+
+@pytest.mark.recall
+def test_lengths_and_indices_that_never_come_again_make_no_cached_calls():
+    x = tg.tensor(given(500, 3))
+    before = {name: n["entries"] for name, n in tg.report()["caches"].items() if name in ("calls", "programs")}
+    for k in range(500):
+        row = tg.zeros(600)
+        row[:k] = 1.0
+        row[k:k + 3] = x[k]
+        assert row[k + 2].item() == x[k, 2].item()
+    assert {name: n["entries"] for name, n in tg.report()["caches"].items() if name in before} == before

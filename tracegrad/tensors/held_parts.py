@@ -1,0 +1,145 @@
+"""Parts of what NumPy holds, taken and written by integers and slices: `taken`, `written`. Start at `_forward`.
+
+Data sets take and write parts by indices and lengths that are others each time. No signature comes again then (graph/cached_calls.py), and
+what the operations are composed of takes a hundred times what NumPy takes for few elements. For these keys NumPy's rule is torch's, so
+NumPy's own view is the part, and its own assignment, to a copy, the write. What is to be differentiated, whatever a kernel has, and all
+errors go at length.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from tracegrad.config import config
+from tracegrad.execute.eager_executor import known_of
+from tracegrad.execute.policy import eager_calls
+from tracegrad.execute.program import host_part
+from tracegrad.graph.ir import Aval
+from tracegrad.graph.primitive import REGISTRY, data
+from tracegrad.runtime.buffer import Buffer, HostBuffer
+from tracegrad.support.modes import state
+from tracegrad.tensors.parts.view_steps import Subscript
+from tracegrad.tensors.tensor import Tensor, holding
+
+COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has
+LARGEST = 1 << 15       # numbers below it fit into every dtype of floats
+_DATA = REGISTRY["data"]
+_INTEGER_OR_NONE = frozenset((int, type(None)))
+
+
+def _forward(key: Any) -> tuple[Any, ...] | None:
+    """The key with '...', so that NumPy gives a view of no dimensions, too, and no scalar. None of what is more than integers, slices that
+
+    go forward, None and '...'.
+    """
+    items = key if type(key) is tuple else (key,)
+    dots = False
+    for k in items:
+        cls = k.__class__
+        if cls is slice:
+            step = k.step
+            if not (k.start.__class__ in _INTEGER_OR_NONE and k.stop.__class__ in _INTEGER_OR_NONE
+                    and (step is None or (step.__class__ is int and step > 0))):
+                return None
+        elif k is Ellipsis:
+            dots = True
+        elif cls not in _INTEGER_OR_NONE:
+            numpys = isinstance(k, np.integer)
+            return _forward(tuple([int(i) if isinstance(i, np.integer) else i for i in items])) if numpys else None
+    return items if dots else (*items, ...)
+
+
+def _window(x: Tensor) -> Any:
+    """The memory of what a kernel has, where the host shares it; None where there is none."""
+    node = x._n
+    value = node.value
+    if x._base is not None or x._trace is not None or not isinstance(value, Buffer) or value.deferred_checks:
+        return None
+    return value.window(node.aval.shape, node.aval.dtype) if value.device.in_host_memory and value.nbytes else None
+
+
+def taken(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], Any]:
+    """Decorator of `Tensor.__getitem__`."""
+    @wraps(at_length)
+    def __getitem__(self: Tensor, key: Any) -> Any:
+        items = _forward(key) if state.plain and config.eager and config.recall else None
+        if items is None:
+            return at_length(self, key)
+        held = self._held()
+        node, array = self._n, _window(self) if held is None else held
+        if array is None or node.needs_grad:
+            return at_length(self, key)
+        try:
+            part = array[items]
+        except IndexError:
+            return at_length(self, key)
+        if held is None and part.nbytes > COPIED:           # which a kernel has from where it is
+            return at_length(self, key)
+        eager_calls[0] += 1
+        device = self._device
+        aval = Aval(part.shape, node.aval.dtype)
+        attrs = {"aval": aval}
+        if aval.bounded:                                    # the range that is known of all is known of a part
+            attrs = (node.attrs if node.fn is _DATA else known_of(node)) | attrs
+        view = holding(device, aval, attrs, host_part(device, part))
+        view._source = weakref.ref(node), self._versions if self._base is None else self._version
+        view._base, view._steps, view._layout, view._detached = self, Subscript(node.aval.shape, items), len(self._moved), False
+        return view
+
+    return __getitem__
+
+
+def written(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, Any, Any], None]:
+    """Decorator of `Tensor.__setitem__`."""
+    @wraps(at_length)
+    def __setitem__(self: Tensor, key: Any, value: Any) -> None:
+        if not (state.plain and config.eager and config.recall and not state.scopes and _write(self, key, value)):
+            at_length(self, key, value)
+
+    return __setitem__
+
+
+def _write(x: Tensor, key: Any, value: Any) -> bool:
+    """x[key] = value, where NumPy holds all of it; False where nothing was done."""
+    items, root = [_forward(key)], x
+    while root._base is not None:                           # a part of a part ... of what has the memory
+        steps, base = root._steps, root._base
+        if type(steps) is not Subscript or root._layout != len(base._moved):
+            return False
+        items.append(steps.key)
+        root = base
+    array = None if items[0] is None else root._held()
+    if array is None or array.nbytes > COPIED or root._n.needs_grad or not array.flags.c_contiguous:
+        return False
+    given = value
+    if isinstance(value, Tensor):
+        given = value._held() if value._device is x._device and not value._n.needs_grad else None
+        if given is None or given.dtype is not array.dtype:
+            return False
+    elif not _fits(value, array.dtype.kind):
+        return False
+    made = part = array.copy()
+    try:
+        for k in reversed(items):
+            part = part[k]
+        part[...] = given
+    except (IndexError, ValueError, OverflowError):
+        return False
+    eager_calls[0] += 1
+    aval = root._n.aval
+    root._set_node(data(aval, HostBuffer(root._device, made)))
+    root._versions += 1
+    return True
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Whether a Python number is one of every dtype of that kind. (Integers that are too large for theirs NumPy refuses.)"""
+    cls = value.__class__
+    if kind == "f":
+        return (cls is float or cls is int) and -LARGEST < value < LARGEST
+    return cls is int if kind in "iu" else cls is bool and kind == "b"
