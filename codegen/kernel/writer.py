@@ -57,9 +57,10 @@ from tracegrad.codegen.kernel.ir.statements import (
     Store,
     Update,
     bound,
+    declared_in,
     statements_in,
 )
-from tracegrad.codegen.kernel.text.markup import names_in
+from tracegrad.codegen.kernel.text.markup import marked, names_in
 from tracegrad.codegen.kernel.text.names import means_something, possible
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, bfloat16, float16, int32, int64
@@ -108,7 +109,8 @@ class Writer:
         self.params: dict[Any, Buffer | Number] = {}         # by what they bind to
         self.helpers: set[str] = set()                       # keys of mathlib
         self.blocks: list[Block] = [Block("")]
-        self.used: set[str] = set()
+        self.given: set[Any] = set()                         # what is called as the user calls it: names that others give way to
+        self.used: set[str] = set()                          # their names
         self.held: frozenset[str] = frozenset()              # what the buffers are called
         self._counts: dict[str, int] = {}
         self.statements = 0
@@ -130,16 +132,42 @@ class Writer:
         self.used.add(name)
         return stem
 
-    def reserve(self, names: Set[str]) -> None:
-        """What a generator calls its variables without asking: nothing else is called so."""
-        self.used |= names
+    def name_own(self) -> None:
+        """Name what is the kernel's own and not in `given`, such as loops' variables and arrays: as whoever wrote the kernel calls it,
+        with a number behind that where something that is given, or another of its own that is in scope there, is called so.
+        """
+        blocks: list[tuple[Block, frozenset[str]]] = [(self.blocks[0], frozenset())]
+        for block, _ in blocks:
+            blocks += [(item, frozenset()) for item in block.items if isinstance(item, Block)]
+        names = {p.name for p in self.params.values()}
+        names.update(symbol.name for block, _ in blocks for symbol in declared_in(block) if symbol in self.given)
+        done: set[Any] = set()
+        todo = blocks[:1]
+        while todo:
+            block, around = todo.pop()
+            visible = set(around)
+            for symbol in declared_in(block):
+                if symbol in self.given:
+                    continue
+                if symbol not in done:
+                    done.add(symbol)
+                    self._rename(symbol, names, visible)
+                (names if isinstance(symbol, Array) and symbol.shared else visible).add(symbol.name)        # a work-group's: everywhere
+            inside = frozenset(visible)
+            todo += [(item, inside) for item in block.items if isinstance(item, Block)]
 
-    def own(self, base: str) -> str:
-        """A name for a variable of the kernel's own, which may be one that no user's variable has: i, row."""
-        if base in self.used or base in self.held:
-            return self.unique(base)
-        self.used.add(base)
-        return base
+    @staticmethod
+    def _rename(symbol: Any, names: Set[str], visible: Set[str]) -> None:
+        if symbol.name not in names and symbol.name not in visible:
+            return
+        base = name = possible(symbol.name)
+        n = 0
+        while name in names or name in visible or means_something(name):
+            n += 1
+            name = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"
+        symbol.name = name
+        if isinstance(symbol, Var):
+            symbol.marked = marked(name)
 
     def rewind(self, names: set[str]) -> None:
         """Free the names that were given since `names` was taken of `used`: their scope is closed. (Parameters stay.)"""
@@ -167,6 +195,7 @@ class Writer:
         if not isinstance(found, Buffer):
             size = storage.size or None if isinstance(storage, Temp) else storage.aval.size
             found = self.params[storage] = Buffer(storage, self.unique(base, pointer=True), dtype, size, access)
+            self.given.add(found)
         return found
 
     def scattered(self, storage: Any) -> None:
@@ -180,6 +209,7 @@ class Writer:
         found = self.params.get(ref)
         if not isinstance(found, Number):
             found = self.params[ref] = Number(ref, self.unique(base), dtype)
+            self.given.add(found)
         return found
 
     # -- statements and blocks
@@ -204,7 +234,14 @@ class Writer:
                 only_if: Expression | None = None) -> Local:
         """A new variable with that value."""
         local = Local(self.unique(base), value.dtype, value.lanes, value.mask, only_if)
+        self.given.add(local)
         self.define(local, value, node, depth)
+        return local
+
+    def later(self, name: str, dtype: DType) -> Local:
+        """A variable that `define` declares later, of a name that `unique` gave."""
+        local = Local(name, dtype)
+        self.given.add(local)
         return local
 
     def define(self, local: Local, value: Expression, node: Node | None = None, depth: int | None = None, const: bool = False) -> None:
@@ -214,7 +251,7 @@ class Writer:
 
     def computed(self, base: str, size: int, value: Expression, node: Node | None = None, depth: int | None = None) -> Var:
         """A new index variable, known to be in 0..size-1, that is computed: a row number that was read, say."""
-        var = Var(self.unique(base), size, of=frozenset(v for v in value.vars if isinstance(v, Var)))
+        var = Var(base, size, of=frozenset(v for v in value.vars if isinstance(v, Var)))
         self.add(Declare(var, self.index + (str(value.lanes) if value.lanes > 1 else ""), value, node), depth)
         self.bind(var, depth)
         return var
@@ -276,7 +313,11 @@ class Writer:
 
     def bounding(self, name: str, size: int, value: BoundLike) -> Var:
         """An index variable, in 0..size, that bounds a loop."""
-        var, value = Var(name, size + 1), bound(value)
+        value = bound(value)
+        if value.low is not None and value.low == value.high and value.limit is None and (
+                known := value.low.alone) is not None and type(known) is Var and known.hi <= size:
+            return known                                     # no copy of what does not change
+        var = Var(name, size + 1)
         self.add(Declare(var, f"const {self.index}", value.value, None, value))
         return var
 
@@ -307,7 +348,7 @@ class Writer:
         return var
 
     def let(self, name: str, value: Expression, node: Node | None = None, changes: bool = False) -> Local:
-        """A new variable that is called just so: its name is reserved. changes: it is assigned to."""
+        """A new variable of the kernel's own. changes: it is assigned to."""
         local = Local(name, value.dtype, value.lanes, value.mask)
         self.define(local, value, node, const=not changes)
         return local
@@ -316,7 +357,7 @@ class Writer:
         """The index as a variable, if it is more than a number or a variable."""
         if not x.terms or (len(x.terms) == 1 and x.terms[0][1] == 1 and not x.constant and x.terms[0][0].var is not None):
             return x
-        var = Var(self.own(base), x.hi - x.lo + 1, x.lo)
+        var = Var(base, x.hi - x.lo + 1, x.lo)
         self.add(Declare(var, f"const {self.index}", self.at(x), bound=bound(x)))
         self.bind(var)
         return var.index
@@ -329,7 +370,7 @@ class Writer:
         """x, or `most` where it is more: a variable then, with a name of its own."""
         if x.hi <= most:
             return x
-        var = Var(self.own(name), most + 1)
+        var = Var(name, most + 1)
         self.add(Declare(var, f"const {self.index}", self.least(x, most), bound=Bound(self.at(x), ZERO, x, most)))
         self.bind(var)
         return var.index
@@ -378,9 +419,8 @@ class Writer:
         """Writes `value` to what `access` says; a vector's lanes `stride` elements apart."""
         self.add(Store(access, value, node, stride))
 
-    def array(self, base: str, type_: str, size: int, shared: bool = False, node: Node | None = None, reserved: bool = False) -> Array:
-        """reserved: it is called just so."""
-        array = Array(base if reserved else self.unique(base), type_, size, shared)
+    def array(self, base: str, type_: str, size: int, shared: bool = False, node: Node | None = None) -> Array:
+        array = Array(possible(base), type_, size, shared)
         self.add(Allocate(array, node))
         return array
 
