@@ -86,6 +86,20 @@ def _casts(a: Statement | Block, b: Statement | Block) -> bool:
             and not isinstance(a.value, (Cast, Convert, Load, Select)))
 
 
+def _copies(a: Statement | Block, b: Statement | Block) -> bool:
+    """Whether a declares what another variable is, and b stores it."""
+    x = a.value if isinstance(a, Declare) and isinstance(a.symbol, Local) and isinstance(b, Store) and b.value is a.symbol else None
+    while isinstance(x, Held):
+        x = x.x
+    return isinstance(x, Local)
+
+
+def _call(symbol: Any, name: str) -> None:
+    symbol.name = name
+    if isinstance(symbol, Var):
+        symbol.marked = marked(name)
+
+
 def _locals(part: Any) -> list[Local]:
     """The variables in what is read, as often as they stand there."""
     inside = [part] if isinstance(part, Expression) else [part.place] if isinstance(part, Access) and part.place is not None else []
@@ -141,7 +155,6 @@ class Writer:
             blocks += [(item, frozenset()) for item in block.items if isinstance(item, Block)]
         names = {p.name for p in self.params.values()}
         names.update(symbol.name for block, _ in blocks for symbol in declared_in(block) if symbol in self.given)
-        done: set[Any] = set()
         todo = blocks[:1]
         while todo:
             block, around = todo.pop()
@@ -149,9 +162,7 @@ class Writer:
             for symbol in declared_in(block):
                 if symbol in self.given:
                     continue
-                if symbol not in done:
-                    done.add(symbol)
-                    self._rename(symbol, names, visible)
+                self._rename(symbol, names, visible)
                 (names if isinstance(symbol, Array) and symbol.shared else visible).add(symbol.name)        # a work-group's: everywhere
             inside = frozenset(visible)
             todo += [(item, inside) for item in block.items if isinstance(item, Block)]
@@ -165,9 +176,7 @@ class Writer:
         while name in names or name in visible or means_something(name):
             n += 1
             name = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"
-        symbol.name = name
-        if isinstance(symbol, Var):
-            symbol.marked = marked(name)
+        _call(symbol, name)
 
     def rewind(self, names: set[str]) -> None:
         """Free the names that were given since `names` was taken of `used`: their scope is closed. (Parameters stay.)"""
@@ -238,12 +247,6 @@ class Writer:
         self.define(local, value, node, depth)
         return local
 
-    def later(self, name: str, dtype: DType) -> Local:
-        """A variable that `define` declares later, of a name that `unique` gave."""
-        local = Local(name, dtype)
-        self.given.add(local)
-        return local
-
     def define(self, local: Local, value: Expression, node: Node | None = None, depth: int | None = None, const: bool = False) -> None:
         """Declares a variable that is there already."""
         self.add(Declare(local, f"{'const ' * const}{local.type}", value, node), depth)
@@ -259,17 +262,22 @@ class Writer:
     def sweep(self) -> None:
         """Take doubtful indices that nothing reads out, then those that nothing but these read."""
         unread: set[Var | Local] = set()
+        names = [var.name for var in self.doubtful]
+        for number, var in enumerate(self.doubtful):         # names are not yet their own: they are counted by others, which are
+            _call(var, f"__{number}")
         while self.doubtful:
             count = Counter(name for text, _ in lines(self.blocks[0], False) for name in names_in(text))
             more = {var for var in self.doubtful if count[var.name] == 1} - unread
             if not more:
-                return
+                break
             unread |= more
             todo = [self.blocks[0]]
             while todo:
                 block = todo.pop()
                 block.items = [item for item in block.items if not (isinstance(item, Declare) and item.symbol in more)]
                 todo += [item for item in block.items if isinstance(item, Block)]
+        for var, name in zip(self.doubtful, names, strict=True):
+            _call(var, name)
 
     def round_once(self) -> None:
         """Take the rounding to 16 bits off values that nothing reads but stores, which round."""
@@ -292,11 +300,13 @@ class Writer:
         self.helpers -= {key for key in self.helpers if key.startswith(tuple(unused))}
 
     def cast_at_once(self) -> None:
-        """Take a value that only its own cast in the next line reads into that: `convert(counter & 255)`, called as the value was."""
+        """Take a value that only its own cast in the next line reads into that: `convert(counter & 255)`, called as the value was. And a
+        variable that is only another's copy, for a store in the next line.
+        """
         blocks = [self.blocks[0]]
         for block in blocks:
             blocks += [item for item in block.items if isinstance(item, Block)]
-        todo = [(block, k) for block in blocks for k, (a, b) in enumerate(pairwise(block.items)) if _casts(a, b)]
+        todo = [(block, k) for block in blocks for k, (a, b) in enumerate(pairwise(block.items)) if _casts(a, b) or _copies(a, b)]
         if not todo:
             return
         read = [part for block in blocks for of in (block, *block.items) for part in (*of.parts, *getattr(of, "places", ()))]
@@ -305,8 +315,14 @@ class Writer:
         for block, k in reversed(todo):
             a, b = block.items[k:k + 2]
             assert isinstance(a, Declare) and isinstance(a.symbol, Local)  # noqa: PT018 - for mypy, as the next
+            if readers[a.symbol] != 1 or a.symbol in changed:
+                continue
+            if isinstance(b, Store):
+                b.value = a.value
+                del block.items[k]
+                continue
             assert isinstance(b, Declare) and isinstance(b.symbol, Local)  # noqa: PT018
-            if readers[a.symbol] == 1 and changed.isdisjoint((a.symbol, b.symbol)):
+            if b.symbol not in changed:
                 b.value = Cast(a.value, b.value.dtype) if isinstance(b.value, Cast) else Convert(a.value, b.value.dtype, b.value.mask)
                 b.symbol.name = a.symbol.name
                 del block.items[k]

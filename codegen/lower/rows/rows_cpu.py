@@ -179,7 +179,8 @@ class RowKernel(RowProgram):
             start = Literal(r_identity(r), r.dtype)
             ending = "_i" if r in self.ev.stored else ""
             stem[r] = w.unique(called(r, w), ending=ending)
-            total[r] = w.later(stem[r] + ending, r.dtype)
+            total[r] = Local(stem[r] + ending, r.dtype)
+            w.given.add(total[r])
             if tail:
                 w.define(total[r], start, r)
             if vectors:
