@@ -117,7 +117,7 @@ def _factorize(o: Blocked, tile: Array, inverse: Array, item: Var, items: int, w
             o.report(matrix, w.at(first + j.index + 1))
         scale = w.let("scale", Infix("/", one, pivot))
         with o.each("e", width * width, item, items) as e:
-            i, c = w.indexed(w.own("row"), e // width), w.indexed(w.own("column"), e % width)
+            i, c = w.indexed("row", e // width), w.indexed("column", e % width)
             with o.only(Infix("&&", Infix(">", w.at(c), w.at(j)), Infix(">=", w.at(i), w.at(c)))):
                 product = Infix("*", element(tile, i * pitch + j.index), Infix("*", element(tile, c * pitch + j.index), scale))
                 w.update(place(tile, i * pitch + c), "-", product)

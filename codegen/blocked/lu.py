@@ -93,7 +93,7 @@ class _Elimination:
             return (matrix * width + column) * m + bounded(row, 0, m)
 
         def each_row(body: Callable[[Var, Index], None]) -> None:
-            q = Var(w.own("q"), own)
+            q = Var("q", own)
             with w.loop(q, 0, own):
                 row = o.row("row", q.index * items + item.index)
                 free = Infix("==", Infix("&", Infix(">>", done, w.at(q)), 1), 0)
@@ -110,7 +110,7 @@ class _Elimination:
                 w.assign(where, w.at(row))
 
         def begin(q: Var, row: Index) -> None:
-            c = Var(w.own("c"), width)
+            c = Var("c", width)
             with w.loop(c, 0, width):
                 column = o.row("column", first + c.index)
                 value = w.let("value", Literal(0.0, dtype), changes=True)
@@ -140,7 +140,7 @@ class _Elimination:
             chosen = w.let("pivot", element(rows, 0))
             there = Infix("&&", Infix("<", w.at(step), self.k), Infix("==", Infix("%", chosen, items), item))
             with o.only(there):                                          # its row is this item's
-                c = Var(w.own("c"), width)
+                c = Var("c", width)
                 pivot_row = w.computed("from", m, chosen, self.group.anchor).index
                 with w.loop(c, 0, width):
                     w.store(place(u, c), element(kept, w.at(at(c.index, pivot_row))))
@@ -160,7 +160,7 @@ class _Elimination:
             def eliminate(q: Var, row: Index) -> None:
                 factor = w.let("factor", Infix("/", element(kept, w.at(at(j.index, row))), by))
                 w.store(place(kept, w.at(at(j.index, row))), factor)
-                c = Var(w.own("c"), width)
+                c = Var("c", width)
                 with w.loop(c, j.index + 1, width, unrolled=4):
                     less = Infix("-", element(kept, w.at(at(c.index, row))), Infix("*", factor, element(u, c)))
                     value = w.let("value", less)
@@ -193,7 +193,7 @@ class _Elimination:
     def note(self, o: Blocked, swaps: Array, chosen: Expression, first: Index, j: Var, pivots: Buffer, matrix: Index) -> None:
         """The pivot's row as LAPACK has it: where the exchanges of this block before have put it."""
         w = o.writer
-        now, t = w.let("low", chosen, changes=True), Var(w.own("t"), self.width)
+        now, t = w.let("low", chosen, changes=True), Var("t", self.width)
         with w.loop(t, 0, j.index):
             _exchange(o, now, first + t.index, element(swaps, t))
         w.store(place(swaps, j), now)
@@ -203,7 +203,7 @@ class _Elimination:
                ) -> Local:
         """Which row stands in `row` after the block's exchanges."""
         w = o.writer
-        now, t = w.let(name, row, changes=True), Var(w.own("t"), count)
+        now, t = w.let(name, row, changes=True), Var("t", count)
         with w.loop(t, 0, count):
             back = first + (count - 1) - t.index
             with o.only(Infix("<", w.at(back), self.k)):
@@ -235,7 +235,7 @@ class _Elimination:
             own = w.let("low", w.at(first + e), changes=True)
             with o.only(Infix(">=", w.at(e), width)):
                 w.assign(own, element(swaps, w.at(e - width)))
-                again, t = w.let("again", Infix("<", own, w.at(first + width)), changes=True), Var(w.own("t"), width)
+                again, t = w.let("again", Infix("<", own, w.at(first + width)), changes=True), Var("t", width)
                 with w.loop(t, 0, width):
                     later = Infix("&&", Infix(">", w.at(t.index + width), w.at(e)), Infix("==", element(swaps, t), own))
                     w.assign(again, Infix("||", again, later))
@@ -257,7 +257,7 @@ class _Elimination:
         column = o.row("x", block * items + item.index)
         inside = Infix("||", Infix("<", column, first), Infix(">=", column, first + width))
         with o.where((column, n)), o.only(inside):
-            q, c, t = Var(w.own("q"), many), Var(w.own("c"), width), Var(w.own("t"), width)
+            q, c, t = Var("q", many), Var("c", width), Var("t", width)
             with w.loop(q, 0, many):
                 row = w.let("row", element(of, q))
                 value = w.let("value", Literal(0.0, dtype), changes=True)

@@ -53,12 +53,12 @@ class Blocked(WorkGroup):
 
     def row(self, name: str, at: Index) -> Index:
         """A row's, or column's, number as a variable: conditions on it are known to what reads or writes there."""
-        return self.writer.indexed(self.writer.own(name), at)
+        return self.writer.indexed(name, at)
 
     @contextmanager
     def each(self, name: str, count: int, item: Var, items: int) -> Iterator[Index]:
         """A loop of all items together over `count` elements."""
-        var = Var(self.writer.own(name), count)
+        var = Var(name, count)
         with self.writer.loop(var, item.index, count, items):
             yield var.index
 

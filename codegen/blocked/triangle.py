@@ -114,7 +114,7 @@ class _System:
     @contextmanager
     def rows(self, o: Blocked, first: Index, column: Index) -> Iterator[tuple[Index, Index, AbstractContextManager[None]]]:
         """The block's rows, one after the other: the number of each in it, in the matrix, and where it, and the column, are there."""
-        c = Var(o.writer.own("c"), self.width)
+        c = Var("c", self.width)
         with o.writer.loop(c, 0, self.width):
             row = o.row("row", first + c.index)
             yield c.index, row, o.where((row, self.n), (column, self.columns))

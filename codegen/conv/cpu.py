@@ -176,7 +176,7 @@ def _taps(t: Taps, f: Fused, k: int, phase: Axis, body: tuple[Load | Dot | Loop,
         axis.begin(f, phase)
         found = f.noted[f"t{axis.name}"]
         if found.hi > size:
-            return f.writer.known(f.writer.own(f"t{axis.name}"), size + 1, found)
+            return f.writer.known(f"t{axis.name}", size + 1, found)
         return next(iter(found.vars), None)
 
     return Loop(Axis(name, size), body, written=written, steps=tuning().conv_steps, count=count, of=(phase,))

@@ -62,7 +62,7 @@ def _taps(t: Taps, v: Window) -> list[Kernel]:
         if not ty.terms and not tx.terms:
             return None
         count = Infix("*", Infix("*", f.writer.at(ty), f.writer.at(tx)), t.c)
-        return f.writer.known(f.writer.own("count"), t.c * prod(t.taps) + 1, count)
+        return f.writer.known("count", t.c * prod(t.taps) + 1, count)
 
     def channel_and_tap(f: Fused, k: Index) -> list[Index]:
         if not axes:
@@ -76,7 +76,7 @@ def _taps(t: Taps, v: Window) -> list[Kernel]:
         channel, *tap = channel_and_tap(f, k)
         for number, axis in enumerate(axes):                 # tap k that the phase has is one of all
             x = tap[number] * axis.step + f.noted[f"k{axis.name}0"]
-            tap[number] = x if x.hi < axis.size else f.writer.known(f.writer.own(f"w{axis.name}"), axis.size, x).index
+            tap[number] = x if x.hi < axis.size else f.writer.known(f"w{axis.name}", axis.size, x).index
         return t.w.flat(unravel(b, batch)[0], line, channel, *tap), ()
 
     def pixel(f: Fused, at: Sequence[Index]) -> Address:
@@ -119,7 +119,7 @@ def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int
     found: Expression = w.at(tap // most if whole else tap % most)
     for n in others:
         found = Select(Infix("==", w.at(f.noted[f"t{axis.name}"]), n), w.at(tap // n if whole else tap % n), found)
-    return w.known(w.own(name), size, found).index
+    return w.known(name, size, found).index
 
 
 def _weight_grad(s: Sum, v: Window) -> list[Kernel]:

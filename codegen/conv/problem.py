@@ -128,7 +128,7 @@ class Axis(Plain):
                 count = (self.size + self.step - 1 - first) // self.step
             if self.common > 1:
                 has = Infix("==", w.at((phase + self.padding % self.stride) % self.common), 0)
-                count = w.known(w.own(f"t{self.name}"), max(counts) + 1, Select(has, w.at(count), 0)).index
+                count = w.known(f"t{self.name}", max(counts) + 1, Select(has, w.at(count), 0)).index
             else:
                 count = w.indexed(f"t{self.name}", count)
         f.noted[f"t{self.name}"] = count

@@ -67,17 +67,17 @@ class _Check(Operands):
 
     def block(self, block: Block, diverges: bool) -> None:
         """All statements of a block, in order; diverges: not all items of a work-group need to be here."""
-        before, ranges = set(self.scope), dict(self.ranges)
+        before, called, ranges = set(self.scope), dict(self.called), dict(self.ranges)
         for item in block.items:
             self.at = item
             if isinstance(item, Block):
                 self.inner(item, diverges)
             else:
                 self.statement(item, diverges)
-        self.scope, self.ranges = before, ranges
+        self.scope, self.called, self.ranges = before, called, ranges
 
     def inner(self, block: Block, diverges: bool) -> None:
-        scope, ranges, known = set(self.scope), dict(self.ranges), len(self.known)
+        scope, called, ranges, known = set(self.scope), dict(self.called), dict(self.ranges), len(self.known)
         repeats = isinstance(block, (Loop, Repeat))
         if repeats:
             inside = list(statements_in(block))
@@ -104,7 +104,7 @@ class _Check(Operands):
         if isinstance(block, Repeat) and block.more is not None:
             self.at = block
             self.statement(block.more, apart)
-        self.scope, self.ranges = scope, ranges
+        self.scope, self.called, self.ranges = scope, called, ranges
         del self.known[known:]
 
     def spread(self, block: Block, diverges: bool) -> bool:
@@ -171,7 +171,7 @@ class _Check(Operands):
             self.between(var, start, stop, step, whole)
         elif start.low is not None:
             self.meaning[var] = start.low, step, max(1, (high - low) // step + 1)
-        self.scope.add(var)
+        self.declare(var)
         if any(self.differs(p) for p in loop.parts):
             self.divergent.add(var)
 
@@ -199,7 +199,7 @@ class _Check(Operands):
                 self.made(s.symbol, s.value)
             elif isinstance(s.symbol, Pointer):
                 self.pointed(s.symbol, s.value)
-            self.scope.add(s.symbol)
+            self.declare(s.symbol)
             if isinstance(s.symbol, Var):
                 self.declared(s.symbol, s.bound)
             if any(self.differs(p) for p in s.parts):
@@ -223,7 +223,7 @@ class _Check(Operands):
         elif isinstance(s, Atomic):
             self.atomic(s)
         elif isinstance(s, Allocate):
-            self.scope.add(s.array)
+            self.declare(s.array)
         elif isinstance(s, Break):
             if not self.loops:
                 raise self.fail("no loop is around it")
@@ -259,7 +259,7 @@ class _Check(Operands):
                 raise self.fail("the work-group's size is not known")
             local = kernel.local_size[axis] if axis < len(kernel.local_size) else 1
             count = local if s.of == "local" else count // local
-        self.scope.add(s.var)
+        self.declare(s.var)
         self.ranges[s.var] = 0, count - 1
         self.items[s.var] = s
         if s.of != "group":

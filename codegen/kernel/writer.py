@@ -57,9 +57,10 @@ from tracegrad.codegen.kernel.ir.statements import (
     Store,
     Update,
     bound,
+    declared_in,
     statements_in,
 )
-from tracegrad.codegen.kernel.text.markup import names_in
+from tracegrad.codegen.kernel.text.markup import marked, names_in
 from tracegrad.codegen.kernel.text.names import means_something, possible
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, bfloat16, float16, int32, int64
@@ -85,6 +86,20 @@ def _casts(a: Statement | Block, b: Statement | Block) -> bool:
             and not isinstance(a.value, (Cast, Convert, Load, Select)))
 
 
+def _copies(a: Statement | Block, b: Statement | Block) -> bool:
+    """Whether a declares what another variable is, and b stores it."""
+    x = a.value if isinstance(a, Declare) and isinstance(a.symbol, Local) and isinstance(b, Store) and b.value is a.symbol else None
+    while isinstance(x, Held):
+        x = x.x
+    return isinstance(x, Local)
+
+
+def _call(symbol: Any, name: str) -> None:
+    symbol.name = name
+    if isinstance(symbol, Var):
+        symbol.marked = marked(name)
+
+
 def _locals(part: Any) -> list[Local]:
     """The variables in what is read, as often as they stand there."""
     inside = [part] if isinstance(part, Expression) else [part.place] if isinstance(part, Access) and part.place is not None else []
@@ -108,7 +123,8 @@ class Writer:
         self.params: dict[Any, Buffer | Number] = {}         # by what they bind to
         self.helpers: set[str] = set()                       # keys of mathlib
         self.blocks: list[Block] = [Block("")]
-        self.used: set[str] = set()
+        self.given: set[Any] = set()                         # what is called as the user calls it: names that others give way to
+        self.used: set[str] = set()                          # their names
         self.held: frozenset[str] = frozenset()              # what the buffers are called
         self._counts: dict[str, int] = {}
         self.statements = 0
@@ -130,16 +146,37 @@ class Writer:
         self.used.add(name)
         return stem
 
-    def reserve(self, names: Set[str]) -> None:
-        """What a generator calls its variables without asking: nothing else is called so."""
-        self.used |= names
+    def name_own(self) -> None:
+        """Name what is the kernel's own and not in `given`, such as loops' variables and arrays: as whoever wrote the kernel calls it,
+        with a number behind that where something that is given, or another of its own that is in scope there, is called so.
+        """
+        blocks: list[tuple[Block, frozenset[str]]] = [(self.blocks[0], frozenset())]
+        for block, _ in blocks:
+            blocks += [(item, frozenset()) for item in block.items if isinstance(item, Block)]
+        names = {p.name for p in self.params.values()}
+        names.update(symbol.name for block, _ in blocks for symbol in declared_in(block) if symbol in self.given)
+        todo = blocks[:1]
+        while todo:
+            block, around = todo.pop()
+            visible = set(around)
+            for symbol in declared_in(block):
+                if symbol in self.given:
+                    continue
+                self._rename(symbol, names, visible)
+                (names if isinstance(symbol, Array) and symbol.shared else visible).add(symbol.name)        # a work-group's: everywhere
+            inside = frozenset(visible)
+            todo += [(item, inside) for item in block.items if isinstance(item, Block)]
 
-    def own(self, base: str) -> str:
-        """A name for a variable of the kernel's own, which may be one that no user's variable has: i, row."""
-        if base in self.used or base in self.held:
-            return self.unique(base)
-        self.used.add(base)
-        return base
+    @staticmethod
+    def _rename(symbol: Any, names: Set[str], visible: Set[str]) -> None:
+        if symbol.name not in names and symbol.name not in visible:
+            return
+        base = name = possible(symbol.name)
+        n = 0
+        while name in names or name in visible or means_something(name):
+            n += 1
+            name = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"
+        _call(symbol, name)
 
     def rewind(self, names: set[str]) -> None:
         """Free the names that were given since `names` was taken of `used`: their scope is closed. (Parameters stay.)"""
@@ -167,6 +204,7 @@ class Writer:
         if not isinstance(found, Buffer):
             size = storage.size or None if isinstance(storage, Temp) else storage.aval.size
             found = self.params[storage] = Buffer(storage, self.unique(base, pointer=True), dtype, size, access)
+            self.given.add(found)
         return found
 
     def scattered(self, storage: Any) -> None:
@@ -180,6 +218,7 @@ class Writer:
         found = self.params.get(ref)
         if not isinstance(found, Number):
             found = self.params[ref] = Number(ref, self.unique(base), dtype)
+            self.given.add(found)
         return found
 
     # -- statements and blocks
@@ -204,6 +243,7 @@ class Writer:
                 only_if: Expression | None = None) -> Local:
         """A new variable with that value."""
         local = Local(self.unique(base), value.dtype, value.lanes, value.mask, only_if)
+        self.given.add(local)
         self.define(local, value, node, depth)
         return local
 
@@ -214,7 +254,7 @@ class Writer:
 
     def computed(self, base: str, size: int, value: Expression, node: Node | None = None, depth: int | None = None) -> Var:
         """A new index variable, known to be in 0..size-1, that is computed: a row number that was read, say."""
-        var = Var(self.unique(base), size, of=frozenset(v for v in value.vars if isinstance(v, Var)))
+        var = Var(base, size, of=frozenset(v for v in value.vars if isinstance(v, Var)))
         self.add(Declare(var, self.index + (str(value.lanes) if value.lanes > 1 else ""), value, node), depth)
         self.bind(var, depth)
         return var
@@ -222,17 +262,22 @@ class Writer:
     def sweep(self) -> None:
         """Take doubtful indices that nothing reads out, then those that nothing but these read."""
         unread: set[Var | Local] = set()
+        names = [var.name for var in self.doubtful]
+        for number, var in enumerate(self.doubtful):         # names are not yet their own: they are counted by others, which are
+            _call(var, f"__{number}")
         while self.doubtful:
             count = Counter(name for text, _ in lines(self.blocks[0], False) for name in names_in(text))
             more = {var for var in self.doubtful if count[var.name] == 1} - unread
             if not more:
-                return
+                break
             unread |= more
             todo = [self.blocks[0]]
             while todo:
                 block = todo.pop()
                 block.items = [item for item in block.items if not (isinstance(item, Declare) and item.symbol in more)]
                 todo += [item for item in block.items if isinstance(item, Block)]
+        for var, name in zip(self.doubtful, names, strict=True):
+            _call(var, name)
 
     def round_once(self) -> None:
         """Take the rounding to 16 bits off values that nothing reads but stores, which round."""
@@ -255,11 +300,13 @@ class Writer:
         self.helpers -= {key for key in self.helpers if key.startswith(tuple(unused))}
 
     def cast_at_once(self) -> None:
-        """Take a value that only its own cast in the next line reads into that: `convert(counter & 255)`, called as the value was."""
+        """Take a value that only its own cast in the next line reads into that: `convert(counter & 255)`, called as the value was. And a
+        variable that is only another's copy, for a store in the next line.
+        """
         blocks = [self.blocks[0]]
         for block in blocks:
             blocks += [item for item in block.items if isinstance(item, Block)]
-        todo = [(block, k) for block in blocks for k, (a, b) in enumerate(pairwise(block.items)) if _casts(a, b)]
+        todo = [(block, k) for block in blocks for k, (a, b) in enumerate(pairwise(block.items)) if _casts(a, b) or _copies(a, b)]
         if not todo:
             return
         read = [part for block in blocks for of in (block, *block.items) for part in (*of.parts, *getattr(of, "places", ()))]
@@ -268,15 +315,25 @@ class Writer:
         for block, k in reversed(todo):
             a, b = block.items[k:k + 2]
             assert isinstance(a, Declare) and isinstance(a.symbol, Local)  # noqa: PT018 - for mypy, as the next
+            if readers[a.symbol] != 1 or a.symbol in changed:
+                continue
+            if isinstance(b, Store):
+                b.value = a.value
+                del block.items[k]
+                continue
             assert isinstance(b, Declare) and isinstance(b.symbol, Local)  # noqa: PT018
-            if readers[a.symbol] == 1 and changed.isdisjoint((a.symbol, b.symbol)):
+            if b.symbol not in changed:
                 b.value = Cast(a.value, b.value.dtype) if isinstance(b.value, Cast) else Convert(a.value, b.value.dtype, b.value.mask)
                 b.symbol.name = a.symbol.name
                 del block.items[k]
 
     def bounding(self, name: str, size: int, value: BoundLike) -> Var:
         """An index variable, in 0..size, that bounds a loop."""
-        var, value = Var(name, size + 1), bound(value)
+        value = bound(value)
+        if value.low is not None and value.low == value.high and value.limit is None and (
+                known := value.low.alone) is not None and type(known) is Var and known.hi <= size:
+            return known                                     # no copy of what does not change
+        var = Var(name, size + 1)
         self.add(Declare(var, f"const {self.index}", value.value, None, value))
         return var
 
@@ -307,7 +364,7 @@ class Writer:
         return var
 
     def let(self, name: str, value: Expression, node: Node | None = None, changes: bool = False) -> Local:
-        """A new variable that is called just so: its name is reserved. changes: it is assigned to."""
+        """A new variable of the kernel's own. changes: it is assigned to."""
         local = Local(name, value.dtype, value.lanes, value.mask)
         self.define(local, value, node, const=not changes)
         return local
@@ -316,7 +373,7 @@ class Writer:
         """The index as a variable, if it is more than a number or a variable."""
         if not x.terms or (len(x.terms) == 1 and x.terms[0][1] == 1 and not x.constant and x.terms[0][0].var is not None):
             return x
-        var = Var(self.own(base), x.hi - x.lo + 1, x.lo)
+        var = Var(base, x.hi - x.lo + 1, x.lo)
         self.add(Declare(var, f"const {self.index}", self.at(x), bound=bound(x)))
         self.bind(var)
         return var.index
@@ -329,7 +386,7 @@ class Writer:
         """x, or `most` where it is more: a variable then, with a name of its own."""
         if x.hi <= most:
             return x
-        var = Var(self.own(name), most + 1)
+        var = Var(name, most + 1)
         self.add(Declare(var, f"const {self.index}", self.least(x, most), bound=Bound(self.at(x), ZERO, x, most)))
         self.bind(var)
         return var.index
@@ -378,9 +435,8 @@ class Writer:
         """Writes `value` to what `access` says; a vector's lanes `stride` elements apart."""
         self.add(Store(access, value, node, stride))
 
-    def array(self, base: str, type_: str, size: int, shared: bool = False, node: Node | None = None, reserved: bool = False) -> Array:
-        """reserved: it is called just so."""
-        array = Array(base if reserved else self.unique(base), type_, size, shared)
+    def array(self, base: str, type_: str, size: int, shared: bool = False, node: Node | None = None) -> Array:
+        array = Array(possible(base), type_, size, shared)
         self.add(Allocate(array, node))
         return array
 

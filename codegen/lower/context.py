@@ -173,6 +173,7 @@ class Context:
         """The kernel of what `writer` holds; required: it is right for work-groups of that size only; entry: its name, if it has one."""
         entry = entry or self.entry(group)
         writer.sweep()
+        writer.name_own()
         writer.round_once()
         writer.cast_at_once()
         writer.blocks[0].memo = {}                           # what was only needed to write it

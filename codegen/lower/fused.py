@@ -149,7 +149,7 @@ class Fused:
 
     def array(self, name: str, dtype: DType, shape: Sequence[int]) -> ElementAt:
         """Elements of an array of a work-item's own."""
-        array = self.writer.array(self.writer.own(name), ctype(dtype), prod(shape), reserved=True)
+        array = self.writer.array(name, ctype(dtype), prod(shape))
 
         def find(*at: Index) -> Element:
             place = Access(array, ravel(at, shape))

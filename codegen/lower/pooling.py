@@ -11,20 +11,15 @@ from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.kernel.ir.expressions import Literal, Splat
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import computed_in
-from tracegrad.codegen.kernel.text.names import SERIAL
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.ops.convolution.max_pooling import apart
 
 
-class _Planes(KernelBuilder):
-    names = SERIAL | {"plane", "plane_part", "plane_first", "plane_last", "pixel", "window"}
-
-
 @lowering("pool")
 def lower_pool(group: Group, context: Context) -> list[Kernel]:
-    o = _Planes(group, context)
+    o = KernelBuilder(group, context)
     ev, w, node = o.ev, o.writer, o.node
     given, places = node.operands
     planes, room, windows = node.shape[0], prod(node.attrs["image"]), prod(node.attrs["size"])

@@ -6,10 +6,9 @@ so results are deterministic. A target differs in how many parts there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from math import prod
-from typing import ClassVar
 
 import numpy as np
 
@@ -19,10 +18,9 @@ from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local, wh
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound, clipped
 from tracegrad.codegen.kernel.ir.vectors import computed_in
-from tracegrad.codegen.kernel.text.names import SERIAL
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows.rows_cpu import vector_width
+from tracegrad.codegen.lower.rows.shape import vector_width
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType
@@ -35,17 +33,11 @@ def parts(context: Context) -> int:
 
 
 class KernelBuilder:
-    """A kernel, while it is written, whose work-items own parts of the result; `node` is what it computes.
-
-    names: what it calls variables without asking the writer.
-    """
-
-    names: ClassVar[Set[str]] = SERIAL
+    """A kernel, while it is written, whose work-items own parts of the result; `node` is what it computes."""
 
     def __init__(self, group: Group, context: Context) -> None:
         self.group, self.context, self.node = group, context, group.anchor
         self.writer: Writer = context.writer(group)
-        self.writer.reserve(self.names)
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.sizes: list[int] = []
         self.local: list[int] = []                               # of a work-group, on a GPU

@@ -200,11 +200,11 @@ def in_blocks(
         for many, flush, of in ((_FEW * length, LongSum.flush_blocks, deep), (length, LongSum.flush, sums)):
             if not of:
                 continue
-            block = Var(w.unique("block"), top - var.lo, var.lo, multiple=var.multiple)
+            block = Var("block", top - var.lo, var.lo, multiple=var.multiple)
             loops.enter_context(w.loop(block, start, stop, many))
             for one in of:
                 loops.callback(flush, one)
-            stop = w.block_end(w.unique("block_end"), block, many, start, stop, top)
+            stop = w.block_end("block_end", block, many, start, stop, top)
             start = at = block.index
         with w.loop(var, at + offset, stop, step, whole, known):
             yield

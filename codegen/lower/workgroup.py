@@ -15,10 +15,8 @@ from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local, Operand
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Array, Bound, BoundLike, Buffer
-from tracegrad.codegen.kernel.text.names import WORK_GROUPS
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import KernelBuilder
-from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
@@ -37,17 +35,13 @@ def room(context: Context, bytes_: int = 0) -> int:
 class WorkGroup(KernelBuilder):
     """One kernel while it is written; `node` is what it computes."""
 
-    def __init__(self, group: Group, context: Context) -> None:
-        super().__init__(group, context)
-        self.writer.reserve(WORK_GROUPS)
-
     def number(self, name: str, count: int, axis: int, of: str) -> Var:
         """The number of the item in its group ("local"), of the group, or of the item in all ("global"), along an axis of the launch."""
         return self.writer.item(name, count, axis, of, "int" if of == "local" else "")
 
     def shared(self, name: str, type_: str, size: int) -> Array:
         """An array of the work-group."""
-        return self.writer.array(name, type_, size, True, reserved=True)
+        return self.writer.array(name, type_, size, True)
 
     def barrier(self) -> None:
         self.writer.barrier()

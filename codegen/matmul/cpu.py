@@ -185,8 +185,8 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
     b = _several(w, inside, "b", batch, products, 2)
     number = _several(w, inside, "panel", count, each, 0)
     if p.k > chunk:
-        first = w.indexed("k0", w.item(w.own("chunk"), ceil_div(p.k, chunk), 1).index * chunk)
-        last = w.bounding(w.own("k1"), p.k, clipped(first + chunk, p.k, chunk)).index
+        first = w.indexed("k0", w.item("chunk", ceil_div(p.k, chunk), 1).index * chunk)
+        last = w.bounding("k1", p.k, clipped(first + chunk, p.k, chunk)).index
         w.bind(next(iter(last.vars)))
     with inside:
         packing.pack(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
@@ -211,12 +211,12 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
 def _several(w: Writer, inside: ExitStack, name: str, count: int, each: int, dim: int) -> Index:
     """The number of what a work-item does, of `count`: in a loop if it does `each` of them, one after the other."""
     if each == 1 or count == 1:
-        return w.item(w.own(name), count, dim).index if count > 1 else ZERO
+        return w.item(name, count, dim).index if count > 1 else ZERO
     first, last = bound(0), bound(count)
     if each < count:
-        part = w.item(w.own(f"{name}_part"), ceil_div(count, each), dim)
+        part = w.item(f"{name}_part", ceil_div(count, each), dim)
         first, last = bound(product(part, each)), clipped(product(part, each, each), count, each)
-    var = Var(w.own(name), count)
+    var = Var(name, count)
     inside.enter_context(w.loop(var, first, last))
     return var.index
 

@@ -26,7 +26,7 @@ def pack(
     (b, number), (count, panel), (first, last, size) = where, lines, k
     line0 = start_of(w, "line0", count, panel, number)
     if block > 1:
-        at = Var(w.own("k"), size)
+        at = Var("k", size)
         with w.loop(at, first, last, block, whole=True), ExitStack() as inside:
             line = _counted(w, inside, "line", panel, block)
             rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
@@ -35,7 +35,7 @@ def pack(
         first, last = rest(last, block)
     if uneven(size, block) or block == 1:
         with w.scope():
-            at = Var(w.own("k"), size)
+            at = Var("k", size)
             with w.loop(at, first, last, kept=varies(size)), ExitStack() as inside:
                 line = _counted(w, inside, "line", panel, 1)
                 found = source(b, line0 + line, at.index)
@@ -47,11 +47,11 @@ def _counted(w: Writer, inside: ExitStack, name: str, count: int, step: int) -> 
     """A loop over 0..count-1 in steps, the last one early; if there is one step, 0."""
     if count == step:
         return ZERO
-    var = Var(w.own(name), count)
+    var = Var(name, count)
     inside.enter_context(w.loop(var, 0, count, step))
     if count % step == 0:
         return var.index
-    at = Var(w.own("at"), count - step + 1)
+    at = Var("at", count - step + 1)
     w.add(Declare(at, f"const {w.index}", w.least(var, count - step), bound=Bound(w.at(var), ZERO, var.index, count - step)))
     w.bind(at)
     return at.index

@@ -125,11 +125,11 @@ class Blocks(ABC):
         return Literal(x, self.dtype)
 
     def let(self, name: str, value: Expression, changes: bool = False) -> Local:
-        return self.w.let(self.w.own(name), value, changes=changes)
+        return self.w.let(name, value, changes=changes)
 
     def bounded_by(self, name: str, size: int, value: Bound) -> Index:
         """A variable that is in 0..size."""
-        var = self.w.bounding(self.w.own(name), size, value)
+        var = self.w.bounding(name, size, value)
         self.w.bind(var)
         return var.index
 

@@ -74,7 +74,7 @@ class _Tiles(Places):
             deep = next((loop for loop in loops if loop.depth), None)
             part: tuple[Index, Index] | None = None
             if deep is not None:
-                first = Var(self.w.own(f"{deep.axis.name}0"), deep.axis.size)
+                first = Var(f"{deep.axis.name}0", deep.axis.size)
                 inside.enter_context(self.w.loop(first, 0, deep.axis.size, deep.depth))
                 part = first.index, self.end(deep, first.index, deep.depth)
             elif loops:
@@ -113,7 +113,7 @@ class _Tiles(Places):
             if several:
                 axis = several[0]
                 ending = "_part" if axis.held(Held.TILE) > 1 else "_tile" if registers_of(axis) > 1 else ""
-                number = self.w.item(self.w.own("item" if len(several) > 1 else axis.name + ending), count, dim).index
+                number = self.w.item("item" if len(several) > 1 else axis.name + ending, count, dim).index
             for (axis, _), x in zip(digits, unravel(number, [a.digits[n].count for a, n in digits]), strict=True):
                 self.items[axis] = self.w.indexed(axis.name, x) if len(several) > 1 else x
 
@@ -122,7 +122,7 @@ class _Tiles(Places):
         several = axis.held(Held.TILE)
         if axis.held(Held.GLOBAL) > 1 and (several > 1 or any_vary()):
             end, count = (self.items[axis] + 1) * several, ceil_div(axis.size, registers_of(axis))
-            last = self.w.bounding(self.w.own(f"last_{axis.name}_tile"), count, clipped(end, count, several))
+            last = self.w.bounding(f"last_{axis.name}_tile", count, clipped(end, count, several))
             self.w.bind(last)
             self.lasts[axis] = last.index
 
@@ -138,7 +138,7 @@ class _Tiles(Places):
         size, several, item = registers_of(axis), axis.held(Held.TILE), self.items.get(axis, ZERO)
         count = ceil_div(axis.size, size)
         if count > 1 and (several > 1 or axis in self.lasts):
-            number = Var(self.w.own(f"{axis.name}_tile" if size > 1 else axis.name), count)
+            number = Var(f"{axis.name}_tile" if size > 1 else axis.name, count)
             inside.enter_context(self.w.loop(number, item * several, self.lasts.get(axis, constant(count)), kept=any_vary()))
             item = number.index
         self.numbers[axis] = item
@@ -172,7 +172,7 @@ class _Tiles(Places):
             for part in parts:
                 self.filled(step, at, part, zeros or part is not inside)
             return
-        var = Var(self.w.own(axis.name), axis.size)
+        var = Var(axis.name, axis.size)
         with self.w.loop(var, 0, axis.size):
             tests = [Infix(">=", self.w.at(var), inside.start)] * (inside.start > 0)
             tests += [Infix("<", self.w.at(var), inside.stop)] * (inside.stop < axis.size)
@@ -189,7 +189,7 @@ class _Tiles(Places):
             self.fill(step, (*at, constant(part.start)), zeros)
         elif part:
             with self.w.scope():
-                var = Var(self.w.own(step.axes[len(at)].name), part.stop)
+                var = Var(step.axes[len(at)].name, part.stop)
                 with self.w.loop(var, part.start, part.stop):
                     self.fill(step, (*at, var.index), zeros)
 
@@ -219,7 +219,7 @@ class _Tiles(Places):
 
     def end(self, loop: Loop, first: Index, length: int) -> Index:
         size = loop.axis.size
-        last = self.w.bounding(self.w.own(f"{loop.axis.name}1"), size, clipped(first + length, size, length))
+        last = self.w.bounding(f"{loop.axis.name}1", size, clipped(first + length, size, length))
         self.w.bind(last)
         return last.index
 
@@ -268,7 +268,7 @@ class _Tiles(Places):
                 self.iteration(loop, first + n * axis.lanes, n, loop.written and axis.size > 1)
         elif axis.size >= axis.lanes:
             with self.in_levels(loop, first, self.counts.get(axis, last)) as (begin, stop):
-                var = Var(w.own(axis.name), axis.size)
+                var = Var(axis.name, axis.size)
                 unrolled = 0 if axis.lanes > 1 else loop.unrolled and 4
                 with w.scope(), w.loop(var, begin, stop, axis.lanes, axis.lanes > 1, unrolled=unrolled, kept=varies(axis.size)):
                     self.body(loop, var.index)
@@ -371,7 +371,7 @@ class _Tiles(Places):
         self.summed[tile] = rows
         if loop.early or (not first.terms and not last.terms and not uneven(last.constant - first.constant, axis.lanes)):
             return
-        var = Var(w.own(axis.name), axis.size)
+        var = Var(axis.name, axis.size)
         with w.loop(var, *rest(last, axis.lanes), kept=varies(axis.size)):
             self.open[axis] = var.index
             for row, found in rows.items():

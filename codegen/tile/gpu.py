@@ -70,7 +70,7 @@ class Items(ItemRegisters):
                     alone = sum(d.held is not Held.REGISTER for d in axis.digits) == len(axis.digits) == 1
                     base = "xyz"[dim] if held is Held.ITEM else "group" if more else axis.name if alone else f"{axis.name}_block"
                     type_ = "int" if held is Held.ITEM else ""
-                    number = self.w.item(self.w.own(base), count, dim, held.value, type_).index
+                    number = self.w.item(base, count, dim, held.value, type_).index
                     if held is Held.ITEM:
                         self.unit = self.unit + number * prod(self.program.local[:dim])
                 self.numbers.update(zip(digits, unravel(number, [a.digits[n].count for a, n in digits]), strict=True))
@@ -167,9 +167,9 @@ class Items(ItemRegisters):
         end = first + length
         if limit is None:
             stop = clipped(end, count, length)
-            last = w.bounding(self.w.own("last"), count, stop)
+            last = w.bounding("last", count, stop)
         else:
-            last = w.known(self.w.own("last"), count + 1, w.least(end, (limit.index + (unit - 1)) // unit))
+            last = w.known("last", count + 1, w.least(end, (limit.index + (unit - 1)) // unit))
         w.bind(last)
         return first, last.index, limits
 
@@ -183,7 +183,7 @@ class Items(ItemRegisters):
             tests = self.outside(around, [self.fixed[a] for a in around], {})
             with self.test(tests):
                 tested, self.tested = self.tested, self.tested | set(around)
-                var, once, own = Var(self.w.own(axis.name), axis.size), axis.size == 1, self.index(axis, {})
+                var, once, own = Var(axis.name, axis.size), axis.size == 1, self.index(axis, {})
                 into = next(s.into for s in loop.body if isinstance(s, (Dot, Add)))
                 above = self.above(into, ceil_div(loop.length if loop.part else axis.size, axis.block))
                 with ExitStack() as inside:
@@ -218,14 +218,14 @@ class Items(ItemRegisters):
         fetched = {}
         for load in loads:
             row = self.line(load.tile, axis).block + PAD
-            array = w.array(self.w.own(f"{load.tile.name}_block"), ctype(load.tile.dtype), 2 * axis.block * row, True, None, True)
+            array = w.array(f"{load.tile.name}_block", ctype(load.tile.dtype), 2 * axis.block * row, True)
             array.aligned, array.row = VECTOR * load.tile.dtype.itemsize, row
             self.staged[load.tile] = array
         first, last, limits = self.part(loop, axis.block)
         for load in loads:
             together = self.together(load, axis)
             each = ceil_div(self.line(load.tile, axis).block * axis.block // together, prod(self.program.local))
-            fetched[load.tile] = w.array(self.w.own(f"{load.tile.name}_next"), ctype(load.tile.dtype, together), each, reserved=True)
+            fetched[load.tile] = w.array(f"{load.tile.name}_next", ctype(load.tile.dtype, together), each)
         for load in loads:
             self.fetch(load, loop, first, limits, fetched[load.tile])
         for load in loads:
@@ -237,7 +237,7 @@ class Items(ItemRegisters):
             return
         into = next(s.into for s in loop.body if isinstance(s, Dot))
         above = self.above(into, loop.length if loop.part else axis.size)
-        step = Var(self.w.own("step"), count)
+        step = Var("step", count)
         following = bounded(step.index + 1, 0, count)        # where there are more
         more = Infix("<", w.at(step.index + 1), w.at(last))
         with ExitStack() as inside:
@@ -282,7 +282,7 @@ class Items(ItemRegisters):
         line, items = self.line(load.tile, axis).block, prod(self.program.local)
         total = line * axis.block // together
         with self.w.scope(), ExitStack() as inside:
-            at = Var(self.w.own("at"), ceil_div(total, items))
+            at = Var("at", ceil_div(total, items))
             inside.enter_context(self.counted(at))
             unit = self.w.indexed("unit", at.index * items + self.unit)
             if total % items:
@@ -374,7 +374,7 @@ class Items(ItemRegisters):
         digit, = (d for d in axis.digits if d.held is Held.ITEM)
         items, step, lane = prod(self.program.local), prod(self.program.local[:digit.dim]), self.index(axis, {})
         registers = prod(a.held(Held.REGISTER) for a in tile.axes)
-        sums = self.folded[tile] = w.array(self.w.own(f"{tile.name}_sums"), ctype(tile.dtype), registers * items, True, None, True)
+        sums = self.folded[tile] = w.array(f"{tile.name}_sums", ctype(tile.dtype), registers * items, True)
         sums.row = items * (registers > 1)
         with self.spread(tile.axes) as own:
             w.store(Access(sums, self.sums_at(tile, own)), self.value(tile, own))

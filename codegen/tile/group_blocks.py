@@ -98,7 +98,7 @@ class GroupBlocks(Blocks):
 
     def item_number(self, name: str, count: int, dim: int, of: str) -> Index:
         """The number of an item in its group, of a group, or of an item among all."""
-        return self.w.item(self.w.own(name), count, dim, of, "int" if of == "local" else "").index if count > 1 else ZERO
+        return self.w.item(name, count, dim, of, "int" if of == "local" else "").index if count > 1 else ZERO
 
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         size, local = (ceil_div(self.own.count, self.own_lines) * self.X, self.heads * self.Y), (self.X, self.Y)
@@ -120,7 +120,7 @@ class GroupBlocks(Blocks):
         if self.parts > 1:
             share = w.indexed("share", (stop - begin + (step * self.parts - 1)) // (step * self.parts) * step)
             if share.terms:                                      # only the running program knows it
-                first = w.known(w.own("start"), count, Infix("+", w.at(begin), Infix("*", w.at(self.part), w.at(share)))).index
+                first = w.known("start", count, Infix("+", w.at(begin), Infix("*", w.at(self.part), w.at(share)))).index
             else:
                 first = w.indexed("start", begin + self.part * share)
             end = first + share
@@ -135,7 +135,7 @@ class GroupBlocks(Blocks):
 
     def local(self, name: str, size: int) -> Array:
         """An array of the group's."""
-        array = Array(self.w.own(name), ctype(self.dtype), size, True, aligned=32)
+        array = Array(name, ctype(self.dtype), size, True, aligned=32)
         self.w.add(Allocate(array), 0)
         return array
 
@@ -157,7 +157,7 @@ class GroupBlocks(Blocks):
 
     def registers(self, name: str, n: int, lanes: int = 1) -> Array:
         """An array of the item's, which is in registers: it is indexed in loops that are written out."""
-        return self.w.array(self.w.own(name), ctype(self.dtype, lanes), n, reserved=True)
+        return self.w.array(name, ctype(self.dtype, lanes), n)
 
     def filled(self, name: str, n: int, x: float, lanes: int = 1) -> Array:
         made = self.registers(name, n, lanes)
@@ -187,7 +187,7 @@ class GroupBlocks(Blocks):
             for name, n in counts.items():
                 found.append(ZERO)
                 if n > 1:
-                    var = Var(self.w.own(name), n)
+                    var = Var(name, n)
                     inside.enter_context(self.w.loop(var, 0, n, unrolled=1))
                     found[-1] = var.index
             if max(counts.values()) == 1:
@@ -198,7 +198,7 @@ class GroupBlocks(Blocks):
     def loop(self, name: str, first: Index, stop: Index | int, step: int) -> Iterator[Index]:
         """A loop from `first` to `stop`, in steps."""
         with self.w.scope():
-            var = Var(self.w.own(name), stop if isinstance(stop, int) else stop.hi)
+            var = Var(name, stop if isinstance(stop, int) else stop.hi)
             with self.w.loop(var, first, stop, step):
                 yield var.index
 

@@ -102,7 +102,7 @@ class ItemBlocks(Blocks):
     # -- the order of blocks
 
     def item(self, name: str, count: int, axis: int) -> Index:
-        return self.w.item(self.w.own(name), count, axis).index if count > 1 else ZERO
+        return self.w.item(name, count, axis).index if count > 1 else ZERO
 
     @property
     def blocks_of_rows(self) -> int:
@@ -125,7 +125,7 @@ class ItemBlocks(Blocks):
     @contextmanager
     def own_blocks(self) -> Iterator[None]:
         if self.together:
-            i0 = Var(self.w.own("i0"), self.own.count)
+            i0 = Var("i0", self.own.count)
             with self.w.loop(i0, 0, self.own.count, self.own_lines):
                 self.begin_rows(i0.index)
                 yield
@@ -148,7 +148,7 @@ class ItemBlocks(Blocks):
             end, least = self.own_first + self.own_lines, min(self.other.count, self.own.count) if not stop.terms else self.other.count
             stop = self.bounded_by("stop", least, Bound(w.least(end, stop if stop.terms else least), ZERO, end, least))
         with w.scope():
-            var = Var(w.own("j0"), self.other.count)
+            var = Var("j0", self.other.count)
             with w.loop(var, self.first, stop, self.other_lines):
                 self.other_first, size = var.index, self.other_lines
                 self.n = self.left("n", stop - var.index, size) if stop.terms or stop.constant % size else constant(size)
@@ -165,7 +165,7 @@ class ItemBlocks(Blocks):
             with self.w.block(Block("{")):
                 yield first
             return
-        var = Var(self.w.own(name), stop.hi)
+        var = Var(name, stop.hi)
         known = tuple([("range", base + var.index, 0, size - rows + 1) for base, size in limits])
         with self.w.loop(var, first, stop, rows, whole=rows > 1, known=known):
             yield var.index
@@ -205,7 +205,7 @@ class ItemBlocks(Blocks):
     # -- blocks
 
     def keep(self, name: str, lines: int) -> Array:
-        return self.w.array(self.w.own(name), ctype(self.dtype), lines * self.own_lines, reserved=True)
+        return self.w.array(name, ctype(self.dtype), lines * self.own_lines)
 
     def at(self, block: Array, line: Index | int, p: int) -> Access:
         """Vector number p of a line."""
@@ -235,7 +235,7 @@ class ItemBlocks(Blocks):
     def load(self, name: str, source: Buffer, side: Side, size: int, factor: float | None = None) -> Lines:
         if side is self.other:
             start = (self.head // side.shared * side.count + self.other_first) * size
-            return Lines(side, size, source, self.w.pointer(self.w.own(name), source, (), start, self.other_lines * size))
+            return Lines(side, size, source, self.w.pointer(name, source, (), start, self.other_lines * size))
         block = self.keep(name, size)
 
         def elements(i: Index) -> Callable[[Index], Expression]:

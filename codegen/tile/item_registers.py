@@ -36,7 +36,7 @@ class ItemRegisters:
             for axis in axes:
                 for n, digit in enumerate(axis.digits):
                     if digit.held is Held.REGISTER and digit.count > 1:
-                        var = Var(self.w.own(f"{axis.name}{n}"), digit.count)
+                        var = Var(f"{axis.name}{n}", digit.count)
                         inside.enter_context(self.w.loop(var, 0, digit.count, unrolled=unrolled))
                         found[axis, n] = var.index
             yield found
@@ -48,7 +48,7 @@ class ItemRegisters:
 
     def held(self, tile: Tile, name: str, axes: Sequence[Axis]) -> Array:
         """Registers for the elements along these axes."""
-        return self.w.array(self.w.own(name), ctype(tile.dtype), prod(axis.held(Held.REGISTER) for axis in axes), reserved=True)
+        return self.w.array(name, ctype(tile.dtype), prod(axis.held(Held.REGISTER) for axis in axes))
 
     def value(self, tile: Tile, registers: Registers, without: Axis | None = None) -> Expression:
         """An element of the tile."""
@@ -71,7 +71,7 @@ class ItemRegisters:
 
     def named(self, tile: Tile, value: Expression, name: str = "") -> Local:
         """A variable for the one element of the tile that an item has."""
-        local = Local(self.w.own(name or tile.name), tile.dtype)
+        local = Local(name or tile.name, tile.dtype)
         self.w.define(local, value)
         return local
 

@@ -30,9 +30,9 @@ def in_blocks(
     begin: Index = first
     stop: BoundLike = last
     for many, ended in blocks:
-        block = Var(w.own(f"{axis.name}_{name}"), size)
+        block = Var(f"{axis.name}_{name}", size)
         inside.enter_context(w.loop(block, begin, stop, many))
         inside.callback(ended)
-        stop = w.block_end(w.own(f"{axis.name}_end"), block, many, begin, stop, size)
+        stop = w.block_end(f"{axis.name}_end", block, many, begin, stop, size)
         begin = block.index
     return begin, stop

@@ -136,7 +136,7 @@ class MatrixItems(Items):
 
     def zeros(self, tile: Tile) -> None:
         count = prod(axis.held(Held.REGISTER) for axis in tile.axes)
-        self.registers[tile] = array = self.w.array(self.w.own(tile.name), self.by.c.type, count, reserved=True)
+        self.registers[tile] = array = self.w.array(tile.name, self.by.c.type, count)
         array.zeros = True
 
     def tiles(self, axis: Axis) -> int:
@@ -181,7 +181,7 @@ class MatrixItems(Items):
         if loop.ahead:
             self.arrived(stages)
             self.read(fragments, first, 0)
-        step = Var(w.own("step"), count)
+        step = Var("step", count)
         after, more = step.index + (stages - 1), count > stages - 1
         ahead_at = bounded(after, 0, count)
         with w.loop(step, first, last), self.w.scope():
@@ -204,7 +204,7 @@ class MatrixItems(Items):
                 if loop.ahead and k == deep - 1 and count > 1:
                     self.arrived(stages)
                     beyond = Infix("<", w.at(step.index + 1), w.at(last))
-                    following = w.known(w.own("following"), count, Select(beyond, w.at(step.index + 1), w.at(step)))       # or any
+                    following = w.known("following", count, Select(beyond, w.at(step.index + 1), w.at(step)))       # or any
                     self.read(fragments, following.index, 0)
                 self.multiply(fragments, k % 2)
 
@@ -231,7 +231,7 @@ class MatrixItems(Items):
         self.stage = start
         _, high, warps, pitch = self.parts()
         size = max(loop.stages * start, warps * high * pitch)
-        self.blocks = self.w.array(self.w.own("blocks"), ctype(self.by.word), size, True, None, True)
+        self.blocks = self.w.array("blocks", ctype(self.by.word), size, True)
         self.blocks.aligned = 128
 
     def turned(self, across: bool, chunks: int) -> tuple[int, int]:
@@ -254,7 +254,7 @@ class MatrixItems(Items):
     def kept(self, x: _Staged) -> Array:
         """Registers for an item's share of a block that goes through them."""
         each = x.rows * x.chunks // prod(self.program.local) * self.each
-        return self.w.array(self.w.own(f"{x.load.tile.name}_next"), ctype(self.dot.into.dtype), each, reserved=True)
+        return self.w.array(f"{x.load.tile.name}_next", ctype(self.dot.into.dtype), each)
 
     def shared(self, x: _Staged, number: Index) -> tuple[Index, Index]:
         """Row and chunk of an item's chunk of that number."""
@@ -264,7 +264,7 @@ class MatrixItems(Items):
     def fetch_block(self, x: _Staged, loop: Loop, step: Index, limits: Mapping[Axis, Operand], kept: dict[Tile, Array]) -> None:
         """An item's share of a block: copied, or to registers."""
         w, load, axis = self.w, x.load, loop.axis
-        number = Var(w.own("part"), x.rows * x.chunks // prod(self.program.local))
+        number = Var("part", x.rows * x.chunks // prod(self.program.local))
         with self.w.scope(), self.counted(number):
             row, chunk = self.shared(x, number.index)
             along = chunk * self.each
@@ -272,7 +272,7 @@ class MatrixItems(Items):
             if load.tile not in kept:
                 self.copy(x, self.indices(x, axis, step, k, line), self.place_of(x, step, row, chunk))
                 return
-            element = Var(w.own("element"), self.each)
+            element = Var("element", self.each)
             with w.loop(element, 0, self.each, unrolled=True):
                 k, line = (row, along + element.index) if load.across else (along + element.index, row)
                 to = Access(kept[load.tile], number.index * self.each + element.index)
@@ -300,7 +300,7 @@ class MatrixItems(Items):
         if x.load.tile not in kept:
             return
         array, dtype = kept[x.load.tile], self.dot.into.dtype
-        number = Var(w.own("part"), x.rows * x.chunks // prod(self.program.local))
+        number = Var("part", x.rows * x.chunks // prod(self.program.local))
         with self.w.scope(), self.counted(number):
             row, chunk = self.shared(x, number.index)
             to = w.indexed("to", self.place_of(x, step, row, chunk))
@@ -320,7 +320,7 @@ class MatrixItems(Items):
         operands = sorted(self.operands, key=lambda x: not x.of_a)
         for x, layout, axis in zip(operands, (self.by.a, self.by.b), (self.rows, self.columns), strict=True):
             count = self.tiles(axis) * layout.registers
-            found.append((x, self.w.array(self.w.own(x.load.tile.name), layout.type, 2 * count, reserved=True), count))
+            found.append((x, self.w.array(x.load.tile.name, layout.type, 2 * count), count))
         return found
 
     def read(self, fragments: Sequence[tuple[_Staged, Array, int]], step: Index, k: int) -> None:
@@ -334,7 +334,7 @@ class MatrixItems(Items):
         w, by, into = self.w, self.by, self.registers[self.dot.into]
         assert isinstance(into, Array)
         (_, a, of_a), (_, b, of_b) = fragments
-        i, j = Var(w.own("tile"), self.tiles(self.rows)), Var(w.own("tile"), self.tiles(self.columns))
+        i, j = Var("tile", self.tiles(self.rows)), Var("tile", self.tiles(self.columns))
         with self.w.scope(), self.counted(i), self.counted(j):
             c = (i.index * self.tiles(self.columns) + j.index) * by.c.registers
             places = (into, c, by.c), (a, i.index * by.a.registers + which * of_a, by.a), (b, j.index * by.b.registers + which * of_b, by.b)
@@ -363,7 +363,7 @@ class MatrixItems(Items):
         w, lane, each = self.w, self.lane, self.each
         matrix, row = lane // 8, lane % 8
         line, more = (matrix % 2 * 8, matrix // 2) if x.of_a else (matrix // 2 * 8, matrix % 2)
-        number = Var(w.own("tile"), count // 4)
+        number = Var("tile", count // 4)
         with self.w.scope(), self.counted(number):
             at = self.first_line(x) + number.index * 16 + line
             if x.load.across:
@@ -375,7 +375,7 @@ class MatrixItems(Items):
             if to.type == "uint":
                 w.add(Instruct(LDMATRIX_ACROSS if x.load.across else LDMATRIX, (own, given)))
                 return
-            bits = w.array(w.own("bits"), "uint", 4, reserved=True)
+            bits = w.array("bits", "uint", 4)
             w.add(Instruct(LDMATRIX, (Access(bits, ZERO, each=4), given)))
             for n in range(4):
                 value = Bits(Read(Access(bits, constant(n)), uint32), self.by.of)
@@ -396,14 +396,14 @@ class MatrixItems(Items):
             return w.declare("several", Read(Access(self.blocks, place, each=each), self.by.of, each))
 
         if x.load.across:
-            second, chunk = Var(w.own("second"), 2), Var(w.own("chunk"), count // (2 * each))
+            second, chunk = Var("second", 2), Var("chunk", count // (2 * each))
             with self.w.scope(), self.counted(second), self.counted(chunk):
                 row = own + second.index * 4 if self.by.of.itemsize == 4 else own * 2 + second.index
                 vector = read(self.place_of(x, step, row + k, self.first_line(x) // each + chunk.index * 8 + group))
                 for element in range(each):
                     put(vector, element, chunk.index * each + element, second.index)
             return
-        line = Var(w.own("line"), count // 2)
+        line = Var("line", count // 2)
         with self.w.scope(), self.counted(line):
             vector = read(self.place_of(x, step, self.first_line(x) + line.index * 8 + group, own + k // each))
             for element in range(each):
@@ -424,7 +424,7 @@ class MatrixItems(Items):
         cut, high, warps, pitch = self.parts()
         into = self.registers[tile]
         assert isinstance(into, Array)
-        part = Var(w.own("part"), rows.digits[cut].count)
+        part = Var("part", rows.digits[cut].count)
         with self.w.scope(), self.counted(part):
             w.barrier()
             inner = Axis(rows.name, rows.size, rows.digits[cut + 1:])
@@ -458,7 +458,7 @@ class MatrixItems(Items):
         """The lines in local memory, each by a warp, 32 elements at a time."""
         w, tile, rows, columns = self.w, store.tile, self.rows, self.columns
         groups, lane = self.program.local[1], self.lane
-        warp, line, column = Var(w.own("warp"), warps), Var(w.own("line"), high // groups), Var(w.own("at"), columns.block // WARP)
+        warp, line, column = Var("warp", warps), Var("line", high // groups), Var("at", columns.block // WARP)
         with self.w.scope(), ExitStack() as inside:
             for var in (warp, line, column):
                 inside.enter_context(self.counted(var, var is column))

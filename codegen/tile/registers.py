@@ -54,7 +54,7 @@ def start_of(w: Writer, name: str, size: int, tile: int, number: Index, lanes: i
     right, most = number * tile, max(0, size - tile)
     if not (uneven(size, tile) and size >= tile) and lanes == 1:
         return w.indexed(name, right)
-    var = Var(w.own(name), most + lanes)
+    var = Var(name, most + lanes)
     right = right if right.terms else constant(min(right.constant, most))
     early = bool(right.terms) and size > tile and uneven(size, tile)
     w.add(Declare(var, f"const {w.index}", w.least(right, most) if early else w.at(right),
@@ -71,7 +71,7 @@ def rest(last: Index, step: int) -> tuple[Index, Index]:
 
 def let(w: Writer, name: str, value: Expression, changes: bool = False) -> Local:
     """A variable with that value."""
-    return w.let(w.own(name), value, changes=changes)
+    return w.let(name, value, changes=changes)
 
 
 def write(to: Element, value: Expression) -> None:

@@ -69,7 +69,7 @@ class Stored:
             yield from map(constant, which)
             return
         with self.w.scope():
-            var = Var(self.w.own("vector" if axis is self.numbered else "row"), len(which), which.start)
+            var = Var("vector" if axis is self.numbered else "row", len(which), which.start)
             with self.w.loop(var, which.start, which.stop):
                 yield var.index
 
@@ -89,7 +89,7 @@ class Stored:
     def to_array(self) -> None:
         """The tile goes to an array, from which it is stored in loops."""
         size = sum(x.lanes for _, x in next(iter(self.found.values())))
-        self.sums = self.w.array(self.w.own("sums"), ctype(self.store.tile.dtype), len(self.found) * size, reserved=True)
+        self.sums = self.w.array("sums", ctype(self.store.tile.dtype), len(self.found) * size)
         for n, row in enumerate(self.found.values()):
             for at, (_, x) in zip(running([x.lanes for _, x in row]), row, strict=True):
                 self.w.store(Access(self.sums, constant(n * size + at), each=x.lanes), x)
@@ -127,7 +127,7 @@ class Stored:
         first = ravel(spot, [registers_of(axis) for axis in self.outer]) * size
         places = running([x.lanes for _, x in row])
         if self.one_by_one and self.sums is not None:
-            var = Var(self.w.own("column"), size)
+            var = Var("column", size)
             with self.w.loop(var, columns.start, columns.stop, kept=True):
                 self.element(at, n, var.index, read(Access(self.sums, first + var.index), row[0][1].dtype, 1))
             return
@@ -136,7 +136,7 @@ class Stored:
             some = range(max(0, done - start), min(lanes, columns.stop - start))
             done = max(done, start + lanes)
             if self.store.alone and self.sums is not None and len(some) > 1:
-                var = Var(self.w.own("lane"), len(some), some.start)
+                var = Var("lane", len(some), some.start)
                 with self.w.loop(var, some.start, some.stop):
                     self.element(at, n, var.index + start, read(Access(self.sums, first + behind + begin + var.index), x.dtype, 1))
                 continue

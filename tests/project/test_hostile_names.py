@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +28,14 @@ from tests.helpers import corpus
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tracegrad import nn
+from tracegrad.codegen.kernel.ir.statements import Block, declared_in
 from tracegrad.codegen.kernel.text.markup import beside
 from tracegrad.codegen.kernel.text.names import means_something, possible, spelled
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.errors import ArgumentError, printable
 from tracegrad.execute.compile import executable_graph
-from tracegrad.graph.printing import identifier, to_dot, to_text
+from tracegrad.graph.printing import identifier, namer, to_dot, to_text
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.programs.program import build
 from tracegrad.support.plan import Target
@@ -68,7 +70,7 @@ def of_headers(device: Device) -> list[str]:
 def holding(words: list[str]) -> str:
     """A program of kernels that have these words as parameters, as pointers and numbers in blocks, and still can call functions."""
     writer = Writer(Target(kind="cpu"), lambda node: "")
-    writer.reserve({"at"})
+    writer.used.add("at")
     parts = []
     for k in range(0, len(words), 100):
         names = [writer.unique(word) for word in words[k:k + 100]]
@@ -235,26 +237,38 @@ OWN_TARGETS = TARGETS | {"gpu without fp64": replace(TARGETS["gpu"], fp64=False)
 
 
 @one_of(6, "row", OWN_NAMES)
-def test_what_a_kernel_calls_its_own_is_no_users(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the code generator declares has a name that was reserved or asked for: no user's is called so."""
-    others: set[str] = set()
+def test_what_a_kernel_calls_its_own_gives_way_to_users_names(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users' variables that are called as kernels call their own keep their names. (`verify_kernel` proves that each means one.)"""
+    own: Counter[str] = Counter()
+    parameters: set[str] = set()
+    name_own = Writer.name_own
 
-    def see(writer: Writer, symbol: Any) -> None:
-        name = getattr(symbol, "name", "")
-        if name and name not in writer.used and not means_something(name):
-            others.add(name)
+    def see(writer: Writer) -> None:
+        blocks = [writer.blocks[0]]
+        for block in blocks:
+            blocks += [item for item in block.items if isinstance(item, Block)]
+            own.update(s.name for s in declared_in(block) if s not in writer.given)
+        parameters.update(p.name for p in writer.params.values())
+        name_own(writer)
 
-    add, block = Writer.add, Writer.block
-    monkeypatch.setattr(Writer, "add", lambda w, s, *a: (see(w, getattr(s, "symbol", getattr(s, "array", None))), add(w, s, *a))[1])
-    monkeypatch.setattr(Writer, "block", lambda w, b: (see(w, getattr(b, "var", None)), block(w, b))[1])
-    fn = eval(f"lambda x, y: {OWN_NAMES[row]}", {"tg": tg, "F": tg.nn.functional, "fit": corpus.fit})
-    draw = np.random.default_rng(0)
-    traced_ = tg.trace(fn)
-    traced_(*(tg.tensor(draw.standard_normal(corpus.N).astype(np.float32)) for _ in range(2)))
-    graph = executable_graph(traced_.graph)
-    for target in OWN_TARGETS.values():
-        compile_graph(graph, target)
-    assert others == set()
+    def compiled(x: str, y: str) -> None:
+        text = re.sub(r"\by\b", y, re.sub(r"\bx\b", x, OWN_NAMES[row]))
+        fn = eval(f"lambda {x}, {y}: {text}", {"tg": tg, "F": tg.nn.functional, "fit": corpus.fit})
+        draw = np.random.default_rng(0)
+        traced_ = tg.trace(fn)
+        traced_(*(tg.tensor(draw.standard_normal(corpus.N).astype(np.float32)) for _ in range(2)))
+        graph = executable_graph(traced_.graph)
+        for target in OWN_TARGETS.values():
+            compile_graph(graph, target, name=namer(graph))
+
+    monkeypatch.setattr(Writer, "name_own", see)
+    compiled("x", "y")
+    assert "x" in parameters
+    names = [name for name, _ in own.most_common() if possible(name) == name and not means_something(name) and not keyword.iskeyword(name)]
+    parameters.clear()
+    x, y, *_ = *names, "y", "z"
+    compiled(x, y)
+    assert x in parameters
 
 
 @pytest.mark.parametrize(("name", "call"), [

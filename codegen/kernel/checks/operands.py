@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tracegrad.codegen.kernel.checks.proof import facts, guarded
 from tracegrad.codegen.kernel.checks.races import Races
 from tracegrad.codegen.kernel.index.index import Index
@@ -13,9 +15,15 @@ from tracegrad.codegen.kernel.ir.vectors import computed_in, ctype
 class Operands(Races):
     """The checks of expressions and accesses."""
 
-    def use(self, symbol: object) -> None:
+    def declare(self, symbol: Any) -> None:
+        self.scope.add(symbol)
+        self.called[symbol.name] = symbol
+
+    def use(self, symbol: Any) -> None:
         if symbol not in self.scope:
             raise self.fail(f"{symbol} is used before it is declared")
+        if self.called[symbol.name] is not symbol:
+            raise self.fail(f"{symbol} is used where another variable is called so")
 
     def read(self, parts: tuple[Part, ...]) -> None:
         for part in parts:

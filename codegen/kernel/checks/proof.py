@@ -24,6 +24,7 @@ class Proof:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.scope: set[object] = set(kernel.parameters)
+        self.called: dict[str, object] = {p.name: p for p in kernel.parameters}      # which of them a name means here
         self.ranges: dict[Var, Range] = {}                   # what the variables in scope may be
         self.lanes: tuple[Var, int] | None = None            # of the access that is looked at: along what, and how many behind the first
         self.meaning: dict[Var, tuple[Index, int, int]] = {} # a loop's variable: start + step * (0 .. count - 1); a bound: itself

@@ -27,7 +27,7 @@ from tracegrad.support.dtypes import int32, int64, is_half
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Atomic", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare",
     "If", "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Prefetch", "Repeat", "Report",
-    "Statement", "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "product", "statements_in",
+    "Statement", "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "declared_in", "product", "statements_in",
 ]
 
 
@@ -91,7 +91,6 @@ class Declare(Statement):
         f.emit(f"{f.declare(symbol)} = {code}")
 
 
-
 class Assign(Statement):
     """A variable's new value."""
 
@@ -114,7 +113,6 @@ class Assign(Statement):
 
     def python(self, f: Python) -> None:
         f.emit(self.assigned(f))
-
 
 
 class Update(Statement):
@@ -151,7 +149,6 @@ class Update(Statement):
 
     def python(self, f: Python) -> None:
         f.emit(self.assigned(f))
-
 
 
 class _Into(Statement):
@@ -213,7 +210,6 @@ class Store(_Into):
                 f.emit(f"{address}{f.aligned(access, lanes)}.put_vector({code})")
 
 
-
 class Atomic(_Into):
     """An integer in memory becomes the sum, or the least or largest, of it and `value`: in one step, whichever work-items do so together.
 
@@ -235,7 +231,6 @@ class Atomic(_Into):
         f.emit(f"{place}.atomic({self.sign!r}, {self.value.python(f).one(self.access.memory.dtype)})")
 
 
-
 class Item(Statement):
     """The number of the work-item along dimension `axis`: of all ("global"), of its group, or in it ("local")."""
 
@@ -249,7 +244,6 @@ class Item(Statement):
 
     def python(self, f: Python) -> None:
         f.emit(f"{f.declare(self.var)} = S.{self.of}_id[{self.axis}]")
-
 
 
 class Allocate(Statement):
@@ -271,7 +265,6 @@ class Allocate(Statement):
         f.emit(f"{f.declare(x)} = {make}(S, {x.name!r}, {x.size * x.lanes}, d_{x.dtype.name}, {x.zeros})")
 
 
-
 class Barrier(Statement):
     """All items of a work-group come here before any goes on."""
 
@@ -282,7 +275,6 @@ class Barrier(Statement):
 
     def python(self, f: Python) -> None:
         f.emit("yield")
-
 
 
 class Instruct(Statement):
@@ -311,7 +303,6 @@ class Instruct(Statement):
         f.emit(f"{'yield from _together' if self.of.lanes > 1 else '_alone'}(S, {f.constant(self.of)}, {given})")
 
 
-
 class Report(Statement):
     """What is wrong with an index that was read, or with a matrix, noted in `faults` from `place` on by a function of ours."""
 
@@ -333,7 +324,6 @@ class Report(Statement):
         f.emit(f"{'_report' if len(given) == 5 else '_note'}({', '.join(given)}, {f.name(self.faults)}.moved({f.name(self.place)}))")
 
 
-
 class Prefetch(Statement):
     """A hint that `at` of a buffer, which may be beyond its end, is read soon."""
 
@@ -353,7 +343,6 @@ class Prefetch(Statement):
         f.address(Access(self.memory, self.at))              # which may be beyond its end: nothing is read
 
 
-
 class Break(Statement):
     """The innermost loop ends here."""
 
@@ -364,7 +353,6 @@ class Break(Statement):
 
     def python(self, f: Python) -> None:
         f.emit("break")
-
 
 
 class Block:
@@ -434,7 +422,6 @@ class Loop(Block):
         return f"{var} += {self.step}"
 
 
-
 class Repeat(Block):
     """`while (condition)`, or `for (first; condition; more)`: as often as the condition holds, which only the running program knows."""
 
@@ -461,7 +448,6 @@ class Repeat(Block):
         return "" if self.more is None else self.more.assigned(f)
 
 
-
 class If(Block):
     """What is done only where the condition holds (None: always); otherwise: where that of the `If` in front did not hold, too."""
 
@@ -479,6 +465,20 @@ class If(Block):
         f.emit(f"{word} {f.top(self.condition)}:" if self.condition is not None else "else:" if self.otherwise else "if True:")
         return ""
 
+
+def declared_in(block: Block) -> Iterator[Symbol]:
+    """The variables and arrays whose scope is a block: what its head counts, and what its own statements declare, in order."""
+    if isinstance(block, Loop):
+        yield block.var
+    if isinstance(block, Repeat) and block.first is not None:
+        yield block.first.symbol
+    for item in block.items:
+        if isinstance(item, Declare):
+            yield item.symbol
+        elif isinstance(item, Item):
+            yield item.var
+        elif isinstance(item, Allocate):
+            yield item.array
 
 
 def statements_in(block: Block) -> Iterator[Statement]:

@@ -1,7 +1,7 @@
-"""What variables of kernels may be called: every reserved name, by whom it is reserved. Start at `possible` and `means_something`.
+"""What variables of kernels may be called. Start at `possible` and `means_something`.
 
-Users' variables keep their names in kernels, so a name that means something there has to be known: words of OpenCL C and what all kernels
-call themselves (`means_something`), the loops of work-items that own parts (`SERIAL`), and what is built on them (the sets below it).
+Users' variables keep their names in kernels, so a name that means something there has to be known: words of OpenCL C and of what all
+kernels begin with. What kernels call their own gives way to users' names (`Writer.name_own`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from unicodedata import name as unicode_name
 
 from tracegrad.support.cache import memoize
 
-# -------------------------------------------------------------------------------------------------- OpenCL C, and every kernel
-
 _RESERVED = frozenset("""
     auto break case char const continue default do double else enum extern float for goto half if inline int long register restrict
     return short signed sizeof static struct switch typedef union unsigned void volatile while bool size_t ptrdiff_t global local
     constant private kernel image event_t true false NULL NAN INFINITY LOAD STORE LOCAL KEPT PREFETCH TG M_PI M_E complex imaginary uniform
-    pipe main i r row col part chunk item first last bfloat uchar ushort uint ulong
+    pipe main bfloat uchar ushort uint ulong
     generic read_only write_only read_write asm typeof quad event_t sampler_t queue_t clk_event_t reserve_id_t ndrange_t intptr_t uintptr_t
     block_t wchar_t cl_mem_fence_flags memory_order memory_scope kernel_enqueue_flags_t clk_profiling_info kernel_exec unix linux i386 arm
     mips sparc vax IN_RANGE IMPOSSIBLE GATHER STRIDED ZIP MAXFLOAT HUGE_VALF HUGE_VAL CHAR_BIT MAX_WORK_DIM INTTYPE EMULATED DISPATCH
@@ -78,25 +76,3 @@ def entry_of(base: str) -> str:
 @memoize(4096)
 def means_something(name: str) -> bool:
     return name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) is not None
-
-
-# ------------------------------------------------------------------------------------------ serial kernels (lower/serial.py)
-
-SERIAL = frozenset("""
-    row column result chunk run part k i j before keys order place length first last start middle stop done low high probe mine other
-    left right to from_right at key child above from key_a key_b from_a from_b part_part part_first part_last row_part row_first row_last
-    column_part column_first column_last result_part result_first result_last
-""".split())  # noqa: SIM905 - as above
-
-# Beside these: the kernels of work-groups (lower/workgroup.py).
-WORK_GROUPS = frozenset("""
-    item best line lane tile bits scratch share first stop carry carried total all place e other mine half_size better bit digit count
-    counts rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to
-    shift found low_end high_end skipped before to of_tile carry_low carried_low some pair earlier behind moved following
-    sums prior prior_low level from limb limbs at at_0 at_1 at_2 at_3
-    number_0 number_1 number_2 number_3 place_0 place_1 place_2 place_3 place_4 place_5 place_6 place_7
-""".split())  # noqa: SIM905 - as above
-
-# What rows and transposed reads on GPUs call their own (lower/rows/rows_gpu.py, lower/rows/tiles_gpu.py).
-ROWS_ON_GPU = frozenset(("line", "lane", "iteration", "other", "half_size"))
-TILES_ON_GPU = frozenset(("lane", "iteration", "col_tile", "row_tile", "rest"))

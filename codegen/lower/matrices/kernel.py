@@ -25,8 +25,6 @@ from tracegrad.support.plan import MatrixCheck
 class Matrices(KernelBuilder, Language):
     """One kernel while it is written. results: where each result of the call goes; Temps are not wanted."""
 
-    names = frozenset(("matrix", "matrix_part", "matrix_first", "matrix_last", "next_matrix"))
-
     def __init__(self, group: Group, context: Context, results: list[Any]) -> None:
         super().__init__(group, context)
         fn = self.node.fn

@@ -96,7 +96,7 @@ class Language:
             yield last
             return
         with w.scope():
-            var = Mutable(w.own(name), first.hi)
+            var = Mutable(name, first.hi)
             with w.counting(var, first - 1, Infix(">=", var, last), "-", 1):
                 yield var.index
 
@@ -109,7 +109,7 @@ class Language:
     @contextmanager
     def _loop(self, name: str, first: Index, last: Index) -> Iterator[Var]:
         with self.writer.scope():
-            var = Var(self.writer.own(name), last.hi - first.lo, first.lo)
+            var = Var(name, last.hi - first.lo, first.lo)
             with self.writer.loop(var, first, last):
                 yield var
 
@@ -182,7 +182,7 @@ class Language:
 
     def known(self, name: str, size: int, value: Expression) -> Index:
         """An index in 0..size-1 that is computed."""
-        return self.writer.known(self.writer.own(name), size, value, node=self.node).index
+        return self.writer.known(name, size, value, node=self.node).index
 
     def let(self, name: str, value: Value) -> Value:
         """A constant of that name."""
@@ -202,7 +202,7 @@ class Language:
     def _declared(self, name: str, value: Value, const: bool) -> tuple[Local, ...]:
         w, made = self.writer, []
         for number, part in enumerate(map(self.wide, value.parts)):
-            made.append(Local(w.own(f"{name}{'_i' * number}"), part.dtype, part.lanes, part.mask))
+            made.append(Local(f"{name}{'_i' * number}", part.dtype, part.lanes, part.mask))
             w.define(made[-1], part, self.node, const=const)
         return tuple(made)
 

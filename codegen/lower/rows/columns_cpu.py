@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.ir.expressions import Infix, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows.rows_cpu import vector_width
+from tracegrad.codegen.lower.rows.shape import vector_width
 from tracegrad.codegen.lower.sums import ColumnSums, each_block
 from tracegrad.codegen.schedule.grouping import Columns, Granularity, Group
 from tracegrad.support.tuning import tuning

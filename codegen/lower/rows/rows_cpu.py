@@ -1,31 +1,24 @@
 """Kernels over (rows, cols): elementwise groups, row reductions, several passes over a row; on CPUs. Start at `lower_loops`.
 
-A work-item is one thread's loop: over rows, over a row or a chunk of it, with explicit vectors along the last dimension and
-a scalar loop for what remains. A group with reductions makes one pass over the row for each level of them: softmax is a pass
-for the maximum, one for the sum, one for the result. The second pass fetches the next row. What does not change along a loop is
-computed before it.
+What they compute, passes.py says; how the domain is cut, shape.py. A work-item is one thread's loop: over rows, over a row or a chunk of
+it, with explicit vectors along the last dimension and a scalar loop for what remains. The second pass fetches the next row. What does not
+change along a loop is computed before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.index.facts import picked
-from tracegrad.codegen.kernel.index.guards import Reads
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, breakpoints
-from tracegrad.codegen.kernel.index.peeling import peeled, scattered
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.index.peeling import peeled
 from tracegrad.codegen.kernel.index.varying import room, uneven, varies
-from tracegrad.codegen.kernel.ir.expressions import Cast, Expression, Infix, Lanes, Literal, Load, Select, Splat, whole
+from tracegrad.codegen.kernel.ir.expressions import Infix, Lanes, Literal, Splat, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import (
     Access,
-    Array,
     Block,
     Bound,
     BoundLike,
@@ -36,231 +29,15 @@ from tracegrad.codegen.kernel.ir.statements import (
     clipped_at,
     product,
 )
-from tracegrad.codegen.kernel.ir.types import register_type
-from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.lower.context import Context, computed
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.rows.passes import Pass, RowProgram, called, r_identity
+from tracegrad.codegen.lower.rows.shape import Shape, reads, runs, shape_of
 from tracegrad.codegen.lower.sums import ColumnSums, LongSum, adds, each_block, in_blocks, is_long
 from tracegrad.codegen.schedule.access_maps import IDENTITY
-from tracegrad.codegen.schedule.grouping import Chunks, Flat, Granularity, Group, Rows, cost, is_reduction, small_reduction
-from tracegrad.errors import CompilerBug
+from tracegrad.codegen.schedule.grouping import Group, cost
 from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import dtype_kind, is_half
-from tracegrad.support.plan import Plain
+from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
-
-
-class Shape(Plain):
-    """The loops of a kernel: rows, and columns as nested loops of sizes `cols` (outer ones plain, the last vectorised).
-
-    parts: the elements of a row are (*cols[:-1], parts, cols[-1]), and those of all parts are computed side by side, in the last loop.
-    outer_vectorized: vectors are of as many rows, each with its few elements (all of them parts).
-    pieces: where in a row loops of their own end, one behind the other; `length` elements of a row are a work-item's, more or less.
-    """
-
-    rows: int
-    cols: tuple[int, ...]
-    width: int
-    block: int                       # rows a work-item does
-    length: int | None               # chunk of the (single) column loop that a work-item does; None: all
-    across: bool = False             # the loop over the rows is inside that over the columns
-    parts: int = 1
-    pieces: tuple[int, ...] = ()
-    outer_vectorized: bool = False
-
-    @property
-    def row_size(self) -> int:
-        n = self.parts
-        for c in self.cols:
-            n *= c
-        return n
-
-
-def levels(group: Group, context: Context) -> tuple[dict[Node, int], list[Node]]:
-    """The pass in which each root of a group is computed, and the reductions that have to be."""
-    level: dict[Node, int] = {}
-    deps = group_deps(group, context)
-    for root in group.roots:
-        level[root] = max((level[d] + (group.place[d] is Granularity.ROW and is_reduction(d)) for d in deps[root]), default=0)
-    needed = set(group.stored)
-    for root in reversed(group.roots):
-        if root in needed:
-            needed.update(deps[root])
-    last = max((level[s] for s in needed), default=0)
-    for root in group.stored:        # an in-place result is written when nothing reads the old value any more
-        if root in context.alias and group.place[root] is Granularity.ELEMENT:
-            level[root] = last
-    return level, [s for s in group.roots if s in needed and is_reduction(s)]
-
-
-def group_deps(group: Group, context: Context) -> dict[Node, list[Node]]:
-    """The roots of the same group that each root reads."""
-    return {s: [d for d in context.schedule.deps[s] if context.schedule.group_of.get(d) is group] for s in group.roots}
-
-
-def in_group_reductions(group: Group) -> set[Node]:
-    return {s for s in group.roots if is_reduction(s)}
-
-
-def reads(group: Group, context: Context, flat: Index) -> Reads:
-    """All that the kernel reads to compute element `flat`."""
-    reductions = in_group_reductions(group)
-    found = Reads(context.storage(group), reductions | context.scalars.keys())
-    for root in group.roots:
-        if root in reductions:
-            found.add(root.operands[0], flat)
-        elif group.place[root] is Granularity.ELEMENT and root in group.stored:
-            found.add(root, flat)
-    return found
-
-
-def vector_width(group: Group, context: Context) -> int:
-    """Lanes: a register of the widest float in the group."""
-    floats = [n.dtype.itemsize for n in (*group.reads, *group.roots) if dtype_kind(n.dtype) == "f"]
-    return max(1, min(16, context.target.simd_bytes // max(4, max(floats, default=4))))
-
-
-def shape_of(group: Group, context: Context) -> Shape:
-    """How the domain of a group is cut into loops and work-items.
-
-    Where something is read transposed, the lines that a vector of columns lies in are used for all rows of the block at once.
-    """
-    if isinstance(group.kind, Flat) and group.kind.parts:
-        put_together = _side_by_side if group.kind.alike else _behind_one_another
-        return put_together(group.kind, vector_width(group, context), context.target.cores)
-    if isinstance(group.kind, Flat) and (shared := shared_reductions(group, context)):
-        return _side_by_side_rows(group, context, *shared)
-    at = Var("at", group.size)
-    points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
-    few = points and points[0] < tuning().few_columns and group.statements * points[0] <= tuning().max_statements
-    if few and not any(is_half(s.dtype) for s in group.roots):
-        return _side_by_side_rows(group, context, points[0], 1)
-    shape = _written_out(_row_by_row(group, context, points), group, context, points)
-    if shape.parts > 1 or group.size < 8 * tuning().item or _plain(group):          # little enough for a cache, or read as it lies
-        return shape
-    if shape.length is not None or len(shape.cols) > 1 or shape.rows < tuning().line_bytes // 4:
-        return shape
-    if not isinstance(group.kind, Flat):
-        return shape
-    row, col = Var("row", shape.rows), Var("col", shape.cols[0])
-    found = reads(group, context, row.index * shape.cols[0] + col.index).indices
-    if not any(i.stride(row) == 1 and (i.stride(col) or 0) > 1 for i in found):
-        return shape
-    return replace(shape, block=tuning().line_bytes // 4, across=True)
-
-
-def _plain(group: Group) -> bool:
-    """Whether everything is read at its own element, at its row, or as a whole."""
-    return not group.positional and all(maps <= {IDENTITY, group.cols, group.size} for maps in group.reads.values())
-
-
-def _written_out(shape: Shape, group: Group, context: Context, points: list[int]) -> Shape:
-    """The same, with the few columns of the last loop as parts if they come from about as many places (numbers or vectors, stacked)."""
-    if not group.positional or shape.length is not None or group.statements > tuning().max_statements:
-        return shape
-    n = shape.cols[-1]
-    if len(shape.cols) == 1 and points:                      # rows that are shorter than a vector
-        n = points[0]
-    if not 1 < n <= tuning().stacked_columns:
-        return shape
-    row, col = Var("row", group.size // n), Var("col", n)
-    if not scattered(reads(group, context, row.index * n + col.index).guards, col, n):
-        return shape
-    if n == shape.cols[-1]:
-        return replace(shape, cols=(*shape.cols[:-1], 1), parts=n)
-    rows = group.size // n
-    return Shape(rows, (1,), shape.width, max(1, min(rows, -(-tuning().item // n))), None, parts=n)
-
-
-def shared_reductions(group: Group, context: Context) -> tuple[int, int] | None:
-    """Of how many elements, and how far apart, the reductions are that are written out for each of these elements: softmax over few.
-
-    None if there are none, or they are not of the same elements, or all that is computed would be too long for one kernel. Nor where
-    rows are whole vectors, whose elements have them in common anyway (0.8 of the time).
-    """
-    found, nodes = set(), computed(group, context)
-    for node in nodes:
-        x = node.operands[0] if small_reduction(node) else node
-        if x is not node and x.aval.size == group.size and node.aval.size < group.size:
-            dims = sorted(node.attrs["dim"])
-            found.add((prod(x.shape[dims[0]:dims[-1] + 1]), prod(x.shape[dims[-1] + 1:])))
-    if len(found) != 1:
-        return None
-    (n, inner), = found
-    fits = group.size % (n * inner) == 0 and 1 < n <= tuning().unrolled and n * len(nodes) <= 2 * tuning().max_statements
-    return (n, inner) if fits and (inner > 1 or n % vector_width(group, context)) else None
-
-
-def _side_by_side_rows(group: Group, context: Context, n: int, inner: int) -> Shape:
-    """The loops where `n` elements, `inner` apart, share reductions: all of them are computed at once."""
-    cores, width = context.target.cores, vector_width(group, context)
-    share, rows = _share(group.size, cores), group.size // (n * inner)
-    plain = not any(s.fn.family == "pair" or is_half(s.dtype) for s in group.roots)
-    if plain and n * inner <= tuning().unrolled and rows >= width > 1:
-        block = -(-max(1, share // (n * inner)) // width) * width
-        return Shape(rows, (1,), width, min(block, rows), None, parts=n * inner, outer_vectorized=True)
-    while width > inner:
-        width //= 2
-    return Shape(rows, (inner,), width, max(1, min(rows, share // (n * inner))), None, parts=n)
-
-
-def _side_by_side(kind: Flat, width: int, cores: int) -> Shape:
-    """The loops over the elements of a list of equal parts."""
-    parts, inner, each = len(kind.parts), kind.parts[0], sum(kind.parts)
-    rows = kind.size // each
-    while width > inner:                                     # 4 numbers are a vector of 4; of 3, one is one of 2, and one is left
-        width //= 2
-    share = _share(kind.size, cores)
-    if each > 2 * share and inner > 2 * (length := -(-share // parts // 64) * 64):
-        return Shape(rows, (inner,), width, 1, length, parts=parts)
-    return Shape(rows, (inner,), width, max(1, min(rows, share // each)), None, parts=parts)
-
-
-def _behind_one_another(kind: Flat, width: int, cores: int) -> Shape:
-    """The loops over the elements of a list of other parts."""
-    each, share = sum(kind.parts), _share(kind.size, cores)
-    rows, pieces = kind.size // each, tuple(accumulate(kind.parts))
-    if each > 2 * share:
-        return Shape(rows, (each,), width, 1, -(-share // 64) * 64, pieces=pieces)
-    return Shape(rows, (each,), width, max(1, min(rows, share // each)), None, pieces=pieces)
-
-
-def _share(size: int, cores: int) -> int:
-    """How many elements a work-item does, about."""
-    return min(max(tuning().item, -(-size // (16 * cores))), tuning().most_items)
-
-
-def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
-    """at: where the elements of a flat group had better be cut into rows, ascending."""
-    cores, width = context.target.cores, vector_width(group, context)
-    simple = _plain(group)
-    kind = group.kind
-    if isinstance(kind, Chunks):
-        return Shape(kind.rows, (kind.cols,), width, 1, kind.length)
-    if isinstance(kind, Rows):
-        cols, rows = kind.cols, kind.rows
-        row, col = Var("row", rows), Var("col", cols)
-        found = [] if simple else breakpoints(reads(group, context, row.index * cols + col.index).indices, col)
-        points = [k for k in found if k >= 2 * width]
-        inner = points[0] if points else cols
-        block = kind.length or max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
-        return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
-    points = [k for k in at if k >= tuning().few_columns]
-    cols = points[0] if points else group.size
-    while width > cols >= tuning().few_columns:
-        width //= 2
-    rows = group.size // cols
-    share = _share(group.size, cores)
-    if cols > 2 * share and cols > (length := -(-share // 64) * 64):
-        return Shape(rows, (cols,), width, 1, length, pieces=() if simple else _certain(group, context, rows, cols, width))
-    return Shape(rows, (cols,), width, max(1, min(rows, share // cols)), None)
-
-
-def _certain(group: Group, context: Context, rows: int, cols: int, width: int) -> tuple[int, ...]:
-    """Where the pieces of a row end in which every guard is certain; none if there is but one, or there are too many."""
-    row, col = Var("row", rows), Var("col", cols)
-    most = min(tuning().ranges, tuning().max_statements // max(1, group.statements))
-    found = peeled(reads(group, context, row.index * cols + col.index).guards, col, cols, width, most)
-    return (*(end for _, end in found[:-1]), cols) if len(found) > 1 else ()
 
 
 def lower_loops(group: Group, context: Context) -> list[Kernel]:
@@ -268,61 +45,21 @@ def lower_loops(group: Group, context: Context) -> list[Kernel]:
     return [RowKernel(group, context, shape_of(group, context)).kernel()]
 
 
-class Run(Plain):
-    """Pieces of a row, (begin, end) each, that work-items `start` to `stop` do: one all of them, or several the only one."""
-
-    start: int
-    stop: int
-    pieces: tuple[tuple[int, int], ...]
-
-
-def runs(ends: tuple[int, ...], length: int | None) -> list[Run]:
-    """Who does which of the pieces that end there, about `length` elements each; None: one does all."""
-    found: list[Run] = []
-    few: list[tuple[int, int]] = []                          # short ones that are next to each other
-    for begin, end in pairwise((0, *ends)):
-        if few and length is not None and end - few[0][0] > length:
-            found.append(Run(at := found[-1].stop if found else 0, at + 1, tuple(few)))
-            few = []
-        if length is not None and end - begin > length:
-            found.append(Run(at := found[-1].stop if found else 0, at - (begin - end) // length, ((begin, end),)))
-        else:
-            few.append((begin, end))
-    if few:
-        found.append(Run(at := found[-1].stop if found else 0, at + 1, tuple(few)))
-    return found
-
-
-class RowKernel:
-    """One kernel while it is written."""
+class RowKernel(RowProgram):
+    """Rows by work-items that each do some, or a part of one."""
 
     def __init__(self, group: Group, context: Context, shape: Shape) -> None:
-        self.group, self.context, self.shape = group, context, shape
-        self.writer: Writer = context.writer(group)
-        self.ev: Evaluator = context.evaluator(group, self.writer)
-        self.level, self.reductions = levels(group, context)
-        self.picks = [r for r in self.reductions if self.is_pick(r)]
-        self.columns = group.results(Granularity.CHUNK) if isinstance(group.kind, Rows) else []
-        self.reductions = [r for r in self.reductions if r not in self.picks and r not in self.columns]
-        self.kept = self.costly()
-        self.arrays: dict[Node, Array] = {}
-        self.row = self.chunk = self.rows_chunk = ZERO
-        self.at: Index | None = None                         # the element at hand, in a pass
+        super().__init__(group, context, shape)
+        self.rows_chunk = ZERO
         self.sums: list[LongSum] = []                        # of a pass
         self.column_sums: dict[Node, ColumnSums] = {}
-        self.ev.given = self.kept_value
 
     def kernel(self) -> Kernel:
-        s, w = self.shape, self.writer
         sizes, row = self.begun()
         with row or ExitStack():
-            self.depth = w.depth
-            for node in self.kept:
-                self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), room(s.row_size))
-            self.passes()
-            self.context.store(self.ev, self.group, self.group.results(Granularity.ROW), self.row)
+            self.over_row(room(self.shape.row_size))
         self.end_columns(ColumnSums.finish)
-        return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)
+        return self.context.finish(self.group, self.writer, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)
 
     def begun(self) -> tuple[list[int], Any]:
         """The sizes of the launch, and the loop over a work-item's rows, if it has several."""
@@ -359,19 +96,6 @@ class RowKernel:
             end = Bound(w.at(self.first.index + s.length), None, chunk.index * s.length + s.length)
             self.last = w.bounding("last", n, clipped(end, n, s.length))
         return sizes, loop
-
-    def passes(self) -> None:
-        """All passes over the row, and between them the sums that need none."""
-        wanted = {self.level[x] for x in (*self.reductions, *self.picks, *self.columns, *self.group.results(Granularity.ELEMENT))}
-        looping = [number for number in sorted(wanted) if any(self.work_of(number))]
-        for number in sorted(wanted):
-            reductions, roots = self.work_of(number)
-            self.number, self.ahead = number, len(looping) > 1 and number == looping[1]
-            if reductions or roots:
-                self.loops(reductions, roots)
-            for r in self.picks:
-                if self.level[r] == number:
-                    self.pick(r)
 
     def begin_columns(self) -> None:
         """Before any row: what sums over columns start with."""
@@ -420,64 +144,24 @@ class RowKernel:
                 with each_block(self.writer, row.index, tuning().sum_rows):
                     self.end_columns(ColumnSums.flush)
 
-    # -- what one pass leaves for the next
-
     def costly(self) -> dict[Node, int]:
-        """Elementwise nodes worth keeping in a private array, since several passes need them, and the first pass that does."""
-        first: dict[Node, int] = {}
-        kept: dict[Node, int] = {}
-        roots: dict[int, list[Node]] = {}
-        for root in (*self.reductions, *self.group.stored):
-            if is_reduction(root):
-                roots.setdefault(self.level[root], []).append(root.operands[0])
-            elif self.group.place[root] is Granularity.ELEMENT:
-                roots.setdefault(self.level[root], []).extend(root.operands if root.fn.family == "pair" else (root,))
-        if len(roots) < 2 or self.shape.length is not None:
-            return kept
-        for number in sorted(roots):
-            seen: set[Node] = set()
-            todo = list(roots[number])
-            while todo:
-                node = todo.pop()
-                if node in seen or node in kept or node.aval.size != self.group.size or self.ev.storage(node) or is_reduction(node):
-                    continue
-                seen.add(node)
-                if cost(node) >= tuning().costly and dtype_kind(node.dtype) == "f":
-                    if first.setdefault(node, number) < number:
-                        kept[node] = first[node]
-                        continue
-                if node.fn.family == "elementwise" or node.fn.name == "reshape":     # else it is read at other elements than these
-                    todo += node.operands
-        bytes_ = sum(node.dtype.itemsize for node in kept) * self.shape.row_size
-        return kept if bytes_ <= tuning().private_bytes else {}
+        """What is in a private array: floats that take long to compute."""
+        def worth(node: Node) -> bool:
+            return cost(node) >= tuning().costly and dtype_kind(node.dtype) == "f" and not self.ev.storage(node)
 
-    def kept_value(self, node: Node, flat: Index) -> Expression | None:
-        """What an earlier pass kept of the element at hand; any other (of what is flipped, of another row) is computed again."""
-        if node not in self.kept or self.kept[node] == self.number or self.at is None or flat - self.at != 0:
-            return None
-        at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
-        value = Load(Access(self.arrays[node], at, ev.width, ev.lane), node.dtype, ev.width)
-        return w.declare(w.base(node), value)                # here: an earlier pass wrote it
+        kept = self.needed_again(worth) if self.shape.length is None else {}
+        return kept if sum(node.dtype.itemsize for node in kept) * self.shape.row_size <= tuning().private_bytes else {}
 
-    def keep(self, at: Index) -> None:
-        """Store what later passes need of the element(s) at hand."""
-        for node, number in self.kept.items():
-            value = self.ev.find(node, at) if number == self.number else None
-            if value is not None:
-                col = at - self.row * self.shape.row_size
-                width = self.ev.width
-                value = self.ev.vector(value) if width > 1 else value
-                self.writer.store(Access(self.arrays[node], col, width, self.ev.lane), value)
+    def place_of(self, node: Node, at: Index) -> Access:
+        return Access(self.arrays[node], at - self.row * self.shape.row_size, self.ev.width, self.ev.lane)
 
     # -- one pass over a row
 
-    def work_of(self, number: int) -> tuple[list[Node], list[Node]]:
-        """The reductions, and the columns and results, that a pass goes over the row for."""
-        return ([r for r in self.reductions if self.level[r] == number],
-                [x for x in (*self.columns, *self.group.results(Granularity.ELEMENT)) if self.level[x] == number])
-
-    def loops(self, reductions: list[Node], roots: list[Node]) -> None:
+    def loops(self, step: Pass) -> None:
         s, w = self.shape, self.writer
+        reductions, roots = list(step.reductions), step.roots
+        looping = [each for each in self.passes if each.loops]
+        self.ahead = len(looping) > 1 and step is looping[1]
         if s.pieces:
             self.one_behind_the_other(roots)
             return
@@ -496,6 +180,7 @@ class RowKernel:
             ending = "_i" if r in self.ev.stored else ""
             stem[r] = w.unique(called(r, w), ending=ending)
             total[r] = Local(stem[r] + ending, r.dtype)
+            w.given.add(total[r])
             if tail:
                 w.define(total[r], start, r)
             if vectors:
@@ -648,7 +333,7 @@ class RowKernel:
         outer, scale = ZERO, s.row_size
         for d, size in enumerate(s.cols[:-1]):
             scale //= size
-            var = Var(w.unique(f"c{d}"), size)
+            var = Var(f"c{d}", size)
             if d == 0 and self.sums:                         # the others are short, or flush their sums themselves
                 each = min(self.steps, tuning().sum_steps) * (self.times // size)
                 opened.enter_context(in_blocks(w, var, 0, size, 1, size, self.sums, each=each))
@@ -761,30 +446,6 @@ class RowKernel:
                 at = (self.row + 1) * s.row_size + col.index + i
                 w.prefetch(pointer, at, node)
 
-    def is_pick(self, r: Node) -> bool:
-        s = self.shape
-        if s.length is not None or r.fn.family != "reduction":
-            return False
-        return picked(r, Var("row", s.rows).index, Var("col", s.row_size).index) is not None
-
-    def pick(self, r: Node) -> None:
-        """The sum over a row in which one term can differ from 0: that term, found by its column (a class by its label)."""
-        s, w, ev = self.shape, self.writer, self.ev
-        label = ev.value(*self.term(r, Var("col", s.row_size))[1])
-        test = Infix("&&", Infix(">=", label, whole(0)), Infix("<", label, whole(s.row_size)))
-        inside = w.declare("inside", test, depth=self.depth)
-        at = w.computed("at", s.row_size, Select(inside, Cast(label, w.index_dtype), whole(0)), depth=self.depth)
-        x, zero = ev.value(*self.term(r, at)[0]), Literal(0, r.dtype)
-        found = Select(inside, Infix("+", x, zero), zero)    # a sum: -0 becomes 0
-        ev.put(r, self.row, w.declare(w.base(r), found, r, self.depth))
-
-    def term(self, r: Node, col: Var) -> tuple[tuple[Node, Index], tuple[Node, Index]]:
-        """The only term of `r`, in column `col`, and the label it is found by."""
-        found = picked(r, self.row, col.index)
-        if found is None:
-            raise CompilerBug(f"codegen: {r!r}, computed at {r.loc}, is no longer a sum that picks one element")
-        return found
-
     def unroll(self, reductions: list[Node], roots: list[Node]) -> int:
         """Independent accumulators hide the latency of a short body, and take fewer terms each."""
         n, width = min(self.shape.cols[-1], self.shape.length or self.shape.cols[-1]), self.shape.width
@@ -800,15 +461,6 @@ class RowKernel:
         """What is done at an element, or at the same element of all parts."""
         for part in range(self.shape.parts):
             self.body(at + part * self.shape.cols[-1], reductions, roots, accumulators)
-
-    def body(self, at: Index, reductions: list[Node], roots: list[Node], accumulators: dict[Node, Local]) -> None:
-        self.at = at
-        for r in reductions:
-            self.ev.accumulate(r, accumulators[r], self.ev.value(r.operands[0], at))
-        self.add_to_columns(at, [x for x in roots if x in self.columns])
-        self.context.store(self.ev, self.group, [x for x in roots if x not in self.columns], at)
-        self.keep(at)
-        self.at = None
 
     def result(self, r: Node, stem: str, vectors: list[Local], total: Local, tail: bool, narrow: dict[int, Local]) -> None:
         """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""
@@ -833,18 +485,4 @@ class RowKernel:
                 w.assign(total, ev.combined(r, total, lanes), r)
             else:
                 w.define(total, lanes, r)
-        if self.group.place[r] is Granularity.CHUNK:
-            chunks = r.aval.size // self.shape.rows
-            ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, total)
-        else:
-            ev.put(r, self.row, total)
-
-
-def called(r: Node, w: Writer) -> str:
-    """What an accumulator is called: as a part of a reduction, after that."""
-    return w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
-
-
-def r_identity(r: Node) -> object:
-    fn = r.attrs.get("op", r.fn)
-    return fn.identity(r.dtype)
+        self.reduced(r, total)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Load, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Access, Array, Declare, Local, bound, clipped, product
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
-from tracegrad.codegen.kernel.text.names import ROWS_ON_GPU
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows.rows_cpu import RowKernel, Shape, called, r_identity
+from tracegrad.codegen.lower.rows.passes import Pass, RowProgram, called, r_identity
+from tracegrad.codegen.lower.rows.rows_cpu import RowKernel
+from tracegrad.codegen.lower.rows.shape import Shape
 from tracegrad.codegen.lower.rows.tiles_gpu import turned
 from tracegrad.codegen.lower.sums import strided
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Granularity, Group, Rows, cost
@@ -111,7 +111,7 @@ def guarded(w: Writer, i: Var, size: int, items: int) -> Iterator[None]:
         yield
 
 
-class Team(RowKernel):
+class Team(RowProgram):
     """A kernel in which work-items side by side do a row, or a chunk of one; of short rows a work-group does several.
 
     What several passes over a row need stays in registers, where a work-item's share of the row is short enough.
@@ -129,7 +129,6 @@ class Team(RowKernel):
 
     def kernel(self) -> Kernel:
         s, w = self.shape, self.writer
-        w.used |= ROWS_ON_GPU
         self.size = self.lanes()
         chunks = 1 if s.length is None else -(-s.cols[0] // s.length)
         self.lines = min(room(self.context, self.reductions, 2) // self.size, up(s.rows))       # rows of a group
@@ -165,18 +164,14 @@ class Team(RowKernel):
             self.whole = s.rows % self.lines == 0
             sizes.append(-(-s.rows // self.lines) * self.lines)
             local.append(self.lines)
-        self.depth = w.depth
-        for node in self.kept:
-            self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), self.share())
-        self.passes()
-        roots = self.group.results(Granularity.ROW)
-        if roots:
-            with self.there(), self.first_item():
-                self.context.store(self.ev, self.group, roots, self.row)
+        self.over_row(self.share())
         return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
 
-    def first_item(self) -> Any:
-        return self.writer.branch(Infix("==", self.writer.at(self.item), whole(0)), (("range", self.item.index, 0, 1),))
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """Only the first item of a row."""
+        with self.there(), self.writer.branch(Infix("==", self.writer.at(self.item), whole(0)), (("range", self.item.index, 0, 1),)):
+            yield
 
     @contextmanager
     def there(self) -> Iterator[None]:
@@ -196,50 +191,22 @@ class Team(RowKernel):
         return -(-self.shape.cols[0] // self.lanes())
 
     def costly(self) -> dict[Node, int]:
-        """What passes over a row need again, and the first pass that has it: what is loaded, and what takes long to compute."""
-        if self.shape.length is not None or self.share() > tuning().row_registers:
-            return {}
-        first: dict[Node, int] = {}
-        kept: dict[Node, int] = {}
-        roots: dict[int, list[Node]] = {}
-        for root in (*self.reductions, *self.group.stored):
-            if root in self.reductions:
-                roots.setdefault(self.level[root], []).append(root.operands[0])
-            elif self.group.place[root] is Granularity.ELEMENT:
-                roots.setdefault(self.level[root], []).append(root)
-        for number in sorted(roots):
-            seen: set[Node] = set()
-            todo = list(roots[number])
-            while todo:
-                node = todo.pop()
-                if node in seen or node in kept or node.aval.size != self.group.size or node in self.context.scalars:
-                    continue
-                seen.add(node)
-                loaded = self.ev.storage(node) is not None
-                if loaded or (node.fn.family == "elementwise" and cost(node) >= tuning().costly):
-                    if first.setdefault(node, number) < number:
-                        kept[node] = first[node]
-                        continue
-                if not loaded and (node.fn.family == "elementwise" or node.fn.name == "reshape"):
-                    todo += node.operands
-        words = sum(max(1, node.dtype.itemsize // 4) for node in kept)
-        return kept if words * self.share() <= tuning().row_registers else {}
+        """What is loaded, and what takes long to compute, where an item's share of it fits in registers."""
+        def worth(node: Node) -> bool:
+            return self.ev.storage(node) is not None or (node.fn.family == "elementwise" and cost(node) >= tuning().costly)
 
-    def kept_value(self, node: Node, flat: Index) -> Expression | None:
-        if node not in self.kept or self.kept[node] == self.number or self.at is None or flat - self.at != 0:
-            return None
-        return self.writer.declare(self.writer.base(node), Load(Access(self.arrays[node], self.iteration_of_row), node.dtype))
+        fits = self.shape.length is None and self.share() <= tuning().row_registers
+        kept = self.needed_again(worth) if fits else {}
+        return kept if sum(max(1, node.dtype.itemsize // 4) for node in kept) * self.share() <= tuning().row_registers else {}
 
-    def keep(self, at: Index) -> None:
-        for node, number in self.kept.items():
-            value = self.ev.find(node, at) if number == self.number else None
-            if value is not None:
-                self.writer.store(Access(self.arrays[node], self.iteration_of_row), value)
+    def place_of(self, node: Node, at: Index) -> Access:
+        return Access(self.arrays[node], self.iteration_of_row)
 
     # -- one pass over a row
 
-    def loops(self, reductions: list[Node], roots: list[Node]) -> None:
+    def loops(self, step: Pass) -> None:
         s, w = self.shape, self.writer
+        reductions, roots = list(step.reductions), step.roots
         accumulators = {r: w.declare(called(r, w), Literal(r_identity(r), r.dtype), r) for r in reductions}
         n = s.cols[0]
         with self.there():
@@ -271,7 +238,7 @@ class Team(RowKernel):
 
     def tree(self, r: Node, accumulator: Local) -> None:
         """Combine the items' accumulators in local memory: each item reads all of a row's, or, of long rows, those that a few combined."""
-        w, ev, type_ = self.writer, self.ev, register_type(r.dtype)
+        w, type_ = self.writer, register_type(r.dtype)
         few = self.second()
         turn = self.turn[type_]
         self.turn[type_] = 1 - turn
@@ -290,12 +257,7 @@ class Team(RowKernel):
                 w.barrier()
                 scratch, count, apart = part, few, few
             self.gathered(r, accumulator, scratch, self.line * apart, 1, count)
-        if self.group.place[r] is Granularity.CHUNK:
-            chunks = r.aval.size // self.shape.rows
-            with self.there(), self.first_item():
-                ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, accumulator)
-        else:
-            ev.put(r, self.row, accumulator)
+        self.reduced(r, accumulator)
 
     def gathered(self, r: Node, accumulator: Local, scratch: Array, first: Index, step: int, count: int) -> None:
         """The accumulator becomes what `count` values in local memory, `step` apart, make together: four at a time, pairwise."""
@@ -327,7 +289,6 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     assert isinstance(kind, Columns)
     outer, middle, inner, chunks = kind.outer, kind.middle, kind.inner, kind.chunks
     w = context.writer(group)
-    w.used |= ROWS_ON_GPU
     ev = context.evaluator(group, w)
     reductions = group.results(Granularity.CHUNK)
     most = room(context, reductions) if context.target.local_memory else room(context)

@@ -18,10 +18,9 @@ from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Load, who
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Access, Array
 from tracegrad.codegen.kernel.ir.types import register_type
-from tracegrad.codegen.kernel.text.names import TILES_ON_GPU
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows.rows_cpu import reads
+from tracegrad.codegen.lower.rows.shape import reads
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 from tracegrad.support.plan import Plain
@@ -103,7 +102,6 @@ def candidates(group: Group, context: Context, axes: Sequence[Var]) -> list[Tran
 def written(group: Group, context: Context, axes: Sequence[Var], row: int, tiles: Sequence[Transposed]) -> Kernel:
     """The kernel: work-group (c, r, rest) does the tile at those of the last axis, of axis `row`, and of the others."""
     w = context.writer(group)
-    w.used |= TILES_ON_GPU
     ev = context.evaluator(group, w)
     lines = min(8, 1 << ((context.target.max_work_group // SIDE).bit_length() - 1))
     sizes = [axis.hi + 1 for axis in axes]

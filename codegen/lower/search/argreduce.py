@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bound, clipped
 from tracegrad.codegen.kernel.ir.vectors import index_type
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.rows.rows_cpu import vector_width
+from tracegrad.codegen.lower.rows.shape import vector_width
 from tracegrad.codegen.lower.serial import KernelBuilder, parts, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.support.dtypes import dtype_kind, int64

@@ -120,7 +120,7 @@ class _Scan(WorkGroup):
 
     def let(self, name: str, values: _Parts, changes: bool = False) -> list[Local]:
         """Variables with these values; changes: they are assigned to."""
-        names = [name, *(self.writer.unique(f"{name}_low") for _ in values[1:])]
+        names = [name, *(f"{name}_low" for _ in values[1:])]
         return [self.writer.let(each, value, self.node, changes) for each, value in zip(names, values, strict=True)]
 
     def together(self, name: str, values: list[_Parts]) -> _Parts:
@@ -147,7 +147,7 @@ class _Carried:
     def __init__(self, o: _Scan, start: _Parts, name: str, low: Expression | None) -> None:
         self.o, self.parts = o, o.let(name, start, True)
         self.total = self.parts[0]
-        self.low = o.writer.let(o.writer.unique(f"{name}_low"), low or Literal(0, o.dtype), o.node, True) if adds(o.node) else None
+        self.low = o.writer.let(f"{name}_low", low or Literal(0, o.dtype), o.node, True) if adds(o.node) else None
 
     @property
     def all_parts(self) -> _Parts:

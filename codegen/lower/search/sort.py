@@ -90,8 +90,8 @@ def _insertion(o: KernelBuilder, row: Index, start: Var, size: int, stop: Bound)
     """The keys of a run of up to `size` elements from `start` on, in order, and their numbers."""
     w, node, x = o.writer, o.node, o.node.operands[0]
     n = x.shape[-1]
-    keys = w.array("keys", register_type(x.dtype), tuning().sort_run, node=node, reserved=True)
-    order = w.array("order", w.index, tuning().sort_run, node=node, reserved=True)
+    keys = w.array("keys", register_type(x.dtype), tuning().sort_run, node=node)
+    order = w.array("order", w.index, tuning().sort_run, node=node)
     i = Var("i", size)
     with w.loop(i, 0, stop, known=(("range", start.index + i.index, 0, n),)):
         value = o.ev.value(x, row * n + start.index + i.index)

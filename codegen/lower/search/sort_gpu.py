@@ -158,7 +158,7 @@ class _Network:
             count = Infix(">>", whole(self.width >> 1), Infix("-", apart, self.run))
             e = Var("e", self.width // 2)
             with w.loop(e, self.item, Bound(count, None, None), self.items):
-                at = self.at(w.at(e), Infix("+", apart, 1))
+                at = self.at(e, Infix("+", apart, 1))
                 other = w.known("other", self.width, Infix("+", at, Infix("<<", whole(1), apart)))
                 a, b = self.memory.read(self.place(at.index)), self.memory.read(self.place(other.index))
                 with w.branch(self.memory.above(a, b)):
@@ -166,11 +166,11 @@ class _Network:
             o.barrier()
             self.merge(self.run, Bound(count, None, None), Infix("+", apart, 1))
 
-    def at(self, low: Expression, apart: Expression | None) -> Var:
-        """Where element `low` of the runs is."""
-        if apart is not None:
-            low = Infix("+", Infix("<<", Infix(">>", low, whole(self.run)), apart), Infix("&", low, whole((1 << self.run) - 1)))
-        return self.o.writer.known("place", self.width, low)
+    def at(self, low: Var, apart: Expression) -> Var:
+        """Where element `low` of the runs is, which are so far apart."""
+        number = self.o.writer.at(low)
+        place = Infix("+", Infix("<<", Infix(">>", number, whole(self.run)), apart), Infix("&", number, whole((1 << self.run) - 1)))
+        return self.o.writer.known("place", self.width, place)
 
     def runs(self) -> None:
         """Runs of 8, each of which is an item's."""
@@ -209,7 +209,7 @@ class _Network:
             rest = Infix("&", w.at(e), Infix("-", Infix("<<", whole(1), shift), 1))
             low = w.known("low", self.width, Infix("+", part, rest) if not isinstance(bit, int) else Infix("<<", w.at(e), whole(many)))
             up = w.let("up", Infix("==", Infix("&", Infix(">>", w.at(low), value(level)), 1), 0))
-            first = self.at(w.at(low), apart)
+            first = low if apart is None else self.at(low, apart)
             places = [w.known(f"place_{j}", self.width, Infix("+", first, Infix("<<", whole(j), shift))).index for j in range(1 << many)]
             own = [self.memory.read(self.place(at)) for at in places]
             for k in reversed(range(many)):

@@ -52,8 +52,8 @@ def _start(o: KernelBuilder) -> Heap:
     of three it concludes that there always is.
     """
     w, k = o.writer, o.node.shape[-1]
-    keys = w.array("keys", register_type(o.node.operands[0].dtype), k + 1, node=o.node, reserved=True)
-    return Heap(keys, w.array("order", w.index, k + 1, node=o.node, reserved=True), w.variable("length", k + 1, 0, node=o.node))
+    keys = w.array("keys", register_type(o.node.operands[0].dtype), k + 1, node=o.node)
+    return Heap(keys, w.array("order", w.index, k + 1, node=o.node), w.variable("length", k + 1, 0, node=o.node))
 
 
 def _put(o: KernelBuilder, heap: Heap, to: Operand, key: Expression, number: Expression) -> None:

@@ -111,6 +111,32 @@ def test_what_is_not_declared(where: str) -> None:
     wrong(b.kernel(), "used before it is declared")
 
 
+def test_a_name_that_another_variable_has_there() -> None:
+    b = Bench()
+    i, j = Var("i", 100), Var("i", 100)
+    with b.w.loop(i, 0, 100), b.w.loop(j, 0, 100):
+        b.store(j.index, b.load(i.index))
+    wrong(b.kernel(), "i is used where another variable is called so")
+    b.w.name_own()
+    assert (i.name, j.name) == ("i", "i1")
+    assert b.kernel().lines[1].strip() == "for (int i1 = 0; i1 < 100; i1++) {"
+    verify_kernel(b.kernel())
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_is_the_kernels_own_gives_way(inside: bool) -> None:
+    """To what is declared by the name of a user's variable, wherever that is; but loops side by side may have one name."""
+    b = Bench()
+    loops = [Var("v", 100), Var("v", 100)]
+    for var in loops:
+        with b.w.loop(var, 0, 100):
+            value = b.load(var.index) if inside else b.w.declare("u", Literal(1.0, F32))
+            b.store(var.index, value)
+    b.w.name_own()
+    assert [var.name for var in loops] == (["v2", "v2"] if inside else ["v", "v"])
+    verify_kernel(b.kernel())
+
+
 def test_another_loops_variable_of_the_same_name() -> None:
     b = Bench()
     i, j = Var("i", 100), Var("i", 100)
