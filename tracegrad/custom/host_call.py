@@ -97,9 +97,10 @@ def host_call(fn: Callable[..., Any], *tensors: Tensor, like: Any = None) -> Any
     if trace is None:
         results = [from_array(a, tensors[0].device if tensors else None) for a in call.results(*[_values(t) for t in tensors])]
     else:
-        nodes = [t._node() for t in tensors]
+        on = tensors[0].device if tensors else trace.device
+        nodes = [t._node() if t._n.aval.weak else t.to(on)._node() for t in tensors]
         state.values_read |= any(n.needs_grad for n in nodes)
-        results = [Tensor(bind(call, tuple(nodes), {"index": k}), trace.device, trace) for k in range(len(avals))]
+        results = [Tensor(bind(call, tuple(nodes), {"index": k}), on, trace) for k in range(len(avals))]
     if tracked:
         message = f"host_call({name}) inside a backward has no derivative; wrap it in a tg.Function of its own to differentiate further"
         results = [Tensor(opaque_value(r._node(), tracked, message), r.device, trace) for r in results]
