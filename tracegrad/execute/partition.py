@@ -25,7 +25,6 @@ from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.graph.printing import suggest_name
 from tracegrad.ops.primitives.transfer import TRANSFER, transfer
-from tracegrad.passes.liveness import last_uses
 
 Seen = Callable[[Node], Node]           # canonical.resolve: the node that holds a value, behind what only differentiation cares about
 Test = Callable[[Node], bool]
@@ -204,7 +203,11 @@ class PartitionedProgram(Program):
         self.written = [i for i, node in enumerate(self.whole.inputs) if node in written]
         last = {key for part in parts for key in part.makes if isinstance(key, int)}
         self._ends = [k if k in last else node for k, node in enumerate(self.whole.outputs)]
-        self._done = last_uses([step.reads for step in self.steps], [n for n in self._ends if isinstance(n, Node)])
+        self._done: list[list[Node]] = []                # what nobody reads after each step
+        later = {node for node in self._ends if isinstance(node, Node)}
+        for step in reversed(self.steps):
+            self._done.insert(0, [node for node in dict.fromkeys(step.reads) if node not in later])
+            later.update(step.reads)
 
     @property
     def parts(self) -> list[Program]:

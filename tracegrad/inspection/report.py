@@ -127,9 +127,10 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
 
     program: a compiled Program. compilations: one reason per compilation so far.
     """
-    names = _device_names(program)
-    lines = [f"{name} on {' and '.join(names.values())}", _counts(program.graph)]
+    lines = [f"{name} on {program.device}", _counts(program.graph)]
     if isinstance(program, PartitionedProgram):
+        names = _device_names(program)
+        lines[0] = f"{name} on {' and '.join(names.values())}"
         for step in program.steps:
             lines += _of_part(step.program, names) if isinstance(step, Part) else [_of_transfer(step, names)]
     else:
@@ -146,9 +147,9 @@ def _counts(graph: Graph) -> str:
             f"{len(graph.inputs)} inputs, {len(graph.outputs)} outputs: {_families(work)}")
 
 
-def _device_names(program: Program) -> dict[Any, str]:
+def _device_names(program: PartitionedProgram) -> dict[Any, str]:
     """What to call the devices of a program: those that look alike have numbers."""
-    ends = [step.transfer.attrs for step in program.steps if not isinstance(step, Part)] if isinstance(program, PartitionedProgram) else []
+    ends = [step.transfer.attrs for step in program.steps if not isinstance(step, Part)]
     devices = dict.fromkeys([*(part.device for part in program.parts), *(d for attrs in ends for d in attrs.values())])
     alike = Counter(map(str, devices))
     return {d: f"{d} number {i}" if alike[str(d)] > 1 else str(d) for i, d in enumerate(devices, 1)}

@@ -89,11 +89,9 @@ class Replay:
             if resolve(node) is not start and id(start) in position:
                 self.donors[len(results) + k] = position[id(start)]
         self.into = [self.donors.get(len(results) + k) for k in range(len(self.effects))]
-        updated = [recording.names.get(id(t), "") for t, _ in recording.nodes.values()]
-        grads = [recording.names.get(id(t), "") for t, g in changed if g is not None]
-        names = [*recording.result_names(recipe.labels, results), *(n and f"{n}_new" for n in updated), *(n and f"{n}_grad" for n in grads)]
-        on = [t._device for t in [*recipe.tensors, *(t for t, _ in recording.nodes.values()), *(t for t, g in changed if g is not None)]]
-        self.program = _program(recording, self.outputs, on, self.donors, names, varying)
+        updated = [*((t, "_new") for t, _ in recording.nodes.values()), *((t, "_grad") for t, g in changed if g is not None)]
+        names = recording.result_names(recipe.labels, results)
+        self.program = _program(recording, self.outputs, [*zip(recipe.tensors, names, strict=True)], updated, self.donors, varying)
         self.result_nodes = results
         self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
         self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE]          # results that the body made leaves
@@ -307,9 +305,15 @@ class Replay:
         return bind(call, call.operands(raw, sources, known), {})
 
 
-def _program(recording: Recording, outputs: Sequence[Node], on: Sequence[Any], donors: dict[int, int], names: Sequence[str],
-             varying: frozenset[int]) -> Program:
-    """What runs a recording: one Program, or several if it has tensors on several devices. on: the devices of the first outputs."""
+def _program(recording: Recording, outputs: Sequence[Node], results: Sequence[tuple[Tensor, str]], updated: Sequence[tuple[Tensor, str]],
+             donors: dict[int, int], varying: frozenset[int]) -> Program:
+    """What runs a recording: a Program, which has several if there are tensors on several devices.
+
+    results, updated: the tensors that the first outputs are for, each with its name, or what is put behind the name that it has outside.
+    """
+    outside = [(t, name and name + end) for t, end in updated for name in [recording.names.get(id(t), "")]]
+    names = [name for _, name in (*results, *outside)]
+    on = [t._device for t, _ in (*results, *outside)]
     devices = {*recording.devices.values(), *on}
     if len(devices) < 2 and all(n.fn is not TRANSFER for n in topological(outputs)):
         return Program(recording.inputs, outputs, next(iter(devices), recording.device), donors, names, varying=varying)
