@@ -127,6 +127,24 @@ class Buffer:
             found = self._window = (another or self).contents(shape, dtype)
         return found
 
+    def fetch(self, shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray[Any, Any], cl.Event | None]:
+        """An array that has the contents, suspect or not, once the event has come (None: now). Nobody waits here, and who waits for it
+        does not wait for what is enqueued later. On a device that computes in the host's memory the array is the buffer's own."""
+        device = self.device
+        if self.nbytes == 0:
+            return np.empty(shape, dtype), None
+        with device.lock:
+            mem = self.mem                                   # which may be waited for
+            queue = device.use(device.active)
+            if device.in_host_memory:
+                mapped, event = cl.enqueue_map_buffer(queue, mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=False)
+                found = _of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
+            else:
+                found = np.empty(shape, dtype)
+                event = cl.enqueue_copy(queue, bits(found), mem, is_blocking=False)
+            queue.flush()
+        return found, event
+
     def copy(self) -> Buffer:
         """A Buffer of its own with the contents, copied on the device. Raises OutOfMemoryError."""
         device = self.device
@@ -260,6 +278,10 @@ class HostBuffer(Buffer):
     def contents(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         array = self.array
         return super().contents(shape, dtype) if array is None else _in_shape(array, shape, dtype)
+
+    def fetch(self, shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray[Any, Any], cl.Event | None]:
+        array = self.array
+        return super().fetch(shape, dtype) if array is None else (_in_shape(array, shape, dtype), None)
 
     def handle(self) -> Buffer | None:
         """As ever. Of an array that no command has needed yet it is one that will have memory of its own: nobody writes the array."""

@@ -226,6 +226,11 @@ class Device(Placed):
         return self._queue(self.cl_device)
 
     @property
+    def active(self) -> cl.CommandQueue:
+        """The queue that the latest commands went to."""
+        return self._active or self.host_queue
+
+    @property
     def in_host_memory(self) -> bool:
         """Whether buffers are host memory, so that arrays can leave without a copy; `host_alignment` tells which can enter so."""
         return self.kind == "cpu" and self.host_alignment > 0

@@ -14,6 +14,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.marks import one_of
+from tests.helpers.two_devices import DRIVERS, leaf, same, two_devices
 from tracegrad import nn
 from tracegrad.errors import AutogradError, DeviceError, TraceError, UnsupportedError
 from tracegrad.execute import realize as realize_module
@@ -21,53 +22,19 @@ from tracegrad.nn import functional as F
 from tracegrad.runtime.device import Device
 from tracegrad.utils.checkpoint import checkpoint
 
-DRIVERS = ("intel", "rusticl")
-
-
-_twins: dict[Any, Device] = {}
-
-
-def _second(name: str) -> Any:
-    here = tg.device()
-    if name == "twin":
-        return _twins.setdefault(here, Device(here.cl_device, here.cl_basic))
-    drivers = {d: f"{d.driver} {d.platform}".lower() for d in tg.devices() if d is not here}
-    for d, text in drivers.items():
-        if name == next((driver for driver in DRIVERS if driver in text), "another driver"):
-            return d
-    pytest.skip(f"no second device by {name}")
-
-
-def _two(kind: str, way: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    if tg.device().kind == "numpy":
-        pytest.skip("the default device is the interpreter: there is no other one")
-    monkeypatch.setattr(tg.config, "eager", way == "eager")
-    if kind == "from numpy":
-        return tg.device("numpy"), tg.device()
-    return tg.device(), tg.device("numpy") if kind == "numpy" else _second(kind)
-
 
 @pytest.fixture(ids="-".join, params=[
     ("numpy", "eager"), ("numpy", "kernels"), ("twin", "kernels"), *((driver, "kernels") for driver in (*DRIVERS, "another driver")),
     *(pytest.param(case, marks=pytest.mark.long) for case in (("from numpy", "eager"), ("from numpy", "kernels"), ("twin", "eager")))])
 def pair(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two devices, with numpy for small work and without."""
-    return _two(*request.param, monkeypatch)
+    return two_devices(*request.param, monkeypatch)
 
 
 @pytest.fixture(params=["eager", "kernels"])
 def two(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The default device beside the interpreter."""
-    return _two("numpy", request.param, monkeypatch)
-
-
-def leaf(values: Any, device: Any, dtype: Any = tg.float32) -> Any:
-    return tg.tensor(values, dtype=dtype, device=device, requires_grad=True)
-
-
-def same(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(np.asarray(found.detach()), np.asarray(expected.detach() if hasattr(expected, "detach") else expected),
-                               rtol=tolerance, atol=tolerance)
+    return two_devices("numpy", request.param, monkeypatch)
 
 
 # ---------------------------------------------------------------------------------------------------------------- the derivative
@@ -519,31 +486,37 @@ OPERATIONS = [
 ]
 
 
-def _random_program(seed: int, devices: Any) -> list[Any]:
+def random_leaves(seed: int, devices: Any) -> list[Any]:
+    """Three leaves on two devices."""
+    rng = np.random.default_rng(1000 + seed)
+    return [leaf(rng.standard_normal((3, 4)), devices[k % 2]) for k in range(3)]
+
+
+def random_program(seed: int, devices: Any, leaves: Any = ()) -> list[Any]:
     """A loss, its gradients, and second derivatives, of operations that are done on one of the devices, each drawn."""
     rng = np.random.default_rng(seed)
-    leaves = [leaf(rng.standard_normal((3, 4)), devices[k % 2]) for k in range(3)]
+    leaves = leaves or random_leaves(seed, devices)
     known = list(leaves)
     for _ in range(12):
         x, y, operation = (rng.integers(n) for n in (len(known), len(known), len(OPERATIONS)))
         where = devices[rng.integers(2)]
         known.append(OPERATIONS[operation](known[x].to(where), known[y].to(where)))
-        if rng.random() < 0.1:
+        if rng.random() < 0.1 and known[-1]._trace is None:
             known[-1].tolist()                      # somebody looks
     loss = sum(k.to(devices[0]).square().mean() for k in known[-4:]) + sum(k.to(devices[0]).sin().mean() for k in leaves)
     first = tg.autograd.grad(loss, leaves, create_graph=True)
-    sum(g.to(devices[1]).square().sum() for g in first).backward()
-    for p, g in zip(leaves, first, strict=True):
-        assert p.grad.device is g.device is p.device
-    return [loss, *first, *(p.grad for p in leaves)]
+    second = tg.autograd.grad(sum(g.to(devices[1]).square().sum() for g in first), leaves)
+    for p, g, h in zip(leaves, first, second, strict=True):
+        assert h.device is g.device is p.device
+    return [loss, *first, *second]
 
 
 @pytest.mark.parametrize(("seed", "way"), [
     *((k, "eager") for k in range(4)), *(pytest.param(k, "eager", marks=pytest.mark.long) for k in range(4, 40)),
     *(pytest.param(k, "kernels", marks=pytest.mark.long) for k in range(6))])
-def test_random_programs_are_those_of_one_device(seed: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = _two("numpy", way, monkeypatch)
-    for found, expected in zip(_random_program(seed, (a, b)), _random_program(seed, (a, a)), strict=True):
+def testrandom_programs_are_those_of_one_device(seed: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = two_devices("numpy", way, monkeypatch)
+    for found, expected in zip(random_program(seed, (a, b)), random_program(seed, (a, a)), strict=True):
         wanted = expected.detach().numpy()
         np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=2e-3, atol=2e-4 * max(1.0, np.abs(wanted).max()))
 
@@ -935,12 +908,10 @@ def test_kernels_of_users_take_operands_of_one_device(two: Any) -> None:
         tg.vmap(lambda p: tg.cond(p > 0, lambda v: v, lambda v: v * 2, (tg.ones(2, device=b),)))(tg.ones(3, device=a))
 
 
-def test_a_trace_runs_on_one_device(two: Any) -> None:
+def test_calls_of_traces_stand_before_and_after_a_transfer(two: Any) -> None:
     torch = pytest.importorskip("torch")
     a, b = two
     x = leaf([1.0], a)
-    with pytest.raises(TraceError, match="runs on one device; move tensors between devices outside"):
-        tg.trace(lambda x: x.to(b))(x)
     traced = tg.trace(lambda x: (x * x).sin())
     t = torch.tensor([1.0], requires_grad=True)
     ((t * t).sin() ** 2).sin().backward()

@@ -70,7 +70,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
         for i, n in zip(places, inputs, strict=True):
             filled[i] = Tensor(n, pred.device, state.trace)
         with counts_where(condition), Recorded("cond"):              # the branch not taken reports no index out of range
-            outs, out_tree = flattened("cond", fn(*optree.tree_unflatten(tree, filled)))
+            outs, out_tree = flattened("cond", fn(*optree.tree_unflatten(tree, filled)), pred)
         return inputs, outs, out_tree
 
     yes, no = recorded(true_fn, chosen), recorded(false_fn, refused)

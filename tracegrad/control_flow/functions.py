@@ -84,10 +84,11 @@ def while_loop(
         value, goes_on, left = _pythons_loop(cond_fn, body_fn, init, max_iterations)
         if goes_on is None:
             return value
-        flat, device = optree.tree_leaves(value, none_is_leaf=True), goes_on.device
-        on_one_device("while_loop", [goes_on, *flat])
+        flat, beside = optree.tree_leaves(value, none_is_leaf=True), goes_on
     else:
-        device, left = trace.device, max_iterations
+        beside, left = _first(flat, trace), max_iterations
+    on_one_device("while_loop", [beside, *flat])
+    device = beside.device
     nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
     nodes = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in nodes]
     drawn = _drawn()
@@ -97,8 +98,8 @@ def while_loop(
                   for i, (n, v) in enumerate(zip(nodes, varies, strict=True))]
         value = optree.tree_unflatten(tree, [Tensor(n, device, trace) for n in inputs])
         with Recorded("while_loop"):
-            (test, *more), _ = flattened("while_loop", cond_fn(_own(value)))
-            outs, out_tree = flattened("while_loop", body_fn(_own(value)))
+            (test, *more), _ = flattened("while_loop", cond_fn(_own(value)), beside)
+            outs, out_tree = flattened("while_loop", body_fn(_own(value)), beside)
         if _drawn() != drawn:
             raise TraceError("while_loop: a random number inside @trace or vmap would be the same at every turn; draw outside the loop, or "
                              "use scan")
@@ -297,6 +298,8 @@ class _Iteration:
         code = getattr(f, "__code__", None)
         names: Sequence[str] = code.co_varnames if code is not None and code.co_argcount == 2 else ("carry", "row")
         self.carry_name, self.row_name = names[:2]
+        self.beside = _first([*leaves, *xs], trace)
+        on_one_device("scan", [self.beside, *leaves, *xs])
 
     def run(self) -> tuple[Any, Any]:
         """The results of the loop."""
@@ -325,24 +328,23 @@ class _Iteration:
             rows, scanned = [*rows, start], [*scanned, self.draws(drawn)]
         with own_nodes():
             lasts, stacks = loop_nodes(carries, rows, outs, ys, init, scanned, self.length, self.reverse, keep_values=self.keep_values)
-        carry, stacked = ([Tensor(n, self.trace.device, self.trace) for n in nodes] for nodes in (lasts, stacks))
+        carry, stacked = ([Tensor(n, self.beside.device, self.trace) for n in nodes] for nodes in (lasts, stacks))
         return optree.tree_unflatten(self.carry_tree, carry), optree.tree_unflatten(y_tree, stacked)
 
     def record(self, carries: list[Node]) -> Any:
         """One iteration."""
-        trace = self.trace
         rows = [_stand_in(Aval(x.shape[1:], x.dtype), f"{self.row_name}{i if len(self.xs) > 1 else ''}", x._node().needs_grad)
                 for i, x in enumerate(self.xs)]
         start = placeholder(Aval((), dtypes.int64), "draws")
         with iteration_draws(start) as drawn, Recorded("scan", _ChangesOutside):
-            carry, row = ([Tensor(n, trace.device, trace) for n in nodes] for nodes in (carries, rows))
+            carry, row = ([Tensor(n, self.beside.device, self.trace) for n in nodes] for nodes in (carries, rows))
             step = self.f(optree.tree_unflatten(self.carry_tree, carry), optree.tree_unflatten(self.tree, row))
         if not isinstance(step, tuple) or len(step) != 2:
             raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
-        outs, tree = flattened("scan", step[0], none_is_leaf=False)
+        outs, tree = flattened("scan", step[0], self.beside, none_is_leaf=False)
         if tree != self.carry_tree:
             raise ArgumentError(f"scan: f returns {tree} for a carry of {self.carry_tree}")
-        ys, y_tree = flattened("scan", step[1], none_is_leaf=False)
+        ys, y_tree = flattened("scan", step[1], self.beside, none_is_leaf=False)
         return rows, start, drawn[0], outs, ys, y_tree
 
     def draws(self, count: int) -> Node:
@@ -436,6 +438,11 @@ _UNSTACK = Unstack()
 
 
 # --------------------------------------------------------------------------------------------------------------- recording
+
+
+def _first(values: Sequence[Any], trace: Any) -> Tensor:
+    """A tensor on the device that a loop in a trace is on: that of its values, else the trace's."""
+    return next((x for x in values if isinstance(x, Tensor) and not x._n.aval.weak), new_tensor(const(0, dtypes.int64), trace.device))
 
 
 def _own(values: Any) -> Any:

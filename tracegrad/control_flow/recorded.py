@@ -18,16 +18,20 @@ NodeFn = Callable[[Sequence[Node]], list[Node]]
 
 
 def on_one_device(call: str, values: Sequence[Any]) -> None:
-    """DeviceError for tensors on several devices where a function is recorded, to be one program."""
-    first, *others = [x for x in values if isinstance(x, Tensor)]
-    for x in others:
-        if x.device is not first.device:
-            raise different_devices(call, first, x)
+    """DeviceError for tensors on several devices where a function is recorded, to be one program. (A run-time number is on any.)"""
+    tensors = [x for x in values if isinstance(x, Tensor) and not x._n.aval.weak]
+    for x in tensors:
+        if x.device is not tensors[0].device:
+            raise different_devices(call, tensors[0], x)
 
 
-def flattened(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node], Any]:
-    """The nodes of a nested container of tensors and numbers, and how it is put together. Raises DTypeError for anything else."""
+def flattened(call: str, value: Any, beside: Any, none_is_leaf: bool = True) -> tuple[list[Node], Any]:
+    """The nodes of a nested container of tensors and numbers, and how it is put together. Raises DTypeError for anything else, DeviceError
+
+    for tensors that are not on the device of `beside`, a tensor.
+    """
     leaves, tree = optree.tree_flatten(value, none_is_leaf=none_is_leaf)
+    on_one_device(call, [beside, *leaves])
     for x in leaves:
         if not isinstance(x, (Tensor, bool, int, float, complex, np.generic)):
             raise DTypeError(f"{call}: a function returned {type(x).__name__}; it must return tensors, or nested containers of them")

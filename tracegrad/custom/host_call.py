@@ -101,9 +101,10 @@ def called(call: HostCall, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     if trace is None:
         results = [from_array(a, tensors[0].device if tensors else None) for a in call.results(*[_values(t) for t in tensors])]
     else:
-        nodes = [t._node() for t in tensors]
+        on = tensors[0].device if tensors else trace.device
+        nodes = [t._node() if t._n.aval.weak else t.to(on)._node() for t in tensors]
         state.values_read |= any(n.needs_grad for n in nodes)
-        results = [Tensor(bind(call, tuple(nodes), {"index": k}), trace.device, trace) for k in range(len(call.output_avals))]
+        results = [Tensor(bind(call, tuple(nodes), {"index": k}), on, trace) for k in range(len(call.output_avals))]
     if tracked:
         message = (f"host_call({call.called}) inside a backward has no derivative; wrap it in a tg.Function of its own to differentiate "
                    "further")

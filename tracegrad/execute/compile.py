@@ -28,7 +28,7 @@ from tracegrad.runtime.programs.program import load_compiler
 from tracegrad.runtime.programs.progress import progress
 from tracegrad.support.plan import Plan
 
-_VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
+_OUTPUT = REGISTRY["output"]
 _LOOPS = "loop", "while_loop"              # families of operations of which each call has one of its own
 
 
@@ -111,8 +111,8 @@ def _tell(plan: Plan, nodes: int, device: Device, seconds: float) -> None:
         sys.stderr.write(plan.source + "\n")
 
 
-def executable_graph(graph: Graph) -> Graph:
-    """The graph without boundary nodes."""
+def executable_graph(graph: Graph, transfers: bool = False) -> Graph:
+    """The graph without boundary nodes. transfers: but with these, which mean nothing on one device."""
     new: dict[Node, Node] = {n: n for n in graph.inputs}
     loops: dict[tuple[Node, ...], list[Operation]] = {}
     with located(None) as line:
@@ -121,7 +121,7 @@ def executable_graph(graph: Graph) -> Graph:
                 continue
             line.location = node.loc
             fn = node.fn
-            if fn.boundary and fn.family == "elementwise":
+            if fn.boundary and (fn.family == "elementwise" or (fn.family == "transfer" and not transfers)):
                 new[node] = new[node.operands[0]]
             elif isinstance(fn, CustomCall):
                 new[node] = node

@@ -1,4 +1,7 @@
-"""Pending work of several devices, partitioned at its transfers into subgraphs of one device each. Start at `Partition`.
+"""Work of several devices, partitioned at its transfers into subgraphs of one device each.
+
+Start at `Partition`: what is computed on which device, in which order. Pending work is computed so by `realize.realize_all`; a trace is a
+`PartitionedProgram`, whose parts are Programs.
 
 The subgraphs are computed one after the other, by stages: stage 0 needs nothing that is sent, stage n needs what was computed before it and
 sent. A model that goes from one device to another and back has three stages, and its backward pass two more.
@@ -6,14 +9,33 @@ sent. A model that goes from one device to another and back has three stages, an
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+from tracegrad.errors import DeviceError
+from tracegrad.execute.compile import executable_graph
+from tracegrad.execute.devices import Device, upload
+from tracegrad.execute.program import Program
 from tracegrad.graph.families import Movement
-from tracegrad.graph.ir import Node, topological
-from tracegrad.ops.primitives.transfer import TRANSFER
+from tracegrad.graph.ir import ON_HOST, Graph, Node, topological
+from tracegrad.graph.locations import located
+from tracegrad.graph.primitive import REGISTRY, bind, placeholder
+from tracegrad.graph.printing import suggest_name
+from tracegrad.ops.primitives.transfer import TRANSFER, transfer
 
 Seen = Callable[[Node], Node]           # canonical.resolve: the node that holds a value, behind what only differentiation cares about
+Test = Callable[[Node], bool]
+
+
+def _valued(node: Node) -> bool:
+    return node.value is not None
+
+
+def _moves(node: Node) -> bool:
+    return isinstance(node.fn, Movement)
 
 
 class Partition:
@@ -21,23 +43,28 @@ class Partition:
 
     transfers: by stage, the nodes that receive a value before anything else of the stage. computed: by stage and device, the nodes to
     compute. kept: those whose values a later stage reads. Nothing is computed twice, so nothing is rounded in two ways.
+
+    known(node): whether it needs no computing. again(node): whether it is made again in each stage that reads it, as movements are. last:
+    what nothing that is sent is made of is computed in a stage of its own, after all others, so that no transfer waits for it.
     """
 
-    def __init__(self, wanted: Mapping[Any, Sequence[Node]], resolve: Seen) -> None:
+    def __init__(self, wanted: Mapping[Any, Sequence[Node]], resolve: Seen, known: Test = _valued, again: Test = _moves,
+                 last: bool = False) -> None:
         def operands(node: Node) -> tuple[Node, ...]:
             return tuple([resolve(o) for o in node.operands])
 
-        def known(node: Node) -> bool:
-            return node.value is not None
-
-        order = [n for n in topological([n for nodes in wanted.values() for n in nodes], known, operands) if n.value is None]
+        order = [n for n in topological([n for nodes in wanted.values() for n in nodes], known, operands) if not known(n)]
         stage: dict[Node, int] = {}
         for node in order:
             before = [stage[o] for o in operands(node) if o in stage]
             stage[node] = max(before, default=-1 if node.fn is TRANSFER else 0) + (node.fn is TRANSFER)
-        last = max(stage.values(), default=0)
-        self.transfers: list[list[Node]] = [[] for _ in range(last + 1)]
-        self.computed: list[dict[Any, list[Node]]] = [{} for _ in range(last + 1)]
+        count = max(stage.values(), default=0) + 1
+        if last:
+            for node in _unsent(order, known):
+                stage[node] = count
+            count += 1
+        self.transfers: list[list[Node]] = [[] for _ in range(count)]
+        self.computed: list[dict[Any, list[Node]]] = [{} for _ in range(count)]
         for node in order:
             if node.fn is TRANSFER:
                 self.transfers[stage[node]].append(node)
@@ -46,19 +73,20 @@ class Partition:
                     source = source.twin()
                     node.operands = (source,)
                     stage[source] = 0
-                if source.value is None and source.fn is not TRANSFER:
+                if not known(source) and source.fn is not TRANSFER:
                     self.computed[stage[source]].setdefault(node.attrs["source"], []).append(source)
         for device, nodes in wanted.items():
             for node in nodes:
-                if node.fn is not TRANSFER:
+                if node.fn is not TRANSFER and not known(node):
                     self.computed[stage[node]].setdefault(device, []).append(node)
-        self.kept = self._kept(order, stage, operands)
+        self.kept = self._kept(order, stage, operands, again)
 
-    def _kept(self, order: Sequence[Node], stage: Mapping[Node, int], operands: Callable[[Node], tuple[Node, ...]]) -> set[Node]:
-        """What is read in a later stage than the one it is computed in. Not what is moved only: its operands, then."""
+    def _kept(self, order: Sequence[Node], stage: Mapping[Node, int], operands: Callable[[Node], tuple[Node, ...]], again: Test
+              ) -> set[Node]:
+        """What is read in a later stage than the one it is computed in. Not what is made again: its operands, then."""
         computed = {node for by_device in self.computed for nodes in by_device.values() for node in nodes}
         kept: set[Node] = set()
-        moved: dict[Node, int] = {}             # movements that are made again: the last stage that reads them
+        moved: dict[Node, int] = {}             # what is made again: the last stage that reads it
         for node in reversed(order):
             if node.fn is TRANSFER:
                 continue
@@ -66,11 +94,22 @@ class Partition:
             for o in operands(node):
                 if o not in stage or o in computed or o.fn is TRANSFER or stage[o] >= used or o.constant or not o.operands:
                     continue
-                if isinstance(o.fn, Movement):
+                if again(o):
                     moved[o] = max(used, moved.get(o, 0))
                 else:
                     kept.add(o)
         return kept
+
+
+def _unsent(order: Sequence[Node], known: Test) -> list[Node]:
+    """What nothing that is sent is made of. Not a result of a call (a loop, host code) that another result of is sent: it is one call."""
+    sent = set(topological([n.operands[0] for n in order if n.fn is TRANSFER], known))
+    calls = {_call(n) for n in order if n in sent and "index" in n.attrs}
+    return [n for n in order if n not in sent and n.fn is not TRANSFER and not ("index" in n.attrs and _call(n) in calls)]
+
+
+def _call(node: Node) -> Any:
+    return node.fn, node.operands
 
 
 def device_of(node: Node) -> Any:
@@ -78,3 +117,270 @@ def device_of(node: Node) -> Any:
     starts = topological([node], lambda n: n.value is not None or n.fn is TRANSFER)
     return next((n.attrs["target"] if n.fn is TRANSFER else n.value.device for n in starts
                  if n.fn is TRANSFER or hasattr(n.value, "device")), None)
+
+
+# --------------------------------------------------------------------------------------------------------------------- of a trace
+
+
+@dataclass(frozen=True)
+class Part:
+    """A step of a PartitionedProgram: what one device computes at a stretch. What it reads and makes is known by node, and a result of
+    the whole by its number. donate: as of its Program."""
+
+    program: Program
+    reads: list[Node]
+    makes: list[Any]
+    donate: dict[int, int]
+
+    def run(self, held: dict[Any, Any]) -> None:
+        """Enqueue it."""
+        held.update(zip(self.makes, self.program([held[n] for n in self.reads]), strict=True))
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A step: a transfer's value leaves its device once the commands enqueued so far are done. Nobody waits for that here."""
+
+    transfer: Node
+    source: Node
+
+    @property
+    def reads(self) -> list[Node]:
+        return [self.source]
+
+    def run(self, held: dict[Any, Any]) -> None:
+        """Enqueue it."""
+        found = held[self.source]
+        held[self.transfer] = (*found.fetch(self.source.shape, self.source.dtype), found.deferred_checks)
+
+
+@dataclass(frozen=True)
+class Receive:
+    """A step: a transfer's value arrives."""
+
+    transfer: Node
+
+    @property
+    def reads(self) -> list[Node]:
+        return [self.transfer]
+
+    def run(self, held: dict[Any, Any]) -> None:
+        """Wait for what was fetched, and send it on. An error that is found later comes along."""
+        array, event, checks = held[self.transfer]
+        if event is not None:
+            event.wait()
+        value = held[self.transfer] = upload(self.transfer.attrs["target"], array)
+        value.deferred_checks = checks
+
+
+class PartitionedProgram(Program):
+    """A Program whose graph has transfers: parts of one device each, which are Programs, and transfers between them.
+
+    Parts that make what is sent come first, each with its transfers behind it, so that a transfer waits for nothing else; what is left is
+    one part a device, the last. Only these overwrite inputs: nothing has changed when a transfer fails.
+
+    where: the device of each node of `whole`, the graph without what only differentiation cares about; None of what is made on each
+    device that reads it, as constants are. steps: in the order in which a call makes them.
+    """
+
+    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, placed: Mapping[Node, Device],
+                 on: Sequence[Device | None], donate: Mapping[int, int] | None = None, results: Sequence[str] = (),
+                 varying: frozenset[int] = frozenset()) -> None:
+        """device: that of what could be on any. placed: those of the inputs, but of run-time numbers. on: those of the outputs, None where
+        nothing but their operands tells. Others are as of a Program."""
+        self._hold(Graph.capture(inputs, outputs), device)
+        self.graph.output_names = list(results)
+        self.placed = placed
+        self.whole, self.where = _on_devices(executable_graph(self.graph, transfers=True), placed, on, device)
+        wanted: dict[Any, list[Node]] = defaultdict(list)
+        for node in dict.fromkeys(self.whole.outputs):
+            wanted[self.where[node]].append(node)
+        partition = Partition(wanted, lambda n: n, set(self.whole.inputs).__contains__,
+                              lambda n: _moves(n) or self.where[n] is None, last=True)
+        self.steps = self._steps(partition, donate or {}, varying)
+        parts = [step for step in self.steps if isinstance(step, Part)]
+        written = {part.reads[i] for part in parts for i in part.program.written}
+        self.written = [i for i, node in enumerate(self.whole.inputs) if node in written]
+        last = {key for part in parts for key in part.makes if isinstance(key, int)}
+        self._ends = [k if k in last else node for k, node in enumerate(self.whole.outputs)]
+        self._done: list[list[Node]] = []                # what nobody reads after each step
+        later = {node for node in self._ends if isinstance(node, Node)}
+        for step in reversed(self.steps):
+            self._done.insert(0, [node for node in dict.fromkeys(step.reads) if node not in later])
+            later.update(step.reads)
+
+    @property
+    def parts(self) -> list[Program]:
+        """The Programs of one device each, in the order in which they are launched."""
+        return [step.program for step in self.steps if isinstance(step, Part)]
+
+    @property
+    def ready(self) -> bool:
+        """True: the parts are compiled."""
+        return True
+
+    def generalize(self, donate: Mapping[int, int], varying: frozenset[int]) -> None:
+        """See Program."""
+        for step in self.steps:
+            if isinstance(step, Part):
+                step.program.generalize(step.donate, varying)
+
+    def computing(self, outputs: Sequence[Node]) -> PartitionedProgram:
+        """See Program."""
+        return PartitionedProgram(self.graph.inputs, outputs, self.device, self.placed, [None] * len(outputs))
+
+    def __call__(self, values: Sequence[Any], lines: Any = None) -> list[Any]:
+        """Values of the outputs. Waits for what is sent."""
+        held: dict[Any, Any] = dict(zip(self.whole.inputs, values, strict=True))
+        for step, done in zip(self.steps, self._done, strict=True):
+            step.run(held)
+            for node in done:
+                del held[node]
+        return [held[key] if isinstance(key, int) or not held[key].may_change else held[key].copy() for key in self._ends]
+
+    # ------------------------------------------------------------------------------------------------------------ making
+
+    def _steps(self, partition: Partition, donate: Mapping[int, int], varying: frozenset[int]) -> list[Part | Fetch | Receive]:
+        there = set(self.whole.inputs)                    # what has a value by now
+        waiting, under_way = list(chain.from_iterable(partition.transfers)), list[Node]()
+        steps: list[Part | Fetch | Receive] = []
+
+        def fetch() -> None:
+            for node in [n for n in waiting if n.operands[0] in there]:
+                waiting.remove(node)
+                under_way.append(node)
+                steps.append(Fetch(node, node.operands[0]))
+
+        def receive(nodes: Sequence[Node]) -> None:
+            for node in nodes:
+                under_way.remove(node)
+                there.add(node)
+                steps.append(Receive(node))
+            fetch()                                       # what goes on to a third device
+
+        def begins(node: Node) -> bool:
+            return node in there or node.fn is TRANSFER
+
+        fetch()
+        for by_device in partition.computed[:-1]:
+            for device, nodes in by_device.items():
+                for targets in self._apart(nodes, there):
+                    order = topological(targets, begins)
+                    receive([n for n in order if n in under_way])
+                    kept = [n for n in order if n in partition.kept and n not in there and n not in targets]
+                    steps.append(self._part(device, [*targets, *kept], [*targets, *kept], there, {}, varying))
+                    there.update(targets, kept)
+                    fetch()
+        while under_way:
+            receive(list(under_way))
+        for device, nodes in partition.computed[-1].items():
+            makes = [k for k, node in enumerate(self.whole.outputs) if node in nodes]
+            given = {j: donate[k] for j, k in enumerate(makes) if k in donate}
+            steps.append(self._part(device, [self.whole.outputs[k] for k in makes], makes, there, given, varying))
+        return steps
+
+    def _apart(self, targets: Sequence[Node], there: set[Node]) -> list[list[Node]]:
+        """Targets that have nothing to do with each other, each by themselves: those of several batches, say. (They may read the same
+        inputs, and what is moved of them.)"""
+        free = set(there)
+        group: dict[Node, Node] = {}
+
+        def root(node: Node) -> Node:
+            while group[node] is not node:
+                group[node] = group[group[node]]
+                node = group[node]
+            return node
+
+        calls: dict[Any, Node] = {}
+        for node in topological(targets, lambda n: n in there or n.fn is TRANSFER):
+            moved = _moves(node) and free.issuperset(node.operands)
+            if node in there or node.fn is TRANSFER or self.where[node] is None or not node.operands or moved:
+                free.add(node)
+                continue
+            group[node] = node
+            other = [calls.setdefault(_call(node), node)] if "index" in node.attrs else []
+            for o in (*node.operands, *other):
+                if o in group:
+                    group[root(o)] = node
+        found: dict[Any, list[Node]] = defaultdict(list)
+        for node in targets:
+            found[root(node) if node in group else node].append(node)
+        return list(found.values())
+
+    def _part(self, device: Device, outputs: Sequence[Node], makes: Sequence[Any], there: set[Node], donate: Mapping[int, int],
+              varying: frozenset[int]) -> Part:
+        """The part that computes outputs of what is there. donate: number of an output -> of an input of the whole."""
+        order = topological(outputs, there.__contains__)
+        reads = [n for n in order if n in there]
+        given = set(self.whole.inputs)
+        new = {n: n if n in given else placeholder(n.aval, suggest_name(n)) for n in reads}
+        for node in order:
+            if node not in new:
+                with located(node.loc):
+                    same = all(new[o] is o for o in node.operands)
+                    new[node] = node if same else bind(node.fn, tuple([new[o] for o in node.operands]), node.attrs)
+        at = {node: i for i, node in enumerate(reads)}
+        own = {j: at[self.whole.inputs[i]] for j, i in donate.items() if self.whole.inputs[i] in at}
+        names = [self.graph.output_names[k] if isinstance(k, int) and k < len(self.graph.output_names) else "" for k in makes]
+        program = Program([new[n] for n in reads], [new[n] for n in outputs], device, own, names, varying=varying)
+        return Part(program, reads, list(makes), own)
+
+
+def _on_devices(graph: Graph, placed: Mapping[Node, Device], on: Sequence[Device | None], device: Device
+                ) -> tuple[Graph, dict[Node, Device | None]]:
+    """A graph whose transfers all send something, and the devices of its nodes; see PartitionedProgram."""
+    while True:
+        where = _devices(graph, placed, on, device)
+        sent = [(n, n.operands[0]) for n in graph if n.fn is TRANSFER]
+        free = {n for n, source in sent if where[source] is None or source.value is not None
+                or (source.constant and transfer(source, n.attrs["source"], n.attrs["target"]) is source)}
+        own = {n for n, source in sent if source.constant} - free   # a constant that the other device cannot compute
+        if not free and not own:
+            break
+
+        def replaced(node: Node, operands: tuple[Node, ...], free: set[Node] = free, own: set[Node] = own) -> Node:
+            if node in free:
+                return operands[0]
+            operands = (operands[0].twin(),) if node in own else operands
+            with located(node.loc):
+                return node if operands == node.operands else bind(node.fn, operands, node.attrs)
+
+        graph = graph.rebuilt(replaced)
+    outputs, twins = [], dict[Any, Node]()
+    for node, wanted in zip(graph.outputs, on, strict=True):        # what several devices return is a result of each
+        if where[node] is None:
+            key = node, wanted or device
+            if key not in twins:                                    # (an input here is a run-time number)
+                twins[key] = bind(REGISTRY["copy"], (node,), {}).twin() if node in graph.inputs else node.twin()
+                twins[key].value, where[twins[key]] = node.value, key[1]
+            node = twins[key]
+        outputs.append(node)
+    return Graph.capture(graph.inputs, outputs), where
+
+
+def _devices(graph: Graph, placed: Mapping[Node, Device], on: Sequence[Device | None], device: Device) -> dict[Node, Device | None]:
+    """The device of each node: that of its operands, else of what alone reads it; None where there are several, or for leaves."""
+    where: dict[Node, Device | None] = {}
+    given = {n: placed.get(n) for n in graph.inputs}                # (a constant of the trace is on any device)
+    for node in graph:
+        here = [where[o] for o in node.operands if where[o] is not None] if node not in given else []
+        expected = [*here, node.attrs["source"]] if node.fn is TRANSFER else here
+        if len(set(expected)) > 1:
+            first, second, *_ = dict.fromkeys(expected)
+            raise DeviceError(f"{node.fn.name} at {node.loc}: the operands are on different devices, {first} and {second}; move one with "
+                              "x.to(device)")
+        found = node.attrs["target"] if node.fn is TRANSFER else given.get(node) or next(iter(here), None)
+        where[node] = device if found is None and node.fn.family in ON_HOST else found       # host code is called once
+    readers: dict[Node, set[Device]] = defaultdict(set)
+    for node, wanted in zip(graph.outputs, on, strict=True):
+        if wanted is not None:
+            readers[node].add(wanted)
+            if where[node] not in (None, wanted):
+                raise DeviceError(f"{node.fn.name} at {node.loc}: a result on {wanted} is made on {where[node]}; move it with x.to(device)")
+    for node in reversed(list(graph)):
+        if where[node] is None and node.operands and node not in graph.inputs and len(readers[node]) == 1:
+            where[node], = readers[node]
+        at = node.attrs["source"] if node.fn is TRANSFER else where[node]
+        for o in node.operands:
+            readers[o] |= readers[node] if at is None else {at}
+    return where

@@ -12,7 +12,7 @@ Program, which gets them as operands. Kernels are built for the numbers that wer
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -60,7 +60,8 @@ class Program:
     graph: what was captured. Its inputs are leaves, in call order; those with a weak aval are run-time scalars. donate: output index ->
     input index whose buffer the output may overwrite. results: what the user calls the outputs, "" where that is not known. executable:
     what runs its kernels, and `plan` what that is made from; None on the interpreter. `compile` makes them, now unless `later`. left: runs
-    of kernels for sizes that vary, until those for this size are taken; 0 where there are none to be taken, or they were.
+    of kernels for sizes that vary, until those for this size are taken; 0 where there are none to be taken, or they were. written: inputs
+    that a run may overwrite.
 
     Of untraced work (`recorded`) there are also: key, in `programs`. numbers: the constants that a call may have others for. order, places,
     ends: the operations, their operands and the results by place, see `canonical`. usage: what policy.py decides by. routine: NumPy's.
@@ -74,6 +75,7 @@ class Program:
     numbers: list[Node]
     routine: Any = None
     left = 0
+    written: Collection[int] = ()
 
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None,
                  results: Sequence[str] = (), later: bool = False, varying: frozenset[int] = frozenset()) -> None:
@@ -131,6 +133,15 @@ class Program:
         return None if self.executable is None else self.executable.plan
 
     @property
+    def parts(self) -> list[Program]:
+        """The Programs of one device each that it consists of: itself."""
+        return [self]
+
+    def computing(self, outputs: Sequence[Node]) -> Program:
+        """A Program that computes other nodes from the same inputs."""
+        return Program(self.graph.inputs, outputs, self.device)
+
+    @property
     def ready(self) -> bool:
         """Whether it was compiled."""
         return self.executable is not None or "_graph" in vars(self)
@@ -145,6 +156,7 @@ class Program:
             self.executable = compiled(graph, self.device, donate or {}, results, varying)
             self.buffers_only = not any(self.weak)
             self.donate, self.left = donate or {}, TAKEN if varying else 0
+            self.written = self.donate.values()
 
     def generalize(self, donate: Mapping[int, int], varying: frozenset[int]) -> None:
         """Note which kernels it has, so that those of other sizes can be compared with them. varying: its sizes that are others there."""

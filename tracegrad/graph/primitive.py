@@ -174,10 +174,13 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     plain = list(args)
     for i, a in enumerate(plain):
         if not isinstance(a, Node) and isinstance(a, Operators):
-            if wrapper is not None and a._device is not wrapper._device:
-                raise different_devices(fn.name, wrapper, a)
-            wrapper = a
             plain[i] = a._operand()
+            if wrapper is not None and a._device is not wrapper._device:
+                if a._n.aval.weak:                          # a number that was given to a @trace function: it is on any device
+                    continue
+                if not wrapper._n.aval.weak:
+                    raise different_devices(fn.name, wrapper, a)
+            wrapper = a
     operands = fn.prepare(plain)
     rounded = fn.single and dtypes.is_half(half := operands[0].aval.dtype) and any(_lost(a, half) for a in plain)
     if rounded:

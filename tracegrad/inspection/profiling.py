@@ -16,7 +16,7 @@ from typing import Any, overload
 from tracegrad.errors import ArgumentError
 from tracegrad.execute.compile import executable_graph
 from tracegrad.inspection.remedies import remedies
-from tracegrad.inspection.report import bytes_text, flops_text, lines_text
+from tracegrad.inspection.report import bytes_text, flops_text, lines_text, no_plan
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.limits import Limits, limits
 from tracegrad.runtime.profiler import Span, own_times, record
@@ -191,8 +191,7 @@ def _recorded(program: Any, name: str, runs: int, what: str) -> tuple[Executable
         raise ArgumentError(f"{what}: runs must be at least 1, got {runs}")
     executable: Executable | None = program.executable
     if executable is None:
-        raise ArgumentError(f"{what}: {name} ran on the device \"numpy\", which interprets the graph and has no kernels to time; "
-                            "choose an OpenCL device with tg.set_device, and call it there")
+        raise ArgumentError(f"{what}: {no_plan(program, name)}")
     given = executable.latest()
     inputs = [buffer for buffer in given if buffer is not None]
     if len(inputs) < len(given):

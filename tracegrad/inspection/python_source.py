@@ -331,7 +331,7 @@ def _simplified(graph: Graph) -> Graph:
     """What is cut into kernels."""
     from tracegrad.codegen.graph.simplify import simplify  # noqa: PLC0415  (as in execute/compile.py)
 
-    return simplify(executable_graph(graph))
+    return simplify(executable_graph(graph, transfers=True))
 
 
 def _places(graph: Graph) -> dict[Node, Location]:

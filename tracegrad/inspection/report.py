@@ -11,9 +11,12 @@ from typing import Any, SupportsIndex
 
 from tracegrad.errors import ArgumentError, IndexOutOfRange
 from tracegrad.execute.compile import executable_graph
+from tracegrad.execute.partition import Fetch, Part, PartitionedProgram, Receive
+from tracegrad.execute.program import Program
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.leaves import Shared
+from tracegrad.graph.printing import aval_text, suggest_name
 from tracegrad.inspection.remedies import remedies
 from tracegrad.support.html import preformatted
 from tracegrad.support.plan import Computed, HostStart, HostStep, HostWait, Launch, Loop, Plan, Step
@@ -124,14 +127,54 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
 
     program: a compiled Program. compilations: one reason per compilation so far.
     """
-    from tracegrad.codegen.graph.attention import story  # noqa: PLC0415  (the code generator is not loaded where plans come from the disk)
+    lines = [f"{name} on {program.device}", _counts(program.graph)]
+    if isinstance(program, PartitionedProgram):
+        names = _device_names(program)
+        lines[0] = f"{name} on {' and '.join(names.values())}"
+        for step in program.steps:
+            lines += _of_part(step.program, names) if isinstance(step, Part) else [_of_transfer(step, names)]
+    else:
+        lines += _of_program(program)
+    lines.append(f"compiled {_count(len(compilations), 'time', 'times')}" + (":" if compilations else ""))
+    lines += [f"  {i + 1}. {reason}" for i, reason in enumerate(compilations)]
+    return "\n".join(lines)
 
-    graph, plan = program.graph, program.plan
+
+def _counts(graph: Graph) -> str:
     work = [n for n in graph if n.fn.family not in ("leaf", "custom", "output") and resolve(n) is n]
     derived = sum(n.loc.derived for n in work)
-    lines = [f"{name} on {program.device}",
-             f"  {len(work)} operations ({len(work) - derived} written, {derived} derived), "
-             f"{len(graph.inputs)} inputs, {len(graph.outputs)} outputs: {_families(work)}"]
+    return (f"  {len(work)} operations ({len(work) - derived} written, {derived} derived), "
+            f"{len(graph.inputs)} inputs, {len(graph.outputs)} outputs: {_families(work)}")
+
+
+def _device_names(program: PartitionedProgram) -> dict[Any, str]:
+    """What to call the devices of a program: those that look alike have numbers."""
+    ends = [step.transfer.attrs for step in program.steps if not isinstance(step, Part)]
+    devices = dict.fromkeys([*(part.device for part in program.parts), *(d for attrs in ends for d in attrs.values())])
+    alike = Counter(map(str, devices))
+    return {d: f"{d} number {i}" if alike[str(d)] > 1 else str(d) for i, d in enumerate(devices, 1)}
+
+
+def _of_part(program: Program, names: dict[Any, str]) -> list[str]:
+    """The lines on what one of several devices does at a stretch."""
+    return [f"  on {names[program.device]}:", *(f"  {line}" for line in [_counts(program.graph), *_of_program(program)])]
+
+
+def _of_transfer(step: Fetch | Receive, names: dict[Any, str]) -> str:
+    """The line on a value that leaves a device, or arrives at one."""
+    node = step.transfer
+    what = f"{suggest_name(node.operands[0])}, {aval_text(node.aval)}, {bytes_text(node.aval.nbytes)}"
+    source, target = names[node.attrs["source"]], names[node.attrs["target"]]
+    if isinstance(step, Fetch):
+        return f"  {what}: leaves {source} for {target} once it is there, whatever comes after it"
+    return f"  {what}: arrives on {target}; the host waits for it, and the devices go on"
+
+
+def _of_program(program: Program) -> list[str]:
+    """The lines on a program of one device."""
+    from tracegrad.codegen.graph.attention import story  # noqa: PLC0415  (the code generator is not loaded where plans come from the disk)
+
+    graph, plan, lines = program.graph, program.plan, list[str]()
     if plan is None:
         lines.append(f"  {_NO_KERNELS}")
     else:
@@ -149,10 +192,23 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
         for what, inner in inner_plans(graph):
             lines.append(f"  {what}: {_count(len(inner.launches), 'launch', 'launches')} a turn")
             lines += [f"  {line}" for line in _steps(inner.steps, inner)]
-    lines += [f"  {line}" for line in remedies(executable_graph(graph), plan)]
-    lines.append(f"compiled {_count(len(compilations), 'time', 'times')}" + (":" if compilations else ""))
-    lines += [f"  {i + 1}. {reason}" for i, reason in enumerate(compilations)]
-    return "\n".join(lines)
+    return lines + [f"  {line}" for line in remedies(executable_graph(graph), plan)]
+
+
+def kernels(program: Program) -> Kernels:
+    """The kernels of a program."""
+    if isinstance(program, PartitionedProgram):
+        plans = [(f"part {i}, on {part.device}", part.plan) for i, part in enumerate(program.parts) if part.plan is not None]
+        return Kernels(None, [*plans, *inner_plans(program.graph)])
+    return Kernels(program.plan, inner_plans(program.graph))
+
+
+def no_plan(program: Program, name: str) -> str:
+    """Why a program has no plan to be looked at, and what to do."""
+    if isinstance(program, PartitionedProgram):
+        return (f"{name} runs on several devices, each with plans of its own; explain() shows them all; trace what one of the devices does "
+                "in a function of its own to look at it here")
+    return f"{name} ran on the device \"numpy\", which interprets the graph; choose an OpenCL device with tg.set_device, and call it there"
 
 
 def inner_plans(graph: Graph) -> list[tuple[str, Plan]]:

@@ -51,7 +51,8 @@ class Twin:
     """
 
     def __init__(self, program: Program, values: Sequence[Any]) -> None:
-        self.graph, self.device, self.values = executable_graph(program.graph), program.device, list(values)
+        self.graph, self.device, self.values = executable_graph(program.graph, transfers=True), program.device, list(values)
+        self._computing = program.computing
         self.nodes = [node for node in self.graph if dtype_kind(node.dtype) in "fc" and node.aval.size and not node.aval.weak
                       and node.fn.name != "const" and not isinstance(node.fn, Bundle)]
         self._name = namer(self.graph)
@@ -60,8 +61,8 @@ class Twin:
         """The values of nodes that are made of the graph's, as arrays."""
         if not outputs:
             return []
-        found = Program(self.graph.inputs, outputs, self.device)(self.values)
-        return [Tensor(data(node.aval, value), self.device).numpy() for node, value in zip(outputs, found, strict=True)]
+        found = self._computing(outputs)(self.values)
+        return [Tensor(data(node.aval, value), value.device).numpy() for node, value in zip(outputs, found, strict=True)]
 
     def batches(self) -> Iterator[list[Node]]:
         """The nodes in order, as many together as the host holds values of."""
@@ -81,12 +82,12 @@ class Twin:
     def inputs(self) -> Iterator[tuple[Node, Any]]:
         """The graph's inputs with their values on the host: arrays, and run-time scalars as they are."""
         for node, value in zip(self.graph.inputs, self.values, strict=True):
-            yield node, value if node.aval.weak else Tensor(data(node.aval, value), self.device).numpy()
+            yield node, value if node.aval.weak else Tensor(data(node.aval, value), value.device).numpy()
 
     def on(self, device: Device) -> Twin:
-        """The same program and values on another device."""
+        """The same program and values on another device, and on no other."""
         other = copy.copy(self)
-        other.device = device
+        other.device, other._computing = device, Program(self.graph.inputs, [], device, later=True).computing
         other.values = [value if node.aval.weak else upload(device, value) for node, value in self.inputs()]
         return other
 

@@ -83,7 +83,7 @@ class ParamGroup(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[meta
     def lr_on(self, device: Any) -> Iterator[None]:
         """A learning rate that is a tensor lies on that device meanwhile."""
         own = self._lr
-        if not isinstance(own, Tensor) or own.device is device or state.trace is not None:
+        if not isinstance(own, Tensor) or own.device is device:
             yield
             return
         self.__dict__["_lr"] = own.to(device=device)

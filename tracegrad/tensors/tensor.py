@@ -237,14 +237,14 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         if not target.has_values and not self._node().needs_grad:
             return PUBLIC["empty"](self.shape, dtype=self.dtype, device=target)  # type: ignore[no-any-return]
         recorded = next((scope.call for scope in state.scopes if isinstance(scope, Recorded)), "")
-        if state.trace is not None or recorded:
-            what = "a trace" if state.trace is not None else f"what {recorded} records in a vmap"
+        if recorded:
+            what = f"what {recorded} records{'' if state.trace is not None else ' in a vmap'}"
             raise TraceError(f"to at {user_location()}: {what} runs on one device; move tensors between devices outside it")
         node = self._operand()
         with own_nodes():
             sent = transfer(node, self._device, target)
-        out = Tensor(sent if state.grad or not sent.needs_grad else detached(sent), target)
-        if not (sent.needs_grad or state.examples or state.hidden or state.pulling):
+        out = Tensor(sent if state.grad or not sent.needs_grad else detached(sent), target, state.trace)
+        if not (sent.needs_grad or state.symbolic or state.hidden or state.pulling):
             if resolve(node).value is None:
                 flush()
             realize([out._n], target)

@@ -17,26 +17,27 @@ from tracegrad.tracing.guards import GuardSet
 MOST = 64               # arguments and results; the text is six lines for each
 
 
-def fast_replay(device: Any, avals: Sequence[Aval], results: Sequence[tuple[Aval, dict[str, Any]]], plain: str, guard_set: GuardSet,
+def fast_replay(avals: Sequence[tuple[Any, Aval]], results: Sequence[tuple[Any, Aval, dict[str, Any]]], plain: str, guard_set: GuardSet,
                 program: Program) -> Callable[[Sequence[Any]], Any]:
     """A function of a call's arguments, in a tuple, that gives what the call returns, or None where a longer way is needed.
 
     That is unless they are what `avals` says, without gradients or hooks, with values, none of them twice or a view; and where something
-    that is reached is no longer what it was. results: what the node of each is made with. plain: "tensor" or "tuple".
+    that is reached is no longer what it was. avals: of each argument, with its device. results: what each is made with. plain: "tensor" or
+    "tuple".
     """
     run = program.executable.run if program.executable is not None and program.buffers_only else program
-    names: dict[str, Any] = {"Tensor": Tensor, "holding": holding, "device": device, "run": run}
+    names: dict[str, Any] = {"Tensor": Tensor, "holding": holding, "run": run}
     lines = [f"if len(args) != {len(avals)}:", " return None", f"{''.join(f'a{i}, ' for i in range(len(avals)))} = args"]
-    for i, aval in enumerate(avals):
-        names[f"aval{i}"] = aval
-        lines += [f"if type(a{i}) is not Tensor or a{i}._base is not None or a{i}._hooks or a{i}._device is not device:", " return None",
+    for i, (device, aval) in enumerate(avals):
+        names |= {f"on{i}": device, f"aval{i}": aval}
+        lines += [f"if type(a{i}) is not Tensor or a{i}._base is not None or a{i}._hooks or a{i}._device is not on{i}:", " return None",
                   f"node = a{i}._n", f"v{i} = node.value",
                   f"if v{i} is None or node.aval is not aval{i} or node.needs_grad:", " return None"]
     if len(avals) > 1:
         lines += [f"if len({{{', '.join(f'id(a{i})' for i in range(len(avals)))}}}) != {len(avals)}:", " return None"]
     lines += guard_set.lines(names)
     lines += [f"{''.join(f'r{i}, ' for i in range(len(results)))} = run(({''.join(f'v{i}, ' for i in range(len(avals)))}))"]
-    for i, (aval, attrs) in enumerate(results):
-        names |= {f"made{i}": aval, f"attrs{i}": attrs}
-    made = "".join(f"holding(device, made{i}, attrs{i}, r{i}), " for i in range(len(results)))
+    for i, (device, aval, attrs) in enumerate(results):
+        names |= {f"to{i}": device, f"made{i}": aval, f"attrs{i}": attrs}
+    made = "".join(f"holding(to{i}, made{i}, attrs{i}, r{i}), " for i in range(len(results)))
     return written("args", [*lines, f"return {made.removesuffix(', ') if plain == 'tensor' else f'({made})'}"], names)

@@ -16,7 +16,6 @@ from tracegrad.errors import TraceError
 from tracegrad.execute.realize import read
 from tracegrad.graph.ir import ON_HOST, Aval, Node, topological
 from tracegrad.graph.leaves import Bundle
-from tracegrad.graph.locations import user_location
 from tracegrad.graph.primitive import REGISTRY, data, placeholder
 from tracegrad.graph.printing import assigned_name, identifier
 from tracegrad.numpy_backend.interpreter import evaluate
@@ -84,7 +83,8 @@ class Recording:
         self.no_grads: list[Source] = []  # tensors whose grad was seen to be None
         self.leaves: list[tuple[Tensor, Node]] = []  # leaves from outside that were written, and the variables they became
         self.adopted: dict[int, Tensor] = {}  # constants made by the body
-        self.constants: dict[tuple[Aval, bytes], Node] = {}  # those that the program holds, by what they are
+        self.constants: dict[tuple[Aval, bytes, Any], Node] = {}  # those that the program holds, by what they are and where
+        self.devices: dict[Node, Any] = {}  # of inputs (but run-time scalars, which are on any) and constants
         self.lasting: dict[int, Tensor] = {}  # tensors of tracegrad's own, which no replay finds replaced: they need no guard
         self.values: dict[Node, np.ndarray[Any, Any]] = {}  # of what is known while recording, as somebody asked: see `known`
         self.renewed: list[tuple[dict[str, Any], str, Tensor]] = []  # see `renew`
@@ -127,6 +127,7 @@ class Recording:
         return id(tensor) in self.captured
 
     def _adopt_as(self, tensor: Tensor, node: Node) -> None:
+        self.devices[node] = tensor._device
         if tensor._node_outside().needs_grad:
             node = derivatives.variable(node)
             become_leaf(tensor, node)
@@ -149,10 +150,6 @@ class Recording:
                     f"{self.name}: uses a tensor that another @trace function ({tensor._trace.name}) leaked; return it from there, "
                     "or write it to a tensor that is there with copy_()"
                 )
-            if tensor._device is not self.device:
-                raise TraceError(
-                    f"{self.name} at {user_location()}: runs on {self.device}, but a tensor it uses is on {tensor._device}; move it first"
-                )
             node = self._constant(tensor)
             if node is None:
                 node = self._input(tensor._n.aval, self.names.get(id(tensor), ""), ("tensor", tensor))
@@ -164,7 +161,7 @@ class Recording:
         if id(tensor) not in self.adopted or tensor._n.needs_grad or tensor._n.aval.nbytes > CONSTANT:
             return None
         found = read(tensor._n, tensor._device, True)
-        key = tensor._n.aval, found.tobytes()
+        key = tensor._n.aval, found.tobytes(), tensor._device
         if (known := self.constants.get(key)) is not None:
             return known                    # what a function that is called twice makes of the same numbers is the same
         attrs: dict[str, Any] = {"aval": tensor._n.aval}
@@ -190,7 +187,8 @@ class Recording:
                 return None
             name = self.names.get(id(tensor))
             node = self._input(present._n.aval, f"{name}.grad" if name else "", ("grad", self.place(tensor)))
-            self.present[id(tensor)] = Tensor(node, self.device, self)
+            self.devices[node] = tensor._device
+            self.present[id(tensor)] = Tensor(node, tensor._device, self)
             self.grads[id(tensor)] = (tensor, self.present[id(tensor)])
         return self.grads[id(tensor)][1]
 

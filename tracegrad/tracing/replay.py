@@ -18,11 +18,13 @@ import optree
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import TraceError, printable
 from tracegrad.execute.deferred import flush
+from tracegrad.execute.partition import PartitionedProgram
 from tracegrad.execute.program import Program
 from tracegrad.execute.realize import realize
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.primitive import REGISTRY, bind, data, saves
+from tracegrad.ops.primitives.transfer import TRANSFER
 from tracegrad.support import random_state
 from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.attributes import base_of
@@ -48,10 +50,10 @@ class Replay:
                  assigned: Sequence[tuple[Slot, Any]] = (), varying: frozenset[int] = frozenset()) -> None:
         """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`. assigned: the
         places outside (attributes, variables) that the body gave new tensors, and those: so does each replay. varying: see Program."""
-        self.recording, self.guard_set, self.device = recording, guard_set, recording.device
+        self.recording, self.guard_set = recording, guard_set
         self.assigned = Assignments(assigned, recording, guard_set)
         self.guarded = [
-            (t, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
+            (t, t._device, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
             for t, _ in recording.captured.values()
             for node in [t._node_outside()]
             if id(t) not in recording.adopted and id(t) not in recording.places
@@ -87,10 +89,9 @@ class Replay:
             if resolve(node) is not start and id(start) in position:
                 self.donors[len(results) + k] = position[id(start)]
         self.into = [self.donors.get(len(results) + k) for k in range(len(self.effects))]
-        updated = [recording.names.get(id(t), "") for t, _ in recording.nodes.values()]
-        grads = [recording.names.get(id(t), "") for t, g in changed if g is not None]
-        names = [*recording.result_names(recipe.labels, results), *(n and f"{n}_new" for n in updated), *(n and f"{n}_grad" for n in grads)]
-        self.program = Program(recording.inputs, self.outputs, recording.device, self.donors, names, varying=varying)
+        updated = [*((t, "_new") for t, _ in recording.nodes.values()), *((t, "_grad") for t, g in changed if g is not None)]
+        names = recording.result_names(recipe.labels, results)
+        self.program = _program(recording, self.outputs, [*zip(recipe.tensors, names, strict=True)], updated, self.donors, varying)
         self.result_nodes = results
         self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
         self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE]          # results that the body made leaves
@@ -111,8 +112,9 @@ class Replay:
             self.pure and self.plain and recording.inputs and not self.recorded and len(recording.inputs) + len(results) <= MOST
             and not (self.guarded or self.assigned or guard_set.tensors or recording.no_grads)
         )
-        self.avals = [node.aval for node in recording.inputs]
-        self.holders = [(node.aval, {"aval": node.aval}) for node in results]     # what the node of each result is made with
+        self.avals = [(recording.devices.get(node), node.aval) for node in recording.inputs]
+        # What results are made with.
+        self.holders = [(t._device, n.aval, {"aval": n.aval}) for t, n in zip(recipe.tensors, results, strict=True)]
         used = [*recording.sources, *recording.no_grads, *self.effects, *(place for place, _ in [*self.grad_effects, *self.leaves]),
                 *(what if kind == "grad" else what[0] for kind, what in self.recipe if kind in ("grad", "outside"))]
         self.assigned.settle([what if kind == "grad" else (kind, what) for kind, what in used], flat, guard_set)
@@ -133,10 +135,11 @@ class Replay:
         """Whether what was read from outside is as it was when this was recorded. flat: the argument leaves."""
         if self.assigned and self.assigned.change(flat, self.guard_set):
             return False
-        for tensor, aval, needs_grad, leaf, hooks in self.guarded:
+        for tensor, device, aval, needs_grad, leaf, hooks in self.guarded:
             node = tensor._n if tensor._base is None else tensor._node_outside()
             if (
                 node.aval is not aval
+                or tensor._device is not device
                 or node.needs_grad is not needs_grad
                 or (node.fn is _VARIABLE) is not leaf
                 or ((tensor._hooks or hooks)
@@ -155,8 +158,10 @@ class Replay:
         """What no longer fits, in words."""
         if held := self.assigned.change(flat, self.guard_set):
             return held
-        for tensor, aval, needs_grad, leaf, _ in self.guarded:
+        for tensor, device, aval, needs_grad, leaf, _ in self.guarded:
             node = tensor._node_outside()
+            if tensor._device is not device:
+                return f"a tensor was on {device.name} and is on {tensor._device.name}"
             states = (aval, needs_grad, leaf), (node.aval, node.needs_grad, node.fn is _VARIABLE)
             if states[0] != states[1]:
                 before, now = (f"{a}{'' if not g else ' requiring grad' if v else ' with a history'}" for a, g, v in states)
@@ -170,11 +175,11 @@ class Replay:
     @cached_property
     def fast_replay(self) -> Callable[[Sequence[Any]], Any]:
         """What the look-up of a signature, `guards_hold` and `run` do, as one function (see `fast_replay.py`), if this is `short`."""
-        return fast_replay(self.device, self.avals, self.holders, self.plain, self.guard_set, self.program)
+        return fast_replay(self.avals, self.holders, self.plain, self.guard_set, self.program)
 
     def _tensors(self, values: Sequence[Any]) -> Any:
         """A result that needs no tree, of these values."""
-        made = [holding(self.device, aval, attrs, value) for value, (aval, attrs) in zip(values, self.holders, strict=True)]
+        made = [holding(device, aval, attrs, value) for value, (device, aval, attrs) in zip(values, self.holders, strict=True)]
         return made[0] if self.plain == "tensor" else tuple(made)
 
     def given(self, args: Sequence[Any]) -> tuple[list[Any], list[Tensor | None]]:
@@ -215,11 +220,11 @@ class Replay:
         values, owners = self.given(args)
         tensor: Any
         before = values
-        if self.donors and self.program.executable is not None:  # (the interpreter writes nothing in place)
+        if self.program.written:
             if self.recorded and state.grad:
                 before = list(values)  # a later backward starts from the old values
                 owners = [None] * len(values)
-            own(values, self.donors.values(), owners)
+            own(values, self.program.written, owners)
         out = self.program(values)
         if recording.draws:
             random_state.advance(recording.draws)
@@ -239,22 +244,21 @@ class Replay:
             elif made[1]:
                 _write(tensor._grad, next(grads))
             else:
-                tensor._grad = _leaf(next(grads), made[0], recording.device)
+                tensor._grad = _leaf(next(grads), made[0], tensor._device)
         return self._result(out[:n_results], out[n_results + n_effects + n_grads :], args, before)
 
     def _result(self, values: list[Any], residuals: list[Any], args: Sequence[Any], inputs: list[Any]) -> Any:
         """The function's result, of this call's values."""
-        device = self.recording.device
         history = self.recorded and state.grad
         if self.plain and not history:
             return self._tensors(values)
         leaves = {node: Tensor(derivatives.variable(data(node.aval, value)), device)
-                  for node, value in zip(self.result_nodes, values, strict=True) if node in self.made_leaves}
+                  for node, value, (device, *_) in zip(self.result_nodes, values, self.holders, strict=True) if node in self.made_leaves}
         for leaf in leaves.values():
             become_leaf(leaf, leaf._n)
         call = self._history(values, residuals, args, inputs, [leaves[n]._n for n in self.made_leaves]) if history else None
         made = []
-        for k, (node, value) in enumerate(zip(self.result_nodes, values, strict=True)):
+        for k, (node, value, (device, *_)) in enumerate(zip(self.result_nodes, values, self.holders, strict=True)):
             if node in leaves:
                 made.append(leaves[node])
             elif call is not None and self._recorded(node):
@@ -299,6 +303,22 @@ class Replay:
         else:
             call = self.call = self.call or TracedCall(self, {})
         return bind(call, call.operands(raw, sources, known), {})
+
+
+def _program(recording: Recording, outputs: Sequence[Node], results: Sequence[tuple[Tensor, str]], updated: Sequence[tuple[Tensor, str]],
+             donors: dict[int, int], varying: frozenset[int]) -> Program:
+    """What runs a recording: a Program, which has several if there are tensors on several devices.
+
+    results, updated: the tensors that the first outputs are for, each with its name, or what is put behind the name that it has outside.
+    """
+    outside = [(t, name and name + end) for t, end in updated for name in [recording.names.get(id(t), "")]]
+    names = [name for _, name in (*results, *outside)]
+    on = [t._device for t, _ in (*results, *outside)]
+    devices = {*recording.devices.values(), *on}
+    if len(devices) < 2 and all(n.fn is not TRANSFER for n in topological(outputs)):
+        return Program(recording.inputs, outputs, next(iter(devices), recording.device), donors, names, varying=varying)
+    given = [*on, *[None] * (len(outputs) - len(on))]
+    return PartitionedProgram(recording.inputs, outputs, recording.device, recording.devices, given, donors, names, varying)
 
 
 class _Recipe:

@@ -25,7 +25,7 @@ from tracegrad.graph.ir import own_leaves
 from tracegrad.graph.operators import DECORATORS
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import aval_text, returned_names
-from tracegrad.inspection.report import Kernels, explain, inner_plans
+from tracegrad.inspection.report import Kernels, explain, kernels, no_plan
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import float32_matmul, state, without_collection
 from tracegrad.tensors.attributes import base_of
@@ -277,13 +277,12 @@ class Traced:
 
     @property
     def plan(self) -> Any:
-        """The launch plan of the latest call (None on the numpy device)."""
+        """The launch plan of the latest call (None on the numpy device, and of a call on several devices)."""
         return self._seen().program.plan
 
     def kernels(self) -> Kernels:
         """The OpenCL C of the latest call: a str, whose items are kernels, by number or by name."""
-        program = self._seen().program
-        return Kernels(program.plan, inner_plans(program.graph))
+        return kernels(self._seen().program)
 
     def source(self) -> str:
         """The latest call's forward and derived backward as readable Python."""
@@ -392,8 +391,7 @@ class Traced:
     def _planned(self, what: str) -> Any:
         program = self._seen().program
         if program.plan is None:
-            raise ArgumentError(f"{what}: {self.__name__} ran on the device \"numpy\", which has no plan; choose an OpenCL device with "
-                                "tg.set_device, and call it there")
+            raise ArgumentError(f"{what}: {no_plan(program, self.__name__)}")
         return program
 
     def timeline(self, path: str | os.PathLike[str], runs: int = 3) -> None:

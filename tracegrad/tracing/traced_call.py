@@ -42,12 +42,13 @@ class TracedCall(CustomCall):
     def __init__(self, replay: Replayed, before: dict[Node, Any]) -> None:
         """before: values of the inputs that have others by now; without, all calls of the replay have one TracedCall."""
         recording = replay.recording
-        self.inputs, self.device = recording.inputs, recording.device
+        self.inputs = recording.inputs
         self.results, self.kept, self.written, self.before = replay.result_nodes, replay.residuals, replay.written, before
         self.name, self.saves = recording.name, replay.saves  # type: ignore[misc]
         self.graph = Graph.capture(self.inputs, self.results)
         # Constants of the program (Recording._constant): here, values on the device.
-        self.constants = {n: data(n.aval, upload(self.device, n.value), n.attrs) for n in self.graph if isinstance(n.value, np.ndarray)}
+        self.constants = {n: data(n.aval, upload(recording.devices[n], n.value), n.attrs) for n in self.graph
+                          if isinstance(n.value, np.ndarray)}
         known = set(self.inputs)
         ordinary = all(n in known or ((n.fn.registered or getattr(n.fn, "ordinary", False) or getattr(n.fn, "structural", False))
                                       and n.fn.name not in ("placeholder", "transfer") and n not in HOOKS) for n in self.graph)

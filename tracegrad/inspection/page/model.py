@@ -46,15 +46,16 @@ def model(program: Any, name: str, reason: str = "", guards: Sequence[str] = (),
 
     reason: why it was compiled. guards: what a replay compares.
     """
-    graph, plan = executable_graph(program.graph), program.plan
+    graph, plan = executable_graph(program.graph, transfers=True), program.plan
     lines = _Lines()
     nodes = list(graph)
     number = {node: i for i, node in enumerate(nodes)}
     steps = [] if plan is None else plan.each()
     shown = [_node(node, number, graph, lines) for node in nodes]
     timed, untimed = _times(program, name, runs)
+    devices = " and ".join(dict.fromkeys(part.device.name for part in program.parts))
     found: Model = {
-        "name": name, "device": getattr(program.device, "name", str(program.device)), "reason": reason, "guards": list(guards),
+        "name": name, "device": devices, "reason": reason, "guards": list(guards),
         "inputs": [_input(node) for node in graph.inputs], "nodes": shown, "steps": [], "kernels": [], "slots": [], "moments": [],
         "recomputed": [], "timeline": [], "untimed": untimed, "notes": [] if plan is None else list(plan.notes),
         "remedies": list(dict.fromkeys([*remedies(graph, plan), *([] if timed is None else timed.profile.remedies)])),

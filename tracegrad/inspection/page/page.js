@@ -202,7 +202,8 @@
       const head = register("kernel", i, h("summary", {}, kernel.name, h("small", {}, facts.filter(Boolean).join(" · "))));
       return h("details", program.kernels.length <= 40 || i === 0 ? { open: "" } : {}, head, h("div", { class: "code" }, rows));
     });
-    const none = "No kernels: this program ran on the device “numpy”, which interprets the graph.";
+    const none = program.device === "numpy" ? "No kernels: this program ran on the device “numpy”, which interprets the graph."
+      : `Not shown: the program runs on ${program.device}, each with kernels of its own. f.kernels() has them.`;
     return h("section", { id: "kernels" }, h("h2", {}, "Kernels"), ...(parts.length ? parts : [h("p", {}, none)]));
   }
 

@@ -1,7 +1,7 @@
 """The transfer of a tensor to another device, as an operation: its derivative is the transfer back. Start at `transfer`.
 
-Programs never hold one: a graph over several devices is partitioned at its transfers, and what is sent is copied between two programs
-(`tracegrad/execute/partition.py`). So the code generator knows nothing of it.
+A program of one device never holds one: a graph over several is partitioned at its transfers, and what is sent is copied between two
+programs (`tracegrad/execute/partition.py`). So the code generator knows nothing of it.
 """
 
 from __future__ import annotations

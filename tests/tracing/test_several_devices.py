@@ -1,0 +1,344 @@
+"""Traces whose tensors lie on two devices: the graph is cut at its transfers into parts of one device each. Reference: the same untraced.
+
+`pair` is two devices: two halves of the CPU, or the default device beside the interpreter, beside another Device of the same driver, and
+beside each other driver that is installed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.helpers.marks import one_of
+from tests.helpers.two_devices import DRIVERS, leaf, same, two_devices
+from tests.tensors.test_transfer import OPTIMIZERS, Two, random_leaves, random_program
+from tracegrad import nn
+from tracegrad.errors import ArgumentError, DeviceError, IndexOutOfRange, TraceError
+from tracegrad.execute import partition as partition_module
+from tracegrad.execute.partition import Fetch, Part, PartitionedProgram
+
+
+@pytest.fixture(params=["halves", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("numpy", "twin")), *DRIVERS, "another driver"])
+def pair(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Two devices, without NumPy for small work."""
+    return two_devices(request.param, "kernels", monkeypatch)
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The default device beside the interpreter, which builds no kernels."""
+    return two_devices("numpy", "eager", monkeypatch)
+
+
+def steps(traced: Any) -> str:
+    """What a call does, in order: a number for each part, the device's; `>` where a value leaves, `<` where it arrives."""
+    program = traced._latest.program
+    devices = list(dict.fromkeys(part.device for part in program.parts))
+    return "".join(str(devices.index(step.program.device)) if isinstance(step, Part) else ">" if isinstance(step, Fetch) else "<"
+                   for step in program.steps)
+
+
+# ------------------------------------------------------------------------------------------------------------- values, derivatives
+
+
+@pytest.mark.matrix
+def test_values_and_gradients_are_those_of_one_device(pair: Any) -> None:
+    a, b = pair
+    x, w = tg.tensor([0.5, -0.25], device=a), tg.tensor([0.75, 0.1], device=b)
+
+    def model(x: Any, w: Any) -> Any:
+        return ((x * x).to(b) * w.sin()).exp().to(a) + w.to(a) * x
+
+    def all_of(x: Any, w: Any) -> Any:
+        value, grads = tg.value_and_grad(lambda x, w: model(x, w).sum(), argnums=(0, 1))(x, w)
+        second = tg.grad(lambda x: tg.grad(lambda x: model(x, w).sum())(x).sin().sum())(x)
+        third = tg.grad(lambda w: tg.grad(lambda w: tg.grad(lambda w: model(x, w).sum())(w).sum())(w).sum())(w)
+        pushed = tg.jvp(model, (x, w), (tg.ones(2, device=a), w * 2))[1]
+        examples = tg.vmap(tg.grad(lambda row, w: (model(row, w) ** 2).sum()), in_dims=(0, None))(tg.stack([x, x * 2, x.cos()]), w)
+        return value, *grads, second, third, pushed, examples, tg.hessian(lambda x: model(x, w).sum())(x)
+
+    traced = tg.trace(all_of)
+    for found, expected in zip(traced(x, w), all_of(x, w), strict=True):
+        assert found.device is expected.device
+        same(found, expected, 1e-4)
+    assert isinstance(traced._latest.program, PartitionedProgram)
+    again = traced(x * 2, w)
+    same(again[1], all_of(x * 2, w)[1], 1e-4)
+    assert len(traced.compilations) == 1
+
+
+def test_a_history_goes_through_calls(pair: Any) -> None:
+    a, b = pair
+    traced = tg.trace(lambda x, w: ((x * x).to(b) * w, (w * 2).to(a)))
+    for _ in range(4):
+        x, w = leaf([1.0, 2.0, 3.0], a), leaf([3.0, 4.0, 5.0], b)
+        y, z = traced(x * 1, w)
+        assert (y.device, z.device) == (b, a)
+        first = tg.autograd.grad((y ** 2).sum() + z.sum().to(b), [x, w], create_graph=True)
+        assert [g.device for g in first] == [a, b]
+        same(first[0], 4 * x.detach().numpy() ** 3 * w.detach().numpy() ** 2)
+        first[0].sum().backward()
+        same(x.grad, 12 * x.detach().numpy() ** 2 * w.detach().numpy() ** 2)
+        same(w.grad, 8 * x.detach().numpy() ** 3 * w.detach().numpy())
+
+
+def test_layers_on_different_devices_train_in_a_trace(pair: Any) -> None:
+    a, b = pair
+    check_training(a, b, OPTIMIZERS["SGD"], 4)
+
+
+@one_of(len(OPTIMIZERS) - 1, "optimizer", list(OPTIMIZERS)[1:], 1)
+def test_optimizers_in_a_trace(optimizer: str, two: Any) -> None:
+    check_training(*two, OPTIMIZERS[optimizer], 5)
+
+
+def check_training(a: Any, b: Any, make: Any, count: int) -> None:
+    """Steps of a model whose layers lie on two devices are the same traced and untraced; the learning rate may change."""
+    ends = []
+    for wrapped in (tg.trace, lambda f: f):
+        model = Two(a, b)
+        optimizer = make(model.parameters())
+
+        def step(x: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run, rng, seen = wrapped(step), np.random.default_rng(1), []
+        for k in range(count):
+            if k == 3 and not isinstance(optimizer.param_groups[0]["lr"], tg.Tensor):
+                optimizer.param_groups[0]["lr"] *= 0.5
+            loss = run(tg.tensor(rng.standard_normal((16, 4)), dtype=tg.float32, device=a))
+            assert loss.device is a
+            seen.append(loss.item())
+        for p in model.parameters():
+            assert p.grad.device is p.device
+        ends.append([seen, *(p.detach().numpy() for p in model.parameters())])
+        if wrapped is tg.trace:
+            assert len(run.compilations) <= 2                   # the first step makes the gradients, and the others find them
+    for found, expected in zip(*ends, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+
+
+@one_of(30, "seed", range(30))
+def test_random_programs(seed: int, two: Any) -> None:
+    leaves = random_leaves(seed, two)
+    expected = random_program(seed, two, leaves)
+    for found, value in zip(tg.trace(lambda *given: random_program(seed, two, given))(*leaves), expected, strict=True):
+        assert found.device is value.device
+        wanted = value.detach().numpy()
+        np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=2e-3, atol=2e-4 * max(1.0, np.abs(wanted).max()))
+
+
+# ------------------------------------------------------------------------------------------------------------------ what is where
+
+
+def test_results_effects_and_constants_lie_where_they_were_made(two: Any) -> None:
+    a, b = two
+    total, table = tg.zeros(2, device=b), tg.tensor([1.0, 2.0], device=b)
+
+    @tg.trace
+    def f(x: Any, s: float) -> Any:
+        total.add_((x * s).to(b) * table * s)
+        mask = tg.tensor([1.0, 0.0], device=b)
+        return x, x.to(b), tg.zeros(2, device=b), tg.zeros(2, device=a), mask.to(a) + x, mask * 2, table.to(a), s
+
+    for k in (1, 2, 3):
+        x = tg.tensor([1.0, k], device=a)
+        found = f(x, 2.0)
+        assert [t.device for t in found[:-1]] == [a, b, b, a, a, b, a]
+        assert found[0] is x
+        assert [t.tolist() for t in found[1:-1]] == [[1.0, k], [0.0, 0.0], [0.0, 0.0], [2.0, k], [2.0, 0.0], [1.0, 2.0]]
+        assert float(found[-1]) == 2.0
+    assert total.tolist() == [4.0 * 3, 8.0 * 6]
+
+
+def test_tensors_that_are_reached_may_lie_on_another_device(two: Any) -> None:
+    a, b = two
+    w = tg.ones(2, device=b)
+    f = tg.trace(lambda x: x.to(w.device) * w)
+    assert f(tg.ones(2, device=a)).device is b
+    assert tg.trace(lambda: w * 2)().device is b                # all of it is there
+    w.data = w.to(a) * 3
+    assert f(tg.ones(2, device=a)).device is a
+    assert f(tg.ones(2, device=a)).tolist() == [3.0, 3.0]
+    assert "is on" in f.compilations[-1] or "changed" in f.compilations[-1]
+
+
+def test_numbers_and_random_numbers_are_on_any_device(two: Any) -> None:
+    a, b = two
+
+    @tg.trace
+    def f(x: Any, y: Any, s: float) -> Any:
+        noise = tg.rand(3, device=a)
+        sent = noise.to(b)
+        return s * x, y * s, s * y.exp(), noise, sent, tg.rand(3, device=b), (y * s).mul_(s)
+
+    tg.manual_seed(1)
+    first = f(tg.ones(3, device=a), tg.ones(3, device=b), 0.5)
+    second = f(tg.ones(3, device=a), tg.ones(3, device=b), 0.25)
+    assert [t.device for t in first] == [a, b, b, a, b, b, b]
+    assert (second[0].tolist(), second[1].tolist(), second[6].tolist()) == ([0.25] * 3, [0.25] * 3, [0.0625] * 3)
+    assert first[3].tolist() == first[4].tolist() != second[3].tolist() == second[4].tolist()
+    assert first[5].tolist() != first[3].tolist()
+    assert len(f.compilations) == 1
+
+
+def test_host_code_and_loops_on_a_device_of_a_trace(two: Any) -> None:
+    a, b = two
+    calls = []
+
+    def doubled(x: Any, y: Any) -> Any:
+        calls.append(1)
+        return x * 2, y * 2
+
+    @tg.trace
+    def f(x: Any) -> Any:
+        p, q = tg.host_call(doubled, x, x.to(b) + 1, like=[x, x])           # one call, though one result is sent and one is not
+        carry, ys = tg.scan(lambda c, row: (c * 0.5 + row, c.sum()), tg.zeros(3, device=b), tg.stack([p.to(b), q.to(b)]))
+        return carry, ys.to(a), q
+
+    for k in range(2):
+        carry, ys, q = f(tg.ones(3, device=a))
+        assert (carry.device, ys.device, q.device) == (b, a, a)
+        assert (carry.tolist(), ys.tolist(), q.tolist()) == ([5.0] * 3, [0.0, 6.0], [4.0] * 3)
+        assert len(calls) == k + 1
+
+
+# -------------------------------------------------------------------------------------------------------------- order, failures
+
+
+def test_a_transfer_waits_for_what_it_sends_only(two: Any) -> None:
+    a, b = two
+    w = leaf([1.0, 2.0], b)
+    v = leaf([1.0, 2.0], a)
+
+    @tg.trace
+    def pipeline(first: Any, second: Any) -> Any:
+        loss = sum(((x * v).sin().to(b) * w).exp().sum() for x in (first, second))
+        return tg.autograd.grad(loss, [v, w])
+
+    gv, gw = pipeline(tg.ones(2, device=a), tg.ones(2, device=a) * 2)
+    assert (gv.device, gw.device) == (a, b)
+    # A batch leaves before the next one is computed, and comes back before what nobody else waits for (w's gradient) is.
+    assert steps(pipeline) == "0>0><1><1><<" + "01" or steps(pipeline) == "0>0><1><1><<" + "10"
+
+    chain = tg.trace(lambda x: ((x + 1).to(b) * 2).to(a) - 1)
+    assert chain(tg.ones(2, device=a)).tolist() == [3.0, 3.0]
+    assert steps(chain) == "0><1><0"
+    passed = tg.trace(lambda x: x.to(b).to(a).to(b))
+    assert passed(tg.ones(2, device=a)).device is b
+    assert "0" not in steps(passed)
+
+
+def test_a_call_that_fails_has_changed_nothing(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = two
+    v, w = tg.ones(2, device=a), tg.ones(2, device=b)
+
+    @tg.trace
+    def f(x: Any) -> Any:
+        v.mul_(2)
+        w.add_(x.to(b))
+        v.add_((w * 3).to(a))
+        return v.sum()
+
+    f(tg.ones(2, device=a))
+    before = v.tolist(), w.tolist()
+    assert before == ([8.0, 8.0], [2.0, 2.0])
+    count = [0]
+
+    def failing(*args: Any) -> Any:
+        count[0] += 1
+        if count[0] == 2:
+            raise DeviceError("the second transfer fails")
+        return upload(*args)
+
+    upload = partition_module.upload
+    monkeypatch.setattr(partition_module, "upload", failing)
+    with pytest.raises(DeviceError, match="second transfer"):
+        f(tg.ones(2, device=a))
+    assert (v.tolist(), w.tolist()) == before
+    monkeypatch.undo()
+    f(tg.ones(2, device=a))
+    assert (v.tolist(), w.tolist()) == ([25.0, 25.0], [3.0, 3.0])
+
+
+def test_an_index_out_of_range_is_told_where_the_value_ends_up(pair: Any) -> None:
+    a, b = pair
+    f = tg.trace(lambda x, i: (x[i] * 2).to(b) + 1)
+    x = tg.arange(4.0, device=a)
+    assert f(x, tg.tensor([1, 3], device=a)).tolist() == [3.0, 7.0]
+    bad = f(x, tg.tensor([1, 7], device=a))
+    with pytest.raises(IndexOutOfRange, match="7"):
+        bad.tolist()
+
+
+def test_errors(two: Any) -> None:
+    a, b = two
+    x, w = tg.ones(2, device=a), tg.ones(2, device=b)
+    with pytest.raises(DeviceError, match=r"add: the operands are on different devices, .*move one with x.to\(device\)"):
+        tg.trace(lambda x: x + w)(x)
+    with pytest.raises(TraceError, match="what scan records runs on one device; move tensors between devices outside"):
+        tg.trace(lambda x: tg.scan(lambda c, r: (c.to(b).to(a) + r, c), x, tg.stack([x, x])))(x)
+    with pytest.raises(DeviceError, match=r"scan: the operands are on different devices"):
+        tg.trace(lambda x: tg.scan(lambda c, r: (c + r, w), x, tg.stack([x, x])))(x)
+    with pytest.raises(DeviceError, match=r"while_loop: the operands are on different devices"):
+        tg.trace(lambda x: tg.while_loop(lambda c: c[0].sum() < 9, lambda c: c, (x, w)))(x)
+    with pytest.raises(DeviceError, match=r"cond: the operands are on different devices"):
+        tg.trace(lambda x: tg.cond(x.sum() > 0, lambda: w, lambda: w * 2))(x)
+
+
+# ------------------------------------------------------------------------------------------------------------------- looking at it
+
+
+def test_what_a_traced_function_tells(pair: Any, tmp_path: Any) -> None:
+    a, b = pair
+    sends = tg.trace(lambda x, w: ((x * 2).to(b) * w).sin().sum())
+    x, w = tg.ones(3, device=a), tg.ones(3, device=b)
+    y = sends(x, w)
+    text = sends.explain()
+    first, second = (str(a), str(b)) if str(a) != str(b) else (f"{a} number 1", f"{b} number 2")
+    assert f"on {first} and {second}" in text
+    assert f"  on {first}:\n" in text
+    assert f"float32[3], 12 B: leaves {first} for {second}" in text
+    assert f"arrives on {second}" in text
+    assert "sin" in sends.kernels() or b.kind == "numpy"
+    assert f".to(tg.device({b.name!r}))" in sends.source()
+    for look in (sends.profile, sends.memory, lambda: sends.timeline(tmp_path / "trace.json")):
+        with pytest.raises(ArgumentError, match=r"runs on several devices.*explain\(\)"):
+            look()
+    sends.page(tmp_path / "page.html", runs=1)
+    assert json.dumps(b.name)[1:-1] in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert sends.plan is None
+    assert y.item() == pytest.approx(3 * np.sin(2.0), rel=1e-5)
+
+
+def test_numbers_are_looked_for_on_both_devices(two: Any) -> None:
+    a, b = two
+    f = tg.trace(lambda x, w: ((x - 1).to(b) / w).sum())
+    x, w = tg.ones(3, device=a), tg.zeros(3, device=b)
+    found = tg.debug(f)(x, w)
+    assert found.first is not None
+    assert found.first.operation.op == "div"
+    assert not f.compare(x, tg.ones(3, device=b)).first
+    assert not f.compare(x, tg.ones(3, device=b), reference=a).first
+
+
+def test_modules_on_two_devices_compile(two: Any) -> None:
+    a, b = two
+    model = Two(a, b)
+    x = tg.ones(3, 4, device=a)
+    expected = model(x)
+    model.compile()
+    same(model(x), expected)
+    model(x).sum().backward()
+    assert all(p.grad.device is p.device for p in model.parameters())
+    drop = nn.Dropout(0.5)
+    kept = tg.trace(lambda x: drop(x.to(b)).to(a))(tg.ones(1000, device=a))
+    assert 300 < (kept == 0).sum().item() < 700
