@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy as np
 import pyopencl as cl
 
 from tracegrad.errors import DeviceError, OutOfMemoryError
+from tracegrad.runtime.arrival import Arrival, bits
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import Suspicions, verify
 from tracegrad.runtime.staging import APART, KEPT, Block, Ring, Uploads
@@ -170,23 +170,6 @@ class Buffer:
                     device.last = device.ring.write(queue, mem, array)
                 else:
                     cl.enqueue_copy(queue, self.mem, bits(array), is_blocking=True)
-
-
-class Arrival:
-    """A copy of a Buffer's contents that comes when `marker` is passed: call it, in any thread, and it waits. See Buffer.arriving."""
-
-    def __init__(self, queue: cl.CommandQueue, marker: cl.Event, mem: Any, array: np.ndarray[Any, Any]) -> None:
-        self._lock, self._array = threading.Lock(), array
-        self._source: Any = (queue, marker, mem) if array.size else None
-
-    def __call__(self) -> np.ndarray[Any, Any]:
-        with self._lock:
-            if self._source is not None:
-                queue, marker, mem = self._source
-                marker.wait()
-                cl.enqueue_copy(queue, bits(self._array), mem, is_blocking=True)
-                self._source = None
-        return self._array
 
 
 @contextlib.contextmanager
@@ -357,11 +340,6 @@ def _in_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -
     if array.dtype != dtype and "c" in (dtype_kind(array.dtype), dtype_kind(np.dtype(dtype))):
         array = array.reshape(-1).view(dtype)
     return array.reshape(shape)
-
-
-def bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array as others take it: bfloat16, for which numpy has no buffers, as integers."""
-    return array.view(np.uint16) if array.dtype.kind == "V" else array
 
 
 def _of_dtype(array: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
