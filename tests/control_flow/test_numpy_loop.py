@@ -1,4 +1,4 @@
-"""Loops by NumPy (tracegrad/numpy_backend/): what is computed before, in and after the turns is what the interpreter makes, turn by
+"""Loops by NumPy (tracegrad/numpy_backend/): what is computed before and in the turns is what the interpreter makes, turn by
 turn."""
 
 from __future__ import annotations
@@ -172,6 +172,7 @@ SHAPES = [(9, 7, 13, np.float32, False), (5, 13, 7, np.float16, True), (2, 12, 6
     *((program, *shape) for program in PROGRAMS for shape in SHAPES),
     *((any_program(seed), *SHAPES[seed % 4]) for seed in range(32)),
     *(pytest.param(any_program(seed), *SHAPES[seed % 4], marks=pytest.mark.slow) for seed in range(32, 600))])
+@pytest.mark.recall
 def test_written_turns_have_the_bits_of_turns_one_by_one(program, length, n, m, dtype, reverse, monkeypatch):
     monkeypatch.setattr(numpy_program, "WRITTEN", 12)
     rng = np.random.default_rng(length)
@@ -193,6 +194,7 @@ def test_written_turns_have_the_bits_of_turns_one_by_one(program, length, n, m, 
             np.testing.assert_array_equal(y, z)
 
 
+@pytest.mark.recall
 def test_turns_of_an_lstm_need_few_operations():
     """What is stacked is computed into its place, views are taken once: no line of an iteration copies."""
     loop = next(node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if not node.fn.reverse)
@@ -220,7 +222,6 @@ def test_most_of_an_lstms_derivative_is_before_its_turns(monkeypatch):
     monkeypatch.setattr(numpy_program.NumpyProgram, "__init__", counted)
     loop, = {node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if node.fn.reverse}
     LoopRoutine(loop, [i for i, o in enumerate(loop.graph.outputs) if o not in loop.graph.inputs])
-    before, after, turn = sizes
-    assert turn <= 34                                   # of 53; what the gates are, the first loop has kept
+    before, iteration = sizes
+    assert iteration <= 36                              # of 53; what the gates are, the first loop has kept
     assert before >= 20
-    assert after == 2                                   # the sum of the gradients of the weights: no addition in a turn

@@ -653,6 +653,17 @@ def test_explain_says_why_it_recorded_again(device):
     assert changed in f.explain()
 
 
+def test_explain_names_hooks(device):
+    w = tg.ones(3, requires_grad=True)
+    f = tg.trace(lambda x: (x * w).sum())
+    f(tg.ones(3))
+    handle = w.register_hook(lambda g: g * 2.0)
+    f(tg.ones(3))
+    handle.remove()
+    f(tg.ones(3))
+    assert f.compilations == ["first call", "something that the function reaches changed: a tensor has other hooks now"]
+
+
 def test_debug_tells_of_every_program(capfd, monkeypatch):
     monkeypatch.setattr(tg.config, "debug", 2)
     tg.trace(lambda x: x.exp() + 0.125)(tg.ones(7)).numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
@@ -31,10 +32,9 @@ from tracegrad.custom.custom_function import Function
 from tracegrad.custom.user_call import Context as FunctionCtx
 from tracegrad.errors import AutogradError, TraceError
 from tracegrad.execute.deferred import flush
-from tracegrad.execute.realize import free_saved, lock, realize
+from tracegrad.execute.realize import free_saved, lock, parted, realize, without_freed
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.ir import Node, forget_operands, own_nodes, topological
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.ir import Node, own_nodes, topological
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC, named
 from tracegrad.graph.primitive import REGISTRY, bind, saves
@@ -262,22 +262,10 @@ def _free(walked: Sequence[Node], gradients: Sequence[Tensor]) -> list[Any]:
     flush(keep_history=False, works=works)
     for t in gradients:
         realize([t._node()], t._device, works=works)
-    _drop_history(walked)
-    return works
-
-
-def _drop_history(order: Sequence[Node]) -> None:
-    """Free the nodes that a backward walked over, if they save anything: they forget their operands."""
-    saving = [node for node in reversed(order) if saves(node)]
+    saving, staying = parted(walked)
     free_saved(saving)
-    freed: dict[Node, Node] = {}  # with what stands for each in the nodes that stay, whose tensors shall not keep its value alive
-    for node in saving:
-        freed[node] = Node(node.fn, (), node.attrs, node.aval, True)
-        freed[node].loc = node.loc
-    for node in order:
-        behind = node.fn is _VARIABLE or isinstance(node.fn, CustomCall)  # their values are those of operands
-        if node.needs_grad and not behind and any(o in freed for o in node.operands):
-            forget_operands(node, tuple(freed.get(o, o) for o in node.operands))
+    without_freed(map(weakref.ref, staying))
+    return works
 
 
 def _leaf(node: Node) -> tuple[Tensor, ...]:

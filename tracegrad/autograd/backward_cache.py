@@ -15,16 +15,16 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from tracegrad.autograd.history_key import History, call_behind
+from tracegrad.autograd.history_key import History
 from tracegrad.errors import TracegradError
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
 from tracegrad.execute.program import Program
-from tracegrad.execute.realize import cut, free_saved, lock
+from tracegrad.execute.realize import cut, free_saved, lock, parted, without_freed
 from tracegrad.execute.recall import Recipe, allowed, recipes
 from tracegrad.graph.canonical import Key, fixed, resolve
-from tracegrad.graph.ir import ON_HOST, LazyNode, Node, forget_operands
+from tracegrad.graph.ir import ON_HOST, Node, forget_operands
 from tracegrad.graph.locations import Location, derivative_of
-from tracegrad.graph.primitive import REGISTRY, data, saves
+from tracegrad.graph.primitive import REGISTRY, data
 from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
@@ -52,11 +52,8 @@ class _Gradients(Recipe):
         position = {t: k for k, t in enumerate(work.targets)}
         self.values = [(number[t], k) for t, k in position.items() if t in number]
         self.grads = [(number[n], position[g]) for n, g in grads]
-        calls = set(walk.calls)
-        outside = [n for n in order if n not in walk.inside]
-        self.saving = [number[n] for n in reversed(outside) if saves(n)]
-        self.staying = [number[n] for n in outside if n.needs_grad and not saves(n) and n.fn is not _VARIABLE
-                        and (number[n] in calls or any(saves(o) for o in n.operands))]
+        outside, calls = [n for n in order if n not in walk.inside], {walk.nodes[i] for i in walk.calls}
+        self.saving, self.staying = ([number[n] for n in part] for part in parted(outside, calls))
         self.lines = {i: (number[n], False) for i, n in enumerate(work.order) if n.fn.reports}
         on_host = [(i, n) for i, n in enumerate(work.order) if n.fn.family in ON_HOST]
         stands = {(n.loc[:3], n.loc.call): k for n, k in number.items()} if on_host else {}
@@ -204,7 +201,7 @@ class Backward:
         walk.number.clear()
         walk.pending.clear()
         nodes.clear()
-        _let_go(staying)
+        without_freed(staying)
 
     def learn(self, works: Sequence[Any], order: Sequence[Node], grads: Sequence[tuple[Node, Node]], beside: Sequence[Node] = ()) -> None:
         """Remember how the backward was made. works: what was computed in it. order: the nodes that it went through. grads: variables of
@@ -250,28 +247,3 @@ def _known(walk: History, key: Key) -> _Gradients | None:
         recipe = varied.recipe
     recipes.hits += 1
     return recipe
-
-
-def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:
-    """Of nodes that keep their operands: those that somebody still holds go on without the freed ones, as in autograd._drop_history."""
-    stand_ins: dict[Node, Node] = {}
-    for ref in reversed(staying):       # those that read others first: what they let go of may be gone then
-        _stay(ref(), stand_ins)
-
-
-def _stay(node: Node | None, stand_ins: dict[Node, Node]) -> None:
-    def left(o: Node) -> Node:
-        if type(o) is LazyNode or o.operands or not saves(o):
-            return o
-        if o not in stand_ins:
-            stand_ins[o] = Node(o.fn, (), o.attrs, o.aval, True)
-            stand_ins[o].loc = o.loc
-        return stand_ins[o]
-
-    behind = call_behind(node)
-    if node is not None and behind is not None:
-        call, given, _ = behind
-        kept = call.left()
-        node.behind = call, [left(o) if i in kept else None for i, o in enumerate(given)], True
-    elif node is not None:
-        forget_operands(node, tuple([left(o) for o in node.operands]))

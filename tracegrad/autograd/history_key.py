@@ -13,7 +13,7 @@ from typing import Any
 from tracegrad.config import config
 from tracegrad.execute.devices import Device
 from tracegrad.graph.canonical import Key, contribution
-from tracegrad.graph.ir import LazyNode, Node
+from tracegrad.graph.ir import LazyNode, Node, call_behind
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.substitution import HOOKS
@@ -175,8 +175,3 @@ class History:
                 self.inside.update(values[call.made:])
                 for k, (place, _) in enumerate(call.offsets, i + 1):
                     self.number[values[place]] = k
-
-
-def call_behind(node: Node | None) -> Any:
-    """What is behind a call's result; None where somebody (another thread, even) has asked for its nodes."""
-    return getattr(node, "behind", None)

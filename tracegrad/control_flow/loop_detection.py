@@ -19,7 +19,7 @@ from tracegrad.control_flow.scan import loop_nodes
 from tracegrad.execute.deferred import flushes, waiting
 from tracegrad.execute.realize import lock
 from tracegrad.graph.canonical import Key, canonical, contribution
-from tracegrad.graph.ir import Node, own_nodes
+from tracegrad.graph.ir import Node, own_nodes, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.graph.substitution import HOOKS, substituted
@@ -113,16 +113,9 @@ def _before(iteration: tuple[list[Node], list[Node], list[Node], list[Node]]) ->
     """The nodes that an iteration depends on."""
     before, rows, outs, results = iteration
     ends = {*before, *rows}
-    found: set[Node] = set()
-    stack = [*outs, *results]
-    while stack:
-        node = stack.pop()
-        if node not in found and node not in ends:
-            found.add(node)
-            if len(found) > NODES:
-                raise _Other
-            if node.value is None:
-                stack += node.operands
+    found = {*topological([*outs, *results], lambda n: n in ends or n.value is not None)} - ends
+    if len(found) > NODES:
+        raise _Other
     return found
 
 

@@ -133,7 +133,7 @@ def nodes_of(call: CachedCall, nodes: Sequence[Node], device: Any, found: Any) -
         return call.make(nodes)
     prepared = call.prepared
     if prepared.views or prepared.history:
-        values: Any = call.make(nodes) if prepared.history else _fresh(call, nodes)
+        values: Any = call.make(nodes) if prepared.history else call.fresh(nodes, NOWHERE, call.steps)
         for (k, _, _), array in zip(prepared.results, found, strict=True):
             values[k].value = host_part(device, array)
         return values  # type: ignore[no-any-return]
@@ -190,18 +190,6 @@ class CachedConstants:
                 self._made[key] = node.aval, known_of(node), np.array(array, order="C")
 
 
-def _fresh(template: CachedCall, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes of a call of what has no history, by place, shared with no other call's."""
-    values = [*nodes, *template.constants]
-    new, add = Node.__new__, values.append
-    for fn, attrs, _, aval, _, _, taken in template.steps:
-        node = new(Node)
-        node.fn, node.operands, node.attrs, node.aval = fn, taken(values), attrs, aval
-        node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, None
-        add(node)
-    return values
-
-
 def known_of(node: Node) -> dict[str, Any]:
     """Those of a leaf with the node's value: between which integers that lies is still known."""
     aval = node.aval
@@ -233,7 +221,7 @@ def _constant(node: Node, depth: int = 0) -> Any:
 
 def prepare(template: CachedCall, nodes: Sequence[Node]) -> Any:
     """The EagerCall of a template, for operands like `nodes`; False where its calls are always deferred."""
-    made = _fresh(template, nodes)
+    made = template.fresh(nodes, NOWHERE, template.steps)
     avals = [n.aval for n in made]
     order, total = [], 0.0
     for k, (fn, attrs, _, aval, needs_grad, places, _) in enumerate(template.steps, template.made):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,9 @@ from tracegrad.execute.program import Program, programs
 from tracegrad.graph.cached_calls import compute_when_called
 from tracegrad.graph.canonical import Canonical, canonical, is_number, resolve
 from tracegrad.graph.families import Movement
-from tracegrad.graph.ir import LazyNode, Node, forget_operands, topological
+from tracegrad.graph.ir import LazyNode, Node, call_behind, forget_operands, topological
 from tracegrad.graph.leaves import CustomCall
-from tracegrad.graph.primitive import REGISTRY, bind, data
+from tracegrad.graph.primitive import REGISTRY, bind, data, saves
 from tracegrad.graph.substitution import substituted
 from tracegrad.ops.primitives.dynamic_slice import SLICE_AT
 from tracegrad.ops.primitives.transfer import TRANSFER
@@ -37,6 +37,18 @@ from tracegrad.support.modes import state
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _PLACEHOLDER = REGISTRY["placeholder"]
 READS = 12   # reads of one history's values until these are computed when they are called: cached_calls.compute_when_called
+
+
+def parted(order: Sequence[Node], calls: Collection[Node] = ()) -> tuple[list[Node], list[Node]]:
+    """Of the nodes that a backward went through those that give up what they saved, and those that read such ones and stay: each ahead of
+
+    what it reads. calls: results of known calls, of which a later backward does not ask the operands; they stay.
+    """
+    needed = [n for n in reversed(order) if n.needs_grad]
+    # (A variable's value and a custom call's are those of operands.)
+    return [n for n in needed if saves(n)], [
+        n for n in needed if not (saves(n) or n.fn is _VARIABLE or isinstance(n.fn, CustomCall))
+        and (n in calls or any(saves(o) for o in n.operands))]
 
 
 def free_saved(nodes: Iterable[Node]) -> None:
@@ -52,6 +64,30 @@ def free_saved(nodes: Iterable[Node]) -> None:
             results = node.operands[:len(node.fn.avals(*(o.aval for o in node.operands)))]
             node.value = [_valued(resolve(r)) for r in results]
         forget_operands(node)
+
+
+def without_freed(staying: Iterable[weakref.ref[Node]]) -> None:
+    """Have nodes that keep their operands, those that somebody still holds, go on without the freed ones: stand-ins hold no values."""
+    stand_ins: dict[Node, Node] = {}
+
+    def left(o: Node) -> Node:
+        if type(o) is LazyNode or o.operands or not saves(o):
+            return o
+        if o not in stand_ins:
+            stand_ins[o] = Node(o.fn, (), o.attrs, o.aval, True)
+            stand_ins[o].loc = o.loc
+        return stand_ins[o]
+
+    for ref in staying:                 # those that read others first: what they let go of may be gone then
+        if (node := ref()) is None:
+            continue
+        if (behind := call_behind(node)) is not None:
+            call, given, _ = behind
+            kept = call.left()
+            node.behind = call, [left(o) if i in kept else None for i, o in enumerate(given)], True
+        elif (instead := tuple([left(o) for o in node.operands])) != node.operands:
+            forget_operands(node, instead)
+        del node                        # the next one may be held by nothing else
 
 
 def _valued(node: Node) -> Node:

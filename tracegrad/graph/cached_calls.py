@@ -23,7 +23,7 @@ from tracegrad.config import config
 from tracegrad.graph.canonical import Key, canonical, contribution
 from tracegrad.graph.intervals import has_range, interval
 from tracegrad.graph.ir import INTERN, ON_HOST, LazyNode, Node, Size, enter
-from tracegrad.graph.locations import user_location
+from tracegrad.graph.locations import Location, user_location
 from tracegrad.graph.operators import Operators
 from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache, listed
@@ -143,18 +143,14 @@ class CachedCall:
 
     def unfolded(self, node: Node, nodes: Sequence[Node], freed: bool) -> list[Any]:
         """The nodes behind the result `node` by place; of a call that was freed, those that are left."""
-        values: list[Any] = [*nodes, *self.constants]
-        line, new, add = node.loc, Node.__new__, values.append
-        kept = self.left() if freed else None
-        for k, (fn, attrs, _, aval, needs_grad, _, taken) in enumerate(self.steps[:-1], self.made):
-            if kept is not None and k not in kept:
-                add(None)
-                continue
-            inner = new(Node)
-            inner.fn, inner.attrs, inner.aval, inner.loc, inner.needs_grad = fn, attrs, aval, line, needs_grad
-            inner.operands = () if kept is not None and needs_grad and fn.saves else taken(values)
-            inner.constant, inner.value = False, None
-            add(inner)
+        values = self.fresh(nodes, node.loc, self.steps[:-1])
+        if freed:
+            kept = self.left()
+            for k, (fn, _, _, _, needs_grad, _, _) in enumerate(self.steps[:-1], self.made):
+                if k not in kept:
+                    values[k] = None
+                elif needs_grad and fn.saves:
+                    values[k].operands = ()
         return values
 
     def left(self) -> frozenset[int]:
@@ -174,31 +170,29 @@ class CachedCall:
     def nodes(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
         """The nodes by place; of a call whose result is there, that."""
         self.calls += 1
-        values = [*nodes, *self.constants]
-        key: Any
-        if self.shared and len(self.steps) > 1:
-            key = (self, *nodes)
+        key: Any = None
+        if self.shared:
+            fn, _, items, _, _, _, operands_of = self.steps[-1]
+            single = len(self.steps) == 1
+            key = (fn, operands_of([*nodes, *self.constants]), *items) if single else (self, *nodes)
             entry = INTERN.get(key)
             found = None if entry is None else entry()
-            if found is not None and found.value is None and found.operands:
+            if found is not None and (single or (found.value is None and found.operands)):
                 return {self.result: found}
-        line = user_location(5, self.call)           # behind nodes, make and what calls it, which is never the user
-        new, add = Node.__new__, values.append
-        interned = self.shared and len(self.steps) == 1
-        for fn, attrs, items, aval, needs_grad, _, taken in self.steps:
-            operands = taken(values)
-            if interned:
-                key = (fn, operands, *items)
-                entry = INTERN.get(key)
-                found = None if entry is None else entry()
-                if found is not None:
-                    return {self.result: found}
-            node = new(Node)
-            node.fn, node.operands, node.attrs, node.aval, node.loc, node.needs_grad = fn, operands, attrs, aval, line, needs_grad
-            node.constant, node.value = False, None
-            add(node)
-        if self.shared:
+        values = self.fresh(nodes, user_location(5, self.call), self.steps)      # behind nodes, make and what calls it: never the user
+        if key is not None:
             enter(key, values[self.result])
+        return values
+
+    def fresh(self, nodes: Sequence[Node], line: Location, steps: Sequence[Any]) -> list[Any]:
+        """New nodes of these of the call's steps by place, which nobody shares. line: the user's."""
+        values = [*nodes, *self.constants]
+        new, add = Node.__new__, values.append
+        for fn, attrs, _, aval, needs_grad, _, operands_of in steps:
+            node = new(Node)
+            node.fn, node.operands, node.attrs, node.aval, node.loc = fn, operands_of(values), attrs, aval, line
+            node.needs_grad, node.constant, node.value = needs_grad, False, None
+            add(node)
         return values
 
 

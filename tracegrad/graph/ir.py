@@ -227,6 +227,11 @@ class LazyNode(Node):
 _unfolding = threading.RLock()
 
 
+def call_behind(node: Node) -> Any:
+    """What is behind a call's result; None where somebody (another thread, even) has asked for its nodes."""
+    return getattr(node, "behind", None)
+
+
 class Entry(weakref.ref[Node]):
     """A place in the weak table `INTERN`. (A WeakValueDictionary does the same in 1.2 us more, a fifth of what a node takes.)"""
 

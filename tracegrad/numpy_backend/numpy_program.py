@@ -1,7 +1,7 @@
 """Work by NumPy that comes again: `NumpyProgram`, the NumPy rules of a structure, ready to be called one after the other. Start there.
 
 A routine goes through an ordered, simplified list (ordered.py) and drops each value after its last use. A loop in it is a step, whose
-iterations are a routine of their own (`LoopRoutine`). What comes before, in and after the iterations is cut by passes/loops.py. From its
+iterations are a routine of their own (`LoopRoutine`). What is computed before them is cut off by passes/loops.py. From its
 `WRITTEN`-th use on a routine is Python of its own (generated.py), and so are the iterations of a loop, with the loop in it
 (generated_loop.py).
 """
@@ -18,17 +18,15 @@ from tracegrad.config import config
 from tracegrad.errors import LinAlgError, OutOfMemoryError
 from tracegrad.graph.canonical import canonical, is_number
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.generated import LINES, Writer
 from tracegrad.numpy_backend.generated_loop import GeneratedLoop
-from tracegrad.numpy_backend.loop_layout import ROW, Stacks, early, joined
 from tracegrad.numpy_backend.ordered import ordered
 from tracegrad.numpy_backend.steps import Step, StepList, with_last_uses
 from tracegrad.passes.loops import Split
 
 WRITTEN = 12            # Python takes 20 us to read a line, which is saved in 40 uses; of longer routines than LINES this that many times
                         # later, since somebody waits for it
-_ADD, _CONCAT = REGISTRY["add"], REGISTRY["concat"]
+ROW, WHOLE = 1 << 14, 1 << 20       # bytes, of an iteration and of all: larger arrays take no less time together than one after the other
 
 
 def out_of_memory(node: Node | None) -> OutOfMemoryError:
@@ -141,6 +139,11 @@ class NumpyProgram(StepList):
         return nodes[self.origin[i if i < self.size else self.first[i - self.size]]]
 
 
+def _early(node: Node, length: int) -> bool:
+    """Whether an operation on rows is better done for all `length` iterations together."""
+    return node.aval.nbytes <= ROW and length * node.aval.nbytes <= WHOLE and node.fn.family in ("elementwise", "movement")
+
+
 class _Part:
     """A graph that is computed again and again, of arrays of its inputs."""
 
@@ -159,19 +162,14 @@ class LoopRoutine:
     """What computes, of arrays of a loop's operands, its results `used`. The loop's body reports nothing."""
 
     def __init__(self, loop: Any, used: Sequence[int]) -> None:
-        carries, rows, length = loop.body.carries, loop.body.rows, loop.length
-        self._carries, self._rows, self._length = carries, rows, length
-        graph = joined(loop.graph)
-        split = Split(graph, carries, rows, length, [i for i in used if i >= carries], lambda node: early(node, length),
-                      lambda node: node.aval.nbytes <= ROW)
-        self._room = Stacks(split, loop.reverse)
-        parts = self._parts = split.parts(self._room.made)
-        self._kept, self._sums = split.kept, list(split.sums)
-        self._before, self._after = _Part(parts.before), _Part(parts.after)
-        self.iterations = _Iterations(_Part(parts.iteration), len(split.kept), len(parts.scanned) + parts.ahead, length, loop.reverse)
-        place = {n: k for k, n in enumerate([*split.given, *self._room.found])}
+        carries, rows, length = self._carries, self._rows, self._length = loop.body.carries, loop.body.rows, loop.length
+        split = Split(loop.graph, carries, rows, length, [i for i in used if i >= carries], lambda node: _early(node, length))
+        parts = self._parts = split.parts()
+        self._before = _Part(parts.before)
+        self._stacks = [((length, *n.shape), n.dtype) for n in split.inner]
+        self.iterations = _Iterations(_Part(parts.iteration), carries, len(parts.scanned) + parts.ahead, length, loop.reverse)
+        place = {n: k for k, n in enumerate([*split.given, *split.inner])}
         self._sources = [place[split.outputs[i]] if i >= carries else ~i for i in used]
-        self._terms = [place[n] for n in dict.fromkeys(split.sums.values())]
 
     @staticmethod
     def of(loop: Any, used: tuple[int, ...]) -> LoopRoutine:
@@ -182,20 +180,15 @@ class LoopRoutine:
         return found
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        parts, room = self._parts, self._room
-        whole, still = arrays[self._carries:self._carries + self._rows], arrays[self._carries + self._rows:]
+        parts, n, m = self._parts, self._carries, self._carries + self._rows
+        whole, still = arrays[n:m], arrays[m:]
         found = self._before([*whole, *still])
         last = len(found) - parts.once
-        state = [arrays[i] for i in self._kept]
-        wide = room.wide(state)
-        state = self.iterations(state, [*[whole[k] for k in parts.scanned], *found[:parts.ahead]], [*still, *found[last:]],
-                           [x[room.new] if len(x) > self._length else x for x in wide])
-        rows = [*found[parts.ahead:last], *room.arrays(wide)]
-        lasts = dict(zip(self._kept, state, strict=True))
-        if self._sums:
-            sums = self._after([*[arrays[i] for i in self._sums], *[rows[k] for k in self._terms]])
-            lasts.update(zip(self._sums, sums, strict=True))
-        return [rows[k] if k >= 0 else lasts[~k] for k in self._sources]
+        stacks = [np.empty(shape, dtype) for shape, dtype in self._stacks]
+        moving = [*[whole[k] for k in parts.scanned], *found[:parts.ahead]]
+        state = self.iterations(list(arrays[:n]), moving, [*still, *found[last:]], stacks)
+        rows = [*found[parts.ahead:last], *stacks]
+        return [rows[k] if k >= 0 else state[~k] for k in self._sources]
 
 
 class _Iterations:

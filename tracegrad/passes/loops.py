@@ -1,28 +1,23 @@
-"""A loop's body in three parts: what is computed before the iterations, in each of them, and after them. Start at `Split`.
+"""A loop's body in two parts: what is computed before the iterations, and in each of them. Start at `Split`.
 
 Nodes of the body are told apart by what they depend on (`dependence`). What depends on constants alone is computed once, before the loop.
-What no carry goes into may be computed for all iterations together, before the loop, as one operation on arrays with a row an iteration. A
-carry that nothing but an addition to it reads is a sum, which may be made after the loop.
+What no carry goes into may be computed for all iterations together, before the loop, as one operation on arrays with a row an iteration.
 
-NumPy does all of that where arrays are small: it takes as long to begin an operation as it computes for a thousand elements. Kernels do
+NumPy does both where arrays are small: it takes as long to begin an operation as it computes for a thousand elements. Kernels do
 only the first, for what is slow (`hoisted`): the rest would be stored and read again, where it now stays in registers.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from tracegrad.autodiff.batching import batch
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.locations import located
-from tracegrad.graph.primitive import REGISTRY, bind, placeholder
+from tracegrad.graph.primitive import bind, placeholder
 from tracegrad.graph.substitution import substituted, that_matter
 
-_ADD, _SUM = REGISTRY["add"], REGISTRY["sum"]
 CONSTANT, ROW, CARRIED = range(3)      # what a node of a body depends on: nothing that changes, what is scanned, a carry
 
 
@@ -198,78 +193,46 @@ def _by_element(node: Node, size: int) -> bool:
 
 
 class Parts(NamedTuple):
-    """Graphs of the three parts.
+    """Graphs of the two parts.
 
     before: of the scanned arrays and the constants the rows that iterations read (`ahead` of them), what is wanted of all iterations, and
-    what turns read that is the same in all (`once`). iteration: of carries, rows (those numbered `scanned`, then those ahead), the loop's
-    constants, and what is the same, the new carries and what is stacked. after: of the sums' first values and what is added up, the sums.
+    what iterations read that is the same in all (`once`). iteration: of carries, rows (those numbered `scanned`, then those ahead), the
+    loop's constants, and what is the same, the new carries and what is stacked.
     """
 
     before: Graph
     iteration: Graph
-    after: Graph
     scanned: list[int]
     ahead: int
     once: int
 
 
 class Split:
-    """A loop to be cut in three.
+    """A loop to be cut in two.
 
-    sums: the carries that are sums, each with the node that is added up over all iterations. kept: the numbers of the other carries.
     given: the nodes whose values of all iterations are wanted and that are computed before; inner: those that iterations make.
     """
 
-    def __init__(self, graph: Graph, carries: int, rows: int, length: int, stacked: Sequence[int], early: Callable[[Node], bool],
-                 stacks: Callable[[Node], bool]) -> None:
-        """stacked: which results are wanted of all iterations. early: see `dependence`. stacks: whether of a carry that adds up the sum of
-
-        this over some dimensions, this is stacked, and summed over these with the rest.
-        """
-        self.inputs, self.outputs, self.rows, self.length = list(graph.inputs), list(graph.outputs), rows, length
+    def __init__(self, graph: Graph, carries: int, rows: int, length: int, stacked: Sequence[int], early: Callable[[Node], bool]) -> None:
+        """stacked: which results are wanted of all iterations. early: see `dependence`."""
+        self.inputs, self.outputs, self.carries, self.rows, self.length = list(graph.inputs), list(graph.outputs), carries, rows, length
         self.depends = depends = dependence(graph, carries, rows, early)
-        self.sums = _sums(self.inputs[:carries], self.outputs, stacked, stacks)
-        self.kept = [i for i in range(carries) if i not in self.sums]
-        wanted = dict.fromkeys([*(self.outputs[i] for i in stacked), *self.sums.values()])
+        wanted = dict.fromkeys(self.outputs[i] for i in stacked)
         self.given, self.inner = ([n for n in wanted if (depends[n] == CARRIED) == own] for own in (False, True))
 
-    def parts(self, made: Sequence[Node]) -> Parts:
-        """The three parts. made: what turns are to give beside the carries, of which `inner` can be had."""
+    def parts(self) -> Parts:
+        """The two parts."""
         inputs, depends, length = self.inputs, self.depends, self.length
-        first = len(self.kept) + len(self.sums)
-        scanned, level = inputs[first:first + self.rows], inputs[first + self.rows:]
-        ends = [*(self.outputs[i] for i in self.kept), *made]
+        carries, scanned, level = inputs[:self.carries], inputs[self.carries:self.carries + self.rows], inputs[self.carries + self.rows:]
+        ends = [*self.outputs[:self.carries], *self.inner]
         found = border(ends, lambda n: depends[n] == CARRIED, set(inputs))
         ahead, once = ([n for n in found if depends[n] == kind] for kind in (ROW, CONSTANT))
         stand_ins = {n: placeholder(n.aval) for n in found}
         new = substituted(ends, stand_ins)
         read = set(topological(new))
         there = [k for k, p in enumerate(scanned) if p in read]
-        iteration = Graph.capture([*(inputs[i] for i in self.kept), *(scanned[k] for k in there), *(stand_ins[n] for n in ahead), *level,
-                              *(stand_ins[n] for n in once)], new)
+        iteration = Graph.capture([*carries, *(scanned[k] for k in there), *(stand_ins[n] for n in ahead), *level,
+                                   *(stand_ins[n] for n in once)], new)
         wholes = {p: placeholder(Aval((length, *p.shape), p.dtype)) for p in scanned}
         before = Graph.capture([*wholes.values(), *level], [*batch([*ahead, *self.given], wholes, length), *once])
-        terms = {n: placeholder(Aval((length, *n.shape), n.dtype)) for n in dict.fromkeys(self.sums.values())}
-        added = [batch([_added(inputs[i], self.outputs[i])], {n: terms[n]}, length)[0] for i, n in self.sums.items()]
-        after = Graph.capture([*(inputs[i] for i in self.sums), *terms.values()],
-                              [inputs[i] + bind(_SUM, (x,), {"dim": (0,)}) for i, x in zip(self.sums, added, strict=True)])
-        return Parts(before, iteration, after, there, len(ahead), len(once))
-
-
-def _sums(carries: Sequence[Node], outs: Sequence[Node], stacked: Sequence[int], stacks: Callable[[Node], bool]) -> dict[int, Node]:
-    """The carries that nothing but an addition to them reads, with what is added, or with what that is a sum of."""
-    ends = [*outs[:len(carries)], *(outs[i] for i in stacked)]
-    uses = Counter([*ends, *(o for node in topological(ends) for o in node.operands)])
-    found: dict[int, Node] = {}
-    for i, (carry, out) in enumerate(zip(carries, outs, strict=False)):
-        if out.fn is _ADD and carry in out.operands and uses[carry] == uses[out] == 1 and out.dtype in (np.float32, np.float64):
-            added = _added(carry, out)
-            if added.aval is carry.aval:
-                found[i] = added.operands[0] if added.fn is _SUM and stacks(added.operands[0]) else added
-    return found
-
-
-def _added(carry: Node, out: Node) -> Node:
-    """What an addition to `carry` adds."""
-    a, b = out.operands
-    return b if a is carry else a
+        return Parts(before, iteration, there, len(ahead), len(once))

@@ -2,7 +2,7 @@
 
 A trace bakes in every Python value that the function read from globals, closures and attributes, and takes the Tensors it
 found there as inputs by reference. `GuardSet` walks from the function over everything its code can name and notes where each
-scalar, container and Tensor was found; `holds()` looks again, so a changed value makes a new trace instead of a stale result.
+scalar, container and Tensor was found; `change()` compares, so a changed value makes a new trace instead of a stale result.
 Attributes are followed where the code (or that of a function it calls) mentions their name. What cannot be seen this way: the clock, files,
 and whatever else lies outside of Python's objects.
 """
@@ -19,6 +19,7 @@ import types
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -48,6 +49,7 @@ ORDERED = "tracegrad"                               # where optree goes through 
 _ordering = optree.dict_insertion_ordered(True, namespace=ORDERED)
 _ordering.__enter__()
 _MISSING = object()
+Change = tuple[Any, ...]
 
 
 class Slot:
@@ -137,7 +139,7 @@ class GuardSet:
         """
         found: list[tuple[Slot, Any]] = []
 
-        def look(slot: Slot) -> None:
+        def compare(slot: Slot) -> None:
             now = slot.get()
             if now is slot.before or now is _MISSING:
                 return
@@ -151,19 +153,19 @@ class GuardSet:
 
         for container, key, value in self._items:
             if id(container) in self._classes:
-                look(Slot(self._classes[id(container)], key, value, key))
+                compare(Slot(self._classes[id(container)], key, value, key))
             elif isinstance(container, (dict, list)):
-                look(Slot(container, key, value))
+                compare(Slot(container, key, value))
         for o, name, value in self._attributes_of:
-            look(Slot(o, name, value, self._cell_names.get(id(o), name)))
+            compare(Slot(o, name, value, self._cell_names.get(id(o), name)))
         for o, length in self._lengths:
             if isinstance(o, (dict, types.MappingProxyType)) and len(o) > length:                      # what was there stands first
                 for key in list(o)[length:]:
-                    look(Slot(self._classes[id(o)], key, _MISSING, key) if id(o) in self._classes else Slot(o, key, _MISSING))
+                    compare(Slot(self._classes[id(o)], key, _MISSING, key) if id(o) in self._classes else Slot(o, key, _MISSING))
         for o, _, keys in self._contents:
             if isinstance(o, dict) and all(a is b for a, b in zip(o, keys, strict=False)):
                 for key in list(o)[len(keys):]:
-                    look(Slot(o, key, _MISSING))
+                    compare(Slot(o, key, _MISSING))
         for slot, _ in found:
             slot.restore()
         return found
@@ -191,37 +193,37 @@ class GuardSet:
                 self.tensors[id(tensor)] += 1
                 self.tensors[id(before)] -= 1
 
-    def holds(self) -> bool:
-        """Whether everything noted is still what it was."""
-        try:
-            for container, key, value in self._items:
+    def change(self) -> Change:
+        """The first thing that is no longer what it was, as `in_words` takes it; empty if everything is. (A hot path: most calls ask.)"""
+        for container, key, value in self._items:
+            try:
                 now = container[key]
-                if now is not value and not same(now, value):
-                    return False
-        except (KeyError, IndexError):
-            return False
+            except (KeyError, IndexError):
+                now = _MISSING
+            if now is not value and not same(now, value):
+                return "{} was {} and is {}", _called(key), value, now
         for o, name, value in self._attributes_of:
             now = getattr(o, name, _MISSING)
             if now is not value and not same(now, value):
-                return False
-        for o, length in self._lengths:
-            if len(o) != length:
-                return False
+                return "{} was {} and is {}", self._cell_names.get(id(o), name), value, now
         for names, name in self._absent:
             if name in names:
-                return False
-        if not self._contents:
-            return True
-        try:
-            return all(summed(o) == before for o, summed, before in self._contents)
-        except TracegradError:                               # other tensors as keys: to compare them is to compute
-            return False
+                return "{} was {} and is {}", name, _MISSING, names[name]
+        for o, length in self._lengths:
+            if len(o) != length:
+                return "a {} of {} items has {} now", type(o).__name__, length, len(o)
+        for o, summed, before in self._contents:
+            with suppress(TracegradError):                   # other tensors as keys: to compare them is to compute
+                if summed(o) == before:
+                    continue
+            return "a {} holds something else now", type(o).__name__
+        return ()
 
     def lines(self, names: dict[str, Any]) -> list[str]:
-        """`holds` as lines of a function that returns None where it does not; notes what they name."""
+        """Lines of a function that returns None where there is a `change`; notes what they name."""
         if self._contents or len(self._items) + len(self._attributes_of) + len(self._lengths) + len(self._absent) > WRITTEN:
-            names["holds"] = self.holds
-            return ["if not holds():", " return None"]
+            names["change"] = self.change
+            return ["if change():", " return None"]
         names |= {"same": same, "missing": _MISSING}
         known: dict[int, str] = {}
 
@@ -242,24 +244,11 @@ class GuardSet:
             lines += [f" if {called(name)} in {called(container)}:", "  return None"]
         return [*lines, " pass", "except (KeyError, IndexError, AttributeError):", " return None"]
 
-    def change(self) -> str:
-        """What is no longer what it was, in words; empty if everything is."""
-        looked = [(key, container[key] if _has(container, key) else _MISSING, value) for container, key, value in self._items]
-        looked += [(self._cell_names.get(id(o), name), getattr(o, name, _MISSING), value) for o, name, value in self._attributes_of]
-        looked += [(name, names[name], _MISSING) for names, name in self._absent if name in names]
-        for key, now, value in looked:
-            if now is not value and not same(now, value):
-                return f"{key if isinstance(key, str) else f'item {key}'} was {_shown(value)} and is {_shown(now)}"
-        for o, length in self._lengths:
-            if len(o) != length:
-                return f"a {type(o).__name__} of {length} items has {len(o)} now"
-        return next((f"a {type(o).__name__} holds something else now" for o, summed, before in self._contents if summed(o) != before), "")
-
     def watched(self) -> list[str]:
-        """What `holds` compares, of names and what they held: `scale = 2`. Of functions and modules only that they are the same ones."""
+        """What `change` compares, of names and what they held: `scale = 2`. Of functions and modules only that they are the same ones."""
         looked = [(key, value) for _, key, value in self._items]
         looked += [(self._cell_names.get(id(o), name), value) for o, name, value in self._attributes_of]
-        return list(dict.fromkeys(f"{key if isinstance(key, str) else f'item {key}'} = {_shown(value)}" for key, value in looked
+        return list(dict.fromkeys(f"{_called(key)} = {_shown(value)}" for key, value in looked
                                   if isinstance(value, (*_SCALARS, Tensor))))
 
     def _note(self, container: Any, key: Any, value: Any, owner: Any = None) -> None:
@@ -468,6 +457,16 @@ def _progress(iterator: Any) -> Any:
     """How far an iterator is, as far as it tells."""
     frame = getattr(iterator, "gi_frame", None)
     return operator.length_hint(iterator, -1), frame and frame.f_lasti, repr(iterator)
+
+
+def in_words(change: Change) -> str:
+    """What is no longer what it was: a change is a sentence, a name in it, and values, which are shown only here. Empty if it is."""
+    text, *named = change or ("",)
+    return text.format(*named[:1], *map(_shown, named[1:]))  # type: ignore[no-any-return]
+
+
+def _called(key: Any) -> str:
+    return key if isinstance(key, str) else f"item {key}"
 
 
 def _shown(value: Any) -> str:

@@ -33,7 +33,7 @@ from tracegrad.tensors.parts.history import become_leaf
 from tracegrad.tensors.tensor import Tensor, holding
 from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.fast_replay import MOST, fast_replay
-from tracegrad.tracing.guards import GuardSet, Slot
+from tracegrad.tracing.guards import Change, GuardSet, Slot
 from tracegrad.tracing.reachable_names import is_foreign
 from tracegrad.tracing.recording import Recording, at, reached
 from tracegrad.tracing.traced_call import TracedCall, residuals_of
@@ -131,50 +131,36 @@ class Replay:
         """Whether a result has a history that the caller can go back through."""
         return node in self.histories
 
-    def guards_hold(self, flat: Sequence[Any]) -> bool:
-        """Whether what was read from outside is as it was when this was recorded. flat: the argument leaves."""
-        if self.assigned and self.assigned.change(flat, self.guard_set):
-            return False
+    def change(self, flat: Sequence[Any]) -> Change:
+        """The first thing that was read from outside and is not as it was when this was recorded, as `guards.in_words` takes it; empty if
+
+        everything is. flat: the argument leaves.
+        """
+        if self.assigned and (held := self.assigned.change(flat, self.guard_set)):
+            return "{}", held
         for tensor, device, aval, needs_grad, leaf, hooks in self.guarded:
             node = tensor._n if tensor._base is None else tensor._node_outside()
-            if (
-                node.aval is not aval
-                or tensor._device is not device
-                or node.needs_grad is not needs_grad
-                or (node.fn is _VARIABLE) is not leaf
-                or ((tensor._hooks or hooks)
-                and tuple(tensor._hooks or ()) != hooks)
-            ):
-                return False
+            if node.aval is not aval or node.needs_grad is not needs_grad or (node.fn is _VARIABLE) is not leaf:
+                states = (aval, needs_grad, leaf), (node.aval, node.needs_grad, node.fn is _VARIABLE)
+                before, now = (f"{a}{'' if not g else ' requiring grad' if v else ' with a history'}" for a, g, v in states)
+                return "a tensor was {}", f"{before} and is {now}"
+            if tensor._device is not device:
+                return "a tensor was {}", f"on {device.name} and is on {tensor._device.name}"
+            if (tensor._hooks or hooks) and tuple(tensor._hooks or ()) != hooks:
+                return "a tensor has other hooks now",
         for place in self.recording.no_grads:
             if at(place, flat)._grad is not None:
-                return False
+                return "a tensor has a gradient now, and had none",
         for kind, what in self.recording.sources:
             if kind == "grad" and at(what, flat)._grad is None:
-                return False
-        return (not self.guard_set.tensors or reached(flat, self.guard_set) == self.aliases) and self.guard_set.holds()
-
-    def change(self, flat: Sequence[Any]) -> str:
-        """What no longer fits, in words."""
-        if held := self.assigned.change(flat, self.guard_set):
-            return held
-        for tensor, device, aval, needs_grad, leaf, _ in self.guarded:
-            node = tensor._node_outside()
-            if tensor._device is not device:
-                return f"a tensor was on {device.name} and is on {tensor._device.name}"
-            states = (aval, needs_grad, leaf), (node.aval, node.needs_grad, node.fn is _VARIABLE)
-            if states[0] != states[1]:
-                before, now = (f"{a}{'' if not g else ' requiring grad' if v else ' with a history'}" for a, g, v in states)
-                return f"a tensor was {before} and is {now}"
-        if any(at(place, flat)._grad is not None for place in self.recording.no_grads):
-            return "a tensor has a gradient now, and had none"
-        if reached(flat, self.guard_set) != self.aliases:
-            return "other arguments share memory with what the function reaches"
+                return "a tensor has no gradient now, and had one",
+        if self.guard_set.tensors and reached(flat, self.guard_set) != self.aliases:
+            return "other arguments share memory with what the function reaches",
         return self.guard_set.change()
 
     @cached_property
     def fast_replay(self) -> Callable[[Sequence[Any]], Any]:
-        """What the look-up of a signature, `guards_hold` and `run` do, as one function (see `fast_replay.py`), if this is `short`."""
+        """What the look-up of a signature, `change` and `run` do, as one function (see `fast_replay.py`), if this is `short`."""
         return fast_replay(self.avals, self.holders, self.plain, self.guard_set, self.program)
 
     def _tensors(self, values: Sequence[Any]) -> Any:

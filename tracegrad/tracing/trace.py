@@ -30,7 +30,7 @@ from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import float32_matmul, state, without_collection
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor, from_array
-from tracegrad.tracing.guards import ORDERED, GuardSet
+from tracegrad.tracing.guards import ORDERED, GuardSet, in_words
 from tracegrad.tracing.reachable_names import tensor_names
 from tracegrad.tracing.recording import Recording, path_of
 from tracegrad.tracing.replay import Replay
@@ -119,7 +119,7 @@ class Traced:
                 "and numbers, or objects that hash by identity (@dataclass(eq=False))"
             ) from None
         for replay in candidates:
-            if replay.guards_hold(flat):
+            if not replay.change(flat):
                 break
         else:
             if any(not x._device.has_values for x in tensors):
@@ -196,7 +196,7 @@ class Traced:
                 guard_set.renew(*renewed)
             self._check_reach(recording, guard_set)
             assigned = guard_set.assigned()
-            change = "" if guard_set.holds() else guard_set.change()
+            change = in_words(guard_set.change())
             if assigned and not change:
                 guard_set = GuardSet(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
             replay = Replay(recording, result, guard_set, flat, returned_names(self._fn), assigned, varying)
@@ -232,7 +232,7 @@ class Traced:
         """Why a call needs a recording of its own, for explain()."""
         previous, self._signature = self._signature, signature
         if candidates:
-            return f"something that the function reaches changed: {candidates[-1].change(flat) or 'a tensor or its gradient'}"
+            return f"something that the function reaches changed: {in_words(candidates[-1].change(flat))}"
         if previous is None:
             return "first call"
         if previous[0] != signature[0] or len(previous) != len(signature):
