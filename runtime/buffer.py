@@ -23,10 +23,9 @@ import numpy as np
 import pyopencl as cl
 
 from tracegrad.errors import DeviceError, OutOfMemoryError
-from tracegrad.runtime.arrival import Arrival, bits
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import Suspicions, verify
-from tracegrad.runtime.staging import APART, KEPT, Block, Ring, Uploads
+from tracegrad.runtime.staging import APART, KEPT, Arrival, Block, Ring, Uploads, bits
 from tracegrad.support.dtypes import dtype_kind
 
 # Up to here an upload makes a fresh buffer from the array (0.6 us for 4 KB, no queue involved, so nothing is waited for);

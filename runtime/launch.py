@@ -24,12 +24,12 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.runtime.arrival import Arrival
 from tracegrad.runtime.bindings import ArgumentSlot, BoundLoop, ScalarBinding, bind_buffer, bound_items, is_host
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark, verify
 from tracegrad.runtime.programs.program import Kernels, kernels
+from tracegrad.runtime.staging import Arrival
 from tracegrad.support.cache import listed
 from tracegrad.support.plan import Fault, HostStart, HostStep, HostWait, Iteration, Line, Loop, Plan, Slot, Step
 

@@ -1,4 +1,4 @@
-"""Writes to a device with memory of its own, by way of pinned host memory and without waiting. Start at `Ring`.
+"""Writes to a device with memory of its own, by way of pinned host memory and without waiting. Start at `Ring`. (Reads: `Arrival`.)
 
 A driver copies what it is given from ordinary memory in two steps, and the caller waits for both, and for every kernel before them. Here
 a piece of the array is copied into memory that the device can fetch from by itself, and its transfer is enqueued: while it runs the host
@@ -14,6 +14,7 @@ free when the next one comes, while the pool's may be in use by the plan that ha
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from typing import Any
 
@@ -120,3 +121,25 @@ class Uploads:
                         block.filled.wait()
             if not blocks:
                 del self._blocks[nbytes]
+
+
+class Arrival:
+    """A copy of a Buffer's contents that comes when `marker` is passed: call it, in any thread, and it waits. See Buffer.arriving."""
+
+    def __init__(self, queue: cl.CommandQueue, marker: cl.Event, mem: Any, array: np.ndarray[Any, Any]) -> None:
+        self._lock, self._array = threading.Lock(), array
+        self._source: Any = (queue, marker, mem) if array.size else None
+
+    def __call__(self) -> np.ndarray[Any, Any]:
+        with self._lock:
+            if self._source is not None:
+                queue, marker, mem = self._source
+                marker.wait()
+                cl.enqueue_copy(queue, bits(self._array), mem, is_blocking=True)
+                self._source = None
+        return self._array
+
+
+def bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array as others take it: bfloat16, for which numpy has no buffers, as integers."""
+    return array.view(np.uint16) if array.dtype.kind == "V" else array
