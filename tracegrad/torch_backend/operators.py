@@ -11,25 +11,12 @@ from typing import Any
 
 from tracegrad.autograd.transforms import vjp
 from tracegrad.errors import ArgumentError
-from tracegrad.graph.operators import FUNCTIONAL, PUBLIC
+from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
 from tracegrad.ops import aten
 from tracegrad.tensors.tensor import Tensor
 
-_SAME = [
-    "abs", "acos", "acosh", "add", "addbmm", "addmm", "addmv", "addr", "all", "amax", "amin", "any", "arange", "argmax", "argmin",
-    "asin", "asinh", "atan", "atan2", "atanh", "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
-    "bitwise_right_shift", "bitwise_xor", "bmm", "cat", "ceil", "clamp", "constant_pad_nd", "copysign", "cos", "cosh", "cummax",
-    "cummin", "cumprod", "cumsum", "diagonal", "diagonal_scatter", "digamma", "div", "dot", "eq", "erf", "erfc", "erfinv", "exp",
-    "exp2", "expand", "expm1", "fill", "flip", "floor", "fmax", "fmin", "fmod", "full", "full_like", "gather", "gcd", "ge", "gelu",
-    "gt", "heaviside", "hypot", "i0", "index_put", "index_select", "isinf", "isnan", "kthvalue", "lcm", "ldexp", "le", "leaky_relu",
-    "lgamma", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
-    "masked_fill", "masked_scatter", "max", "max_pool2d_with_indices_backward", "maximum", "mean", "median", "min", "minimum", "mm",
-    "mul", "mv", "nanmedian", "native_group_norm", "native_layer_norm", "ne", "neg", "nextafter", "permute", "pow", "prod",
-    "reciprocal", "relu", "remainder", "repeat", "round", "rsqrt", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce",
-    "select", "select_scatter", "sigmoid", "sign", "sin", "sinh", "slice_scatter", "sort", "split", "split_with_sizes", "sqrt",
-    "squeeze", "sub", "sum", "t", "tan", "tanh", "topk", "transpose", "tril", "triu", "trunc", "unbind", "unsqueeze", "var", "var_mean",
-    "view", "where",
-]
+# Where functions are whose operators have such a prefix: aten.fft_fftshift is fft.fftshift. They have the arguments of torch's own.
+_SPACES = {"fft_": FOURIER, "linalg_": LINALG, "special_": SPECIAL}
 
 
 def _pulled(fn: Callable[..., Any], grad: Tensor, inputs: Sequence[Any], mask: Sequence[bool]) -> tuple[Any, ...]:
@@ -119,6 +106,35 @@ def _attention_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor,
     return _pulled(attention, grad, (query, key, value), (True,) * 3)
 
 
+# How aten says by what a transform is divided: 0 by nothing, 1 by the root of the number of elements, 2 by that number.
+_FORWARD, _INVERSE = ("backward", "ortho", "forward"), ("forward", "ortho", "backward")
+
+
+def _fft_c2c(input: Tensor, dim: Any, normalization: int, forward: bool) -> Tensor:
+    if not dim:
+        return input.clone()
+    name, norms = ("fftn", _FORWARD) if forward else ("ifftn", _INVERSE)
+    return FOURIER[name](input, dim=dim, norm=norms[normalization])  # type: ignore[no-any-return]
+
+
+def _fft_r2c(input: Tensor, dim: Any, normalization: int, onesided: bool) -> Tensor:
+    return FOURIER["rfftn" if onesided else "fftn"](input, dim=dim, norm=_FORWARD[normalization])  # type: ignore[no-any-return]
+
+
+def _fft_c2r(input: Tensor, dim: Any, normalization: int, last_dim_size: int) -> Tensor:
+    sizes = [*(input.shape[d] for d in dim[:-1]), last_dim_size]
+    return FOURIER["irfftn"](input, s=sizes, dim=dim, norm=_INVERSE[normalization])  # type: ignore[no-any-return]
+
+
+def _linalg_eigh(A: Tensor, UPLO: str = "L", compute_v: bool = True) -> Any:
+    return LINALG["eigh"](A, UPLO) if compute_v else (LINALG["eigvalsh"](A, UPLO), _empty((0,), dtype=A.dtype))
+
+
+def _linalg_svd(A: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None) -> Any:
+    nothing = _empty((0,), dtype=A.dtype)
+    return LINALG["svd"](A, full_matrices) if compute_uv else (nothing, LINALG["svdvals"](A), nothing)
+
+
 def _empty(size: Any, *layout: Any, dtype: Any = None) -> Tensor:
     return PUBLIC["zeros"](size, dtype=dtype)  # type: ignore[no-any-return]
 
@@ -128,9 +144,16 @@ def _new_empty(input: Tensor, size: Any, *stride: Any, dtype: Any = None) -> Ten
 
 
 _OTHERS: dict[str, Callable[..., Any]] = {
+    "aten._conj": PUBLIC["conj"],
     "aten._adaptive_avg_pool2d": FUNCTIONAL["adaptive_avg_pool2d"],
     "aten._adaptive_avg_pool2d_backward": _adaptive_avg_pool2d_backward,
+    "aten._fft_c2c": _fft_c2c,
+    "aten._fft_c2r": _fft_c2r,
+    "aten._fft_r2c": _fft_r2c,
+    "aten._linalg_eigh": _linalg_eigh,
+    "aten._linalg_svd": _linalg_svd,
     "aten._log_softmax": _log_softmax,
+    "aten._neg_view": PUBLIC["neg"],
     "aten._scaled_dot_product_flash_attention_for_cpu": aten._scaled_dot_product_flash_attention_for_cpu,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "aten._softmax": _softmax,
@@ -158,9 +181,13 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "prims.convert_element_type": lambda input, dtype: input.to(dtype),
     "prims.iota": _iota,
 }
-FUNCTIONS = {f"aten.{name}": PUBLIC[name] for name in _SAME} | _OTHERS
 
 
 def find(operator: str) -> Callable[..., Any] | None:
     """The function for an operator, which is named with its overload: "aten.add.Tensor". None if there is none."""
-    return FUNCTIONS.get(operator.rpartition(".")[0])
+    name = operator.rpartition(".")[0]
+    space, _, short = name.partition(".")
+    if name in _OTHERS or space != "aten":
+        return _OTHERS.get(name)
+    table, prefix = next(((table, prefix) for prefix, table in _SPACES.items() if short.startswith(prefix)), (PUBLIC, ""))
+    return table.get(short.removeprefix(prefix))
