@@ -88,6 +88,7 @@ def _compiled(gm: Any, example_inputs: Sequence[Any]) -> Any:
     from functorch.compile import make_boxed_func  # noqa: PLC0415
 
     try:
+        _without_tokens(gm)
         _check(gm)
         return make_boxed_func(_of_any_size(gm) if _sizes_vary(gm) else Program(gm))
     except _Refused as refused:
@@ -103,6 +104,20 @@ def _sizes_vary(gm: Any) -> bool:
     import torch  # noqa: PLC0415
 
     return any(not isinstance(node.meta["val"], torch.Tensor) for node in _placeholders(gm))
+
+
+def _without_tokens(gm: Any) -> None:
+    """Operators that torch orders by tokens, and that have no result (they raise errors), as plain calls: those are in order anyway."""
+    for node in list(gm.graph.nodes):
+        if str(node.target) == "with_effects" and not node.args[1]._schema.returns:
+            token, operator, *args = node.args
+            with gm.graph.inserting_before(node):
+                gm.graph.call_function(operator, tuple(args), dict(node.kwargs)).meta["val"] = None
+            for user in list(node.users):
+                user.replace_all_uses_with(token)
+                gm.graph.erase_node(user)
+            gm.graph.erase_node(node)
+    gm.recompile()
 
 
 def _check(gm: Any) -> None:

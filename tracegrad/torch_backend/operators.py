@@ -71,6 +71,22 @@ def _index(input: Tensor, indices: Sequence[Any]) -> Tensor:
     return input[tuple(builtins.slice(None) if k is None else k for k in indices)]  # type: ignore[no-any-return]
 
 
+def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    return PUBLIC["cdist"](x1, x2, p)  # type: ignore[no-any-return]
+
+
+def _cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, distances: Tensor) -> Any:
+    return _pulled(lambda x: PUBLIC["cdist"](x, x2, p), grad, (x1,), (True,))[0]
+
+
+def _grid_sampler_backward(ndim: int) -> Callable[..., Any]:
+    def backward(grad: Tensor, input: Tensor, grid: Tensor, *rest: Any) -> Any:
+        how, mask = rest[:-1], rest[-1]
+        return _pulled(lambda x, places: PUBLIC[f"grid_sampler_{ndim}d"](x, places, *how), grad, (input, grid), mask)
+
+    return backward
+
+
 def _elu(input: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
     return PUBLIC["where"](input > 0, input * scale, PUBLIC["expm1"](input * input_scale) * (alpha * scale))  # type: ignore[no-any-return]
 
@@ -144,9 +160,12 @@ def _new_empty(input: Tensor, size: Any, *stride: Any, dtype: Any = None) -> Ten
 
 
 _OTHERS: dict[str, Callable[..., Any]] = {
-    "aten._conj": PUBLIC["conj"],
     "aten._adaptive_avg_pool2d": FUNCTIONAL["adaptive_avg_pool2d"],
     "aten._adaptive_avg_pool2d_backward": _adaptive_avg_pool2d_backward,
+    "aten._cdist_backward": _cdist_backward,
+    "aten._cdist_forward": _cdist,
+    "aten._conj": PUBLIC["conj"],
+    "aten._conj_physical": PUBLIC["conj"],
     "aten._fft_c2c": _fft_c2c,
     "aten._fft_c2r": _fft_c2r,
     "aten._fft_r2c": _fft_r2c,
@@ -172,6 +191,8 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "aten.empty": _empty,
     "aten.empty_permuted": _empty,
     "aten.empty_strided": _empty,
+    "aten.grid_sampler_2d_backward": _grid_sampler_backward(2),
+    "aten.grid_sampler_3d_backward": _grid_sampler_backward(3),
     "aten.hardtanh": lambda input, low=-1.0, high=1.0: PUBLIC["clamp"](input, low, high).to(input.dtype),
     "aten.index": _index,
     "aten.lift_fresh_copy": lambda input: input.clone(),
