@@ -251,7 +251,7 @@ def measure(name: str, python: str, threads: int, rounds: int, seconds: float) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[[], *PROGRAMS], help="programs (default: all)")
+    parser.add_argument("names", nargs="*", choices=[[], *PROGRAMS], metavar="NAME", help=f"programs: {', '.join(PROGRAMS)} (default: all)")
     parser.add_argument("--peer-python", default=sys.executable, help="an interpreter that has torch, and tracegrad's requirements")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     parser.add_argument("--rounds", type=int, default=7)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from tracegrad.autograd.transforms import vjp
@@ -51,20 +52,55 @@ def _convolution_backward(grad: Tensor, input: Tensor, weight: Tensor, bias_size
     return *first, PUBLIC["sum"](grad, others) if mask[2] else None
 
 
-def _max_pool2d(input: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
-    return FUNCTIONAL["max_pool2d"](input, kernel_size, stride or None, padding, dilation, ceil_mode, return_indices=True)
+def _max_pool(ndim: int) -> Callable[..., Any]:
+    def pool(input: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+        return FUNCTIONAL[f"max_pool{ndim}d"](input, kernel_size, stride or None, padding, dilation, ceil_mode, return_indices=True)
+
+    return pool
 
 
-def _avg_pool2d(input: Tensor, kernel_size: Any, stride: Any = (), *rest: Any) -> Tensor:
-    return FUNCTIONAL["avg_pool2d"](input, kernel_size, stride or None, *rest)  # type: ignore[no-any-return]
+def _max_pool_backward(ndim: int) -> Callable[..., Any]:
+    """Of all that takes the largest of windows: the last argument is where they are, counted over the last ndim dimensions."""
+    def backward(grad: Tensor, input: Tensor, *rest: Any) -> Any:
+        lead = input.shape[:-ndim]
+        zeros, places, values = (x.reshape(*lead, prod(x.shape[-ndim:])) for x in (PUBLIC["zeros_like"](input), rest[-1], grad))
+        return zeros.scatter_add(-1, places, values).reshape(input.shape)
+
+    return backward
 
 
-def _avg_pool2d_backward(grad: Tensor, input: Tensor, *how: Any) -> Any:
-    return _pulled(lambda x: _avg_pool2d(x, *how), grad, (input,), (True,))[0]
+def _avg_pool(ndim: int) -> Callable[..., Any]:
+    def pool(input: Tensor, kernel_size: Any, stride: Any = (), *rest: Any) -> Any:
+        return FUNCTIONAL[f"avg_pool{ndim}d"](input, kernel_size, stride or None, *rest)
+
+    return pool
 
 
-def _adaptive_avg_pool2d_backward(grad: Tensor, input: Tensor) -> Any:
-    return _pulled(lambda x: FUNCTIONAL["adaptive_avg_pool2d"](x, grad.shape[-2:]), grad, (input,), (True,))[0]
+def _avg_pool_backward(ndim: int) -> Callable[..., Any]:
+    return lambda grad, input, *how: _pulled(lambda x: _avg_pool(ndim)(x, *how), grad, (input,), (True,))[0]
+
+
+def _adaptive_avg_pool_backward(ndim: int) -> Callable[..., Any]:
+    pool = FUNCTIONAL[f"adaptive_avg_pool{ndim}d"]
+    return lambda grad, input: _pulled(lambda x: pool(x, grad.shape[-ndim:]), grad, (input,), (True,))[0]
+
+
+def _adaptive_max_pool(ndim: int) -> Callable[..., Any]:
+    return lambda input, output_size: FUNCTIONAL[f"adaptive_max_pool{ndim}d"](input, output_size, return_indices=True)
+
+
+def _pools(ndim: int) -> dict[str, Callable[..., Any]]:
+    return {
+        f"aten._adaptive_avg_pool{ndim}d": FUNCTIONAL[f"adaptive_avg_pool{ndim}d"],
+        f"aten._adaptive_avg_pool{ndim}d_backward": _adaptive_avg_pool_backward(ndim),
+        f"aten.adaptive_max_pool{ndim}d": _adaptive_max_pool(ndim),
+        f"aten.adaptive_max_pool{ndim}d_backward": _max_pool_backward(ndim),
+        f"aten.avg_pool{ndim}d": _avg_pool(ndim),
+        f"aten.avg_pool{ndim}d_backward": _avg_pool_backward(ndim),
+        f"aten.fractional_max_pool{ndim}d_backward": _max_pool_backward(ndim),
+        f"aten.max_pool{ndim}d_with_indices": _max_pool(ndim),
+        f"aten.max_pool{ndim}d_with_indices_backward": PUBLIC.get(f"max_pool{ndim}d_with_indices_backward", _max_pool_backward(ndim)),
+    }
 
 
 def _index(input: Tensor, indices: Sequence[Any]) -> Tensor:
@@ -159,13 +195,12 @@ def _new_empty(input: Tensor, size: Any, *stride: Any, dtype: Any = None) -> Ten
     return PUBLIC["zeros"](size, dtype=input.dtype if dtype is None else dtype)  # type: ignore[no-any-return]
 
 
-_OTHERS: dict[str, Callable[..., Any]] = {
-    "aten._adaptive_avg_pool2d": FUNCTIONAL["adaptive_avg_pool2d"],
-    "aten._adaptive_avg_pool2d_backward": _adaptive_avg_pool2d_backward,
+_OTHERS: dict[str, Callable[..., Any]] = _pools(2) | _pools(3) | {
     "aten._cdist_backward": _cdist_backward,
     "aten._cdist_forward": _cdist,
     "aten._conj": PUBLIC["conj"],
     "aten._conj_physical": PUBLIC["conj"],
+    "aten._efficientzerotensor": _empty,
     "aten._fft_c2c": _fft_c2c,
     "aten._fft_c2r": _fft_c2r,
     "aten._fft_r2c": _fft_r2c,
@@ -179,8 +214,6 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "aten._to_copy": _to_copy,
     "aten._unsafe_view": PUBLIC["view"],
     "aten.alias": lambda input: input,
-    "aten.avg_pool2d": _avg_pool2d,
-    "aten.avg_pool2d_backward": _avg_pool2d_backward,
     "aten.clone": lambda input: input.clone(),
     "aten.convolution": _convolution,
     "aten.convolution_backward": _convolution_backward,
@@ -196,7 +229,6 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "aten.hardtanh": lambda input, low=-1.0, high=1.0: PUBLIC["clamp"](input, low, high).to(input.dtype),
     "aten.index": _index,
     "aten.lift_fresh_copy": lambda input: input.clone(),
-    "aten.max_pool2d_with_indices": _max_pool2d,
     "aten.new_empty_strided": _new_empty,
     "aten.slice": aten.slice,
     "prims.convert_element_type": lambda input, dtype: input.to(dtype),
