@@ -9,6 +9,7 @@
 #                   (ARGS="--once --rounds 5 --seconds 0.2 --pause 0.1" takes half of the time)
 #   make bench-against REV=HEAD~1   the benchmark's rows here and at another commit, by turns, and the time that lowering takes
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
+#   make bench-torch-backend   torch.compile(backend="tracegrad") beside torch's own, inductor: first steps, and steps (it installs torch)
 #   make bench-gpu  every class of kernels on a GPU beside the device's measured limits; writes benchmarks/RESULTS-gpu.md
 #   make bench-gradbench   the public benchmark of differentiation tools, beside its JAX tool and its hand-written C++ (fetched and built)
 #   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
@@ -40,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: docs gallery demo demo-mpi test test-all test-torch-programs torch-names array-api bench bench-against bench-first-minute bench-first-call bench-gpu bench-gradbench check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: docs gallery demo demo-mpi test test-all test-torch-programs torch-names array-api bench bench-against bench-torch-backend bench-first-minute bench-first-call bench-gpu bench-gradbench check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -100,6 +101,14 @@ bench-against: $(VENV)/.installed-demo
 	cp -r benchmarks build/other/
 	$(BIN)/python -m benchmarks.against build/other $(ARGS)
 	git worktree remove --force build/other
+
+ifeq ($(PEER_PYTHON),)
+bench-torch-backend: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.torch_backend $(ARGS)
+else
+bench-torch-backend: $(VENV)/.installed-demo
+	$(BIN)/python -m benchmarks.torch_backend --peer-python $(PEER_PYTHON) $(ARGS)
+endif
 
 bench-gpu: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.gpu $(ARGS)

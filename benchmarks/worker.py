@@ -20,7 +20,7 @@ import os
 import sys
 from collections.abc import Callable
 from time import perf_counter, process_time
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -98,10 +98,11 @@ def _error(got: np.ndarray, want: np.ndarray) -> float:
     return error if math.isfinite(error) else math.inf
 
 
-def main(framework: str, workload: str, threads: int, inputs: str, replies: TextIO) -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    contender = Contender(framework, workload, threads, inputs)
+def serve(make: Callable[[], Any]) -> None:
+    """Answer commands on stdin by methods of what `make` makes. Whatever a framework prints goes to stderr, not between the answers."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    contender = make()
     for line in sys.stdin:
         command = json.loads(line)
         name = command.pop("command")
@@ -114,7 +115,11 @@ def main(framework: str, workload: str, threads: int, inputs: str, replies: Text
         print(json.dumps(answer), file=replies, flush=True)
 
 
+def main(framework: str, workload: str, threads: int, inputs: str) -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    serve(lambda: Contender(framework, workload, threads, inputs))
+
+
 if __name__ == "__main__":
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)                       # whatever a framework prints goes to stderr, not between the answers
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], replies)
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import subprocess
 import sys
 import tomllib
 import warnings
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
@@ -331,24 +333,61 @@ def test_sizes_that_vary(dynamic: Any) -> None:
 
 def test_an_operator_that_is_not_mapped_is_named_once() -> None:
     def fn(x: Any) -> Any:
-        return torch.special.bessel_j0(x * 2) + 1, x.sin()
+        return torch.linalg.det(x * 2) + 1, x.sin()
 
-    x = torch.randn(7)
-    with pytest.warns(RuntimeWarning, match=r"torch computes aten\.special_bessel_j0\.default"):
+    x = torch.randn(3, 3)
+    with pytest.warns(RuntimeWarning, match=r"torch computes aten\._linalg_det\.default"):
         close(compiled(fn)(x), fn(x))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        close(compiled(lambda x: torch.special.bessel_j0(x) * 3)(x), torch.special.bessel_j0(x) * 3)
+        close(compiled(lambda x: torch.linalg.det(x) * 3)(x), torch.linalg.det(x) * 3)
 
 
-def test_a_graph_that_torch_runs() -> None:
-    def fn(x: Any) -> Any:
-        return torch.complex(x, x).conj() * 2
+def test_complex_numbers_and_fourier_transforms() -> None:
+    """Conjugates are marks on a tensor in torch: as arguments, as results, and in between."""
+    def fn(x: Any, z: Any) -> Any:
+        spectrum = torch.fft.rfft(x)
+        return torch.fft.irfft(spectrum * spectrum.conj()), torch.complex(x, x).conj(), z * 2, (z * 2).conj().abs(), torch.fft.ifft2(z).imag
 
-    x = torch.randn(4)
+    x, z = torch.randn(3, 8, requires_grad=True), torch.randn(3, 8, dtype=torch.complex64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        close(compiled(fn)(x), fn(x))
+        warnings.simplefilter("error")
+        for given in (z, z.conj()):
+            found = compiled(fn)(x, given)
+            close(found, fn(x, given))
+            own, other = (torch.autograd.grad(sum(y.abs().sum() for y in f(x, given)), x)[0] for f in (fn, compiled(fn)))
+            close(other, own)
+
+
+def test_errors_of_values() -> None:
+    """What torch checks in a graph is checked: an assertion of the program, and that a matrix is positive definite."""
+    def asserted(x: Any) -> Any:
+        torch._assert_async((x > 0).all(), "only positive numbers")
+        return x * 2
+
+    cases = (asserted, torch.eye(3) + 1, "only positive numbers"), (torch.linalg.cholesky, torch.eye(3), "not positive-definite")
+    for fn, x, message in cases:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            fast = beside(fn, x.requires_grad_())
+            with pytest.raises(RuntimeError, match=message):
+                fast(-x)
+
+
+def test_memory_is_let_go_of() -> None:
+    """What stands for a tensor while it lives keeps neither it nor its memory; another one in its place is another one."""
+    fast, w = compiled(lambda x, w: (x @ w).sin()), torch.randn(3, 4, requires_grad=True)
+    gone = []
+    for k in range(4):
+        x = torch.randn(50, 3)
+        gone.append(weakref.ref(x.untyped_storage()))
+        y = fast(x, w)
+        close(torch.autograd.grad(y.sum(), w)[0], x.t() @ (x @ w).cos())
+        with torch.no_grad():
+            w.data = w.data * 2 if k % 2 else w.data.add_(1)
+    del x, y
+    gc.collect()
+    assert not any(ref() for ref in gone)
 
 
 def test_a_graph_that_cannot_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:

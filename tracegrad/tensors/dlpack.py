@@ -24,7 +24,9 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 def exported(array: np.ndarray[Any, Any], **how: Any) -> Any:
-    """`array.__dlpack__(**how)`."""
+    """`array.__dlpack__(**how)`; a copy of what is stored backwards, which torch refuses."""
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
     if array.dtype != bfloat16:
         return array.__dlpack__(**how)
     capsule = array.view(np.uint16).__dlpack__(**how)

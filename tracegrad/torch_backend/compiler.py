@@ -9,23 +9,27 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
 from tracegrad.custom.host_call import host_call
 from tracegrad.errors import DLPackError, TracegradError
+from tracegrad.execute.devices import find_device
+from tracegrad.graph.ir import Aval
 from tracegrad.ops.primitives.movement import inverse
+from tracegrad.runtime.device import Device
 from tracegrad.support import dtypes
-from tracegrad.support.cache import Cache, memoize
+from tracegrad.support.cache import Cache, listed, memoize
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.creation.from_data import from_dlpack
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor, holding
 from tracegrad.torch_backend.operators import find
 from tracegrad.tracing.trace import trace
 
 # Views that torch makes of a result or of an argument, in place of a copy that the program would write. Those of the second line leave
 # out elements or repeat them: of arguments and of other results only, so that nothing is computed for them alone.
-_WHOLE = {f"aten.{name}.default" for name in ("alias", "detach", "permute", "squeeze", "t", "unsqueeze", "view")} | {
+_WHOLE = {f"aten.{name}.default" for name in ("_conj", "_neg_view", "alias", "detach", "permute", "squeeze", "t", "unsqueeze", "view")} | {
     "aten.squeeze.dim", "aten.squeeze.dims", "aten.transpose.int"}
 _PARTS = {"aten.as_strided.default", "aten.diagonal.default", "aten.expand.default", "aten.select.int", "aten.slice.Tensor"}
 _ABOUT_MEMORY = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})     # arguments without a meaning here
@@ -51,15 +55,20 @@ def backend(gm: Any, example_inputs: Sequence[Any], **options: Any) -> Any:
     by torch between the kernels, graphs that it cannot take by torch as a whole; a RuntimeWarning names the operator, once. Raises
     TypeError for options: there are none.
     """
-    from functorch.compile import min_cut_rematerialization_partition  # noqa: PLC0415  (who uses torch.compile has loaded it)
-    from torch._dynamo.backends.common import aot_autograd  # noqa: PLC0415
+    from torch._dynamo.backends.common import aot_autograd  # noqa: PLC0415  (who uses torch.compile has loaded it)
 
     given = (options.pop("options", None) or {}) | options
     if given:
         raise TypeError(f'torch.compile(backend="tracegrad") has no options, got {", ".join(given)}')
-    compiled = aot_autograd(fw_compiler=_compiled, bw_compiler=_compiled, inference_compiler=_compiled, decompositions=_decompositions(),
-                            partition_fn=min_cut_rematerialization_partition)
-    return compiled(gm, example_inputs)
+    return aot_autograd(**for_aot_autograd())(gm, example_inputs)
+
+
+def for_aot_autograd() -> dict[str, Any]:
+    """What AOTAutograd is given: the compiler of each kind of graph, torch's rules, and how forward and backward are parted."""
+    from functorch.compile import min_cut_rematerialization_partition  # noqa: PLC0415
+
+    return dict.fromkeys(("fw_compiler", "bw_compiler", "inference_compiler"), _compiled) | {
+        "decompositions": _decompositions(), "partition_fn": min_cut_rematerialization_partition}
 
 
 def _decompositions() -> Any:
@@ -79,6 +88,7 @@ def _compiled(gm: Any, example_inputs: Sequence[Any]) -> Any:
     from functorch.compile import make_boxed_func  # noqa: PLC0415
 
     try:
+        _without_tokens(gm)
         _check(gm)
         return make_boxed_func(_of_any_size(gm) if _sizes_vary(gm) else Program(gm))
     except _Refused as refused:
@@ -94,6 +104,20 @@ def _sizes_vary(gm: Any) -> bool:
     import torch  # noqa: PLC0415
 
     return any(not isinstance(node.meta["val"], torch.Tensor) for node in _placeholders(gm))
+
+
+def _without_tokens(gm: Any) -> None:
+    """Operators that torch orders by tokens, and that have no result (they raise errors), as plain calls: those are in order anyway."""
+    for node in list(gm.graph.nodes):
+        if str(node.target) == "with_effects" and not node.args[1]._schema.returns:
+            token, operator, *args = node.args
+            with gm.graph.inserting_before(node):
+                gm.graph.call_function(operator, tuple(args), dict(node.kwargs)).meta["val"] = None
+            for user in list(node.users):
+                user.replace_all_uses_with(token)
+                gm.graph.erase_node(user)
+            gm.graph.erase_node(node)
+    gm.recompile()
 
 
 def _check(gm: Any) -> None:
@@ -119,12 +143,10 @@ def _check(gm: Any) -> None:
 
 
 def _plain(value: Any) -> bool:
-    """Whether a tensor is the numbers in its memory, on the CPU, of a dtype that tracegrad has."""
+    """Whether a tensor lies in memory, on the CPU, and is of a dtype that tracegrad has."""
     import torch  # noqa: PLC0415
 
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.device.type != "cpu":
-        return False
-    if value.is_neg() or value.is_conj():
         return False
     return hasattr(dtypes, _name_of(value.dtype))
 
@@ -165,19 +187,75 @@ def _of_any_size(gm: Any) -> Callable[..., Any]:
     return run
 
 
-def _order(value: Any) -> tuple[int, ...]:
-    """The dimensions of a tensor from the one with the largest stride to the smallest: row by row if it is dense."""
-    return tuple(sorted(range(value.ndim), key=lambda d: (-value.stride(d), d))) if 0 not in value.shape else tuple(range(value.ndim))
+class _Layout:
+    """How a tensor of a graph lies in memory. (What torch records of one is slow to ask.)"""
+
+    def __init__(self, value: Any) -> None:
+        self.shape, self.stride = tuple(value.shape), tuple(value.stride())
+        rows = tuple(range(len(self.shape)))
+        # Its dimensions from the one with the largest stride to the smallest: row by row if it is dense.
+        self.order = rows if 0 in self.shape else tuple(sorted(rows, key=lambda d: (-self.stride[d], d)))
+        self.in_order, self.inverse = self.order == rows, inverse(self.order)
+        room = 1
+        self.dense = True                           # its elements fill a piece of memory, each place once
+        for d in reversed(self.order):
+            self.dense &= self.shape[d] <= 1 or self.stride[d] == room
+            room *= self.shape[d]
+
+    def in_torch(self, x: Tensor) -> Any:
+        """A result, its dimensions in the order of memory, as torch's tensor. Waits for the values."""
+        from torch import from_dlpack as to_torch  # noqa: PLC0415
+
+        made = to_torch(x).contiguous()
+        if type(x._device) is Device and x._device.in_host_memory:
+            _results[made.data_ptr()] = x._n.value
+        return made
+
+    def as_promised(self, x: Any) -> Any:
+        """What `in_torch` gave with the dimensions and the strides of torch's own result."""
+        if self.dense:
+            return x if x.shape == self.shape and x.stride() == self.stride else x.as_strided_(self.shape, self.stride)
+        return x if self.in_order else x.permute(self.inverse)
 
 
-def _dense(value: Any) -> bool:
-    """Whether the elements of a tensor fill a piece of memory, each place once."""
-    room = 1
-    for d in reversed(_order(value)):
-        if value.shape[d] > 1 and value.stride(d) != room:
-            return False
-        room *= value.shape[d]
-    return True
+class _Argument:
+    """A tensor that a graph reads: what stands for torch's tensors in its calls.
+
+    Sharing memory costs more than most kernels do, so what shares a tensor's memory is used again as long as that tensor lives (a
+    parameter), and a result of another graph that comes here (what a backward pass needs of the forward) is the buffer that it was.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.layout = _Layout(value)
+        self.aval = Aval(tuple(value.shape[d] for d in self.layout.order), getattr(dtypes, _name_of(value.dtype)))
+        self.attrs = {"aval": self.aval}
+        self._latest: tuple[Any, int, Any, Tensor] | None = None           # torch's tensor, weakly; where its memory is; what shares that
+
+    def of(self, x: Any) -> Tensor:
+        """A torch tensor as tracegrad's, its dimensions in the order of its memory; a copy where its memory cannot be shared."""
+        latest, place, device = self._latest, x.data_ptr(), find_device(None)
+        if latest is not None and latest[0]() is x and latest[1] == place and latest[2] is device:
+            return latest[3]
+        buffer = _results.get(place)
+        if buffer is not None and buffer.device is device and buffer.nbytes == self.aval.nbytes and not (x.is_conj() or x.is_neg()):
+            return holding(device, self.aval, self.attrs, buffer)
+        own = x.detach().resolve_conj().resolve_neg()
+        own = own if self.layout.in_order else own.permute(self.layout.order)
+        try:
+            made = from_dlpack(own, copy=False)
+        except DLPackError:
+            return from_dlpack(own.contiguous())
+        if own.data_ptr() == place:
+            self._latest = ref(x, self._forget), place, device, made
+        return made
+
+    def _forget(self, gone: Any) -> None:
+        if self._latest is not None and self._latest[0] is gone:
+            self._latest = None
+
+
+# Where a result's memory is in the host's -> its buffer, as long as torch has the tensor that shares it.
+_results = listed("torch.compile's results", WeakValueDictionary[int, Any]())
 
 
 def _views(node: Any, kinds: Any) -> tuple[Any, list[Any]]:
@@ -209,12 +287,18 @@ class Program:
         kept = given | {_views(x, _WHOLE)[0] for x in wanted}
         # output node -> (what torch makes it of, by which views)
         self._views = {x: whole if (whole := _views(x, _WHOLE | _PARTS))[0] in kept else _views(x, _WHOLE) for x in wanted}
-        self._computed = list(dict.fromkeys(base for base, _ in self._views.values() if base not in given))
+        # operators without a result: they raise errors where values are wrong (a matrix is singular), once these are there
+        self._checks = [node for node in gm.graph.nodes
+                        if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns]
+        wanted = [base for base, _ in self._views.values()] + [x for node in self._checks for x in node.all_input_nodes]
+        self._computed = [x for x in dict.fromkeys(wanted) if x not in given and isinstance(x.meta["val"], torch.Tensor)]
         self._needed = self._reached()
         for node in self._needed:
             if str(node.target) == "aten.as_strided.default" and node.args[0].meta["val"].storage_offset():
                 raise _Refused("aten.as_strided of a part of a tensor")
         self._read = [node for node in (*self._arguments, *self._constants) if node in self._needed]
+        self._given = {node: _Argument(node.meta["val"]) for node in self._read}
+        self._layouts = [_Layout(node.meta["val"]) for node in self._computed]
         self._left = False                              # to torch: the first call failed
         self._alike: list[int] | None = None            # results to copy, because they are the memory of another one; known after a call
 
@@ -237,16 +321,15 @@ class Program:
     # -------------------------------------------------------------------------------------------------------- a call
 
     def __call__(self, *args: Any) -> list[Any]:
-        from torch import from_dlpack as to_torch  # noqa: PLC0415
-
         values: dict[Any, Any] = dict(zip(self._arguments, args, strict=True))
         values |= {node: getattr(self._gm, node.target) for node in self._constants}
         if self._left:
             return self._gm(*args)  # type: ignore[no-any-return]
         try:
             with no_grad():
-                results = self._traced(*[_shared(values[node], node) for node in self._read]) if self._computed else ()
-                made = [to_torch(x).contiguous() for x in results]       # waits for the values: the arguments may be written from here on
+                results = self._traced(*[x.of(values[node]) for node, x in self._given.items()]) if self._computed else ()
+                # from here on the arguments may be written
+                made = [layout.in_torch(x) for layout, x in zip(self._layouts, results, strict=True)]
         except TracegradError as error:
             if self._alike is not None:
                 raise
@@ -257,9 +340,9 @@ class Program:
             self._alike = _overlaps([values[node] for node in self._read], made)
         for k in self._alike:
             made[k] = made[k].clone()
-        for node, x in zip(self._computed, made, strict=True):
-            promised = node.meta["val"]
-            values[node] = x.as_strided_(promised.shape, promised.stride()) if _dense(promised) else x.permute(inverse(_order(promised)))
+        values |= {node: layout.as_promised(x) for node, layout, x in zip(self._computed, self._layouts, made, strict=True)}
+        for node in self._checks:
+            node.target(*self._with(node.args, values), **self._with(node.kwargs, values))
         return [self._output(node, values) for node in self._outputs]
 
     def _output(self, node: Any, values: dict[Any, Any]) -> Any:
@@ -275,11 +358,11 @@ class Program:
 
     def _body(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The graph on tracers, node by node."""
-        values = {node: x.permute(inverse(_order(node.meta["val"]))) for node, x in zip(self._read, tensors, strict=True)}
+        values = {node: x.permute(given.layout.inverse) for (node, given), x in zip(self._given.items(), tensors, strict=True)}
         for node in self._gm.graph.nodes:
             if node in self._needed and node not in values:
                 values[node] = self._apply(node, values)
-        return tuple(values[node].permute(_order(node.meta["val"])).contiguous() for node in self._computed)
+        return tuple(values[node].permute(layout.order).contiguous() for node, layout in zip(self._computed, self._layouts, strict=True))
 
     def _known(self, node: Any) -> Any:
         return getattr(node, "meta", {}).get("val", node)
@@ -293,8 +376,10 @@ class Program:
     def _apply(self, node: Any, values: dict[Any, Any]) -> Any:
         if node.target is operator.getitem:
             return values[node.args[0]][node.args[1]]
-        name = str(node.target)
-        function = None if name == "aten.as_strided.default" else find(name)
+        from torch import Tag  # noqa: PLC0415
+
+        name, random = str(node.target), Tag.nondeterministic_seeded in node.target.tags         # those are torch's, so that its seeds hold
+        function = None if random or name == "aten.as_strided.default" else find(name)
         reason = "it is not mapped"
         if function is not None:
             args = [_own(x) for x in self._with(node.args, values)]
@@ -307,9 +392,7 @@ class Program:
                 reason = _difference(result, node.meta["val"])
                 if not reason:
                     return result
-        from torch import Tag  # noqa: PLC0415
-
-        if Tag.nondeterministic_seeded not in node.target.tags:         # random numbers are torch's, so that its seeds hold
+        if not random:
             _say(f"torch computes {name} ({reason})")
         return self._by_torch(node, values)
 
@@ -353,15 +436,6 @@ def _difference(result: Any, promised: Any) -> str:
     return "" if len(_listed(result)) == len(_listed(promised)) else "it has another number of results"
 
 
-def _shared(x: Any, node: Any) -> Tensor:
-    """A torch tensor as tracegrad's, its dimensions in the order of its memory; a copy where its memory cannot be shared."""
-    x = x.detach().permute(_order(node.meta["val"]))
-    try:
-        return from_dlpack(x, copy=False)
-    except DLPackError:
-        return from_dlpack(x.contiguous())
-
-
 def _overlaps(given: Sequence[Any], made: Sequence[Any]) -> list[int]:
     """Which of the results lie in the memory of an argument or of a result before."""
     spans = [(x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()) for x in (*given, *made)]
@@ -381,7 +455,7 @@ def _to_torch(array: np.ndarray[Any, Any], promised: Any) -> Any:
 def _to_numpy(x: Any) -> np.ndarray[Any, Any]:
     import torch  # noqa: PLC0415
 
-    x = x.detach().contiguous()
+    x = x.detach().resolve_conj().resolve_neg().contiguous()
     if x.dtype == torch.bfloat16:
         return x.view(torch.int16).numpy().view(dtypes.bfloat16)  # type: ignore[no-any-return]
     return x.numpy()  # type: ignore[no-any-return]

@@ -7,29 +7,17 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from tracegrad.autograd.transforms import vjp
 from tracegrad.errors import ArgumentError
-from tracegrad.graph.operators import FUNCTIONAL, PUBLIC
+from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
 from tracegrad.ops import aten
 from tracegrad.tensors.tensor import Tensor
 
-_SAME = [
-    "abs", "acos", "acosh", "add", "addbmm", "addmm", "addmv", "addr", "all", "amax", "amin", "any", "arange", "argmax", "argmin",
-    "asin", "asinh", "atan", "atan2", "atanh", "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
-    "bitwise_right_shift", "bitwise_xor", "bmm", "cat", "ceil", "clamp", "constant_pad_nd", "copysign", "cos", "cosh", "cummax",
-    "cummin", "cumprod", "cumsum", "diagonal", "diagonal_scatter", "digamma", "div", "dot", "eq", "erf", "erfc", "erfinv", "exp",
-    "exp2", "expand", "expm1", "fill", "flip", "floor", "fmax", "fmin", "fmod", "full", "full_like", "gather", "gcd", "ge", "gelu",
-    "gt", "heaviside", "hypot", "i0", "index_put", "index_select", "isinf", "isnan", "kthvalue", "lcm", "ldexp", "le", "leaky_relu",
-    "lgamma", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
-    "masked_fill", "masked_scatter", "max", "max_pool2d_with_indices_backward", "maximum", "mean", "median", "min", "minimum", "mm",
-    "mul", "mv", "nanmedian", "native_group_norm", "native_layer_norm", "ne", "neg", "nextafter", "permute", "pow", "prod",
-    "reciprocal", "relu", "remainder", "repeat", "round", "rsqrt", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce",
-    "select", "select_scatter", "sigmoid", "sign", "sin", "sinh", "slice_scatter", "sort", "split", "split_with_sizes", "sqrt",
-    "squeeze", "sub", "sum", "t", "tan", "tanh", "topk", "transpose", "tril", "triu", "trunc", "unbind", "unsqueeze", "var", "var_mean",
-    "view", "where",
-]
+# Where functions are whose operators have such a prefix: aten.fft_fftshift is fft.fftshift. They have the arguments of torch's own.
+_SPACES = {"fft_": FOURIER, "linalg_": LINALG, "special_": SPECIAL}
 
 
 def _pulled(fn: Callable[..., Any], grad: Tensor, inputs: Sequence[Any], mask: Sequence[bool]) -> tuple[Any, ...]:
@@ -64,24 +52,75 @@ def _convolution_backward(grad: Tensor, input: Tensor, weight: Tensor, bias_size
     return *first, PUBLIC["sum"](grad, others) if mask[2] else None
 
 
-def _max_pool2d(input: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
-    return FUNCTIONAL["max_pool2d"](input, kernel_size, stride or None, padding, dilation, ceil_mode, return_indices=True)
+def _max_pool(ndim: int) -> Callable[..., Any]:
+    def pool(input: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+        return FUNCTIONAL[f"max_pool{ndim}d"](input, kernel_size, stride or None, padding, dilation, ceil_mode, return_indices=True)
+
+    return pool
 
 
-def _avg_pool2d(input: Tensor, kernel_size: Any, stride: Any = (), *rest: Any) -> Tensor:
-    return FUNCTIONAL["avg_pool2d"](input, kernel_size, stride or None, *rest)  # type: ignore[no-any-return]
+def _max_pool_backward(ndim: int) -> Callable[..., Any]:
+    """Of all that takes the largest of windows: the last argument is where they are, counted over the last ndim dimensions."""
+    def backward(grad: Tensor, input: Tensor, *rest: Any) -> Any:
+        lead = input.shape[:-ndim]
+        zeros, places, values = (x.reshape(*lead, prod(x.shape[-ndim:])) for x in (PUBLIC["zeros_like"](input), rest[-1], grad))
+        return zeros.scatter_add(-1, places, values).reshape(input.shape)
+
+    return backward
 
 
-def _avg_pool2d_backward(grad: Tensor, input: Tensor, *how: Any) -> Any:
-    return _pulled(lambda x: _avg_pool2d(x, *how), grad, (input,), (True,))[0]
+def _avg_pool(ndim: int) -> Callable[..., Any]:
+    def pool(input: Tensor, kernel_size: Any, stride: Any = (), *rest: Any) -> Any:
+        return FUNCTIONAL[f"avg_pool{ndim}d"](input, kernel_size, stride or None, *rest)
+
+    return pool
 
 
-def _adaptive_avg_pool2d_backward(grad: Tensor, input: Tensor) -> Any:
-    return _pulled(lambda x: FUNCTIONAL["adaptive_avg_pool2d"](x, grad.shape[-2:]), grad, (input,), (True,))[0]
+def _avg_pool_backward(ndim: int) -> Callable[..., Any]:
+    return lambda grad, input, *how: _pulled(lambda x: _avg_pool(ndim)(x, *how), grad, (input,), (True,))[0]
+
+
+def _adaptive_avg_pool_backward(ndim: int) -> Callable[..., Any]:
+    pool = FUNCTIONAL[f"adaptive_avg_pool{ndim}d"]
+    return lambda grad, input: _pulled(lambda x: pool(x, grad.shape[-ndim:]), grad, (input,), (True,))[0]
+
+
+def _adaptive_max_pool(ndim: int) -> Callable[..., Any]:
+    return lambda input, output_size: FUNCTIONAL[f"adaptive_max_pool{ndim}d"](input, output_size, return_indices=True)
+
+
+def _pools(ndim: int) -> dict[str, Callable[..., Any]]:
+    return {
+        f"aten._adaptive_avg_pool{ndim}d": FUNCTIONAL[f"adaptive_avg_pool{ndim}d"],
+        f"aten._adaptive_avg_pool{ndim}d_backward": _adaptive_avg_pool_backward(ndim),
+        f"aten.adaptive_max_pool{ndim}d": _adaptive_max_pool(ndim),
+        f"aten.adaptive_max_pool{ndim}d_backward": _max_pool_backward(ndim),
+        f"aten.avg_pool{ndim}d": _avg_pool(ndim),
+        f"aten.avg_pool{ndim}d_backward": _avg_pool_backward(ndim),
+        f"aten.fractional_max_pool{ndim}d_backward": _max_pool_backward(ndim),
+        f"aten.max_pool{ndim}d_with_indices": _max_pool(ndim),
+        f"aten.max_pool{ndim}d_with_indices_backward": PUBLIC.get(f"max_pool{ndim}d_with_indices_backward", _max_pool_backward(ndim)),
+    }
 
 
 def _index(input: Tensor, indices: Sequence[Any]) -> Tensor:
     return input[tuple(builtins.slice(None) if k is None else k for k in indices)]  # type: ignore[no-any-return]
+
+
+def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    return PUBLIC["cdist"](x1, x2, p)  # type: ignore[no-any-return]
+
+
+def _cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, distances: Tensor) -> Any:
+    return _pulled(lambda x: PUBLIC["cdist"](x, x2, p), grad, (x1,), (True,))[0]
+
+
+def _grid_sampler_backward(ndim: int) -> Callable[..., Any]:
+    def backward(grad: Tensor, input: Tensor, grid: Tensor, *rest: Any) -> Any:
+        how, mask = rest[:-1], rest[-1]
+        return _pulled(lambda x, places: PUBLIC[f"grid_sampler_{ndim}d"](x, places, *how), grad, (input, grid), mask)
+
+    return backward
 
 
 def _elu(input: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
@@ -119,6 +158,35 @@ def _attention_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor,
     return _pulled(attention, grad, (query, key, value), (True,) * 3)
 
 
+# How aten says by what a transform is divided: 0 by nothing, 1 by the root of the number of elements, 2 by that number.
+_FORWARD, _INVERSE = ("backward", "ortho", "forward"), ("forward", "ortho", "backward")
+
+
+def _fft_c2c(input: Tensor, dim: Any, normalization: int, forward: bool) -> Tensor:
+    if not dim:
+        return input.clone()
+    name, norms = ("fftn", _FORWARD) if forward else ("ifftn", _INVERSE)
+    return FOURIER[name](input, dim=dim, norm=norms[normalization])  # type: ignore[no-any-return]
+
+
+def _fft_r2c(input: Tensor, dim: Any, normalization: int, onesided: bool) -> Tensor:
+    return FOURIER["rfftn" if onesided else "fftn"](input, dim=dim, norm=_FORWARD[normalization])  # type: ignore[no-any-return]
+
+
+def _fft_c2r(input: Tensor, dim: Any, normalization: int, last_dim_size: int) -> Tensor:
+    sizes = [*(input.shape[d] for d in dim[:-1]), last_dim_size]
+    return FOURIER["irfftn"](input, s=sizes, dim=dim, norm=_INVERSE[normalization])  # type: ignore[no-any-return]
+
+
+def _linalg_eigh(A: Tensor, UPLO: str = "L", compute_v: bool = True) -> Any:
+    return LINALG["eigh"](A, UPLO) if compute_v else (LINALG["eigvalsh"](A, UPLO), _empty((0,), dtype=A.dtype))
+
+
+def _linalg_svd(A: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None) -> Any:
+    nothing = _empty((0,), dtype=A.dtype)
+    return LINALG["svd"](A, full_matrices) if compute_uv else (nothing, LINALG["svdvals"](A), nothing)
+
+
 def _empty(size: Any, *layout: Any, dtype: Any = None) -> Tensor:
     return PUBLIC["zeros"](size, dtype=dtype)  # type: ignore[no-any-return]
 
@@ -127,18 +195,25 @@ def _new_empty(input: Tensor, size: Any, *stride: Any, dtype: Any = None) -> Ten
     return PUBLIC["zeros"](size, dtype=input.dtype if dtype is None else dtype)  # type: ignore[no-any-return]
 
 
-_OTHERS: dict[str, Callable[..., Any]] = {
-    "aten._adaptive_avg_pool2d": FUNCTIONAL["adaptive_avg_pool2d"],
-    "aten._adaptive_avg_pool2d_backward": _adaptive_avg_pool2d_backward,
+_OTHERS: dict[str, Callable[..., Any]] = _pools(2) | _pools(3) | {
+    "aten._cdist_backward": _cdist_backward,
+    "aten._cdist_forward": _cdist,
+    "aten._conj": PUBLIC["conj"],
+    "aten._conj_physical": PUBLIC["conj"],
+    "aten._efficientzerotensor": _empty,
+    "aten._fft_c2c": _fft_c2c,
+    "aten._fft_c2r": _fft_c2r,
+    "aten._fft_r2c": _fft_r2c,
+    "aten._linalg_eigh": _linalg_eigh,
+    "aten._linalg_svd": _linalg_svd,
     "aten._log_softmax": _log_softmax,
+    "aten._neg_view": PUBLIC["neg"],
     "aten._scaled_dot_product_flash_attention_for_cpu": aten._scaled_dot_product_flash_attention_for_cpu,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "aten._softmax": _softmax,
     "aten._to_copy": _to_copy,
     "aten._unsafe_view": PUBLIC["view"],
     "aten.alias": lambda input: input,
-    "aten.avg_pool2d": _avg_pool2d,
-    "aten.avg_pool2d_backward": _avg_pool2d_backward,
     "aten.clone": lambda input: input.clone(),
     "aten.convolution": _convolution,
     "aten.convolution_backward": _convolution_backward,
@@ -149,18 +224,23 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "aten.empty": _empty,
     "aten.empty_permuted": _empty,
     "aten.empty_strided": _empty,
+    "aten.grid_sampler_2d_backward": _grid_sampler_backward(2),
+    "aten.grid_sampler_3d_backward": _grid_sampler_backward(3),
     "aten.hardtanh": lambda input, low=-1.0, high=1.0: PUBLIC["clamp"](input, low, high).to(input.dtype),
     "aten.index": _index,
     "aten.lift_fresh_copy": lambda input: input.clone(),
-    "aten.max_pool2d_with_indices": _max_pool2d,
     "aten.new_empty_strided": _new_empty,
     "aten.slice": aten.slice,
     "prims.convert_element_type": lambda input, dtype: input.to(dtype),
     "prims.iota": _iota,
 }
-FUNCTIONS = {f"aten.{name}": PUBLIC[name] for name in _SAME} | _OTHERS
 
 
 def find(operator: str) -> Callable[..., Any] | None:
     """The function for an operator, which is named with its overload: "aten.add.Tensor". None if there is none."""
-    return FUNCTIONS.get(operator.rpartition(".")[0])
+    name = operator.rpartition(".")[0]
+    space, _, short = name.partition(".")
+    if name in _OTHERS or space != "aten":
+        return _OTHERS.get(name)
+    table, prefix = next(((table, prefix) for prefix, table in _SPACES.items() if short.startswith(prefix)), (PUBLIC, ""))
+    return table.get(short.removeprefix(prefix))
