@@ -236,7 +236,9 @@ class Writer:
 
     def round_once(self) -> None:
         """Take the rounding to 16 bits off values that nothing reads but stores, which round."""
-        found = list(statements_in(self.blocks[0]))
+        if not any(key.startswith(tuple(ROUNDING.values())) for key in self.helpers):
+            return
+        found = statements_in(self.blocks[0])
         rounded = {s.symbol: s for s in found if isinstance(s, Declare) and isinstance(s.symbol, Local) and rounding(s.value)}
         if not rounded:
             return

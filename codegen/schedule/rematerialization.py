@@ -153,10 +153,13 @@ def edges(network: Sequence[int]) -> Iterator[Edge]:
     for v in range(next(parts)):
         yield 2 * v, SINK, None
     for v in parts:
-        yield 2 * v + 1, 2 * v, next(parts)
-        work = next(parts)
-        yield SOURCE, 2 * v + 1, None if work < 0 else work
-        while work >= 0 and (d := next(parts)) >= 0:
+        traffic, work = next(parts), next(parts)
+        if work < 0:                                         # c(v) is the source
+            yield SOURCE, 2 * v, traffic
+            continue
+        yield 2 * v + 1, 2 * v, traffic
+        yield SOURCE, 2 * v + 1, work
+        while (d := next(parts)) >= 0:
             yield 2 * d, 2 * v + 1, None
             if (price := next(parts)) >= 0:
                 yield SOURCE, 2 * d, price

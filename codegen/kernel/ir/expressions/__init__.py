@@ -60,4 +60,10 @@ Parts = tuple[Part, ...]
 
 def types_of(parts: Iterable[Part]) -> set[tuple[DType, int]]:
     """The types that expressions have in registers: of one lane, and how many."""
-    return {(x.held, x.lanes) for part in parts if isinstance(part, Expression) for x in nodes(part)}
+    todo = [part for part in parts if isinstance(part, Expression)]
+    found: dict[tuple[DType, int, int], Expression] = {}     # one of each
+    while todo:
+        x = todo.pop()
+        found[x.dtype, x.lanes, x.mask] = x
+        todo += x.operands
+    return {(x.held, x.lanes) for x in found.values()}
