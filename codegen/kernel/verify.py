@@ -84,7 +84,8 @@ class _Check(Operands):
             for statement in inside:
                 if isinstance(statement, (Assign, Update)):
                     self.changed(statement)
-            if any(isinstance(s, Barrier) for s in inside):  # what differs in one iteration differs in those before it, too
+            if self.kernel.cooperates and any(isinstance(s, Barrier) for s in inside):
+                # What differs in one iteration differs in those before it, too.
                 while self.spread(block, diverges):
                     pass
                 if any(isinstance(s, Break) for s in inside):

@@ -111,6 +111,7 @@ class Writer:
         self.used: set[str] = set()
         self.held: frozenset[str] = frozenset()              # what the buffers are called
         self._counts: dict[str, int] = {}
+        self.updates = False                                 # whether a buffer is both read and written
         self.statements = 0
         self.doubtful: list[Var | Local] = []                # indices that were computed, and that perhaps nothing reads in the end
 
@@ -167,6 +168,7 @@ class Writer:
         if not isinstance(found, Buffer):
             size = storage.size or None if isinstance(storage, Temp) else storage.aval.size
             found = self.params[storage] = Buffer(storage, self.unique(base, pointer=True), dtype, size, access)
+            self.updates |= access == "inout"
         return found
 
     def scattered(self, storage: Any) -> None:

@@ -54,11 +54,13 @@ class Context:
         self.prepared: Callable[[Graph], Graph] = lambda graph: graph      # the passes, for the bodies of loops
         self.fixed: frozenset[Node] = frozenset()    # the inputs that are the same in all iterations of the loop
         self.found: dict[Group, Callable[[Node], Storage | None]] = {}        # see `storage`
+        self.computed: dict[Group, list[Node]] = {}                           # see `computed`
 
     def inside(self, plan: Schedule, fixed: Iterable[Node], alias: Mapping[Node, Node]) -> Context:
         """The context of a loop's body, whose kernels are of the same program; fixed: the constants of the loop."""
         inner = copy(self)
-        inner.schedule, inner.alias, inner.called, inner.fixed, inner.found = plan, alias, set(), frozenset(fixed), {}
+        inner.schedule, inner.alias, inner.called, inner.fixed = plan, alias, set(), frozenset(fixed)
+        inner.found, inner.computed = {}, {}
         return inner
 
     def noted(self) -> list[Any]:
@@ -281,12 +283,17 @@ def _for_any_size(group: Group, context: Context) -> Steps:
 
 def computed(group: Group, context: Context) -> list[Node]:
     """What a group computes: the nodes of its results, down to what is stored."""
-    find = context.storage(group)
+    known = context.computed.get(group)
+    if known is not None:
+        return known
+    find, stops = context.storage(group), dict[Node, bool]()
 
     def given(node: Node) -> bool:
-        return node in context.scalars or node.fn.family in ("leaf", "index") or find(node) is not None
+        stops[node] = found = node in context.scalars or node.fn.family in ("leaf", "index") or find(node) is not None
+        return found
 
-    return [n for n in topological(group.roots, given) if not given(n)]
+    found = context.computed[group] = [n for n in topological(group.roots, given) if not stops[n]]
+    return found
 
 
 def operations(nodes: list[Node], context: Context) -> tuple[Computed, ...]:

@@ -74,7 +74,7 @@ class Atom:
     ) -> None:
         self.kind, self.key, self.lo, self.hi = kind, key, lo, hi
         self.vars, self.base, self.divisor, self.var = vars, base, divisor, var
-        self.opens = base is not None and (kind == "bounded" or any([atom.opens for atom, _ in base.terms]))
+        self.opens = base is not None and (kind == "bounded" or any(atom.opens for atom, _ in base.terms))
 
     @property
     def multiple(self) -> int:
@@ -165,7 +165,7 @@ class Index:
             return k * self.constant if not self.terms else self * k.constant
         if k == 0:
             return ZERO
-        return self if k == 1 else Index(tuple((a, c * k) for a, c in self.terms), self.constant * k)
+        return self if k == 1 else Index(tuple([(a, c * k) for a, c in self.terms]), self.constant * k)
 
     __rmul__ = __mul__
 
@@ -202,7 +202,7 @@ class Index:
             return ZERO
         if self.lo // k == self.hi // k:
             return self - self.lo // k * k
-        r = Index(tuple((a, c % k) for a, c in self.terms if c % k), self.constant % k)
+        r = Index(tuple([(a, c % k) for a, c in self.terms if c % k]), self.constant % k)
         if r.lo // k == r.hi // k:
             return r - r.lo // k * k
         high, low, g = _split(r, k)

@@ -187,4 +187,4 @@ def with_comment(text: str, comment: str, column: int = COLUMN) -> str:
 
 def without_comment(text: str) -> str:
     """A line without what is said beside it."""
-    return text.partition(_COMMENT)[0].rstrip()
+    return text.partition(_COMMENT)[0].rstrip() if _COMMENT in text else text

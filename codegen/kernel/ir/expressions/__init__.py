@@ -30,6 +30,7 @@ from tracegrad.codegen.kernel.ir.expressions.base import (
     Limit,
     Literal,
     Local,
+    Made,
     Named,
     Number,
     Operand,
@@ -47,9 +48,9 @@ from tracegrad.support.dtypes import DType
 
 __all__ = [
     "COMPARISONS", "Access", "Address", "Array", "At", "Bits", "Buffer", "Call", "Cast", "Convert", "Expression", "Held", "Infix", "Joined",
-    "Lanes", "Limit", "Literal", "Load", "Local", "Named", "Number", "Op", "Operand", "Parameter", "Part", "Parts", "Pointer", "Position",
-    "Prefix", "Select", "Spelling", "Splat", "Spread", "Steps", "StridedLoad", "Symbol", "Transposed", "Vector", "Zeros", "Zip", "combined",
-    "element", "is_zero", "nodes", "place", "types_of", "value", "whole",
+    "Lanes", "Limit", "Literal", "Load", "Local", "Made", "Named", "Number", "Op", "Operand", "Parameter", "Part", "Parts", "Pointer",
+    "Position", "Prefix", "Select", "Spelling", "Splat", "Spread", "Steps", "StridedLoad", "Symbol", "Transposed", "Vector", "Zeros", "Zip",
+    "combined", "element", "is_zero", "nodes", "place", "types_of", "value", "whole",
 ]
 
 Parameter = Buffer | Number
