@@ -74,7 +74,7 @@ class Atom:
     ) -> None:
         self.kind, self.key, self.lo, self.hi = kind, key, lo, hi
         self.vars, self.base, self.divisor, self.var = vars, base, divisor, var
-        self.opens = base is not None and (kind == "bounded" or any(atom.opens for atom, _ in base.terms))
+        self.opens: bool = base is not None and (kind == "bounded" or any(atom.opens for atom, _ in base.terms))
 
     @property
     def multiple(self) -> int:
@@ -287,10 +287,7 @@ class Index:
 
     def opened(self) -> Index:
         """The same with `bounded` wrappers taken off."""
-        for atom, _ in self.terms:
-            if atom.opens:
-                break
-        else:
+        if not any([atom.opens for atom, _ in self.terms]):  # noqa: C419 - a generator takes longer
             return self
         out = self._opened
         if out is None:
