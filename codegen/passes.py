@@ -126,7 +126,7 @@ def _compile(
 def _through_passes(graph: Graph, target: Target) -> Graph:
     with own_leaves(graph):
         for label, run in passes():
-            graph = run(graph, target)
-            if config.check:
+            before, graph = graph, run(graph, target)
+            if config.check and graph is not before:
                 verify(graph, label)
     return graph

@@ -36,7 +36,8 @@ class Numbering:
 
         What is read of a buffer that the kernel writes stays where it is read: in front of an `if`, another work-item may write it.
         """
-        least = self.writer.depth if _reads_what_changes(value) else self.writer.depth_of(value.vars)
+        changes = self.writer.updates and _reads_what_changes(value)
+        least = self.writer.depth if changes else self.writer.depth_of(value.vars)
         return self.writer.declare(base, value, node, max(depth, least), only_if)
 
 

@@ -60,7 +60,7 @@ class _Check(Operands):
         for buffer in self.atomics:
             if buffer in self.touched:
                 raise CompilerBug(f"verify_kernel: in {self.kernel.entry}, {buffer} is changed by atomics, and read or written otherwise")
-        if prod(self.kernel.global_size) > 1:
+        if self.several_items:
             for buffer, forms in self.touched.items():
                 if buffer.access != "const" and buffer.ref is not FAULTS:
                     self.apart(buffer, forms)
@@ -80,10 +80,12 @@ class _Check(Operands):
         scope, called, ranges, known = set(self.scope), dict(self.called), dict(self.ranges), len(self.known)
         repeats = isinstance(block, (Loop, Repeat))
         if repeats:
-            inside = list(statements_in(block))
+            inside = statements_in(block)
             for statement in inside:
-                self.changed(statement)
-            if any(isinstance(s, Barrier) for s in inside):  # what differs in one iteration differs in those before it, too
+                if isinstance(statement, (Assign, Update)):
+                    self.changed(statement)
+            if self.kernel.cooperates and any(isinstance(s, Barrier) for s in inside):
+                # What differs in one iteration differs in those before it, too.
                 while self.spread(block, diverges):
                     pass
                 if any(isinstance(s, Break) for s in inside):

@@ -7,10 +7,8 @@ that node's line of the user's program beside it, wherever the line changes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, constant
@@ -19,18 +17,13 @@ from tracegrad.codegen.kernel.ir.expressions import (
     At,
     Call,
     Cast,
-    Convert,
     Expression,
-    Held,
     Infix,
-    Load,
-    Op,
     Operand,
     Select,
     value,
 )
 from tracegrad.codegen.kernel.ir.kernel import Temp
-from tracegrad.codegen.kernel.ir.render import lines
 from tracegrad.codegen.kernel.ir.statements import (
     Access,
     Allocate,
@@ -57,59 +50,13 @@ from tracegrad.codegen.kernel.ir.statements import (
     Store,
     Update,
     bound,
-    declared_in,
-    statements_in,
 )
-from tracegrad.codegen.kernel.text.markup import marked, names_in
 from tracegrad.codegen.kernel.text.names import means_something, possible
 from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import DType, bfloat16, float16, int32, int64
+from tracegrad.support.dtypes import DType, int32, int64
 from tracegrad.support.plan import Target
 
 Namer = Callable[[Node], str]
-
-ROUNDING: dict[DType, str] = {float16: "tg_to_half", bfloat16: "tg_to_bfloat"}      # the library's functions that round
-
-
-def rounding(x: Expression) -> Expression | None:
-    """What is rounded to a dtype of 16 bits, if `x` does that."""
-    name = ROUNDING.get(x.dtype)
-    if name and isinstance(x, Held) and isinstance(x.x, Op) and any(key.startswith(f"{name}:") for key in x.x.spelling.helpers):
-        return x.x.parts[0]
-    return None
-
-
-def _casts(a: Statement | Block, b: Statement | Block) -> bool:
-    """Whether b declares nothing but a cast of what a declares, called as that but for a number: what an op does in two steps."""
-    return (isinstance(a, Declare) and isinstance(b, Declare) and isinstance(b.symbol, Local) and type(b.value) in (Cast, Convert)
-            and b.value.operands[0] is a.symbol and b.symbol.name.startswith(a.symbol.name)
-            and not isinstance(a.value, (Cast, Convert, Load, Select)))
-
-
-def _copies(a: Statement | Block, b: Statement | Block) -> bool:
-    """Whether a declares what another variable is, and b stores it."""
-    x = a.value if isinstance(a, Declare) and isinstance(a.symbol, Local) and isinstance(b, Store) and b.value is a.symbol else None
-    while isinstance(x, Held):
-        x = x.x
-    return isinstance(x, Local)
-
-
-def _call(symbol: Any, name: str) -> None:
-    symbol.name = name
-    if isinstance(symbol, Var):
-        symbol.marked = marked(name)
-
-
-def _locals(part: Any) -> list[Local]:
-    """The variables in what is read, as often as they stand there."""
-    inside = [part] if isinstance(part, Expression) else [part.place] if isinstance(part, Access) and part.place is not None else []
-    found: list[Local] = []
-    while inside:
-        x = inside.pop()
-        found += [x] if isinstance(x, Local) else []
-        inside += x.operands
-    return found
-
 
 class Writer:
     """Collects one kernel's parameters and statements.
@@ -127,6 +74,7 @@ class Writer:
         self.used: set[str] = set()                          # their names
         self.held: frozenset[str] = frozenset()              # what the buffers are called
         self._counts: dict[str, int] = {}
+        self.updates = False                                 # whether a buffer is both read and written
         self.statements = 0
         self.doubtful: list[Var | Local] = []                # indices that were computed, and that perhaps nothing reads in the end
 
@@ -145,38 +93,6 @@ class Writer:
         self._counts[f"{base}{ending}"] = n
         self.used.add(name)
         return stem
-
-    def name_own(self) -> None:
-        """Name what is the kernel's own and not in `given`, such as loops' variables and arrays: as whoever wrote the kernel calls it,
-        with a number behind that where something that is given, or another of its own that is in scope there, is called so.
-        """
-        blocks: list[tuple[Block, frozenset[str]]] = [(self.blocks[0], frozenset())]
-        for block, _ in blocks:
-            blocks += [(item, frozenset()) for item in block.items if isinstance(item, Block)]
-        names = {p.name for p in self.params.values()}
-        names.update(symbol.name for block, _ in blocks for symbol in declared_in(block) if symbol in self.given)
-        todo = blocks[:1]
-        while todo:
-            block, around = todo.pop()
-            visible = set(around)
-            for symbol in declared_in(block):
-                if symbol in self.given:
-                    continue
-                self._rename(symbol, names, visible)
-                (names if isinstance(symbol, Array) and symbol.shared else visible).add(symbol.name)        # a work-group's: everywhere
-            inside = frozenset(visible)
-            todo += [(item, inside) for item in block.items if isinstance(item, Block)]
-
-    @staticmethod
-    def _rename(symbol: Any, names: Set[str], visible: Set[str]) -> None:
-        if symbol.name not in names and symbol.name not in visible:
-            return
-        base = name = possible(symbol.name)
-        n = 0
-        while name in names or name in visible or means_something(name):
-            n += 1
-            name = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"
-        _call(symbol, name)
 
     def rewind(self, names: set[str]) -> None:
         """Free the names that were given since `names` was taken of `used`: their scope is closed. (Parameters stay.)"""
@@ -205,6 +121,7 @@ class Writer:
             size = storage.size or None if isinstance(storage, Temp) else storage.aval.size
             found = self.params[storage] = Buffer(storage, self.unique(base, pointer=True), dtype, size, access)
             self.given.add(found)
+            self.updates |= access == "inout"
         return found
 
     def scattered(self, storage: Any) -> None:
@@ -258,74 +175,6 @@ class Writer:
         self.add(Declare(var, self.index + (str(value.lanes) if value.lanes > 1 else ""), value, node), depth)
         self.bind(var, depth)
         return var
-
-    def sweep(self) -> None:
-        """Take doubtful indices that nothing reads out, then those that nothing but these read."""
-        unread: set[Var | Local] = set()
-        names = [var.name for var in self.doubtful]
-        for number, var in enumerate(self.doubtful):         # names are not yet their own: they are counted by others, which are
-            _call(var, f"__{number}")
-        while self.doubtful:
-            count = Counter(name for text, _ in lines(self.blocks[0], False) for name in names_in(text))
-            more = {var for var in self.doubtful if count[var.name] == 1} - unread
-            if not more:
-                break
-            unread |= more
-            todo = [self.blocks[0]]
-            while todo:
-                block = todo.pop()
-                block.items = [item for item in block.items if not (isinstance(item, Declare) and item.symbol in more)]
-                todo += [item for item in block.items if isinstance(item, Block)]
-        for var, name in zip(self.doubtful, names, strict=True):
-            _call(var, name)
-
-    def round_once(self) -> None:
-        """Take the rounding to 16 bits off values that nothing reads but stores, which round."""
-        found = list(statements_in(self.blocks[0]))
-        rounded = {s.symbol: s for s in found if isinstance(s, Declare) and isinstance(s.symbol, Local) and rounding(s.value)}
-        if not rounded:
-            return
-        stored = Counter(s.value for s in found if isinstance(s, Store) and s.value in rounded and isinstance(s.access.memory, Buffer)
-                         and s.access.memory.dtype == s.value.dtype)
-        texts = [text for text, _ in lines(self.blocks[0], False)]
-        count = Counter(name for text in texts for name in names_in(text))
-        left = {dtype: sum(text.count(f"{name}(") for text in texts) for dtype, name in ROUNDING.items()}
-        for symbol, statement in rounded.items():
-            if stored[symbol] and count[symbol.name] == stored[symbol] + 1:
-                exact = rounding(statement.value)
-                assert exact is not None
-                statement.value = Held(exact, statement.value.dtype)
-                left[statement.value.dtype] -= 1
-        unused = [f"{name}:" for dtype, name in ROUNDING.items() if not left[dtype]]
-        self.helpers -= {key for key in self.helpers if key.startswith(tuple(unused))}
-
-    def cast_at_once(self) -> None:
-        """Take a value that only its own cast in the next line reads into that: `convert(counter & 255)`, called as the value was. And a
-        variable that is only another's copy, for a store in the next line.
-        """
-        blocks = [self.blocks[0]]
-        for block in blocks:
-            blocks += [item for item in block.items if isinstance(item, Block)]
-        todo = [(block, k) for block in blocks for k, (a, b) in enumerate(pairwise(block.items)) if _casts(a, b) or _copies(a, b)]
-        if not todo:
-            return
-        read = [part for block in blocks for of in (block, *block.items) for part in (*of.parts, *getattr(of, "places", ()))]
-        readers = Counter(var for part in read for var in _locals(part))
-        changed = {s.symbol if isinstance(s, Assign) else s.of for s in statements_in(self.blocks[0]) if isinstance(s, (Assign, Update))}
-        for block, k in reversed(todo):
-            a, b = block.items[k:k + 2]
-            assert isinstance(a, Declare) and isinstance(a.symbol, Local)  # noqa: PT018 - for mypy, as the next
-            if readers[a.symbol] != 1 or a.symbol in changed:
-                continue
-            if isinstance(b, Store):
-                b.value = a.value
-                del block.items[k]
-                continue
-            assert isinstance(b, Declare) and isinstance(b.symbol, Local)  # noqa: PT018
-            if b.symbol not in changed:
-                b.value = Cast(a.value, b.value.dtype) if isinstance(b.value, Cast) else Convert(a.value, b.value.dtype, b.value.mask)
-                b.symbol.name = a.symbol.name
-                del block.items[k]
 
     def bounding(self, name: str, size: int, value: BoundLike) -> Var:
         """An index variable, in 0..size, that bounds a loop."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
+from tracegrad.codegen.kernel.finish import finish
 from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.kernel.index.varying import any_vary, sizes_that_vary
 from tracegrad.codegen.kernel.ir.kernel import Kernel, LoweredLoop, RuntimeScalar
@@ -53,11 +54,14 @@ class Context:
         self.reporters: dict[Node, tuple[Node, ...]] = {}      # those of them in a loop's body -> the loop's results
         self.prepared: Callable[[Graph], Graph] = lambda graph: graph      # the passes, for the bodies of loops
         self.fixed: frozenset[Node] = frozenset()    # the inputs that are the same in all iterations of the loop
+        self.found: dict[Group, Callable[[Node], Storage | None]] = {}        # see `storage`
+        self.computed: dict[Group, list[Node]] = {}                           # see `computed`
 
     def inside(self, plan: Schedule, fixed: Iterable[Node], alias: Mapping[Node, Node]) -> Context:
         """The context of a loop's body, whose kernels are of the same program; fixed: the constants of the loop."""
         inner = copy(self)
         inner.schedule, inner.alias, inner.called, inner.fixed = plan, alias, set(), frozenset(fixed)
+        inner.found, inner.computed = {}, {}
         return inner
 
     def noted(self) -> list[Any]:
@@ -128,18 +132,22 @@ class Context:
 
     def storage(self, group: Group) -> Callable[[Node], Storage | None]:
         """Where the kernel of `group` finds what it does not compute."""
-        written = {self.ref(s) for s in group.stored}
+        known = self.found.get(group)
+        if known is not None:
+            return known
+        written, schedule, scalars, alias = {self.ref(s) for s in group.stored}, self.schedule, self.scalars, self.alias
 
         @cache
         def find(node: Node) -> Storage | None:
-            own = self.schedule.group_of.get(node)
+            own = schedule.group_of.get(node)
             if own is group:
                 return None
-            if (node.fn.name in ("placeholder", "data") and node not in self.scalars) or node in self.schedule.stored:
-                ref = self.ref(node)
+            if (node.fn.name in ("placeholder", "data") and node not in scalars) or node in schedule.stored:
+                ref = alias.get(node, node)
                 return Storage(ref, "inout" if ref in written else "const")
             return None
 
+        self.found[group] = find
         return find
 
     def output(self, group: Group, node: Node) -> Storage:
@@ -172,10 +180,7 @@ class Context:
     ) -> Kernel:
         """The kernel of what `writer` holds; required: it is right for work-groups of that size only; entry: its name, if it has one."""
         entry = entry or self.entry(group)
-        writer.sweep()
-        writer.name_own()
-        writer.round_once()
-        writer.cast_at_once()
+        finish(writer)
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
                       helpers=frozenset(writer.helpers), why=group.why, group=local_size if required else None,
@@ -234,13 +239,9 @@ def lowering(*kinds: type | str, on: str = "") -> Callable[[Any], Any]:
 def lower(group: Group, context: Context) -> Steps:
     """The kernels of one group."""
     bodies = group.lowered_by in ("loop", "while_loop", "branch")       # those of its body come through here, bound to other buffers
-    steps = _for_any_size(group, context) if any_vary() and not bodies else _written(group, context)
     if bodies:
-        return steps
-    if config.check:
-        for step in steps:
-            if isinstance(step, Kernel):
-                verify_kernel(step)
+        return _written(group, context)
+    steps = _for_any_size(group, context) if any_vary() else _verified(group, context, config.check)
     last = steps[-1] if steps else None
     if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
         nodes = computed(group, context)
@@ -257,30 +258,41 @@ def _written(group: Group, context: Context) -> Steps:
     return found(group, context) if steps is None else steps
 
 
+def _verified(group: Group, context: Context, check: bool) -> Steps:
+    """The same, verified if `check`."""
+    steps = _written(group, context)
+    for step in steps if check else ():
+        if isinstance(step, Kernel):
+            verify_kernel(step)
+    return steps
+
+
 def _for_any_size(group: Group, context: Context) -> Steps:
     """The kernels of a group in forms that other sizes share. Those that cannot be proved for this size are made for it alone."""
     before = context.noted()
     try:
-        steps = _written(group, context)
-        for step in steps:
-            if isinstance(step, Kernel):
-                verify_kernel(step)
+        steps = _verified(group, context, True)
     except CompilerBug:
         context.forget_but(before)
         with sizes_that_vary(()):
-            steps = _written(group, context)
+            steps = _verified(group, context, config.check)
         context.for_one_size += [step.entry for step in steps if isinstance(step, Kernel)]
     return steps
 
 
 def computed(group: Group, context: Context) -> list[Node]:
     """What a group computes: the nodes of its results, down to what is stored."""
-    find = context.storage(group)
+    known = context.computed.get(group)
+    if known is not None:
+        return known
+    find, stops = context.storage(group), dict[Node, bool]()
 
     def given(node: Node) -> bool:
-        return node in context.scalars or node.fn.family in ("leaf", "index") or find(node) is not None
+        stops[node] = found = node in context.scalars or node.fn.family in ("leaf", "index") or find(node) is not None
+        return found
 
-    return [n for n in topological(group.roots, given) if not given(n)]
+    found = context.computed[group] = [n for n in topological(group.roots, given) if not stops[n]]
+    return found
 
 
 def operations(nodes: list[Node], context: Context) -> tuple[Computed, ...]:

@@ -108,6 +108,11 @@ def _parts(names: frozenset[str], target: Target) -> tuple[str, ...]:
 
 def types(names: Iterable[str], target: Target) -> frozenset[tuple[str, int]]:
     """The C types of what those functions compute: of one lane, and how many."""
+    return _types(frozenset(names), target)
+
+
+@memoize(256)
+def _types(names: frozenset[str], target: Target) -> frozenset[tuple[str, int]]:
     found: set[tuple[str, int]] = set()
     seen, todo = set(names), list(names)
     while todo:

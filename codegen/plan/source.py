@@ -17,8 +17,9 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
+from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import OPENCL
-from tracegrad.support.plan import Function
+from tracegrad.support.plan import Function, Target
 
 _SIZE = {ctype(dtype, lanes): dtype.itemsize for dtype in OPENCL for lanes in (1, *WIDTHS)}       # of one lane
 # The functions that are defined for so many lanes: of which kind, and how many.
@@ -52,7 +53,7 @@ def above(kernels: Sequence[Kernel], context: Context) -> tuple[list[str], list[
         extensions.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
     if any(k.wide_atomics for k in kernels):
         extensions.append("#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable")
-    return extensions, vector_access(frozenset().union(*(k.uses for k in kernels)), context), functions
+    return extensions, list(vector_access(frozenset().union(*(k.uses for k in kernels)), context.target)), functions
 
 
 def functions(kernels: Sequence[Kernel], context: Context) -> tuple[tuple[Function, ...], tuple[str, ...]]:
@@ -89,12 +90,13 @@ static void tg_fault(int below, long x, long low, long high, long ignore, __glob
 _IMPOSSIBLE = "#define IMPOSSIBLE(info, first, step, fault) if (info) atomic_max(fault, (first) + (int)(info))"
 
 
-def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[str]:
+@memoize(256)                                              # many kernels use the same
+def vector_access(uses: frozenset[tuple[str, str]], target: Target) -> tuple[str, ...]:
     """The functions that kernels use to read and write vectors, and to report, with their types."""
     names = {name for name, _ in uses}
-    lines = prelude(uses, context.target) + bfloats(names, context.target)
+    lines = prelude(uses, target) + bfloats(names, target)
     if "KEPT" in names:
-        known = {type_ for name, type_ in uses if name in ACCESS} if context.target.clang_builtins else set()
+        known = {type_ for name, type_ in uses if name in ACCESS} if target.clang_builtins else set()
         for type_ in sorted(type_ for name, type_ in uses if name == "KEPT" and type_ not in known):
             lines.append(f"typedef {type_} __attribute__((aligned({_SIZE[type_]}))) {type_}_u;")
         lines.append("#define KEPT(V, p) (*(V##_u *)(p))")
@@ -131,4 +133,4 @@ def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[st
                 "GATHER_IF": ("V, p, i, m", [f"((m).s{lane} ? (p)[(i).s{lane}] : 0)" for lane in lanes]),
             }[kind + masked]
             lines.append(f"#define {name}({params}) ((V)({', '.join(parts)}))")
-    return lines
+    return tuple(lines)

@@ -133,7 +133,8 @@ class Rows(Plain):
         if isinstance(other, Columns):
             same = other.over(self) and self.length in (0, other.length)
             return Accepted(replace(self, length=other.length), Granularity.CHUNK) if same else NotFused.SHAPE
-        if other == replace(self, length=0) or other == Flat(self.size):
+        rows = isinstance(other, Rows) and (other.rows, other.cols, other.length) == (self.rows, self.cols, 0)
+        if rows or other == Flat(self.size):
             return Accepted(self, other.place)
         if other == Flat(self.rows) and reads_row:
             return Accepted(self, Granularity.ROW)

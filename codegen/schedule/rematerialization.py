@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar
 
 import networkx as nx
-from networkx.algorithms.flow import dinitz
+from networkx.algorithms.flow import boykov_kolmogorov
 
 from tracegrad.codegen.schedule.access_maps import Maps, Reads, add, compose
 from tracegrad.graph.ir import Node
@@ -139,7 +139,7 @@ class Choice:
         key = tuple(network)
         found = self.cuts.get(key)
         if found is None:
-            found = self.cuts[key] = cut(edges(key))
+            found = self.cuts[key] = cut(key)
         return {v for v in spent if place[v] in found}
 
 
@@ -148,34 +148,42 @@ def edges(network: Sequence[int]) -> Iterator[Edge]:
 
     its number, its traffic and its arithmetic, -1 where it cannot be computed again. Else its operands follow, each with its traffic (-1:
     it is no input, or was met before), and -1.
+
+    What has an edge without end to the sink is the sink. Where arithmetic alone costs more than the traffic, c(v) is on the source's side.
     """
     parts = iter(network)
-    for v in range(next(parts)):
-        yield 2 * v, SINK, None
+    count = next(parts)
     for v in parts:
-        yield 2 * v + 1, 2 * v, next(parts)
-        work = next(parts)
-        yield SOURCE, 2 * v + 1, None if work < 0 else work
+        needed = SINK if v < count else 2 * v
+        traffic, work = next(parts), next(parts)
+        again = 0 <= work <= traffic
+        yield 2 * v + 1 if again else SOURCE, needed, traffic
+        if again:
+            yield SOURCE, 2 * v + 1, work
         while work >= 0 and (d := next(parts)) >= 0:
-            yield 2 * d, 2 * v + 1, None
+            if again and d >= count:
+                yield 2 * d, 2 * v + 1, None
             if (price := next(parts)) >= 0:
                 yield SOURCE, 2 * d, price
 
 
-def cut(edges: Iterable[Edge]) -> frozenset[int]:
+def cut(network: Sequence[int]) -> frozenset[int]:
     """The values (by number) that had better be read: whose traffic the least cut of the network goes through."""
-    there = sinks_side(edges)
+    there = sinks_side(edges(network)).union(range(0, 2 * network[0], 2))
     return frozenset(n // 2 for n in there if n >= 0 and not n % 2 and n + 1 not in there)
 
 
 def sinks_side(edges: Iterable[Edge]) -> set[int]:
     """The sink's side of a least cut between SOURCE and SINK, the smallest if there are several.
 
-    Of edges between the same nodes the last counts. (Of networkx's algorithms Dinitz's is the fastest on these networks.)
+    Of edges between the same nodes the last counts. (Of networkx's algorithms Boykov and Kolmogorov's is the fastest on these networks.)
     """
     network = nx.DiGraph()
     network.add_nodes_from((SOURCE, SINK))
-    for (a, b), capacity in {(a, b): capacity for a, b, capacity in edges}.items():
+    found = {(a, b): capacity for a, b, capacity in edges}
+    if all(a == SOURCE or b != SINK for a, b in found):
+        return {SINK}                                        # nothing is between them
+    for (a, b), capacity in found.items():
         network.add_edge(a, b, **({} if capacity is None else {"capacity": capacity}))        # no capacity: no limit
-    _, (_, there) = nx.minimum_cut(network, SOURCE, SINK, flow_func=dinitz)
+    _, (_, there) = nx.minimum_cut(network, SOURCE, SINK, flow_func=boykov_kolmogorov)
     return set(there)

@@ -28,6 +28,7 @@ from tests.helpers import corpus
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tracegrad import nn
+from tracegrad.codegen.kernel import finish
 from tracegrad.codegen.kernel.ir.statements import Block, declared_in
 from tracegrad.codegen.kernel.text.markup import beside
 from tracegrad.codegen.kernel.text.names import means_something, possible, spelled
@@ -241,7 +242,7 @@ def test_what_a_kernel_calls_its_own_gives_way_to_users_names(row: str, monkeypa
     """Users' variables that are called as kernels call their own keep their names. (`verify_kernel` proves that each means one.)"""
     own: Counter[str] = Counter()
     parameters: set[str] = set()
-    name_own = Writer.name_own
+    name_own = finish.name_own
 
     def see(writer: Writer) -> None:
         blocks = [writer.blocks[0]]
@@ -261,7 +262,7 @@ def test_what_a_kernel_calls_its_own_gives_way_to_users_names(row: str, monkeypa
         for target in OWN_TARGETS.values():
             compile_graph(graph, target, name=namer(graph))
 
-    monkeypatch.setattr(Writer, "name_own", see)
+    monkeypatch.setattr(finish, "name_own", see)
     compiled("x", "y")
     assert "x" in parameters
     names = [name for name, _ in own.most_common() if possible(name) == name and not means_something(name) and not keyword.iskeyword(name)]

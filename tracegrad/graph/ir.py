@@ -352,16 +352,20 @@ class Graph:
 
     def users(self, node: Node) -> list[Node]:
         """The nodes that have `node` as an operand, in order; one that has it twice is there twice."""
-        return [user for user, edges in self._adjacency[node].items() for _ in edges]
+        return self._users[node]
 
     def out_degree(self, node: Node) -> int:
         """How often `node` is an operand."""
-        return sum(map(len, self._adjacency[node].values()))
+        return len(self._users[node])
 
     @cached_property
-    def _adjacency(self) -> dict[Node, dict[Node, Any]]:
-        """The network's own tables: its views take three calls of Python to look into them."""
-        return dict(self.network.adjacency())
+    def _users(self) -> dict[Node, list[Node]]:
+        found: dict[Node, list[Node]] = {n: [] for n in self._order}
+        inputs = set(self.inputs)
+        for node in self._order:
+            for o in node.operands if node not in inputs else ():
+                found[o].append(node)
+        return found
 
     @cached_property
     def network(self) -> MultiDiGraph[Node]:

@@ -21,12 +21,14 @@ from tracegrad.support.blas import factored
 
 @dataclass_transform(frozen_default=True)
 class Plain:
-    """Base of plain data: a dataclass, equal and hashed by its fields. mypy has it that nobody changes them.
+    """Base of plain data: a dataclass, equal and hashed by its fields. mypy has it that nobody changes them, so the hash is computed once.
 
     (What dataclass would write for each class by itself, one method at a time, took a twentieth of the time of `import tracegrad`.)
     """
 
+    __slots__ = ("__dict__", "__weakref__", "_hash")          # a slot is none of the fields
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    _hash: int
 
     def __init_subclass__(cls) -> None:
         dataclass(eq=False, repr=False)(cls)
@@ -35,7 +37,14 @@ class Plain:
         return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash(tuple(vars(self).values()))
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = found = hash(tuple(vars(self).values()))
+            return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self)                                    # in another process strings hash otherwise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join([f'{name}={value!r}' for name, value in vars(self).items()])})"

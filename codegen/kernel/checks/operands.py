@@ -7,7 +7,7 @@ from typing import Any
 from tracegrad.codegen.kernel.checks.proof import facts, guarded
 from tracegrad.codegen.kernel.checks.races import Races
 from tracegrad.codegen.kernel.index.index import Index
-from tracegrad.codegen.kernel.ir.expressions import Address, At, Expression, Load, Named, Pointer
+from tracegrad.codegen.kernel.ir.expressions import Address, At, Expression, Load, Made, Named, Pointer
 from tracegrad.codegen.kernel.ir.statements import Access, Array, Atomic, Buffer, Local, Part, Store
 from tracegrad.codegen.kernel.ir.vectors import computed_in, ctype
 
@@ -48,20 +48,22 @@ class Operands(Races):
 
     def expression(self, x: Expression) -> None:
         """That variables are declared, elements are there, and types agree."""
-        known = len(self.known)
         for k, part in enumerate(x.operands):
-            if (holds := x.where(k)) is not None:
+            holds, known = x.where(k), len(self.known)
+            if holds is not None:
                 self.known += facts(*holds)
             self.expression(part)
-            del self.known[known:]
-        if isinstance(x, Named):
-            self.use(x)
-        elif isinstance(x, Address):
-            self.read((x.memory, x.base))
-        elif isinstance(x, At):
-            self.read((x.index,))
-        elif isinstance(x, Load):
-            self.access(x.access, False)
+            if holds is not None:
+                del self.known[known:]
+        if not isinstance(x, Made):                          # of operands alone
+            if isinstance(x, Named):
+                self.use(x)
+            elif isinstance(x, Address):
+                self.read((x.memory, x.base))
+            elif isinstance(x, At):
+                self.read((x.index,))
+            elif isinstance(x, Load):
+                self.access(x.access, False)
         if wrong := x.misfit():
             raise self.fail(wrong)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.expressions import At, Expression, Infix, Prefix
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.render import PLAIN
@@ -64,8 +64,7 @@ class Proof:
                 for times in _times(x, g):                   # x is the sum of what the guard is about, so often, and of the rest
                     below, above = self.interval(x.opened() - g.opened() * times)
                     low, high = max(low, rest[0] * times + below), min(high, (rest[1] - 1) * times + above)
-        together = self.together(x, guards)
-        if together is not None:
+        if len(guards) > 1 and (together := self.together(x, guards)) is not None:
             low, high = max(low, together[0]), min(high, together[1])
         self.never |= low > high
         return low, max(low, high)
@@ -106,13 +105,14 @@ class Proof:
 
     def expand(self, x: Index) -> Index:
         """x in terms of work-items' numbers and of steps of loops; the latter are variables of their own."""
-        out = constant(x.constant)
-        for atom, c in x.terms:
-            if atom.var is None or atom.var not in self.meaning:
-                out = out + Index(((atom, 1),), 0) * c
-                continue
-            start, step, count = self.meaning[atom.var]
-            out = out + (self.expand(start) + self.steps(atom.var, count) * step) * c
+        meaning = self.meaning
+        meant = [(atom.var, c) for atom, c in x.terms if atom.var is not None and atom.var in meaning]
+        if not meant:
+            return x
+        out = Index(tuple([(atom, c) for atom, c in x.terms if atom.var is None or atom.var not in meaning]), x.constant)
+        for var, c in meant:
+            start, step, count = meaning[var]
+            out = out + (self.expand(start) + self.steps(var, count) * step) * c
         return out
 
     def steps(self, var: Var, count: int) -> Index:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 from tracegrad.codegen.kernel.checks.proof import Proof, Range
@@ -64,12 +65,13 @@ class Races(Proof):
         super().__init__(kernel)
         self.touched: dict[Buffer, list[Form | None]] = {}
         self.atomics: set[Buffer] = set()                    # what work-items may change together
+        self.several_items = prod(kernel.global_size) > 1
 
     def remember(self, access: Access, writes: bool) -> None:
-        """Note which elements of a buffer each work-item touches, where that is linear."""
+        """Note which elements of a buffer each work-item touches, where that is linear. (Of what all only read, nothing is asked.)"""
         assert isinstance(access.memory, Buffer)
-        form = self.form(access, writes)
-        self.touched.setdefault(access.memory, []).append(form)
+        asked = self.several_items and access.memory.access != "const"
+        self.touched.setdefault(access.memory, []).append(self.form(access, writes) if asked else None)
 
     def form(self, access: Access, writes: bool) -> Form | None:
         """The elements as sums (None: not linear in the work-items' numbers)."""

@@ -20,6 +20,7 @@ from tracegrad.errors import CompilerBug
 from tracegrad.graph.intervals import interval
 from tracegrad.graph.ir import Node
 from tracegrad.ops.arrays.index_checks import may_wrap
+from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import dtype_kind
 
 NARROW = 8.0               # the angle up to which cosines have a short reduction (mathlib/trig.py)
@@ -68,8 +69,13 @@ def operand_index(operand: Node, node: Node, flat: Index) -> Index:
         return flat
     if operand.aval.size == 1:
         return ZERO
-    tail = unravel(flat, node.shape)[len(node.shape) - len(operand.shape):]
-    return ravel([i if n != 1 else 0 for i, n in zip(tail, operand.shape, strict=True)], operand.shape)
+    return _broadcast(flat, node.shape, operand.shape)
+
+
+@memoize(512)                                              # asked for what is read, and again when it is
+def _broadcast(flat: Index, shape: tuple[int, ...], of: tuple[int, ...]) -> Index:
+    tail = unravel(flat, shape)[len(shape) - len(of):]
+    return ravel([i if n != 1 else 0 for i, n in zip(tail, of, strict=True)], of)
 
 
 def origin(node: Node, flat: Index) -> tuple[Node, Index]:

@@ -62,15 +62,19 @@ class Mutable(Var):
 
 
 class Atom:
-    """What an Index is a combination of. `key` orders and identifies; `vars` are the variables it depends on, `var` the one it is."""
+    """What an Index is a combination of. `key` orders and identifies; `vars` are the variables it depends on, `var` the one it is.
 
-    __slots__ = ("base", "divisor", "hi", "key", "kind", "lo", "var", "vars")
+    opens: whether `Index.opened` makes something else of it.
+    """
+
+    __slots__ = ("base", "divisor", "hi", "key", "kind", "lo", "opens", "var", "vars")
 
     def __init__(
         self, kind: str, key: str, lo: int, hi: int, vars: frozenset[Var], base: Index | None, divisor: int, var: Var | None = None
     ) -> None:
         self.kind, self.key, self.lo, self.hi = kind, key, lo, hi
         self.vars, self.base, self.divisor, self.var = vars, base, divisor, var
+        self.opens: bool = base is not None and (kind == "bounded" or any(atom.opens for atom, _ in base.terms))
 
     @property
     def multiple(self) -> int:
@@ -92,10 +96,11 @@ class Atom:
 class Index:
     """sum of coefficient * atom + constant, with lo <= value <= hi. Immutable; equal expressions have equal `key`s."""
 
-    __slots__ = ("_key", "constant", "hi", "lo", "terms", "vars")
+    __slots__ = ("_key", "_opened", "constant", "hi", "lo", "terms", "vars")
 
     def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
         self.terms, self.constant, self._key = terms, constant, ""
+        self._opened: Index | None = None
         if len(terms) == 1:                                  # as most
             (atom, c), = terms
             self.vars, self.lo, self.hi = atom.vars, constant + c * atom.lo, constant + c * atom.hi
@@ -160,7 +165,7 @@ class Index:
             return k * self.constant if not self.terms else self * k.constant
         if k == 0:
             return ZERO
-        return self if k == 1 else Index(tuple((a, c * k) for a, c in self.terms), self.constant * k)
+        return self if k == 1 else Index(tuple([(a, c * k) for a, c in self.terms]), self.constant * k)
 
     __rmul__ = __mul__
 
@@ -197,7 +202,7 @@ class Index:
             return ZERO
         if self.lo // k == self.hi // k:
             return self - self.lo // k * k
-        r = Index(tuple((a, c % k) for a, c in self.terms if c % k), self.constant % k)
+        r = Index(tuple([(a, c % k) for a, c in self.terms if c % k]), self.constant % k)
         if r.lo // k == r.hi // k:
             return r - r.lo // k * k
         high, low, g = _split(r, k)
@@ -282,16 +287,14 @@ class Index:
 
     def opened(self) -> Index:
         """The same with `bounded` wrappers taken off."""
-        todo = [a for a, _ in self.terms]
-        while todo and todo[-1].kind != "bounded":           # (as `atoms`, which takes longer)
-            atom = todo.pop()
-            if atom.base is not None:
-                todo += [a for a, _ in atom.base.terms]
-        if not todo:
+        if not any([atom.opens for atom, _ in self.terms]):  # noqa: C419 - a generator takes longer
             return self
-        out: Index = constant(self.constant)
-        for atom, c in self.terms:
-            out = out + _reopen(atom) * c
+        out = self._opened
+        if out is None:
+            out = constant(self.constant)
+            for atom, c in self.terms:
+                out = out + _reopen(atom) * c
+            self._opened = out
         return out
 
     def given(self, values: Mapping[Var, int]) -> Index:

@@ -6,13 +6,14 @@ this lowering, such as packed GEMM panels; or `FAULTS`), a `RuntimeScalar` or a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.index.varying import any_vary
 from tracegrad.codegen.kernel.ir import render
 from tracegrad.codegen.kernel.ir.expressions import types_of
 from tracegrad.codegen.kernel.ir.statements import (
@@ -24,6 +25,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     Item,
     Number,
     Parameter,
+    Part,
     Statement,
     statements_in,
 )
@@ -41,6 +43,7 @@ from tracegrad.codegen.kernel.text.markup import (
     with_numbers,
     with_offsets,
     without_comment,
+    without_numbers,
 )
 from tracegrad.support.dtypes import int32
 from tracegrad.support.plan import Computed, Function, Plain
@@ -135,7 +138,10 @@ class Kernel:
     @cached_property
     def printed(self) -> list[tuple[str, str]]:
         """The lines of the body, with names marked, and what is said beside each."""
-        return self._lines(False)
+        if not any_vary():
+            return self._lines(False)
+        texts = without_numbers(text for text, _ in self.numbered)
+        return [(text, comment) for text, (_, comment) in zip(texts, self.numbered, strict=True)]
 
     @cached_property
     def numbered(self) -> list[tuple[str, str]]:
@@ -166,16 +172,17 @@ class Kernel:
     def types(self) -> frozenset[tuple[np.dtype[Any], int]]:
         """The dtypes of what it reads, writes and computes, with as many lanes."""
         found = {(p.dtype, 1) for p in self.parameters}
+        parts: list[Part] = []
         todo = [self.body]
         while todo:
             block = todo.pop()
-            found |= types_of(block.parts)
+            parts += block.parts
             for item in block.items:
                 if isinstance(item, Block):
                     todo.append(item)
-                elif parts := item.parts:
-                    found |= types_of(parts)
-        return frozenset(found)
+                else:
+                    parts += item.parts
+        return frozenset(found | types_of(parts))
 
     @cached_property
     def lines(self) -> list[str]:
@@ -249,7 +256,7 @@ class Kernel:
         made.__dict__["form"] = with_numbers(self.form, iter(numbers))
         return made
 
-    def statements(self) -> Iterator[Statement]:
+    def statements(self) -> list[Statement]:
         return statements_in(self.body)
 
     @cached_property

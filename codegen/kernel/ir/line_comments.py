@@ -31,7 +31,7 @@ def line_comment(node: Node | None, previous: Any, fixed: dict[Node, bool]) -> t
     if node is None or node.fn.family == "leaf":
         return "", previous
     if node not in fixed:
-        fixed[node] = is_fixed(node)
+        fixed[node] = all(fixed.get(o, True) for o in node.operands) and is_fixed(node)
     if fixed[node]:
         return "", previous
     loc = node.loc

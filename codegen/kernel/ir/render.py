@@ -13,7 +13,7 @@ from tracegrad.codegen.kernel.ir.expressions import Access, Array, At, Buffer, E
 from tracegrad.codegen.kernel.ir.line_comments import line_comment
 from tracegrad.codegen.kernel.ir.statements import Allocate, Block, Break, Declare, Item, Loop, Statement, statements_in
 from tracegrad.codegen.kernel.text.literals import ATOM, COMPARISON, literal, literal_marked, whole_marked
-from tracegrad.codegen.kernel.text.markup import as_extents, called, extent, marked, offset, plain, used, with_comment, with_numbers
+from tracegrad.codegen.kernel.text.markup import as_extents, called_each, extent, marked, offset, plain, used, with_comment, with_numbers
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import OPENCL, float16
 from tracegrad.support.plan import required
@@ -161,12 +161,19 @@ def lines(body: Block, clang: bool, numbers: bool = False) -> list[tuple[str, st
     fixed: dict[Node, bool] = {}
     names: dict[str, str] = {}                               # of a merged kernel's parts: what their parameters are called now
     offsets: Iterator[int] | None = None                     # and what offsets they have
-    outer: list[tuple[dict[str, str], Iterator[int] | None]] = []         # the same, in the blocks around
+    outer: list[tuple[int, dict[str, str], Iterator[int] | None]] = []    # the same, in the blocks around, and where those in them begin
 
     def add(text: str, comment: str = "") -> None:
+        out.append((with_numbers(text, offsets) if offsets is not None else text, comment))
+
+    def close() -> None:
+        """A block ends. (Its names are replaced at once: line by line that takes ten times as long.)"""
+        nonlocal names, offsets
         given = names
-        text = with_numbers(text, offsets) if offsets is not None else text
-        out.append((called(text, lambda name: marked(given.get(name, name))) if given else text, comment))
+        start, names, offsets = outer.pop()
+        if given is not names:
+            texts = called_each([text for text, _ in out[start:]], lambda name: marked(given.get(name, name)))
+            out[start:] = [(text, comment) for text, (_, comment) in zip(texts, out[start:], strict=True)]
 
     def add_statement(pad: str, statement: Statement) -> None:
         nonlocal previous
@@ -187,10 +194,10 @@ def lines(body: Block, clang: bool, numbers: bool = False) -> list[tuple[str, st
             if isinstance(item, Block):
                 if not item.items:
                     continue
-                outer.append((names, offsets))
+                outer.append((len(out), names, offsets))
                 offsets = iter(item.numbers) if item.numbers is not None else offsets
                 if item.renamed:
-                    names = names | {old: names.get(new, new) for old, new in item.renamed.items()}
+                    names = item.renamed
                 previous = None if item.comment else previous
                 head = item.c(printer).replace("\n", f"\n{pad}")
                 inner = item.items[0]
@@ -201,7 +208,7 @@ def lines(body: Block, clang: bool, numbers: bool = False) -> list[tuple[str, st
                 if len(item.items) == 1 and isinstance(inner, Statement) and not item.comment and head != "{":
                     add(pad + head[:-2])
                     add_statement(pad + "  ", inner)
-                    names, offsets = outer.pop()
+                    close()
                     stack.pop()
                     continue
                 add(with_comment(pad + head, item.comment, 0))
@@ -210,7 +217,7 @@ def lines(body: Block, clang: bool, numbers: bool = False) -> list[tuple[str, st
             add_statement(pad, item)
         else:
             if stack:
-                names, offsets = outer.pop()
+                close()
                 if depth > stack[-1][2]:
                     add(pad[:-2] + "}")
     return out
@@ -241,9 +248,13 @@ def constants_in(body: Block) -> dict[Var, int]:
         for item in todo.pop().items:
             if isinstance(item, Block):
                 todo.append(item)
-            if isinstance(item, Loop) and (only := _only_iteration(item)) is not None:
-                found.setdefault(item.var, set()).add(only)
-            elif isinstance(item, (Loop, Item)):
+                if isinstance(item, Loop):
+                    only = _only_iteration(item)
+                    if only is not None:
+                        found.setdefault(item.var, set()).add(only)
+                    else:
+                        others.add(item.var)
+            elif isinstance(item, Item):
                 others.add(item.var)
             elif isinstance(item, Declare) and isinstance(item.symbol, Var) and not isinstance(item.symbol, Mutable):
                 value = item.value

@@ -481,14 +481,20 @@ def declared_in(block: Block) -> Iterator[Symbol]:
             yield item.array
 
 
-def statements_in(block: Block) -> Iterator[Statement]:
+def statements_in(block: Block) -> list[Statement]:
     """All statements of a block, of those in it, and of the heads of loops (`Repeat`), in order."""
-    if isinstance(block, Repeat) and block.first is not None:
-        yield block.first
-    for item in block.items:
-        if isinstance(item, Block):
-            yield from statements_in(item)
-        else:
-            yield item
-    if isinstance(block, Repeat) and block.more is not None:
-        yield block.more
+    found: list[Statement] = []
+
+    def add(block: Block) -> None:
+        if isinstance(block, Repeat) and block.first is not None:
+            found.append(block.first)
+        for item in block.items:
+            if isinstance(item, Block):
+                add(item)
+            else:
+                found.append(item)
+        if isinstance(block, Repeat) and block.more is not None:
+            found.append(block.more)
+
+    add(block)
+    return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.ir.vectors import computed_in, ctype
+from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import OPENCL, DType, int32
 
 
+@memoize(None)
 def register_type(dtype: DType, width: int = 1, mask: int = 4) -> str:
     """The type a value of `dtype` has in registers. (Bools: int, vectors of them masks of `mask` bytes a lane; halves: float.)"""
     if dtype.kind == "b":
@@ -13,6 +15,7 @@ def register_type(dtype: DType, width: int = 1, mask: int = 4) -> str:
     return ctype(computed_in(dtype), width)
 
 
+@memoize(None)
 def register_dtype(dtype: DType) -> DType:
     """The dtype of one value as `register_type` holds it."""
     return int32 if dtype.kind == "b" else computed_in(dtype)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import OPENCL, float32, is_half
 from tracegrad.support.plan import Target
 
@@ -18,11 +19,13 @@ WIDTHS = (2, 4, 8, 16)
 LANES = "0123456789abcdef"
 
 
+@memoize(None)
 def ctype(dtype: np.dtype[Any], width: int = 1) -> str:
     """The OpenCL type of `width` elements of `dtype`: `float`, `float8`."""
     return OPENCL[np.dtype(dtype)] + (str(width) if width > 1 else "")
 
 
+@memoize(None)
 def computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of arithmetic on values of `dtype`. Floats of 16 bits are storage: on every device they are computed as float, as torch's
     CPU kernels do it, because drivers' and our math functions have no good half versions.

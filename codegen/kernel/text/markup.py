@@ -17,16 +17,18 @@ from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import DType, dtype_kind, float32, float64, int32, int64, uint32, uint64
 
 _BEGIN, _END = "\x01", "\x02"
-_MARKS = bytes([*range(1, 9), 14, *range(16, 23)])
+_MARKS = bytes([*range(1, 9), 14, *range(16, 25)])
 _USED = re.compile(r"\x03(\w+)(?:\((\w+))?\x04")
 _MARKED = re.compile(r"\x01(\w+)\x02")
 _NOT_INDEXED = re.compile(r"\x01(\w+)\x02(?!\[)")
 _WORD = re.compile(r"(?<![\w.\x01\x03])[A-Za-z_]\w*")
-_NUMBER = re.compile(r"([\x05\x07])(\d+)[\x06\x08]")
+_NUMBER = re.compile(r"([\x05\x07\x18])(\d+)[\x06\x08]")
 _DTYPES: dict[str, DType] = {"\x05": int32, "\x07": int32, "\x10": int32, "\x11": uint32, "\x12": int64, "\x13": uint64, "\x14": float32,
-                             "\x15": float64}
-_OF_DTYPE = {dtype: mark for mark, dtype in _DTYPES.items() if mark not in "\x05\x07"}
-_CONSTANT = re.compile(r"([\x05\x07\x10-\x15])([^\x06\x08\x16]*)[\x06\x08\x16]")
+                             "\x15": float64, "\x17": int32, "\x18": int32}
+_OF_DTYPE = {dtype: mark for mark, dtype in _DTYPES.items() if mark in "\x10\x11\x12\x13\x14\x15"}
+_CONSTANT = re.compile(r"([\x05\x07\x10-\x15\x17\x18])([^\x06\x08\x16]*)[\x06\x08\x16]")
+_AS_EXTENT = {"\x05": "\x18", "\x10": "\x17"}                # of an offset, and of a number
+_NUMBERS, _OFFSETS = bytes([*range(16, 24)]), bytes.maketrans(b"\x18", b"\x05")
 _COMMENT, _BETWEEN = "\x0e", "\x00"
 COLUMN = 70                                                  # from which on comments stand beside lines
 
@@ -152,12 +154,17 @@ def with_constants(text: str, instead: Callable[[Constant], str | None]) -> str:
 @memoize(4096)
 def _constant(mark: str, text: str) -> Constant:
     dtype = _DTYPES[mark]
-    return Constant(float(text.rstrip("f")) if dtype_kind(dtype) == "f" else int(text.rstrip("UuL")), dtype, mark == "\x07")
+    return Constant(float(text.rstrip("f")) if dtype_kind(dtype) == "f" else int(text.rstrip("UuL")), dtype, mark in "\x07\x17\x18")
 
 
 def as_extents(text: str) -> str:
-    """The text with its ints marked as extents."""
-    return _CONSTANT.sub(lambda match: f"\x07{match[2]}\x08" if _DTYPES[match[1]] is int32 else match[0], text)
+    """The text with its ints marked as extents; `without_numbers` tells what they were."""
+    return _CONSTANT.sub(lambda match: _AS_EXTENT.get(match[1], match[1]) + match[0][1:], text)
+
+
+def without_numbers(texts: Iterable[str]) -> list[str]:
+    """The texts as they are printed without numbers marked."""
+    return _BETWEEN.join(texts).encode().translate(_OFFSETS, _NUMBERS).decode().split(_BETWEEN)
 
 
 def renamed(text: str, old: str, new: str) -> str:
@@ -180,4 +187,4 @@ def with_comment(text: str, comment: str, column: int = COLUMN) -> str:
 
 def without_comment(text: str) -> str:
     """A line without what is said beside it."""
-    return text.partition(_COMMENT)[0].rstrip()
+    return text.partition(_COMMENT)[0].rstrip() if _COMMENT in text else text

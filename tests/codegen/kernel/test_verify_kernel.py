@@ -13,6 +13,7 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
+from tracegrad.codegen.kernel.finish import name_own
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir.expressions import (
     At,
@@ -117,7 +118,7 @@ def test_a_name_that_another_variable_has_there() -> None:
     with b.w.loop(i, 0, 100), b.w.loop(j, 0, 100):
         b.store(j.index, b.load(i.index))
     wrong(b.kernel(), "i is used where another variable is called so")
-    b.w.name_own()
+    name_own(b.w)
     assert (i.name, j.name) == ("i", "i1")
     assert b.kernel().lines[1].strip() == "for (int i1 = 0; i1 < 100; i1++) {"
     verify_kernel(b.kernel())
@@ -132,7 +133,7 @@ def test_what_is_the_kernels_own_gives_way(inside: bool) -> None:
         with b.w.loop(var, 0, 100):
             value = b.load(var.index) if inside else b.w.declare("u", Literal(1.0, F32))
             b.store(var.index, value)
-    b.w.name_own()
+    name_own(b.w)
     assert [var.name for var in loops] == (["v2", "v2"] if inside else ["v", "v"])
     verify_kernel(b.kernel())
 

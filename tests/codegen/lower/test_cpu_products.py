@@ -13,6 +13,7 @@ import tracegrad as tg
 from tests.helpers.kernels import CPU, Checked
 from tests.helpers.marks import one_of
 from tracegrad.codegen.kernel.evaluator import Evaluator
+from tracegrad.codegen.kernel.finish import round_once
 from tracegrad.codegen.kernel.index.index import ZERO, Var, constant
 from tracegrad.codegen.kernel.ir.expressions import Infix, Load, Local
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
@@ -200,7 +201,7 @@ def test_what_is_rounded_in_the_head_of_a_loop_is_read_there() -> None:
             w.store(Access(out, n.index), y)
             w.leave() if read else None
         w.store(Access(out, n.index), x)
-        w.round_once()
+        round_once(w)
         return Kernel("k", tuple(w.params.values()), w.blocks[0], (4,), None).text
 
     assert written(True).count("tg_to_half") == 1

@@ -30,6 +30,7 @@ from tracegrad.codegen.kernel.ir.expressions.base import (
     Limit,
     Literal,
     Local,
+    Made,
     Named,
     Number,
     Operand,
@@ -47,9 +48,9 @@ from tracegrad.support.dtypes import DType
 
 __all__ = [
     "COMPARISONS", "Access", "Address", "Array", "At", "Bits", "Buffer", "Call", "Cast", "Convert", "Expression", "Held", "Infix", "Joined",
-    "Lanes", "Limit", "Literal", "Load", "Local", "Named", "Number", "Op", "Operand", "Parameter", "Part", "Parts", "Pointer", "Position",
-    "Prefix", "Select", "Spelling", "Splat", "Spread", "Steps", "StridedLoad", "Symbol", "Transposed", "Vector", "Zeros", "Zip", "combined",
-    "element", "is_zero", "nodes", "place", "types_of", "value", "whole",
+    "Lanes", "Limit", "Literal", "Load", "Local", "Made", "Named", "Number", "Op", "Operand", "Parameter", "Part", "Parts", "Pointer",
+    "Position", "Prefix", "Select", "Spelling", "Splat", "Spread", "Steps", "StridedLoad", "Symbol", "Transposed", "Vector", "Zeros", "Zip",
+    "combined", "element", "is_zero", "nodes", "place", "types_of", "value", "whole",
 ]
 
 Parameter = Buffer | Number
@@ -60,4 +61,10 @@ Parts = tuple[Part, ...]
 
 def types_of(parts: Iterable[Part]) -> set[tuple[DType, int]]:
     """The types that expressions have in registers: of one lane, and how many."""
-    return {(x.held, x.lanes) for part in parts if isinstance(part, Expression) for x in nodes(part)}
+    todo = [part for part in parts if isinstance(part, Expression)]
+    found: dict[tuple[DType, int, int], Expression] = {}     # one of each
+    while todo:
+        x = todo.pop()
+        found[x.dtype, x.lanes, x.mask] = x
+        todo += x.operands
+    return {(x.held, x.lanes) for x in found.values()}

@@ -41,10 +41,10 @@ class Expression:
 
     def misfit(self) -> str:
         """Why its operands do not make what it is ("": they do). Vectors are of as many lanes; one value is made of none."""
-        wide = [part for part in self.operands if part.lanes > 1]
-        if wide and self.lanes == 1:
-            return f"{self} is one value, of vectors"
-        return "".join([f"{part.lanes} lanes of {part} make {self.lanes}" for part in wide if part.lanes != self.lanes][:1])
+        for part in self.operands:
+            if part.lanes not in (1, self.lanes):
+                return f"{self} is one value, of vectors" if self.lanes == 1 else f"{part.lanes} lanes of {part} make {self.lanes}"
+        return ""
 
     @property
     def type(self) -> str:
