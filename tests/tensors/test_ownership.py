@@ -222,7 +222,7 @@ def test_a_step_that_fails_leaves_the_value(copies, monkeypatch):
     real = replay.program
 
     class Failing:
-        executable = real.executable
+        executable, written = real.executable, real.written
 
         def __call__(self, values):
             raise MemoryError

@@ -110,8 +110,9 @@ def named(fn: F) -> F:
         except (OutOfMemoryError, *BARE) as error:
             init = fn.__name__ == "__init__"
             name = type(args[0]).__name__ if init else fn.__name__
-            if isinstance(error, TracegradError):
-                error.called(name)
+            if isinstance(error, TracegradError):            # what a class is made of has told of itself, and not of the class
+                if init:
+                    error.called(name)
                 raise
             if (better := misused(name, fn, args[init:], kwargs, error)) is None:
                 raise

@@ -175,7 +175,8 @@ def _of_numbers(data: Any, dtype: Any) -> np.ndarray[Any, Any] | None:
     if kinds != _FLOATS and kinds != _INTEGERS:
         return None
     wanted = (dtypes.get_default_dtype() if kinds == _FLOATS else dtypes.int64) if dtype is None else dtypes.as_dtype(dtype)
-    array = np.array(data) if wanted.kind == "f" or (kinds == _INTEGERS and wanted == dtypes.int64) else None
+    exact = dtype_kind(wanted) == "f" and wanted != dtypes.bfloat16
+    array = np.array(data) if exact or (kinds == _INTEGERS and wanted == dtypes.int64) else None
     if array is None or array.dtype != (dtypes.float64 if kinds == _FLOATS else dtypes.int64):      # integers beyond it, and among others
         return None
     return array if array.dtype == wanted else array.astype(wanted)
