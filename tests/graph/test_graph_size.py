@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tests.helpers.marks import one_of
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.support.plan import Target
@@ -92,7 +91,8 @@ def test_twenty_thousand_nodes_on_the_interpreter(unhurried):
         tg.set_device(previous)
 
 
-@one_of(6, "size", [4, 16, 1000], first=1)
+@pytest.mark.long
+@pytest.mark.parametrize("size", [4, 16, 1000])
 def test_kernels_stay_short(unhurried, size):
     """Also where values are so small that computing them again is cheaper than storing them: 4,000 statements take a driver minutes."""
     f = tg.trace(tg.grad(recurrence(250)))
