@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import weakref
 
 import numpy as np
@@ -203,3 +204,64 @@ def test_lengths_and_indices_that_never_come_again_make_no_cached_calls():
         row[k:k + 3] = x[k]
         assert row[k + 2].item() == x[k, 2].item()
     assert {name: n["entries"] for name, n in tg.report()["caches"].items() if name in before} == before
+
+
+def test_what_numpy_has_made_a_scalar_is_written():
+    """Again and again: the second time the filling is recalled, and gives a scalar of NumPy's."""
+    for _ in range(4):
+        x = tg.tensor(np.zeros((), np.float32))
+        part, other = x[...], x[...]
+        part.fill_(2)
+        assert part.numpy() == 2
+        x[...] = 3
+        assert x.item() == part.item() == other.item() == 3
+
+
+def random_key(draw, shape):
+    """Integers, slices, None and '...', some of them for fewer dimensions than there are."""
+    key = []
+    for n in shape:
+        kind = draw.random()
+        if kind < 0.3 and n:
+            key.append(draw.randrange(-n, n))
+        elif kind < 0.7:
+            start, stop = sorted((draw.randrange(n + 1), draw.randrange(n + 1)))
+            key.append(slice(draw.choice([None, start]), draw.choice([None, stop]), draw.choice([None, 1, 2])))
+        else:
+            key += [None, slice(None)] if kind < 0.8 else [slice(None)]
+        if draw.random() < 0.15:
+            break
+    return (*key[:draw.randrange(len(key) + 1)], ...) if draw.random() < 0.2 else tuple(key)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_programs_of_views_and_writes_are_numpys(seed):
+    """Views of views, written from both ends: what each of them has is what NumPy's views have."""
+    draw = random.Random(seed)
+    for _ in range(150):
+        dtype, numbers = draw.choice([("float32", (0.5, -1.25, 3)), ("float64", (2, 0.5)), ("int64", (0, 7, -3)), ("bool", (True, False))])
+        shape = tuple(draw.randrange(1, 6) for _ in range(draw.randrange(4)))
+        arrays = [np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)]
+        tensors = [draw.choice([tg.tensor, tg.from_numpy])(arrays[0].copy())]
+        said = [f"{dtype}{shape}"]
+        for _ in range(draw.randrange(2, 12)):
+            i = draw.randrange(len(arrays))
+            key, what = random_key(draw, arrays[i].shape), draw.random()
+            said.append(f"{i} [{key}] {what:.2f}")
+            if what < 0.4:
+                arrays.append(arrays[i][(*key, ...)] if ... not in key else arrays[i][key])
+                tensors.append(tensors[i][key])
+            elif what < 0.7:
+                arrays[i][key] = tensors[i][key] = draw.choice(numbers)
+            elif what < 0.8:
+                arrays[i][...] = draw.choice(numbers)
+                tensors[i].fill_(arrays[i].flat[0].item() if arrays[i].size else 0)
+            elif what < 0.9:
+                assert tensors[i][key].tolist() == arrays[i][key].tolist(), said
+            else:
+                arrays.append(arrays[i].copy())
+                tensors.append(tensors[i].clone())
+            for a, t in zip(arrays, tensors, strict=True):
+                if draw.random() < 0.3:
+                    assert np.array_equal(t.numpy(), a), said
+        assert all(np.array_equal(t.numpy(), a) for a, t in zip(arrays, tensors, strict=True)), said

@@ -123,7 +123,7 @@ def _write(x: Tensor, key: Any, value: Any) -> bool:
             return False
     elif not _fits(value, array.dtype.kind):
         return False
-    made = part = array.copy()
+    made = part = np.array(array)                           # also of what NumPy has made a scalar
     try:
         for k in reversed(items):
             part = part[k]
