@@ -297,7 +297,7 @@ def build(leaves: list[Node], steps: list[tuple[Any, ...]], keep: int) -> list[N
     return values[-keep:]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(programs())
 def test_random_graphs(program: Any) -> None:
     shapes, steps, keep = program

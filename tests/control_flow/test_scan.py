@@ -511,7 +511,8 @@ def test_finite_differences(interpreter):
         assert abs(slope - found) <= 1e-6 * max(1.0, abs(slope)), program.__name__
 
 
-@one_of(2, "dtype", [tg.float32, F])
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [tg.float32, F])
 def test_on_the_device(dtype):
     """All programs in one traced function, by the device's kernels."""
     def everything(scan):
@@ -808,7 +809,7 @@ def test_no_grad_detach_and_hooks_in_the_body(interpreter):
 
 
 @pytest.mark.parametrize("way", [lambda f: f, pytest.param(tg.trace, marks=pytest.mark.long)])
-@pytest.mark.parametrize("device", ["numpy", "kernels"])
+@pytest.mark.parametrize("device", [pytest.param("numpy", marks=pytest.mark.long), "kernels"])
 def test_a_loop_that_depends_on_nothing(way, device, request):
     if device == "numpy":
         request.getfixturevalue("on_numpy")

@@ -75,7 +75,8 @@ def equal(model, expected):
 """
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("count", [2, 4])
 def test_training_by_parts_is_that_of_one_rank(ranks, count):
     """Blocks and model, tied and frozen parameters, fewer rows than ranks, traced and not; with what a rank holds counted."""
     ranks(count, TRAINING + """

@@ -32,7 +32,7 @@ def called(program: Program, fn: Any, n: int) -> list[Any]:
     return [t.detach().numpy() for t in (*results, *args)]
 
 
-@settings(max_examples=400 if LONG else 6, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400 if LONG else 3, suppress_health_check=list(HealthCheck))
 @given(programs(), st.lists(st.sampled_from(SIZES), min_size=3, max_size=4, unique=True))
 def test_a_program_at_several_sizes(program: Program, sizes: list[int]) -> None:
     if tg.device().kind == "numpy":

@@ -92,6 +92,7 @@ class TestProcesses:
         assert run(tmp_path) == "0 [] []", "a second process finds plans and kernels"
         assert sorted((tmp_path / "pocl").rglob("*.so")) == made
 
+    @pytest.mark.long
     def test_one_process_where_that_is_asked_for(self, tmp_path):
         assert run(tmp_path, TRACEGRAD_BUILDERS="1") == "0 [] []"
 
@@ -102,6 +103,7 @@ class TestProcesses:
     def test_a_process_that_cannot_be_started(self, tmp_path):
         assert run(tmp_path, "sys.executable = '/nowhere/python'") == "0 [] []"
 
+    @pytest.mark.long
     def test_a_process_that_ended(self, tmp_path):
         assert run(tmp_path, "others.begin(tg.device().cl_device)[0]._process.kill(); time.sleep(0.3)") == "1 [True] [True]"
 
@@ -114,6 +116,7 @@ class TestProcesses:
         done = script(tmp_path, f"{before}; {child}")
         assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
 
+    @pytest.mark.long
     def test_it_ends_with_who_started_it(self, tmp_path):
         process = int(run(tmp_path, "import atexit; atexit.unregister(others.stop); "
                                     "atexit.register(lambda: print(others._all[0]._process.pid))").split()[-1])

@@ -290,6 +290,7 @@ def test_second_derivatives_of_complex_matrices_in_kernels() -> None:
     assert gradcheck(tg.trace(lambda *x: sum((abs(g) ** 2).sum() for g in tg.grad(loss, (0, 1))(*x))), given, atol=1e-4)
 
 
+@pytest.mark.long
 def test_derivatives_with_equal_values_are_lapacks() -> None:
     """Of the values they are right, of the vectors NaN or infinite."""
     real = np.stack([np.diag([1.0, 1.0, 2.0]), np.eye(3), np.diag([0.0, 3.0, 4.0])])
