@@ -99,7 +99,7 @@ def test_a_traced_function_of_what_has_no_values() -> None:
 # ---- every public function whose docstring has an example: one argument is replaced by what makes no sense -------------------
 
 WRONG: list[Any] = [None, "none such", 1.5, -1, [], [1], object(), 1j, {}, (0,), float("nan"), 10**30, np.ones(2), lambda x: x]
-NOT_CALLED = ("set_", "manual_seed", "save", "load", "trace", "compile", "device")      # they change what is everybody's, or files
+NOT_CALLED = ("set_", "use_", "manual_seed", "save", "load", "trace", "compile", "device")      # they change what is everybody's, or files
 # They call the example's function with what makes no sense to it.
 CALLING = {"while_loop", "cond", "scan", "triplet_margin_with_distance_loss", "linearize", "vjp", "jvp"}
 
@@ -127,9 +127,8 @@ def examples() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...], dict[
             yield f"{module.__name__}.{name}", fn, args, kwargs
 
 
-@pytest.mark.long
+@pytest.mark.usefixtures("on_numpy")
 def test_no_error_is_pythons_or_numpys() -> None:
-    tg.set_device("numpy")
     found, tried = [], 0
     for name, fn, args, kwargs in examples():
         for place in [*range(len(args)), *kwargs]:

@@ -82,6 +82,8 @@ def differences(op: Any) -> Iterator[str]:
         places = [k for k, x in enumerate(flat) if isinstance(x, torch.Tensor)]
         if any(flat[k].layout is not torch.strided for k in places) or sum(flat[k].numel() for k in places) > LARGE:
             continue
+        if op.name == "native_layer_norm" and sample.input.shape[-1] == 1:           # its derivative is 0; torch's own is off by 5e-5
+            continue
 
         def fn(*tensors: Any, sample: Any = sample, flat: Any = flat, spec: Any = spec, places: Any = places) -> Any:
             own = list(flat)

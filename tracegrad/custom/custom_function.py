@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tracegrad.autodiff.batching import batch
 from tracegrad.custom.user_call import Context, UserCall
-from tracegrad.errors import ArgumentError, AutogradError, ShapeError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError
 from tracegrad.graph.ir import Aval, topological
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support.cache import memoize
@@ -98,12 +98,15 @@ class Function:
 
 
 def autograd_function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A differentiable function from `forward(ctx, ...)` and `backward(ctx, *grads)`; see Function.
+    """A differentiable function from `forward(ctx, ...)` and `backward(ctx, *grads)`; see Function. ArgumentTypeError for what is none.
 
     >>> square = tg.autograd_function(lambda ctx, x: (ctx.save_for_backward(x), x * x)[1], lambda ctx, g: 2 * ctx.saved_tensors[0] * g)
     >>> tg.grad(lambda x: square(x).sum())(tg.tensor([3.0]))
     Tensor([6.], device='cpu')
     """
+    for rule, given in (("forward", forward), ("backward", backward)):
+        if not callable(given):
+            raise ArgumentTypeError(f"autograd_function: {rule} must be a function, got {type(given).__name__}")
     name = getattr(forward, "__name__", "forward")
     made = type(name, (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward), "__doc__": forward.__doc__})
     made.__module__ = forward.__module__
