@@ -22,12 +22,9 @@ def halves() -> list[Device]:
     """The default device's cores as two devices."""
     here = tg.device().cl_device
     if here not in _halves:
-        try:
-            by_count = [cl.device_partition_property.EQUALLY, here.max_compute_units // 2]
-            _halves[here] = [Device(part) for part in here.create_sub_devices(by_count)[:2]]
-        except cl.Error as error:
-            _halves[here] = []
-            pytest.skip(f"{tg.device()} has no halves: {error}")
+        equally = cl.device_partition_property.EQUALLY
+        parts = here.create_sub_devices([equally, here.max_compute_units // 2]) if equally in here.partition_properties else []
+        _halves[here] = [Device(part) for part in parts[:2]]
     if len(_halves[here]) < 2:
         pytest.skip(f"{tg.device()} has no halves")
     return _halves[here]
