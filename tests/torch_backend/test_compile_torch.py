@@ -374,6 +374,14 @@ def test_errors_of_values() -> None:
                 fast(-x)
 
 
+def test_a_view_of_a_result_is_not_the_result() -> None:
+    """It begins where the result does and has as many elements, which lie elsewhere."""
+    result = compiled(lambda a: a * 2)(torch.arange(4.0))
+    for view in (result[:2].expand(2, 2), result.as_strided((2, 2), (1, 1)), result.view(2, 2).t(), result.view(torch.int32)):
+        torch._dynamo.reset()
+        assert torch.equal(compiled(lambda b: b + 1)(view), view + 1)
+
+
 def test_memory_is_let_go_of() -> None:
     """What stands for a tensor while it lives keeps neither it nor its memory; another one in its place is another one."""
     fast, w = compiled(lambda x, w: (x @ w).sin()), torch.randn(3, 4, requires_grad=True)

@@ -236,7 +236,7 @@ class _Argument:
         latest, place, device = self._latest, x.data_ptr(), find_device(None)
         if latest is not None and latest[0]() is x and latest[1] == place and latest[2] is device:
             return latest[3]
-        buffer = _results.get(place)
+        buffer = _results.get(place) if self.layout.dense else None          # an expanded view has as many elements, too
         if buffer is not None and buffer.device is device and buffer.nbytes == self.aval.nbytes and not (x.is_conj() or x.is_neg()):
             return holding(device, self.aval, self.attrs, buffer)
         own = x.detach().resolve_conj().resolve_neg()
