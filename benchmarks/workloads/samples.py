@@ -135,12 +135,19 @@ class Images(Samples):
         return tuple(((x[:COUNT].astype(np.float64) / 255 - MEAN) / STD).transpose(0, 3, 1, 2))
 
 
-class Stacked(Samples):
-    name, title = "sample-stack", "64 images of 3 x 32 x 32, float32, stacked"
+class Batches(Samples):
+    """Four batches of so many images, which are there as floats."""
+
     tolerance = 0.0
+    size: int
 
     def data(self, rng: np.random.Generator) -> Arrays:
-        return {"x": rng.standard_normal((4 * 64, 3, 32, 32), dtype=np.float32)}
+        return {"x": rng.standard_normal((4 * self.size, 3, 32, 32), dtype=np.float32)}
+
+
+class Stacked(Batches):
+    name, title = "sample-stack", "64 images of 3 x 32 x 32, float32, stacked"
+    size = 64
 
     def prepared(self, t, x):
         one_by_one = [t.from_numpy(a.copy()) for a in x.numpy()]
@@ -151,12 +158,9 @@ class Stacked(Samples):
         return (x[:64],)
 
 
-class Collated(Samples):
+class Collated(Batches):
     name, title = "sample-collate", "default_collate of 32 images of 3 x 32 x 32 and their labels"
-    tolerance = 0.0
-
-    def data(self, rng: np.random.Generator) -> Arrays:
-        return {"x": rng.standard_normal((4 * 32, 3, 32, 32), dtype=np.float32)}
+    size = 32
 
     def prepared(self, t, x):
         samples = [(t.from_numpy(a.copy()), k % 10) for k, a in enumerate(x.numpy())]

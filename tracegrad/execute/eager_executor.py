@@ -155,7 +155,7 @@ def _array(node: Node, device: Any) -> Any:
     return array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype)
 
 
-def at_once(device: Any, aval: Aval) -> bool:
+def made_eagerly(device: Any, aval: Aval) -> bool:
     """Whether NumPy makes what is made of numbers alone when it is asked for, for this device."""
     return (state.plain and config.eager and config.recall and aval.nbytes <= PART and device.in_host_memory and device.kind != "numpy"
             and (device.fp64 or aval.dtype not in (np.float64, np.complex128)))

@@ -144,22 +144,21 @@ def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Ex
 
     None where the error tells by itself: ours, Python's own, of arguments that the function does not have, and those of a user's function.
     """
-    if re.search(_SELF_EXPLAINING, str(error)) or (not isinstance(error, TracegradError) and _of_a_user(error)):
-        return None
-    if isinstance(error, TracegradError) and not isinstance(error, (AttributeError, TypeError)):
+    ours, of_type = isinstance(error, TracegradError), isinstance(error, (AttributeError, TypeError))
+    if re.search(_SELF_EXPLAINING, str(error)) or (not of_type if ours else _of_a_user(error)):
         return None
     first = args[0] if args else None
     takes = next(iter(signature(fn).parameters.values()))
     is_array = takes.annotation in ("Array", "Tensor") and takes.kind is not takes.VAR_POSITIONAL
     if args and is_array and not isinstance(first, Operators):
-        if isinstance(error, TracegradError) and any(isinstance(a, Operators) for a in (*args, *kwargs.values())):
+        if ours and any(isinstance(a, Operators) for a in (*args, *kwargs.values())):
             return None
         kind = type(first).__name__
         return DTypeError(f"{name}: {takes.name} must be a Tensor, got {kind}; use tg.tensor(...) for arrays, lists and numbers")
-    if isinstance(error, TracegradError):
+    if ours:
         return None
     given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in kwargs.items()])
-    if isinstance(error, (AttributeError, TypeError)):
+    if of_type:
         return ArgumentTypeError(f"{name}: an argument has a type that it does not take, of ({given}): {error}")
     return ArgumentError(f"{name}: an argument has a value that it does not take, of ({given}): {error}")
 

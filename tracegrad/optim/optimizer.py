@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.distributed.fsdp import sharding_of
-from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, TraceError, TracegradError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, TraceError
 from tracegrad.execute.realize import read
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.operators import PUBLIC, Named
@@ -83,20 +83,16 @@ class Optimizer(Named):
         self.defaults = dict(defaults)
         self.param_groups: list[ParamGroup] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
-        try:
-            if isinstance(params, Tensor):
-                raise ArgumentTypeError("params: expected an iterable of tensors or of groups, got one Tensor; pass [tensor]")
-            if not isinstance(params, Iterable):
-                raise ArgumentTypeError(f"params: expected an iterable of tensors or of groups, got {type(params).__name__}; "
-                                        "pass model.parameters()")
-            given = list(params)
-            if not given:
-                raise ArgumentError("params: the optimizer got no parameters; was model.parameters() consumed before?")
-            for group in given if isinstance(given[0], Mapping) else [{"params": given}]:
-                self.add_param_group(group)
-        except TracegradError as error:
-            error.called(type(self).__name__)
-            raise
+        if isinstance(params, Tensor):
+            raise ArgumentTypeError("params: expected an iterable of tensors or of groups, got one Tensor; pass [tensor]")
+        if not isinstance(params, Iterable):
+            raise ArgumentTypeError(f"params: expected an iterable of tensors or of groups, got {type(params).__name__}; "
+                                    "pass model.parameters()")
+        given = list(params)
+        if not given:
+            raise ArgumentError("params: the optimizer got no parameters; was model.parameters() consumed before?")
+        for group in given if isinstance(given[0], Mapping) else [{"params": given}]:
+            self.add_param_group(group)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

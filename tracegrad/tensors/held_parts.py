@@ -1,6 +1,6 @@
-"""Parts of what NumPy holds, taken and written by integers and slices: `taken`, `written`. Start at `_forward`.
+"""Parts of what NumPy holds, read and written by integers and slices: `reading`, `writing`. Start at `_forward`.
 
-Data sets take and write parts by indices and lengths that are others each time. No signature comes again then (graph/cached_calls.py), and
+Data sets read and write parts by indices and lengths that are others each time. No signature comes again then (graph/cached_calls.py), and
 what the operations are composed of takes a hundred times what NumPy takes for few elements. For these keys NumPy's rule is torch's, so
 NumPy's own view is the part, and its own assignment, to a copy, the write. What is to be differentiated, whatever a kernel has, and all
 errors go at length.
@@ -63,7 +63,7 @@ def _window(x: Tensor) -> Any:
     return value.window(node.aval.shape, node.aval.dtype) if value.device.in_host_memory and value.nbytes else None
 
 
-def taken(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], Any]:
+def reading(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], Any]:
     """Decorator of `Tensor.__getitem__`."""
     @wraps(at_length)
     def __getitem__(self: Tensor, key: Any) -> Any:
@@ -94,7 +94,7 @@ def taken(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], An
     return __getitem__
 
 
-def written(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, Any, Any], None]:
+def writing(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, Any, Any], None]:
     """Decorator of `Tensor.__setitem__`."""
     @wraps(at_length)
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:

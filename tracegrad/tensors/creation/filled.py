@@ -10,7 +10,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.execute.devices import find_device
-from tracegrad.execute.eager_executor import at_once
+from tracegrad.execute.eager_executor import made_eagerly
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC, public
 from tracegrad.graph.primitive import cast, iota, scalar
@@ -47,7 +47,7 @@ def _filled(call: str, size: Sequence[Any], value: Any, dtype: Any, device: Any,
         value = value.item()
     found = dtypes.as_dtype(dtype) if dtype is not None else dtypes.promote_scalar(dtypes.bool_, value)
     where, aval = find_device(device), Aval(shape_of(call, size), found)
-    if not at_once(where, aval):
+    if not made_eagerly(where, aval):
         return new_tensor(expand(scalar(call, value, found), aval.shape), device, requires_grad)
     nothing = value.__class__ is int and not value
     array = np.zeros(aval.shape, found) if nothing else np.full(aval.shape, scalar(call, value, found).attrs["value"], found)

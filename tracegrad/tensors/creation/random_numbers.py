@@ -11,7 +11,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.execute.devices import find_device
-from tracegrad.execute.eager_executor import arrays_of, at_once, nodes_of
+from tracegrad.execute.eager_executor import arrays_of, made_eagerly, nodes_of
 from tracegrad.graph.cached_calls import calls, learn
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Aval, Node
@@ -71,7 +71,7 @@ def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, *more: Any) -> Tens
 def _few(shape: Shape, dtype: Any, device: Any, numbers: Callable[[int, int, int], list[Any]], **known: Any) -> Tensor | None:
     """A tensor of few numbers, which `numbers` makes for a seed, an offset and how many there are; None of others. known: what is of it."""
     where, aval = find_device(device), Aval(shape, dtype)
-    if aval.size > FEW or not at_once(where, aval):
+    if aval.size > FEW or not made_eagerly(where, aval):
         return None
     found = numbers(random_state.seed(), random_state.offset(), aval.size)
     random_state.advance(aval.size)
