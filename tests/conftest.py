@@ -50,6 +50,16 @@ def pytest_runtest_teardown(item, nextitem) -> None:
         gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _the_device_comes_back():
+    """A file that leaves another default device behind fails itself, not whichever file its worker takes next."""
+    before = tg.device()
+    yield
+    left = tg.device()
+    tg.set_device(before)
+    assert left is before, f"the tests of this file leave {left} as the default device"
+
+
 @pytest.fixture(params=DEVICES)
 def device(request, monkeypatch):
     """The default OpenCL device by kernels alone, the same with numpy for small work, and the interpreter: all run the same test."""

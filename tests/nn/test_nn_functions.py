@@ -705,12 +705,11 @@ def test_the_device_agrees(device: Any) -> None:
 
     w = u(4, 2, 3, 3, 3).astype(np.float32)
     found = [r.numpy() for r in all_of(*map(tg.tensor, (x, v, g, w)))]
-    previous = tg.set_device("numpy")
+    tg.set_device("numpy")
     try:
         wanted = [r.numpy() for r in all_of(*map(tg.tensor, (x, v, g, w)))]
     finally:
         tg.set_device(device)
-    del previous
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(found[4], conv3d(v, w, 1, 1), rtol=1e-4, atol=1e-4)

@@ -5,7 +5,7 @@ Kernels run without a driver, which reports races; the last tests run them on a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -151,31 +151,33 @@ def test_sums_in_integers_of_what_is_not_finite() -> None:
 # ------------------------------------------------------------------------------------------------------- on a driver, as on a GPU
 
 
-@pytest.fixture(scope="module")
-def as_gpu() -> Device:
-    """The CPU, planned for as for a GPU."""
-    own = find("cpu")
+@pytest.fixture
+def as_gpu() -> Iterator[Device]:
+    """The CPU, planned for as for a GPU: the default device meanwhile."""
+    own, before = find("cpu"), tg.device()
     device = Device(own.cl_device)
     wide = "cl_khr_int64_base_atomics" in own.cl_device.extensions
     device.target = replace(own.target, kind="gpu", cores=4, local_memory=32768, plain_math=False, clang_builtins=False, atomics64=wide,
                             max_work_group=min(256, own.target.max_work_group))
-    return device
+    tg.set_device(device)
+    yield device
+    tg.set_device(before)
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("as_gpu")
 @pytest.mark.parametrize("n", [20_000, 150_000])
-def test_long_sorts_on_a_driver(as_gpu: Device, n: int) -> None:
+def test_long_sorts_on_a_driver(n: int) -> None:
     """PoCL 3.0 makes wrong code of steps of a tile that are written out and tested one by one: elements beyond the end are sorted, too."""
-    tg.set_device(as_gpu)
     x = np.round(RNG.standard_normal(n), 2).astype(np.float32)
     np.testing.assert_array_equal(tg.trace(lambda x: x.argsort())(tg.tensor(x)).numpy(), np.argsort(x, kind="stable"))
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("as_gpu")
 @pytest.mark.parametrize("rest", [1, 8])
-def test_long_scatters_on_a_driver(as_gpu: Device, rest: int) -> None:
+def test_long_scatters_on_a_driver(rest: int) -> None:
     """An index that most terms have, among others; the same bits in each run."""
-    tg.set_device(as_gpu)
     rows, count = 5_000, 100_000
     i = np.where(RNG.random(count) < 0.5, 77, RNG.integers(0, rows, count))
     s, x = RNG.standard_normal((count, rest)).astype(np.float32), RNG.standard_normal((rows, rest)).astype(np.float32)
