@@ -79,7 +79,7 @@ def test_scatters_in_place() -> None:
     check(lambda x, i, s: [op("scatter_set", x, i, op("take", x, i) + s)], f4(30, 5), rows, f4(100, 5), donate={0: 0})
 
 
-@pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 40, 3), (1, 50_000), (1, 1), (300, 4), (100_003,), (4, 20, 33), (3000, 5, 3), (0, 4)])
+@one_of(3, "shape", [(5,), (3, 7), (2, 40, 3), (1, 50_000), (1, 1), (300, 4), (100_003,), (4, 20, 33), (3000, 5, 3), (0, 4)])
 def test_running_sums(shape: Any) -> None:
     check(lambda x, i: [op("cumsum", a, dim=d) for d in range(len(shape)) for a in (x, x * 2.0 + 1.0, i, i > 2)],
           f4(*shape), rng.integers(0, 4, shape), tolerance=1e-4)

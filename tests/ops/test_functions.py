@@ -906,8 +906,7 @@ def test_names_that_torch_has_as_functions_methods_and_dtypes() -> None:
         tg.clone([1.0])
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
-@pytest.mark.parametrize("n", [1, 5, 100])
+@one_of(5, ("n", "dtype"), product([1, 5, 100], ["int8", "int16", "int32", "int64"]), first=2)
 def test_signed_integers_wrap_also_where_they_are_compared(dtype: str, n: int) -> None:
     """A C compiler may take it that they never overflow, and make `x * 2 > 5` of it `x > 2`."""
     limits, rng = np.iinfo(dtype), np.random.default_rng(0)

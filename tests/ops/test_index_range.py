@@ -80,7 +80,7 @@ def backward_through_a_replay(fn: Any) -> Any:
 
 
 @pytest.mark.usefixtures("device")
-@one_of(3, ("case", "side", "way"), product(
+@one_of(7, ("case", "side", "way"), product(
     range(len(CASES)), ["too large", "too small"], [untraced, traced, gradient, traced_gradient, backward_through_a_replay],
 ), ids=lambda value: IDS[value] if isinstance(value, int) else getattr(value, "__name__", value))
 def test_every_function_reports(case: int, side: str, way: Any) -> None:

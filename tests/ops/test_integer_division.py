@@ -17,8 +17,7 @@ from tracegrad.runtime.drivers.pocl_conversions import by_halves
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
-@one_of(2, "n", [12, 100])
-@pytest.mark.parametrize("dtype", DTYPES)
+@one_of(3, ("n", "dtype"), product([12, 100], DTYPES))
 def test_by_numbers(dtype, n, device):
     info = np.iinfo(dtype)
     a = np.random.default_rng(n).integers(info.min, info.max, n, dtype=dtype, endpoint=True)
@@ -50,8 +49,7 @@ def test_signs_that_are_known_are_not_looked_at(kernels):
     assert "tg_remainder_by(" in text
 
 
-@pytest.mark.parametrize("n", [64, 100])
-@pytest.mark.parametrize("dtype", ["int32", "uint32"])
+@one_of(3, ("n", "dtype"), product([64, 100], ["int32", "uint32"]))
 def test_a_choice_of_32_bits_by_64(dtype, n, device):
     rng = np.random.default_rng(n)
     a, b = (rng.integers(0, 97, (16, n)).astype(dtype) for _ in range(2))

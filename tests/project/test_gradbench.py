@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from benchmarks.gradbench.against import EVALS
 from benchmarks.gradbench.tool import answers
+from tests.helpers.marks import one_of
 
 HERE = Path(__file__).resolve().parents[2] / "benchmarks" / "gradbench" / "evals"
 
@@ -208,9 +210,7 @@ def hand_errors(theta, us, data):
     return np.ravel([p - (u * c[0] + v * c[1] + (1 - u - v) * c[2]) for p, (u, v), c in zip(data["points"], us, corners, strict=True)])
 
 
-@pytest.mark.parametrize("turned", [1.0, 1e-5])             # a turn below 1e-4 counts as none
-@pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize("on_triangles", [False, True])
+@one_of(3, ("on_triangles", "mirrored", "turned"), product([False, True], [False, True], [1.0, 1e-5]))   # a turn below 1e-4 counts as none
 def test_hand_tracking(on_triangles, mirrored, turned):
     parents = [-1, *(0 if bone % 4 == 1 else bone - 1 for bone in range(1, 21)), 0]
     model = {"bone_count": 22, "bone_names": ["bone"] * 22, "parents": parents, "base_relatives": numbers(22, 4, 4),

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXAMPLES = {"custom_function": [], "nan_hunt": [], "newton": [], "two_layer_net": ["--steps", "100"], "heat_inverse": [], "digits": [],
             "digits_mpi": ["--epochs", "2"], "tensor_parallel": ["--steps", "2"]}
-LONG = {"heat_inverse", "digits", "tensor_parallel"}
+SLOW, LONG = {"heat_inverse", "digits", "tensor_parallel"}, {"newton", "nan_hunt"}
+MARKED = [pytest.param(n, marks=pytest.mark.slow if n in SLOW else pytest.mark.long if n in LONG else ()) for n in EXAMPLES]
 
 
 def run(*command: str, seconds: int = 300) -> str:
@@ -124,13 +125,12 @@ def test_every_example_is_listed():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in EXAMPLES])
+@pytest.mark.parametrize("name", MARKED)
 def test_example_runs_and_shows_a_kernel(name):
     assert "__kernel" in run(f"examples/{name}.py", *EXAMPLES[name])
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else pytest.mark.long if n == "newton" else ())
-                                  for n in EXAMPLES])
+@pytest.mark.parametrize("name", MARKED)
 def test_example_runs_without_opencl_and_says_why_there_is_no_kernel(name):
     assert "\n// no kernels: this program ran on the device \"numpy\"" in run(f"examples/{name}.py", *EXAMPLES[name], "--device", "numpy")
 

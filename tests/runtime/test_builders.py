@@ -85,6 +85,7 @@ def on_one_at_a_time():
 
 @pytest.mark.usefixtures("on_one_at_a_time")
 class TestProcesses:
+    @pytest.mark.long
     def test_two_processes_compute_what_one_does(self, tmp_path):
         assert run(tmp_path) == "1 [True] [True]"
         made = sorted((tmp_path / "pocl").rglob("*.so"))

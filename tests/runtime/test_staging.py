@@ -187,6 +187,7 @@ def test_arrays_that_nobody_uses_give_their_memory_back(discrete: Device) -> Non
     np.testing.assert_array_equal(made.download((N,), np.float32), array(1))
 
 
+@pytest.mark.long
 def test_many_arrays_of_some_sizes(discrete: Device) -> None:
     """Used once, twice, never, updated in place, kept for later."""
     rng = np.random.default_rng(0)

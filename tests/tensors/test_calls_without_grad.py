@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from itertools import product
 
 import numpy as np
 import pytest
 
 import tracegrad as tg
 from tests.helpers import corpus
+from tests.helpers.marks import one_of
 from tracegrad import nn
 from tracegrad.nn import functional as F
 from tracegrad.runtime.buffer import held
@@ -166,8 +168,7 @@ def copied(w, avg, turn):
     return (avg + w) * 0.3
 
 
-@pytest.mark.parametrize("update", [averaged, averaged_in_place, decayed, projected, rows, copied])
-@pytest.mark.parametrize("size", [12, 130])
+@one_of(5, ("size", "update"), product([12, 130], [averaged, averaged_in_place, decayed, projected, rows, copied]))
 def test_a_parameter_that_was_written_is_read_in_the_same_block(update, size, monkeypatch):
     def run():
         w = tg.linspace(-1, 1, size, dtype=tg.float64).requires_grad_()

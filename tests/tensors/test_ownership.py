@@ -67,7 +67,8 @@ main({shift!r})
 SHIFTS = {"less": "return real(x) - 2", "more": "return real(x)", "none": "raise RuntimeError('no such count')"}
 
 
-@one_of(6, "shift", SHIFTS)
+@pytest.mark.long
+@pytest.mark.parametrize("shift", SHIFTS)
 def test_counts_that_are_shifted_change_nothing(shift):
     """As on another interpreter. (Of the values that functions bind at import there is none, either: the process begins with it.)"""
     found = subprocess.run([sys.executable, "-c", SHIFTED.format(body=SHIFTS[shift], shift=shift)], cwd=ROOT, capture_output=True,

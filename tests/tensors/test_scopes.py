@@ -1,6 +1,7 @@
 """In-place changes of tensors from outside a vmap, a branch or a turn: right, or an error at the user's line that leaves them alone."""
 
 import linecache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -201,8 +202,7 @@ def _halves(c, x):
 
 
 @pytest.mark.parametrize("n", [3, 12, *(pytest.param(n, marks=pytest.mark.long) for n in (20, 65))])     # (65 unrolled: a minute)
-@pytest.mark.parametrize("way", ["plain", "vmap", "trace", "both", "grad"])
-@pytest.mark.parametrize("body", [_added, _scaled, _parts, _halves])
+@one_of(3, ("body", "way"), product([_added, _scaled, _parts, _halves], ["plain", "vmap", "trace", "both", "grad"]))
 def test_what_a_turn_is_given_is_its_own(body, way, n):
     """`carry += x`, as users of JAX write it: neither init nor xs change, nor what earlier turns returned."""
     start, xs = draw(2, 4), draw(2, n, 4)

@@ -75,7 +75,7 @@ CASES = {
 }
 
 
-@one_of(5, ("name", "n"), product(CASES, [2, 12, 33]))
+@one_of(10, ("name", "n"), product(CASES, [2, 12, 33]))
 def test_values_of_constants_are_those_of_every_call(name, n):
     traced = tg.trace(CASES[name])
     for seed in range(3):

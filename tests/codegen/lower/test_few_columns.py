@@ -9,6 +9,7 @@ too. So lengths are tried around 4, 8, 16 and 32, and numbers of rows around the
 from __future__ import annotations
 
 import random
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def cases(seed: int, texts: list[str], n: int, layouts: tuple[str, ...] = ("many
     return [Case(text, n, layouts[k % len(layouts)], rng.choice(before), rng.choice(after), 1) for k, text in enumerate(texts)]
 
 
-@one_of(9, "n", LENGTHS)
+@one_of(17, "n", LENGTHS)
 def test_rows_of_every_length(on: Any, n: int) -> None:      # noqa: F811
     rng = random.Random(n)
     texts = rng.sample(SHARED, 5) + rng.sample(MOVED, 7)
@@ -87,8 +88,8 @@ def test_without_vectors(on: Any, simd_bytes: int) -> None:      # noqa: F811
     check(device, [Case(text, n, "many", order=1) for n in (2, 3, 10) for text in ("x.softmax(-1)", "x + r", "x.roll(1, -1)")], "float64")
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool", "float16", "complex64", "complex128"])
-@one_of(6, "n", [2, 3, 5, 10, 20, 31], first=1)
+@one_of(13, ("n", "dtype"), product(
+    [2, 3, 5, 10, 20, 31], ["int8", "uint8", "int32", "int64", "bool", "float16", "complex64", "complex128"]), first=1)
 def test_every_dtype(on: Any, n: int, dtype: str) -> None:      # noqa: F811
     rng = np.random.default_rng(n)
     x, r = (tg.tensor(rng.integers(0, 2 if dtype == "bool" else 50, s)).to(getattr(tg, dtype)) for s in ((67, n), (n,)))

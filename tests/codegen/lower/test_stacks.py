@@ -81,7 +81,7 @@ def as_list(out: Any) -> list[Any]:
 SHAPES = [(8, 12, 0), (9, 1, 0), (9, 12, 1), (12, 130, 0), (12, 8, 1), (20, 3, 1), (20, 33, 0), (33, 4, 0), (65, 1, 0), (65, 3, 0)]
 
 
-@one_of(9, ("shape", "name"), [(shape, name) for shape in SHAPES for name in LISTS])
+@one_of(17, ("shape", "name"), [(shape, name) for shape in SHAPES for name in LISTS])
 def test_what_loops_put_together(shape: tuple[int, int, int], name: str) -> None:
     parts, inner, dim = shape
     single = (parts + inner + len(name)) % 2 == 0
@@ -96,7 +96,7 @@ def test_what_loops_put_together(shape: tuple[int, int, int], name: str) -> None
     close(traced[1], pull(y.cos())[0], 2e-4 if single else 1e-10)
 
 
-@one_of(9, ("name", "behind"), [(name, behind) for behind in BEHIND for name in LISTS])
+@one_of(17, ("name", "behind"), [(name, behind) for behind in BEHIND for name in LISTS])
 def test_what_is_done_with_them(name: str, behind: str) -> None:
     for parts, inner, dim in [(9, 12, 0), (17, 3, 1)] if len(name + behind) % 2 else [(20, 5, 0), (12, 20, 1)]:
         x = draw(parts, inner)
@@ -142,7 +142,7 @@ def test_long_parts_are_cut_in_chunks(n: int) -> None:
         close(found, wanted.numpy(), 1e-11)
 
 
-@one_of(13, ("shape", "name"), [
+@one_of(25, ("shape", "name"), [
     (shape, name) for shape in [(9, 12), (33, 7), (12, 3000), (10, 9000), (12, 65), (60, 100), (20, 3001)] for name in LISTS
 ])
 def test_lists_of_parts_that_differ(shape: tuple[int, int], name: str) -> None:

@@ -27,7 +27,7 @@ DRAWS = {
 SHAPES = [(), (1,), (5,), (12,), (3, 11), (0, 4), (1000,), (1600,), (30, 100), (40_000,)]      # a few at once, many put off
 
 
-@one_of(3, ("name", "shape"), product(DRAWS, SHAPES), ids=str)
+@one_of(7, ("name", "shape"), product(DRAWS, SHAPES), ids=str)
 def test_every_turn_draws_what_the_interpreter_draws(name, shape, device, monkeypatch):
     draw, near = DRAWS[name], "randn" in name or name == "complex"
     for eager in (True, False):
