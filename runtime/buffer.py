@@ -368,7 +368,7 @@ def upload(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
 def _apart(device: Device, ring: Ring, uploads: Uploads, array: np.ndarray[Any, Any]) -> Buffer:
     """The same in the queue of transfers. What fails leaves the memory where it was."""
     with device.lock:
-        block = _block(device, uploads, array.nbytes)
+        block = _block(device, array.nbytes)
         try:
             block.filled = ring.write(uploads.queue, block.mem, array, block.awaited())
         except cl.Error as error:
@@ -380,9 +380,10 @@ def _apart(device: Device, ring: Ring, uploads: Uploads, array: np.ndarray[Any, 
     return _Uploaded(device, block)
 
 
-def _block(device: Device, uploads: Uploads, nbytes: int) -> Block:
+def _block(device: Device, nbytes: int) -> Block:
     """Memory for what another queue than the device's writes. Hold the lock."""
-    queue = device.use(device.host_queue)
+    queue, uploads = device.use(device.host_queue), device.uploads
+    assert uploads is not None
     block = uploads.take(nbytes)
     if block is None:                                        # of the pool, where any command enqueued so far may use it
         block = Block(empty(device, nbytes).mem, nbytes)
@@ -402,7 +403,7 @@ def copy_to(target: Device, value: Buffer) -> tuple[Buffer, cl.Event]:
     before the first command that needs them. The copy waits for the commands so far of its own device, and for the memory to be free."""
     device = value.device
     with target.lock:
-        block = _block(target, target.uploads, value.nbytes)
+        block = _block(target, value.nbytes)
     with device.lock:                                        # never both at a time
         mem = value.mem
         queue = device.use(device.active)

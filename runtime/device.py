@@ -152,9 +152,10 @@ class Device(Placed):
 
         >>> one, other = tg.device("cpu").split(2)
         """
-        equally, cores = cl.device_partition_property.EQUALLY, self.cl_device.max_compute_units
+        cores = self.cl_device.max_compute_units
         try:
-            parts = [Device(part) for part in self.cl_device.create_sub_devices([equally, cores // count])[:count]]
+            each: list[Any] = [cl.device_partition_property.EQUALLY, cores // count]
+            parts = [Device(part) for part in self.cl_device.create_sub_devices(each)[:count]]
         except (cl.Error, ZeroDivisionError) as error:
             raise DeviceError(f"split: {self.name} ({self.driver}, {cores} cores) cannot be {count} devices: {error}") from error
         for part in parts:

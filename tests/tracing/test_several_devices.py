@@ -322,7 +322,7 @@ def test_what_a_traced_function_tells(pair: Any, tmp_path: Any) -> None:
     with pytest.raises(ArgumentError, match=r"runs on several devices.*explain\(\)"):
         sends.memory()
     sends.page(tmp_path / "page.html", runs=1)
-    assert json.dumps(b.name)[1:-1] in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert json.dumps(f"to {b.name}")[1:-1] in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert sends.plan is None
     assert y.item() == pytest.approx(3 * np.sin(2.0), rel=1e-5)
 
@@ -425,6 +425,15 @@ def test_a_transfer_in_one_context_needs_no_host(two_halves: Any, monkeypatch: p
     assert [y.tolist() for y in found] == [[9.0] * 3] * 3
     assert v.tolist() == [5.0] * 3
     assert sent.tolist() == [5.0] * 3
+
+
+def test_a_device_is_split_into_as_many_as_it_has_cores_at_most(two_halves: Any) -> None:
+    a, b = two_halves
+    assert a.context == b.context
+    assert a.peers == b.peers == [a, b]
+    for count in (0, -1, 1 << 20):
+        with pytest.raises(DeviceError, match=f"split: .* cannot be {count} devices"):
+            tg.device().split(count)
 
 
 def test_it_waits_for_what_is_sent_only(two_halves: Any) -> None:

@@ -87,7 +87,8 @@ def _input(node: Node) -> str:
 def _node(node: Node, number: dict[Node, int], graph: Graph, lines: _Lines) -> Model:
     leaf = node.fn.family == "leaf"
     inputs = [] if node in graph.inputs else [number[o] for o in node.operands]
-    label = str(node.attrs.get("label") or "") or (str(node.attrs["value"]) if node.fn.name == "const" else "")
+    label = str(node.attrs.get("label") or "") or (str(node.attrs["value"]) if node.fn.name == "const" else
+                                                  f"to {node.attrs['target'].name}" if node.fn.name == "transfer" else "")
     line = -1 if leaf else lines.of(node.loc.filename, node.loc.line)
     return {"op": node.fn.name, "label": label, "type": aval_text(node.aval), "line": line, "derived": node.loc.derived,
             "module": node.loc.module, "call": node.loc.call, "inputs": inputs, "steps": [], "how": "", "bytes": node.aval.nbytes}
