@@ -7,12 +7,11 @@ device. Wall-clock and processor time of a step, medians in ms. (Halves that oth
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
-
-import click
 
 import tracegrad as tg
 from tracegrad import nn
@@ -58,9 +57,10 @@ def split(devices: list[Any], width: int, batch: int) -> Step:
     return lambda: float(step(x, y).item())
 
 
-@click.command(help=__doc__)
-@click.option("--rounds", default=30)
-def main(rounds: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    rounds = parser.parse_args().rounds
     whole = tg.device()
     linked, staged = whole.split(2), whole.split(2)
     for device in staged:
@@ -89,7 +89,7 @@ def main(rounds: int) -> None:
                 wall[name].append((time.perf_counter() - began) / 5)
                 cpu[name].append((time.process_time() - used) / 5)
     for name in rows:
-        click.echo(f"{name:36}{1e3 * statistics.median(wall[name]):9.3f} ms{1e3 * statistics.median(cpu[name]):9.3f} ms of a processor")
+        print(f"{name:36}{1e3 * statistics.median(wall[name]):9.3f} ms{1e3 * statistics.median(cpu[name]):9.3f} ms of a processor")
 
 
 if __name__ == "__main__":

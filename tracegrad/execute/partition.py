@@ -274,12 +274,14 @@ class PartitionedProgram(Program):
         def begins(node: Node) -> bool:
             return node in there or node.fn is TRANSFER
 
+        def sent_at(targets: Sequence[Node]) -> int:
+            """When the last of what they need was sent: who waits for the first one is computed first."""
+            return max((under_way.index(n) for n in topological(targets, begins) if n in under_way), default=-1)
+
         fetch()
         for by_device in partition.computed[:-1]:
             for device, nodes in by_device.items():
-                arrivals = {node: i for i, node in enumerate(under_way)}         # what was sent first is computed first
-                for targets in sorted(self._apart(nodes, there), key=lambda targets: max(
-                        (arrivals[n] for n in topological(targets, begins) if n in arrivals), default=-1)):
+                for targets in sorted(self._apart(nodes, there), key=sent_at):
                     order = topological(targets, begins)
                     receive([n for n in order if n in under_way])
                     kept = [n for n in order if n in partition.kept and n not in there and n not in targets]

@@ -34,8 +34,8 @@ def split_batch(fn: Callable[..., Any], devices: Sequence[Any], batch_dims: Any 
     measured to do (`f.profile()` shows that), arithmetic and memory alike. They are fixed from then on, and are `shares` of the result;
     a later process gets the same by `shares=`. Sizes are rounded by the largest remainder; a device without samples is not used.
 
-    The copies are made at each call by `x.to(device)`, whose derivative is the transfer back: so gradients of all parts are added up, in
-    the order of the devices backwards, to where the parameters lie, in every transform, traced or not. What fn changes in place (a batch
+    The copies are made at each call by `x.to(device)`, whose derivative is the transfer back: so gradients of all parts are added up,
+    always in the same order, where the parameters lie, in every transform, traced or not. What fn changes in place (a batch
     norm's statistics) is kept of the part that is computed where it lies, and lost of others. Random numbers are drawn part by part.
     (torch's `DataParallel` copies likewise, from the first device and in equal parts; jax's `pmap` needs an axis of the number of devices
     and `shard_map` a mesh of equal ones, and both leave the sum of gradients to the user or the compiler.)
