@@ -6,6 +6,8 @@ gets it next enqueues behind those commands (`Device.use` keeps the queues of a 
 A Buffer is a handle on its memory. Who wants to write in place takes a `handle` of its own, and lets go of the one it found: if
 that is still there, somebody else sees the memory (see tensors/ownership.py).
 
+Between devices that share a context contents are copied by `copy_to`, in the order of events and without the host.
+
 Without a copy, memory leaves as a `view` (read-only; it holds the Buffer, and what anybody else holds is never written in place) and
 enters by `wrap` (such a Buffer is never written at all). What numpy computed (see execute/policy.py) stays a numpy
 array until a kernel needs it: `host_buffer`.
@@ -16,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,7 @@ import pyopencl as cl
 from tracegrad.errors import DeviceError, OutOfMemoryError
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import Suspicions, verify
-from tracegrad.runtime.staging import APART, KEPT, Arrival, Block, Ring, Uploads, bits
-from tracegrad.support.dtypes import dtype_kind
+from tracegrad.runtime.staging import APART, KEPT, Arrival, Block, Ring, Uploads, bits, in_shape, of_dtype
 
 # Up to here an upload makes a fresh buffer from the array (0.6 us for 4 KB, no queue involved, so nothing is waited for);
 # above, page faults make that 6x slower than a copy into pooled memory (64 MB: 41 ms against 6). Below it, a copy is also preferred to
@@ -113,7 +113,7 @@ class Buffer:
         with device.lock:
             queue = device.use(device.host_queue)
             mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
-        return _of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
+        return of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
 
     def window(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """`contents`, mapped once and for as long as this Buffer is there: for who copies small parts of it, again and again.
@@ -137,10 +137,10 @@ class Buffer:
             queue = device.use(device.active)
             if device.in_host_memory:
                 mapped, event = cl.enqueue_map_buffer(queue, mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=False)
-                found = _of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
+                found = of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
             else:
                 found = np.empty(shape, dtype)
-                event = cl.enqueue_copy(queue, bits(found), mem, is_blocking=False)
+                event = device.last = cl.enqueue_copy(queue, bits(found), mem, is_blocking=False)
             queue.flush()
         return found, event
 
@@ -171,24 +171,6 @@ class Buffer:
                     cl.enqueue_copy(queue, self.mem, bits(array), is_blocking=True)
 
 
-@contextlib.contextmanager
-def mapped(device: Device, written: Sequence[Buffer], slots: Sequence[Any]) -> Iterator[list[np.ndarray[Any, Any]]]:
-    """The memory of Buffers on a device that computes in the host's, as arrays to be written over (of the slots' shapes and dtypes)."""
-    arrays, maps = [], []
-    for buffer, slot in zip(written, slots, strict=True):
-        with device.lock:
-            queue = device.use(device.host_queue)
-            array, _ = cl.enqueue_map_buffer(queue, buffer.mem, cl.map_flags.WRITE, 0, slot.shape, slot.dtype, is_blocking=True)
-        arrays.append(np.asarray(array))
-        maps.append(array.base)
-    try:
-        yield arrays
-    finally:
-        for region in maps:
-            with device.lock:
-                region.release(device.use(device.host_queue))
-
-
 class _Wrapped(Buffer):
     """A Buffer that is a host array's memory: before it lets go of the array it waits for the commands that use it."""
 
@@ -204,7 +186,7 @@ class _Wrapped(Buffer):
         """None: nobody writes a host array."""
 
     def window(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        return _in_shape(self.array, shape, dtype)
+        return in_shape(self.array, shape, dtype)
 
     def __del__(self) -> None:
         with contextlib.suppress(cl.Error):
@@ -250,7 +232,7 @@ class HostBuffer(Buffer):
         if array is None:
             return super().download(shape, dtype)
         verify(self)
-        return np.array(_in_shape(array, shape, dtype), dtype, order="C")
+        return np.array(in_shape(array, shape, dtype), dtype, order="C")
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         if self.array is not None and not self.array.flags.c_contiguous:
@@ -259,11 +241,11 @@ class HostBuffer(Buffer):
 
     def contents(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         array = self.array
-        return super().contents(shape, dtype) if array is None else _in_shape(array, shape, dtype)
+        return super().contents(shape, dtype) if array is None else in_shape(array, shape, dtype)
 
     def fetch(self, shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray[Any, Any], cl.Event | None]:
         array = self.array
-        return super().fetch(shape, dtype) if array is None else (_in_shape(array, shape, dtype), None)
+        return super().fetch(shape, dtype) if array is None else (in_shape(array, shape, dtype), None)
 
     def handle(self) -> Buffer | None:
         """As ever. Of an array that no command has needed yet it is one that will have memory of its own: nobody writes the array."""
@@ -334,18 +316,6 @@ class _Mapping:
         self.buffer.device.unmap(self.__dict__.pop("mapped"))
 
 
-def _in_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """An array in another shape; complex numbers as pairs of real ones, or these as complex ones, if `dtype` says so."""
-    if array.dtype != dtype and "c" in (dtype_kind(array.dtype), dtype_kind(np.dtype(dtype))):
-        array = array.reshape(-1).view(dtype)
-    return array.reshape(shape)
-
-
-def _of_dtype(array: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
-    """An array that was made by numpy's interface, which does not tell of bfloat16."""
-    return array if array.dtype == dtype else array.view(dtype)
-
-
 class View:
     """What a read-only array of a buffer's memory has as its base: it ends the mapping before it lets go of the buffer."""
 
@@ -358,7 +328,7 @@ def shown(buffer: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A read-only array of the memory that a buffer has as `array`."""
     out = np.asarray(View(buffer, array))
     out.flags.writeable = False
-    return _of_dtype(out, array.dtype)
+    return of_dtype(out, array.dtype)
 
 
 def empty(device: Device, nbytes: int) -> Buffer:
@@ -398,23 +368,51 @@ def upload(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
 def _apart(device: Device, ring: Ring, uploads: Uploads, array: np.ndarray[Any, Any]) -> Buffer:
     """The same in the queue of transfers. What fails leaves the memory where it was."""
     with device.lock:
-        queue = device.use(device.host_queue)
-        block = uploads.take(array.nbytes)
-        if block is None:                                    # of the pool, where any command enqueued so far may use it
-            block = Block(empty(device, array.nbytes).mem, array.nbytes)
-            block.free = cl.enqueue_marker(queue)
-        block.filled = None                                  # if it was given back before anybody used it: transfers are in order
+        block = _block(device, array.nbytes)
         try:
-            queue.flush()                                    # what the transfer waits for has to begin
-            block.filled = ring.write(uploads.queue, block.mem, array, block.free)
+            block.filled = ring.write(uploads.queue, block.mem, array, block.awaited())
         except cl.Error as error:
             with contextlib.suppress(cl.Error):
                 uploads.queue.finish()
             uploads.give_back(block, block.free)
             raise DeviceError(f"upload: {device.name} refused to copy {array.nbytes} bytes: {error}") from error
         block.free = None
-        uploads.trim(max(KEPT, device.memory // 8))
     return _Uploaded(device, block)
+
+
+def _block(device: Device, nbytes: int) -> Block:
+    """Memory for what another queue than the device's writes. Hold the lock."""
+    queue, uploads = device.use(device.host_queue), device.uploads
+    assert uploads is not None
+    block = uploads.take(nbytes)
+    if block is None:                                        # of the pool, where any command enqueued so far may use it
+        block = Block(empty(device, nbytes).mem, nbytes)
+        block.free = cl.enqueue_marker(queue)
+    queue.flush()                                            # what the transfer waits for has to begin
+    uploads.trim(max(KEPT, device.memory // 8))
+    return block
+
+
+def linked(value: Any, target: Any) -> bool:
+    """Whether `copy_to` can send a value to a device: from another one of the same context, whose memory it is in."""
+    return value.device in target.peers and target.uploads is not None and held(value) is None and value.nbytes > 0
+
+
+def copy_to(target: Device, value: Buffer) -> tuple[Buffer, cl.Event]:
+    """A Buffer on another device of the same context with the contents, and the event of the copy. Nobody waits here: `target` does,
+    before the first command that needs them. The copy waits for the commands so far of its own device, and for the memory to be free."""
+    device = value.device
+    with target.lock:
+        block = _block(target, value.nbytes)
+    with device.lock:                                        # never both at a time
+        mem = value.mem
+        queue = device.use(device.active)
+        event = cl.enqueue_copy(queue, block.mem, mem, byte_count=value.nbytes, wait_for=block.awaited())
+        block.filled, block.free, device.last = event, None, event
+        queue.flush()
+    made = _Uploaded(target, block)
+    made.deferred_checks = value.deferred_checks
+    return made, event
 
 
 def host_buffer(device: Device, array: np.ndarray[Any, Any]) -> Buffer:

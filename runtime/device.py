@@ -30,7 +30,7 @@ from pyopencl.tools import ImmediateAllocator, MemoryPool
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
 from tracegrad.runtime.capabilities import Capabilities, capabilities, plain_name
-from tracegrad.runtime.drivers.icd import enable_unregistered
+from tracegrad.runtime.drivers.icd import driver_name, platforms
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl, name_cpu
 from tracegrad.runtime.drivers.trial import faster, remembered
 from tracegrad.runtime.faults import Record
@@ -70,6 +70,7 @@ class Placed:
     _before: ClassVar[list[list[Any]]] = []         # what was chosen outside of each block
     has_values = True                               # False of "meta", on which nothing is computed
     index: int | None = None                        # torch's number of a device among those of its type; None: the only one
+    peers: Sequence[Device] = ()                    # itself and others, where they share a context
 
     def __enter__(self) -> Any:
         self._before.append(chosen[:])
@@ -140,7 +141,26 @@ class Device(Placed):
     @cached_property
     def context(self) -> cl.Context:
         with _choice:
-            return cl.Context([self.cl_device] if self.cl_basic is None else [self.cl_basic, self.cl_device])
+            known = [peer.__dict__["context"] for peer in self.peers if "context" in peer.__dict__]
+            sides = [side for device in self.peers or [self] for side in (device.cl_basic, device.cl_device) if side is not None]
+            return known[0] if known else cl.Context(sides)
+
+    def split(self, count: int) -> list[Device]:
+        """Its cores as `count` devices, each with as many. They share a context: what goes from one to another does not pass the host.
+
+        Raises DeviceError where there are fewer cores, or the driver cannot.
+
+        >>> one, other = tg.device("cpu").split(2)
+        """
+        cores = self.cl_device.max_compute_units
+        try:
+            each: list[Any] = [cl.device_partition_property.EQUALLY, cores // count]
+            parts = [Device(part) for part in self.cl_device.create_sub_devices(each)[:count]]
+        except (cl.Error, ZeroDivisionError) as error:
+            raise DeviceError(f"split: {self.name} ({self.driver}, {cores} cores) cannot be {count} devices: {error}") from error
+        for part in parts:
+            part.peers = parts
+        return parts
 
     def decide(self) -> None:
         """Where nobody knows which of several drivers is the fastest: find out, and be the device of that one from now on.
@@ -355,8 +375,9 @@ class Device(Placed):
 
     @cached_property
     def uploads(self) -> Uploads | None:
-        """The queue of new arrays' transfers, where writes go through a ring."""
-        return None if self.ring is None or self.cl_basic is not None else Uploads(cl.CommandQueue(self.context, self.cl_device))
+        """The queue of new arrays' transfers, where writes go through a ring, and memory for what peers send."""
+        apart = self.cl_basic is None and (self.peers or self.ring is not None)
+        return Uploads(cl.CommandQueue(self.context, self.cl_device)) if apart else None
 
     def _queue(self, cl_device: cl.Device) -> cl.CommandQueue:
         if self.profiling:
@@ -438,24 +459,6 @@ def contenders(found: list[Device]) -> list[Device]:
 def synchronize(device: Device) -> None:
     """Wait until everything enqueued on `device` has run."""
     device.finish()
-
-
-def platforms() -> list[cl.Platform]:
-    """The OpenCL platforms present, after making pip's drivers visible; empty where there is none."""
-    os.environ.setdefault("POCL_DEVICES", "basic pthread")       # read by PoCL at the first query
-    if not config.cache:
-        os.environ.setdefault("POCL_KERNEL_CACHE", "0")
-    enable_unregistered()
-    try:
-        return cl.get_platforms()
-    except cl.Error:                                             # the loader's way of saying "none"
-        return []
-
-
-def driver_name(platform: cl.Platform) -> str:
-    """A short name of the driver: "PoCL 3.0-rc2", "Intel(R) OpenCL", "rusticl", ..."""
-    words = platform.version.split()
-    return " ".join(words[words.index("PoCL"):][:2]) if "PoCL" in words else platform.name.strip()
 
 
 def _discover() -> list[Device]:

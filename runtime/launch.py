@@ -25,7 +25,7 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
 from tracegrad.runtime.bindings import ArgumentSlot, BoundLoop, ScalarBinding, bind_buffer, bound_items, is_host
-from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
+from tracegrad.runtime.buffer import Buffer, empty, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark, verify
 from tracegrad.runtime.programs.program import Kernels, kernels
@@ -346,7 +346,7 @@ class Executable:
         """
         slots = self.plan.slots
         if step.into is not None and self.device.in_host_memory:
-            with mapped(self.device, [buffers[i] for i in step.outputs], [slots[i] for i in step.outputs]) as outs:
+            with _mapped(self.device, [buffers[i] for i in step.outputs], [slots[i] for i in step.outputs]) as outs:
                 step.into(outs, *(buffers[i].contents(slots[i].shape, slots[i].dtype) for i in step.inputs))
             return
         if isinstance(step, HostWait):
@@ -406,6 +406,24 @@ class Executable:
             return self._notes.buffer  # type: ignore[no-any-return]
         assert self._blocks is not None
         return self._blocks[i]
+
+
+@contextlib.contextmanager
+def _mapped(device: Device, written: Sequence[Buffer], slots: Sequence[Any]) -> Iterator[list[np.ndarray[Any, Any]]]:
+    """The memory of Buffers on a device that computes in the host's, as arrays to be written over (of the slots' shapes and dtypes)."""
+    arrays, maps = [], []
+    for buffer, slot in zip(written, slots, strict=True):
+        with device.lock:
+            queue = device.use(device.host_queue)
+            array, _ = cl.enqueue_map_buffer(queue, buffer.mem, cl.map_flags.WRITE, 0, slot.shape, slot.dtype, is_blocking=True)
+        arrays.append(np.asarray(array))
+        maps.append(array.base)
+    try:
+        yield arrays
+    finally:
+        for region in maps:
+            with device.lock:
+                region.release(device.use(device.host_queue))
 
 
 def loops(steps: Sequence[Step]) -> Iterator[Loop]:

@@ -8,7 +8,8 @@ What is written into a buffer that there is goes to the queue of the kernels, be
 more goes to a queue of its own, so that the next batch comes while kernels of the running plan compute. Two events keep the order: the
 transfer waits for the last command that may use the memory (`Block.free`), and the first command that uses the buffer waits for the
 transfer (`Block.filled`). Memory of such arrays is kept for the next ones of the same size (`Uploads`): that of the batch before last is
-free when the next one comes, while the pool's may be in use by the plan that has just been enqueued.
+free when the next one comes, while the pool's may be in use by the plan that has just been enqueued. What another device of the same
+context sends goes into such memory, too, by a command of that device's queue (`buffer.copy_to`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyopencl as cl
+
+from tracegrad.support.dtypes import dtype_kind
 
 PIECES, PIECE = 8, 1 << 20             # how many pieces, and bytes of each
 APART = 1 << 16                        # bytes from which on a new array's transfer is worth a queue and two events
@@ -39,13 +43,13 @@ class Ring:
         self._transfers: list[Any] = [None] * pieces
         self._next = 0
 
-    def write(self, queue: cl.CommandQueue, mem: Any, array: np.ndarray[Any, Any], after: Any = None) -> Any:
-        """Enqueue that `mem` gets the bytes of `array`, which is contiguous and may change afterwards; after: an event to wait for before.
+    def write(self, queue: cl.CommandQueue, mem: Any, array: np.ndarray[Any, Any], after: Sequence[Any] = ()) -> Any:
+        """Enqueue that `mem` gets the bytes of `array`, which is contiguous and may change afterwards; after: events to wait for before.
 
         Returns the last transfer's event.
         """
         given = array.reshape(-1).view(np.uint8)
-        wait_for = [] if after is None else [after]
+        wait_for = list(after)
         event = None
         for start in range(0, given.size, self.piece):
             part = given[start : start + self.piece]
@@ -70,6 +74,10 @@ class Block:
         self.mem, self.nbytes = mem, nbytes
         self.filled: Any = None        # the event of its transfer, until the queue of kernels waits for it
         self.free: Any = None          # of the last command that may use it, when it is nobody's any more
+
+    def awaited(self) -> list[Any]:
+        """What whoever writes it anew waits for: its last use, and the last transfer, if nobody ever used it."""
+        return [event for event in (self.free, self.filled) if event is not None]
 
     def in_use(self) -> bool:
         """Whether that command has not run yet."""
@@ -143,3 +151,15 @@ class Arrival:
 def bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array as others take it: bfloat16, for which numpy has no buffers, as integers."""
     return array.view(np.uint16) if array.dtype.kind == "V" else array
+
+
+def in_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """An array in another shape; complex numbers as pairs of real ones, or these as complex ones, if `dtype` says so."""
+    if array.dtype != dtype and "c" in (dtype_kind(array.dtype), dtype_kind(np.dtype(dtype))):
+        array = array.reshape(-1).view(dtype)
+    return array.reshape(shape)
+
+
+def of_dtype(array: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
+    """An array that was made by numpy's interface, which does not tell of bfloat16."""
+    return array if array.dtype == dtype else array.view(dtype)

@@ -115,11 +115,11 @@ globals().update(_BUILTINS, short=int16)
 
 
 if TYPE_CHECKING:
-    from tracegrad import array_api, distributed, distributions, func, jiterator, masked, nn, optim
+    from tracegrad import array_api, distributed, distributions, func, jiterator, masked, nn, optim, parallel
     from tracegrad.inspection import profiling, python_source
     from tracegrad.nn.saving import load, save
 # Imported when they are asked for: a seventh of the time that `import tracegrad` would take. No operation and no method is in them.
-_LATER = dict.fromkeys(("array_api", "distributed", "distributions", "func", "jiterator", "masked", "nn", "optim"), "")
+_LATER = dict.fromkeys(("array_api", "distributed", "distributions", "func", "jiterator", "masked", "nn", "optim", "parallel"), "")
 _LATER |= {"load": "nn.saving", "save": "nn.saving"}
 
 

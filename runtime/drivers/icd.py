@@ -1,4 +1,4 @@
-"""Which OpenCL drivers the loader can see. Start at `enable_unregistered`.
+"""Which OpenCL drivers the loader can see. Start at `platforms`, which has it see those that nobody registered.
 
 An OpenCL loader reads small .icd files, each naming a driver library. The loader inside the pyopencl wheel (ocl-icd)
 reads the ones in /etc/OpenCL/vendors *and*, whatever the environment says, the driver that `pocl-binary-distribution`
@@ -19,6 +19,9 @@ import tempfile
 from pathlib import Path
 
 import platformdirs
+import pyopencl as cl
+
+from tracegrad.config import config
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
@@ -102,3 +105,21 @@ def _write_once(parent: Path, texts: dict[str, str]) -> Path:
             if not folder.is_dir():
                 raise
     return folder
+
+
+def platforms() -> list[cl.Platform]:
+    """The OpenCL platforms present, after making pip's drivers visible; empty where there is none."""
+    os.environ.setdefault("POCL_DEVICES", "basic pthread")       # read by PoCL at the first query
+    if not config.cache:
+        os.environ.setdefault("POCL_KERNEL_CACHE", "0")
+    enable_unregistered()
+    try:
+        return cl.get_platforms()
+    except cl.Error:                                             # the loader's way of saying "none"
+        return []
+
+
+def driver_name(platform: cl.Platform) -> str:
+    """A short name of the driver: "PoCL 3.0-rc2", "Intel(R) OpenCL", "rusticl", ..."""
+    words = platform.version.split()
+    return " ".join(words[words.index("PoCL"):][:2]) if "PoCL" in words else platform.name.strip()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
 import pytest
 
 import tracegrad as tg
+from tracegrad.errors import DeviceError
 from tracegrad.runtime.device import Device
 
 DRIVERS = ("intel", "rusticl")
@@ -20,13 +20,12 @@ _halves: dict[Any, list[Device]] = {}
 
 def halves() -> list[Device]:
     """The default device's cores as two devices."""
-    here = tg.device().cl_device
+    here = tg.device()
     if here not in _halves:
-        equally = cl.device_partition_property.EQUALLY
-        parts = here.create_sub_devices([equally, here.max_compute_units // 2]) if equally in here.partition_properties else []
-        _halves[here] = [Device(part) for part in parts[:2]]
-    if len(_halves[here]) < 2:
-        pytest.skip(f"{tg.device()} has no halves")
+        try:
+            _halves[here] = here.split(2)
+        except DeviceError:
+            pytest.skip(f"{here} has no halves")
     return _halves[here]
 
 

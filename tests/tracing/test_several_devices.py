@@ -7,9 +7,12 @@ beside each other driver that is installed.
 from __future__ import annotations
 
 import json
+import threading
+import types
 from typing import Any
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 import tracegrad as tg
@@ -18,8 +21,13 @@ from tests.helpers.two_devices import DRIVERS, leaf, same, two_devices
 from tests.tensors.test_transfer import OPTIMIZERS, Two, random_leaves, random_program
 from tracegrad import nn
 from tracegrad.errors import ArgumentError, DeviceError, IndexOutOfRange, TraceError
-from tracegrad.execute import partition as partition_module
-from tracegrad.execute.partition import Fetch, Part, PartitionedProgram
+from tracegrad.execute import devices as devices_module
+from tracegrad.execute.partition import Fetch, Part, PartitionedProgram, Receive
+from tracegrad.inspection import profiling
+from tracegrad.inspection.recorded_runs import Run, Sent
+from tracegrad.runtime.buffer import Buffer, copy_to, upload
+from tracegrad.runtime.limits import Limits
+from tracegrad.runtime.profiler import Span
 
 
 @pytest.fixture(params=["halves", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("numpy", "twin")), *DRIVERS, "another driver"])
@@ -259,8 +267,8 @@ def test_a_call_that_fails_has_changed_nothing(two: Any, monkeypatch: pytest.Mon
             raise DeviceError("the second transfer fails")
         return upload(*args)
 
-    upload = partition_module.upload
-    monkeypatch.setattr(partition_module, "upload", failing)
+    upload = devices_module.upload
+    monkeypatch.setattr(devices_module, "upload", failing)
     with pytest.raises(DeviceError, match="second transfer"):
         f(tg.ones(2, device=a))
     assert (v.tolist(), w.tolist()) == before
@@ -303,20 +311,228 @@ def test_what_a_traced_function_tells(pair: Any, tmp_path: Any) -> None:
     x, w = tg.ones(3, device=a), tg.ones(3, device=b)
     y = sends(x, w)
     text = sends.explain()
-    first, second = (str(a), str(b)) if str(a) != str(b) else (f"{a} number 1", f"{b} number 2")
+    first, second = (f"{d.name} ({d.driver})" for d in pair)
+    first, second = (first, second) if first != second else (f"{first} number 1", f"{second} number 2")
     assert f"on {first} and {second}" in text
     assert f"  on {first}:\n" in text
     assert f"float32[3], 12 B: leaves {first} for {second}" in text
-    assert f"arrives on {second}" in text
+    assert f"arrives on {second}; {'that waits for it, and the host does not' if b.peers else 'the host waits for it'}" in text
     assert "sin" in sends.kernels() or b.kind == "numpy"
     assert f".to(tg.device({b.name!r}))" in sends.source()
-    for look in (sends.profile, sends.memory, lambda: sends.timeline(tmp_path / "trace.json")):
-        with pytest.raises(ArgumentError, match=r"runs on several devices.*explain\(\)"):
-            look()
+    with pytest.raises(ArgumentError, match=r"runs on several devices.*explain\(\)"):
+        sends.memory()
     sends.page(tmp_path / "page.html", runs=1)
-    assert json.dumps(b.name)[1:-1] in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert json.dumps(f"to {b.name}")[1:-1] in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert sends.plan is None
     assert y.item() == pytest.approx(3 * np.sin(2.0), rel=1e-5)
+
+
+@pytest.fixture
+def limits_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seconds less for each device."""
+    monkeypatch.setattr(profiling, "limits", lambda device: Limits(1e10, 1e11, 1e10))
+
+
+def test_profile_and_timeline_of_several_devices(pair: Any, limits_known: None, tmp_path: Any, capsys: Any) -> None:
+    a, b = pair
+    v, w = leaf([[0.5, 0.25, 1.0]] * 3, a), leaf([1.0, 2.0, 3.0], b)
+
+    @tg.trace
+    def step(x: Any, rate: float) -> Any:
+        loss = ((x @ v).to(b) * w).sin().sum()
+        loss.backward()
+        with tg.no_grad():
+            for p in (v, w):
+                p.sub_(p.grad, alpha=rate)
+                p.grad = None
+        return loss
+
+    x = tg.ones(5, 3, device=a)
+    losses = [step(x, 0.1).item()]
+    before = v.detach().tolist(), w.detach().tolist()
+    found = step.profile(runs=2)
+    step.timeline(tmp_path / "trace.json", runs=2)
+    assert before == (v.detach().tolist(), w.detach().tolist())
+    assert step(x, 0.1).item() != losses[0]
+
+    text = capsys.readouterr().out
+    sent = [row for row in found if row.limit == "beside kernels"]
+    assert [row.bytes for row in sent] == [60, 60]                      # the product, and its gradient
+    assert all(row.seconds > 0 and 0 <= row.share <= 1 for row in sent)
+    assert sent[0].device != sent[1].device
+    assert sent[0].name.endswith(f" to {sent[1].device}")
+    assert {row.device for row in found} == {row.device for row in sent}
+    assert all(f"limits of {name}" in text for name in found.devices)
+    assert "ran on several devices at once for" in text
+    assert {row.name for row in found if row.limit in ("memory", "arithmetic")} == set(step.kernels().names)
+
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert sorted(names.values()) == sorted(f"step on {row.device}" for row in sent)
+    arrived = [e for e in events if e.get("cat") == "transfer"]
+    assert [e["args"]["bytes"] for e in arrived] == [60] * 4
+    assert all(names[e["pid"]] == f"step on {e['args']['to']}" for e in arrived)
+    calls = [e for e in events if e.get("cat") == "call"]
+    for e in events:
+        if e.get("cat") in ("kernel", "host", "transfer"):
+            assert any(c["ts"] - 0.01 <= e["ts"] and e["ts"] + e["dur"] <= c["ts"] + c["dur"] + 0.01 for c in calls)
+    for kernel in (e for e in events if e.get("cat") == "kernel" and e["pid"] == arrived[0]["pid"]):
+        call = next(c for c in calls if c["ts"] <= kernel["ts"] <= c["ts"] + c["dur"])
+        first = next(e for e in arrived if e["pid"] == kernel["pid"] and e["ts"] >= call["ts"])
+        assert kernel["ts"] + kernel["dur"] >= first["ts"]              # the other device begins with what it got
+    with pytest.raises(ArgumentError, match="profile: runs must be at least 1"):
+        step.profile(0)
+    step(tg.ones(5, 3, device=a), 0.1)
+    with pytest.raises(ArgumentError, match="profile: nothing holds x of the latest call any more"):
+        step.profile()
+
+
+# ------------------------------------------------------------------------------------------------------------ one context, pipelines
+
+
+@pytest.fixture
+def two_halves(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Two devices of one context."""
+    return two_devices("halves", "kernels", monkeypatch)
+
+
+def gate(device: Any) -> Any:
+    """Stop a device: what is enqueued from now on waits for the event that is returned."""
+    event = cl.UserEvent(device.context)
+    with device.lock:
+        queue = device.use(device.queue)
+        cl.enqueue_barrier(queue, wait_for=[event])
+        queue.flush()
+    return event
+
+
+def test_a_transfer_in_one_context_needs_no_host(two_halves: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call returns while the first device has not even begun, and nothing goes through the host's memory."""
+    a, b = two_halves
+    v = tg.ones(3, device=a)
+    f = tg.trace(lambda x: (((x * 2).to(b) + 1).to(a) * 3, v.add_(x)))
+    x = tg.ones(3, device=a)
+    assert f(x)[0].tolist() == [9.0] * 3
+    monkeypatch.setattr(Buffer, "fetch", None)
+    closed, late = gate(a), []
+    timer = threading.Timer(60, lambda: (late.append(1), closed.set_status(0)))
+    timer.start()
+    found = [f(x)[0] for _ in range(3)]
+    sent = (x * 5).to(b)
+    assert late == []                                       # else a call waited for the gate
+    timer.cancel()
+    closed.set_status(0)
+    assert [y.tolist() for y in found] == [[9.0] * 3] * 3
+    assert v.tolist() == [5.0] * 3
+    assert sent.tolist() == [5.0] * 3
+
+
+def test_a_device_is_split_into_as_many_as_it_has_cores_at_most(two_halves: Any) -> None:
+    a, b = two_halves
+    assert a.context == b.context
+    assert a.peers == b.peers == [a, b]
+    for count in (0, -1, 1 << 20):
+        with pytest.raises(DeviceError, match=f"split: .* cannot be {count} devices"):
+            tg.device().split(count)
+
+
+def test_it_waits_for_what_is_sent_only(two_halves: Any) -> None:
+    a, b = two_halves
+    sent, _ = copy_to(b, upload(a, np.arange(5.0)))
+    closed = gate(a)
+    timer = threading.Timer(60, lambda: closed.set_status(0))
+    timer.start()
+    assert sent.download((5,), np.float64).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert timer.is_alive()
+    timer.cancel()
+    closed.set_status(0)
+    tg.synchronize()
+
+
+def test_calls_that_overtake_each_other_do_not_share_memory(two_halves: Any) -> None:
+    """Many calls are enqueued before any is read: what one sends is not written over by the next."""
+    a, b = two_halves
+    w, total = tg.full((1000,), 0.5, device=b), tg.zeros(1000, device=a)
+
+    @tg.trace
+    def f(x: Any) -> Any:
+        back = ((x * 2).to(b) * w).to(a)
+        total.add_(back)
+        w.add_(1.0)
+        return back
+
+    given = [tg.full((1000,), float(k), device=a) for k in range(40)]
+    found = [f(x) for x in given]
+    for k, back in enumerate(found):
+        assert (back.numpy() == 2 * k * (0.5 + k)).all()
+    assert (total.numpy() == sum(2 * k * (0.5 + k) for k in range(40))).all()
+
+
+def test_a_pipeline_of_microbatches(two_halves: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Two stages on two devices, a batch in four parts, in plain Python: gradients are the whole batch's, and one device computes while
+    the other one does."""
+    a, b = two_halves
+    tg.manual_seed(0)
+    one, other = nn.Linear(24, 16).to(a), nn.Linear(16, 8).to(b)
+    parameters = [*one.parameters(), *other.parameters()]
+    x, y = tg.randn(32, 24, device=a), tg.randn(32, 8, device=b)
+
+    def loss_of(x: Any, y: Any) -> Any:
+        return nn.functional.mse_loss(other(one(x).tanh().to(b)), y)
+
+    @tg.trace
+    def pipelined(x: Any, y: Any) -> Any:
+        loss = sum(loss_of(*part) for part in zip(x.chunk(4), y.chunk(4), strict=True)) / 4
+        return loss, *tg.autograd.grad(loss, parameters)
+
+    def whole(x: Any, y: Any) -> Any:
+        loss = loss_of(x, y)
+        return loss, *tg.autograd.grad(loss, parameters)
+
+    for found, expected in zip(pipelined(x, y), whole(x, y), strict=True):
+        assert found.device is expected.device
+        same(found, expected, 1e-4)
+    assert steps(pipelined) == "0>" * 4 + "<1>" * 4 + "<<<<" + "10"
+    sent = [step.transfer for step in pipelined._latest.program.steps if isinstance(step, Fetch)]
+    assert [step.transfer for step in pipelined._latest.program.steps if isinstance(step, Receive)][:4] == sent[:4]     # in order
+    parts = [step for step in pipelined._latest.program.steps if isinstance(step, Part)]
+    second = [part for part in parts if part.program.device is a][1]
+    first = next(part for part in parts if part.program.device is b)
+    closed: list[Any] = []
+    run = Part.run
+
+    def gated(part: Part, held: Any) -> None:
+        if part is second:
+            closed.append(gate(a))
+        run(part, held)
+        if part is first:                                   # the first device is at its second part, and has to wait
+            with b.lock:
+                cl.enqueue_marker(b.use(b.queue)).wait()
+            late.append(not timer.is_alive())
+            closed[0].set_status(0)
+
+    late: list[bool] = []
+    timer = threading.Timer(60, lambda: closed[0].set_status(0))
+    timer.start()
+    monkeypatch.setattr(Part, "run", gated)
+    for found, expected in zip(pipelined(x, y), whole(x, y), strict=True):
+        same(found, expected, 1e-4)
+    timer.cancel()
+    assert late == [False]
+    monkeypatch.undo()
+    pipelined.timeline(tmp_path / "trace.json", runs=1)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [sum(e.get("cat") == "transfer" and e["pid"] == pid for e in events) for pid in (1, 2)] == [4, 4]
+
+
+def test_what_runs_at_once_is_added_up() -> None:
+    """From made-up times: kernels of two devices, and a transfer beside them."""
+    here, there = (types.SimpleNamespace(device=d, plan=d) for d in "ab")
+    spans = [Span(False, 0, 0, 0, 10, 0), Span(False, 1, 0, 10, 14, 0), Span(False, 0, 0, 6, 12, 1), Span(True, 0, 0, 0, 99, 1)]
+    assert profiling._at_once(Run(spans), [here, there]) == 6
+    assert profiling._at_once(Run(spans[:2]), [here, there]) == 0
+    assert profiling._beside(Sent(here, 8, 20), spans) == 6
+    assert profiling._beside(Sent(here, 14, 20), spans) == 0
 
 
 def test_numbers_are_looked_for_on_both_devices(two: Any) -> None:

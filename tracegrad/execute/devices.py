@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tracegrad.runtime.faults import Record, Suspicions, verify
 class HostValue:
     """A value on the interpreter device: a numpy array with a Buffer's interface."""
 
-    __slots__ = ("array", "deferred_checks", "device", "may_change")
+    __slots__ = ("__weakref__", "array", "deferred_checks", "device", "may_change")
     borrowed = False  # nothing is ever written in place
 
     def __init__(self, device: HostDevice, array: np.ndarray[Any, Any], may_change: bool = False) -> None:
@@ -140,6 +140,37 @@ def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True
     if copy and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
         return buffers.host_buffer(device, array if own else np.array(array, order="C"))
     return buffers.upload(device, array) if copy else buffers.wrap(device, array)
+
+
+class Departure(NamedTuple):
+    """A value on its way to another device. event: of the command that reads it, on the device that it leaves; None where it was there
+    already. arrive(): the value on the other device. staged: whether it passes through the host's memory."""
+
+    event: Any
+    arrive: Callable[[], Any]
+    staged: bool
+
+
+def depart(value: Any, target: Device, shape: tuple[int, ...], dtype: Any) -> Departure:
+    """Have a value, once the commands enqueued so far have made it, leave for another device. Nobody waits for that here.
+
+    Devices of one context wait for each other's events: nobody on the host does. Else it is staged through the host's memory, and
+    `arrive` waits for it. An error that is found later comes along.
+    """
+    if buffers.linked(value, target):
+        there, event = buffers.copy_to(target, value)
+        return Departure(event, lambda: there, False)
+    array, event = value.fetch(shape, dtype)
+    checks = value.deferred_checks
+
+    def arrive() -> Any:
+        if event is not None:
+            event.wait()
+        there = upload(target, array)
+        there.deferred_checks = checks
+        return there
+
+    return Departure(event, arrive, True)
 
 
 obstacle = buffers.obstacle

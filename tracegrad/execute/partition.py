@@ -9,15 +9,16 @@ sent. A model that goes from one device to another and back has three stages, an
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from tracegrad.errors import DeviceError
 from tracegrad.execute.compile import executable_graph
-from tracegrad.execute.devices import Device, upload
+from tracegrad.execute.devices import Device, depart
 from tracegrad.execute.program import Program
 from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import ON_HOST, Graph, Node, topological
@@ -150,13 +151,12 @@ class Fetch:
 
     def run(self, held: dict[Any, Any]) -> None:
         """Enqueue it."""
-        found = held[self.source]
-        held[self.transfer] = (*found.fetch(self.source.shape, self.source.dtype), found.deferred_checks)
+        held[self.transfer] = depart(held[self.source], self.transfer.attrs["target"], self.source.shape, self.source.dtype)
 
 
 @dataclass(frozen=True)
 class Receive:
-    """A step: a transfer's value arrives."""
+    """A step: a transfer's value arrives, or devices of one context know what to wait for."""
 
     transfer: Node
 
@@ -165,12 +165,15 @@ class Receive:
         return [self.transfer]
 
     def run(self, held: dict[Any, Any]) -> None:
-        """Wait for what was fetched, and send it on. An error that is found later comes along."""
-        array, event, checks = held[self.transfer]
-        if event is not None:
-            event.wait()
-        value = held[self.transfer] = upload(self.transfer.attrs["target"], array)
-        value.deferred_checks = checks
+        """See `depart`."""
+        held[self.transfer] = held[self.transfer].arrive()
+
+
+class Step(Protocol):
+    """What a call of several devices is made of: a Part, a Fetch or a Receive."""
+
+    def run(self, held: dict[Any, Any]) -> None:
+        """Do it. held: what is there, by node, and what it makes."""
 
 
 class PartitionedProgram(Program):
@@ -203,11 +206,16 @@ class PartitionedProgram(Program):
         self.written = [i for i, node in enumerate(self.whole.inputs) if node in written]
         last = {key for part in parts for key in part.makes if isinstance(key, int)}
         self._ends = [k if k in last else node for k, node in enumerate(self.whole.outputs)]
+        self._given: list[Any] = []                      # a call's inputs: numbers, and references to values
         self._done: list[list[Node]] = []                # what nobody reads after each step
         later = {node for node in self._ends if isinstance(node, Node)}
         for step in reversed(self.steps):
             self._done.insert(0, [node for node in dict.fromkeys(step.reads) if node not in later])
             later.update(step.reads)
+
+    def latest(self) -> list[Any]:
+        """The inputs of the latest call, as far as somebody holds them; None for others."""
+        return [given() if isinstance(given, weakref.ref) else given for given in self._given]
 
     @property
     def parts(self) -> list[Program]:
@@ -230,9 +238,14 @@ class PartitionedProgram(Program):
         return PartitionedProgram(self.graph.inputs, outputs, self.device, self.placed, [None] * len(outputs))
 
     def __call__(self, values: Sequence[Any], lines: Any = None) -> list[Any]:
-        """Values of the outputs. Waits for what is sent."""
+        """Values of the outputs. Waits for what is sent through the host's memory."""
+        self._given = [value if weak else weakref.ref(value) for value, weak in zip(values, self.weak, strict=True)]
+        return self.through(self.steps, values)
+
+    def through(self, steps: Sequence[Step], values: Sequence[Any]) -> list[Any]:
+        """What a call does, by other steps than its own if need be: by such that also note when they were done."""
         held: dict[Any, Any] = dict(zip(self.whole.inputs, values, strict=True))
-        for step, done in zip(self.steps, self._done, strict=True):
+        for step, done in zip(steps, self._done, strict=True):
             step.run(held)
             for node in done:
                 del held[node]
@@ -261,10 +274,14 @@ class PartitionedProgram(Program):
         def begins(node: Node) -> bool:
             return node in there or node.fn is TRANSFER
 
+        def sent_at(targets: Sequence[Node]) -> int:
+            """When the last of what they need was sent: who waits for the first one is computed first."""
+            return max((under_way.index(n) for n in topological(targets, begins) if n in under_way), default=-1)
+
         fetch()
         for by_device in partition.computed[:-1]:
             for device, nodes in by_device.items():
-                for targets in self._apart(nodes, there):
+                for targets in sorted(self._apart(nodes, there), key=sent_at):
                     order = topological(targets, begins)
                     receive([n for n in order if n in under_way])
                     kept = [n for n in order if n in partition.kept and n not in there and n not in targets]
@@ -281,7 +298,7 @@ class PartitionedProgram(Program):
 
     def _apart(self, targets: Sequence[Node], there: set[Node]) -> list[list[Node]]:
         """Targets that have nothing to do with each other, each by themselves: those of several batches, say. (They may read the same
-        inputs, and what is moved of them.)"""
+        inputs, and what is moved of them, and constants.)"""
         free = set(there)
         group: dict[Node, Node] = {}
 
@@ -294,7 +311,7 @@ class PartitionedProgram(Program):
         calls: dict[Any, Node] = {}
         for node in topological(targets, lambda n: n in there or n.fn is TRANSFER):
             moved = _moves(node) and free.issuperset(node.operands)
-            if node in there or node.fn is TRANSFER or self.where[node] is None or not node.operands or moved:
+            if node in there or node.fn is TRANSFER or self.where[node] is None or node.constant or not node.operands or moved:
                 free.add(node)
                 continue
             group[node] = node

@@ -19,7 +19,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.execute import policy
-from tracegrad.execute.devices import Device, upload
+from tracegrad.execute.devices import Device, depart
 from tracegrad.execute.partition import Partition
 from tracegrad.execute.program import Program, programs
 from tracegrad.graph.cached_calls import compute_when_called
@@ -134,9 +134,9 @@ def realize_all(pending: Mapping[Device, Sequence[Node]], keep: Callable[[Node],
 
 
 def _receive(node: Node) -> None:
-    """Make a transfer whose operand has a value. Waits for that value."""
-    found = resolve(node.operands[0])
-    node.value = upload(node.attrs["target"], found.value.view(found.shape, found.dtype))
+    """Make a transfer whose operand has a value. Waits for that value, but where devices do."""
+    found, target = resolve(node.operands[0]), node.attrs["target"]
+    node.value = depart(found.value, target, found.shape, found.dtype).arrive()
     if not node.needs_grad:
         forget_operands(node)
 

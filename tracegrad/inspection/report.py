@@ -129,7 +129,7 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
     """
     lines = [f"{name} on {program.device}", _counts(program.graph)]
     if isinstance(program, PartitionedProgram):
-        names = _device_names(program)
+        names = device_names(program)
         lines[0] = f"{name} on {' and '.join(names.values())}"
         for step in program.steps:
             lines += _of_part(step.program, names) if isinstance(step, Part) else [_of_transfer(step, names)]
@@ -147,12 +147,13 @@ def _counts(graph: Graph) -> str:
             f"{len(graph.inputs)} inputs, {len(graph.outputs)} outputs: {_families(work)}")
 
 
-def _device_names(program: PartitionedProgram) -> dict[Any, str]:
+def device_names(program: PartitionedProgram) -> dict[Any, str]:
     """What to call the devices of a program: those that look alike have numbers."""
     ends = [step.transfer.attrs for step in program.steps if not isinstance(step, Part)]
     devices = dict.fromkeys([*(part.device for part in program.parts), *(d for attrs in ends for d in attrs.values())])
-    alike = Counter(map(str, devices))
-    return {d: f"{d} number {i}" if alike[str(d)] > 1 else str(d) for i, d in enumerate(devices, 1)}
+    names = {d: f"{d.name} ({d.driver})" for d in devices}
+    alike = Counter(names.values())
+    return {d: f"{name} number {i}" if alike[name] > 1 else name for i, (d, name) in enumerate(names.items(), 1)}
 
 
 def _of_part(program: Program, names: dict[Any, str]) -> list[str]:
@@ -164,10 +165,12 @@ def _of_transfer(step: Fetch | Receive, names: dict[Any, str]) -> str:
     """The line on a value that leaves a device, or arrives at one."""
     node = step.transfer
     what = f"{suggest_name(node.operands[0])}, {aval_text(node.aval)}, {bytes_text(node.aval.nbytes)}"
-    source, target = names[node.attrs["source"]], names[node.attrs["target"]]
+    here, there = node.attrs["source"], node.attrs["target"]
+    source, target = names[here], names[there]
     if isinstance(step, Fetch):
         return f"  {what}: leaves {source} for {target} once it is there, whatever comes after it"
-    return f"  {what}: arrives on {target}; the host waits for it, and the devices go on"
+    who = "that waits for it, and the host does not" if here in there.peers else "the host waits for it, and the devices go on"
+    return f"  {what}: arrives on {target}; {who}"
 
 
 def _of_program(program: Program) -> list[str]:

@@ -300,6 +300,7 @@ class Traced:
 
         The call is run again `runs` times, and once before, on a queue that records times; tensors that it updates in place keep
         their values, and host code in it is called again. Times are medians. The arguments of the latest call must still be there.
+        Of several devices each row says which; transfers have rows, too: their bytes, and how much of their time kernels ran.
         Raises ArgumentError where they are not, where there was no call yet, and on the device "numpy".
 
         >>> f, x, y = tg.trace(lambda x, y: (x * y).sin()), tg.ones(3), tg.ones(3)
@@ -398,7 +399,8 @@ class Traced:
         """Write what runs when, in the latest call run again `runs` times, as Chrome's trace format (open it in Perfetto or chrome://tracing).
 
         An event for each launch and each host step: its start and length in microseconds, the kernel's name, and as arguments its lines
-        of Python, what it computes, bytes and flops. Raises what `profile` raises.
+        of Python, what it computes, bytes and flops. Each of several devices is a process, with a track for what is sent to it: bytes, and
+        for how long kernels ran beside that. Raises what `profile` raises.
 
         >>> f, x, y = tg.trace(lambda x, y: (x * y).sin()), tg.ones(3), tg.ones(3)
         >>> z = f(x, y)

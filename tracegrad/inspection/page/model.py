@@ -21,7 +21,7 @@ from tracegrad.inspection.memory import Memory, touched
 from tracegrad.inspection.page.layout import folded
 from tracegrad.inspection.profiling import Measured, for_whom, measured
 from tracegrad.inspection.remedies import remedies
-from tracegrad.inspection.report import inner_plans, kernel_text
+from tracegrad.inspection.report import inner_plans, kernel_text, no_plan
 from tracegrad.support.plan import HostStep, Launch, Plan
 from tracegrad.support.source_lines import lines_of, parsed
 
@@ -87,7 +87,8 @@ def _input(node: Node) -> str:
 def _node(node: Node, number: dict[Node, int], graph: Graph, lines: _Lines) -> Model:
     leaf = node.fn.family == "leaf"
     inputs = [] if node in graph.inputs else [number[o] for o in node.operands]
-    label = str(node.attrs.get("label") or "") or (str(node.attrs["value"]) if node.fn.name == "const" else "")
+    label = str(node.attrs.get("label") or "") or (str(node.attrs["value"]) if node.fn.name == "const" else
+                                                  f"to {node.attrs['target'].name}" if node.fn.name == "transfer" else "")
     line = -1 if leaf else lines.of(node.loc.filename, node.loc.line)
     return {"op": node.fn.name, "label": label, "type": aval_text(node.aval), "line": line, "derived": node.loc.derived,
             "module": node.loc.module, "call": node.loc.call, "inputs": inputs, "steps": [], "how": "", "bytes": node.aval.nbytes}
@@ -226,6 +227,8 @@ def _times(program: Any, name: str, runs: int) -> tuple[Measured | None, str]:
     """The measured times; or why there are none."""
     if not runs:
         return None, "not measured"
+    if program.plan is None:
+        return None, no_plan(program, name)
     try:
         return measured(program, name, runs, "page"), ""
     except ArgumentError as error:
@@ -245,9 +248,9 @@ def _timed(found: Model, timed: Measured, steps: Sequence[Launch | HostStep]) ->
         places[host, counts[host]] = i
         counts[host] += 1
     for key, row in zip(timed.keys, timed.profile, strict=True):
-        found["steps"][places[key]].update(seconds=row.seconds, share=row.share, limit=row.limit)
+        found["steps"][places[key[1:]]].update(seconds=row.seconds, share=row.share, limit=row.limit)
     found["seconds"] = timed.profile.seconds
-    found["timeline"] = [[places[s.host, s.number], round(1e-3 * s.start, 3), round(1e-3 * s.end, 3)] for s in timed.spans[-1]]
+    found["timeline"] = [[places[s.host, s.number], round(1e-3 * s.start, 3), round(1e-3 * s.end, 3)] for s in timed.runs[-1].spans]
 
 
 # ----------------------------------------------------------------------------------------------------------------- lines

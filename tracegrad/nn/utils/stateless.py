@@ -32,12 +32,13 @@ def functional_call(module: Module, parameters_and_buffers: Mapping[str, Tensor]
     if twice:
         raise ArgumentError(f"functional_call: {', '.join(twice)} given in several mappings; give each name once")
     tensors = parameters_and_buffers if isinstance(parameters_and_buffers, dict) else {n: v for part in given for n, v in part.items()}
-    with _replaced(module, tensors, tie_weights, strict):
+    with replaced(module, tensors, tie_weights, strict):
         return module(*(() if args is None else args if isinstance(args, tuple) else (args,)), **(kwargs or {}))
 
 
 @contextmanager
-def _replaced(module: Module, tensors: dict[str, Tensor], tied: bool, strict: bool) -> Iterator[None]:
+def replaced(module: Module, tensors: dict[str, Tensor], tied: bool, strict: bool) -> Iterator[None]:
+    """Meanwhile `module` has these tensors in the place of its own; see `functional_call`."""
     places: dict[str, tuple[dict[str, Any], str]] = {}
     for path, part in module.named_modules(remove_duplicate=False):
         tables: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)

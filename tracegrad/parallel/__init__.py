@@ -1,0 +1,5 @@
+"""One process on several devices. (Several processes: `tracegrad.distributed`.)"""
+
+from tracegrad.parallel.batches import split_batch
+
+__all__ = ["split_batch"]
