@@ -88,9 +88,8 @@ class Fused:
                     return
                 lane = next(iter(at[-1].opened().vars))
                 if all(x.opened().stride_of(lane, value.lanes) == 1 for x, _ in self.places(flat)):
-                    self.ev.lane, self.ev.width = lane, value.lanes
-                    self.store(node, flat, value)
-                    self.ev.lane, self.ev.width = None, 1
+                    with self.ev.along(lane, value.lanes):
+                        self.store(node, flat, value)
                     return
                 if not isinstance(value, Local):
                     value = self.writer.declare(self.writer.base(node), value, node)

@@ -211,7 +211,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
 def _several(w: Writer, inside: ExitStack, name: str, count: int, each: int, dim: int) -> Index:
     """The number of what a work-item does, of `count`: in a loop if it does `each` of them, one after the other."""
     if each == 1 or count == 1:
-        return w.item(name, count, dim).index if count > 1 else ZERO
+        return w.number(name, count, dim)
     first, last = bound(0), bound(count)
     if each < count:
         part = w.item(f"{name}_part", ceil_div(count, each), dim)

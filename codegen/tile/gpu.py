@@ -86,17 +86,17 @@ class Items(ItemRegisters):
 
     def start(self, axis: Axis) -> Index:
         """Where the work-group's block begins."""
-        return self.sum_of(axis, {}, lambda held: held is Held.GROUP)
+        return self.sum_of(axis, {}, lambda _, held: held is Held.GROUP)
 
     def within(self, axis: Axis, registers: Registers) -> Index:
         """The index in it."""
-        return self.sum_of(axis, registers, lambda held: held is not Held.GROUP)
+        return self.sum_of(axis, registers, lambda _, held: held is not Held.GROUP)
 
-    def sum_of(self, axis: Axis, registers: Registers, counts: Callable[[Held], bool]) -> Index:
-        """The sum of some digits of an axis."""
+    def sum_of(self, axis: Axis, registers: Registers, counts: Callable[[int, Held], bool]) -> Index:
+        """The sum of those digits of an axis that count."""
         found, step = ZERO, 1
         for n, digit in reversed(list(enumerate(axis.digits))):
-            if counts(digit.held):
+            if counts(n, digit.held):
                 found = found + (registers.get((axis, n), ZERO) if digit.held is Held.REGISTER else self.numbers[axis, n]) * step
             step *= digit.count
         return found

@@ -48,7 +48,7 @@ def _begun(o: KernelBuilder) -> Running:
     """Declares what the elements so far make."""
     fn: Any = o.node.fn
     start = Literal(fn.identity(o.node.dtype), running_dtype(o.node, o.context.target))
-    return Running(o.ev, o.node, fn.total, o.ev.vector(start) if o.ev.width > 1 else start)
+    return Running.of(o.ev, o.node, fn.total, o.ev.vector(start) if o.ev.width > 1 else start)
 
 
 def _value(o: KernelBuilder, x: Node, at: Index) -> Expression:
@@ -139,7 +139,7 @@ def lower_recurrence(group: Group, context: Context) -> list[Kernel]:
 
     def body(column: Index) -> None:
         first = row * n * inner + column
-        running = Running(ev, node, "carried", _value(o, b, first))
+        running = Running.of(ev, node, "carried", _value(o, b, first))
         ev.store(context.output(group, node), node, first, running.value)
         if n > 1:
             with o.loop("i", n, 1) as i:
