@@ -17,8 +17,8 @@ from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.index.index import Index, Var, constant
 from tracegrad.codegen.kernel.index.varying import varies
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local, whole
-from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, Buffer, clipped, rest
 from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
@@ -32,6 +32,12 @@ from tracegrad.support.tuning import tuning
 def parts(context: Context) -> int:
     """Into how many parts to cut the work, at most."""
     return 4 * context.target.cores if context.target.kind == "cpu" else context.target.items
+
+
+def cut(n: int, chunks: int, *most: int) -> tuple[int, int]:
+    """How many chunks n is cut into, about `chunks` but at most so many, none of them empty; and the length of all but the last."""
+    length = -(-n // max(1, min(chunks, *most)))
+    return -(-n // length), length
 
 
 class KernelBuilder:
@@ -112,14 +118,8 @@ class KernelBuilder:
         if size == 1:
             body(constant(0))
             return
-        start = first
-        if width > 1:
-            begin, end = bound(first), bound(last)
-            left = Infix("%", Infix("-", end.value, begin.value), whole(width))
-            rest = Bound(Infix("-", end.value, left), begin.low, None)
-            start = size - size % width if known else rest
         var = Var(name, size)
-        with w.loop(var, start, last):
+        with w.loop(var, first if width == 1 else size - size % width if known else rest(first, last, width), last):
             body(var.index)
 
     def add(self, a: Expression, b: Expression, name: str) -> Local:
@@ -139,6 +139,13 @@ class KernelBuilder:
         if self.context.target.kind == "gpu":
             return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), tuple(self.local) or (1,))
         return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), (1,) * max(1, len(self.sizes)), True)
+
+    def output(self) -> Buffer:
+        out = self.context.output(self.group, self.node)
+        return self.writer.buffer(out.ref, self.writer.base(self.node), self.node.dtype, out.access)
+
+    def temp(self, temp: Temp, name: str, access: str) -> Buffer:
+        return self.writer.buffer(temp, name, temp.dtype, access)
 
 
 def scratch(dtype: DType) -> DType:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
 from tracegrad.codegen.kernel.index.varying import any_vary
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local, Operand
-from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.statements import Array, Bound, BoundLike, Buffer
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.ir.statements import Array, Bound, BoundLike
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.graph.ir import Node
@@ -100,13 +100,6 @@ class WorkGroup(KernelBuilder):
 
     def barrier(self) -> None:
         self.writer.barrier()
-
-    def output(self) -> Buffer:
-        out = self.context.output(self.group, self.node)
-        return self.writer.buffer(out.ref, self.writer.base(self.node), self.node.dtype, out.access)
-
-    def temp(self, temp: Temp, name: str, access: str) -> Buffer:
-        return self.writer.buffer(temp, name, temp.dtype, access)
 
     def value(self, node: Node, at: Index) -> Local:
         """The element `at`, in a variable if it is no other's yet."""

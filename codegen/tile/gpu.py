@@ -132,7 +132,7 @@ class Items(ItemRegisters):
         if not tests:
             found = load.source(*inside)
             if not found.tests:
-                return self.taken(found) if stored else _read(found)
+                return self.taken(found) if stored else found.read()
         value = w.declare("value", Literal(0, load.tile.dtype))
         with self.test(tests):
             found = found or load.source(*inside)
@@ -142,7 +142,7 @@ class Items(ItemRegisters):
 
     def taken(self, found: Element) -> Expression:
         """What is read. If it is a variable that was just declared, its value: there is no need for the variable."""
-        value, items = _read(found), self.w.blocks[-1].items
+        value, items = found.read(), self.w.blocks[-1].items
         if items and isinstance(items[-1], Declare) and items[-1].symbol is value and isinstance(value, Local):
             for block in self.w.blocks:
                 block.memo = {key: kept for key, kept in block.memo.items() if kept is not value}
@@ -402,10 +402,4 @@ class Items(ItemRegisters):
                 with self.test(found.tests):
                     sums = self.folded.get(tile)
                     value = self.value(tile, registers) if sums is None else Read(Access(sums, self.sums_at(tile, registers)), tile.dtype)
-                    assert found.write is not None
                     found.write(value)
-
-
-def _read(found: Element) -> Expression:
-    assert found.read is not None
-    return found.read()

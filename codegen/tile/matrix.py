@@ -460,11 +460,7 @@ class MatrixItems(Items):
             with self.test(self.outside(tile.axes, at, {})):
                 found = store.root(*[bounded(x, 0, axis.size) for axis, x in zip(tile.axes, at, strict=True)])
                 with self.test(found.tests):
-                    assert found.write is not None
-                    if self.by.word == self.by.into:
-                        found.write(Read(place, tile.dtype))
-                    else:
-                        found.write(Bits(Read(place, self.by.word), tile.dtype))
+                    found.write(Read(place, tile.dtype) if self.by.word == self.by.into else Bits(Read(place, self.by.word), tile.dtype))
 
     def of_warp(self, axis: Axis) -> int:
         """How many lines a warp has."""

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.index.varying import uneven, varies
-from tracegrad.codegen.kernel.ir.expressions import Infix, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.ir.statements import BoundLike, bound, clipped, rest
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.shape import vector_width
 from tracegrad.codegen.lower.serial import KernelBuilder
@@ -69,16 +68,15 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
                     each_sum(ColumnSums.flush)
 
     add([first], True)
-    rest: BoundLike = first + 1
+    left: BoundLike = first + 1
     if several > 1:
         r = Var("r", middle - 1, 1)
         with rows(r, first + 1, several):
             add([r.index + k for k in range(several)], False)
-        upto = stop.value
-        rest = Bound(Infix("-", upto, Infix("%", Infix("-", upto, w.at(first + 1)), whole(several))), first + 1, None)
+        left = rest(first + 1, stop, several)
     if several == 1 or chunks > 1 or uneven(length - 1, several) or varies(middle):
         r = Var("r", middle - 1, 1)
-        with rows(r, rest, 1) if several == 1 else w.loop(r, rest, stop):
+        with rows(r, left, 1) if several == 1 else w.loop(r, left, stop):
             add([r.index if middle > 1 else ZERO], False)
     each_sum(ColumnSums.finish)
     return [o.finish()]

@@ -28,6 +28,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     clipped,
     clipped_at,
     product,
+    rest,
 )
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.passes import Pass, RowProgram, called, r_identity
@@ -124,15 +125,19 @@ class RowKernel(RowProgram):
         for r, value in zip(columns, values, strict=True):
             self.column_sums[r].add(where, value)
 
+    def own_rows(self) -> tuple[Bound, Bound]:
+        """Where the rows of a work-item begin and end."""
+        s = self.shape
+        if s.block >= s.rows:
+            return bound(0), bound(s.rows)
+        return product(self.part, s.block), clipped(product(self.part, s.block, s.block), s.rows, s.block)
+
     @contextmanager
     def each_row(self) -> Iterator[None]:
         """The loop over the rows of a work-item. Sums over columns start anew after a block of them."""
-        s, row = self.shape, Var("row", self.shape.rows)
+        row = Var("row", self.shape.rows)
         self.row = row.index
-        first, last = bound(0), bound(s.rows)
-        if s.block < s.rows:
-            first, last = bound(product(self.part, s.block)), clipped(product(self.part, s.block, s.block), s.rows, s.block)
-        with self.writer.loop(row, first, last):
+        with self.writer.loop(row, *self.own_rows()):
             yield
             if any(each.before for each in self.column_sums.values()):
                 with each_block(self.writer, row.index, tuning().sum_rows):
@@ -219,9 +224,7 @@ class RowKernel(RowProgram):
     def rows_abreast(self, roots: list[Node]) -> None:
         """All elements of as many rows as a vector has lanes, then of what rows are left."""
         s, w = self.shape, self.writer
-        first, last = bound(0), bound(s.rows)
-        if s.block < s.rows:
-            first, last = product(self.part, s.block), clipped(product(self.part, s.block, s.block), s.rows, s.block)
+        first, last = self.own_rows()
         left, some = s.rows % s.width, uneven(s.rows, s.width)
         row = Var("row", s.rows, multiple=s.width)
         self.row = row.index
@@ -232,8 +235,7 @@ class RowKernel(RowProgram):
         row = Var("row", s.rows) if varies(s.rows) else Var("row", left, s.rows - left)
         start = bound(s.rows - left)
         if s.block < s.rows:                                 # only the last work-item has some
-            start = Bound(Infix("-", last.value, Infix("%", last.value, whole(s.width))), first.low, None)
-            row = Var("row", s.rows)
+            start, row = Bound(rest(0, last, s.width).value, first.low, None), Var("row", s.rows)
         with w.loop(row, start, last, kept=varies(s.rows)):
             self.row = row.index
             self.bodies(row.index * s.row_size, [], roots, {})
@@ -285,10 +287,8 @@ class RowKernel(RowProgram):
             with w.loop(col, first, last, width, whole=True):
                 self.columns_at(col, width, roots)
         if tail or width == 1:
-            upto = w.at(last)
-            left = Infix("%", Infix("-", upto, whole(begin)) if begin else upto, whole(width))
             col = Var(name, end - begin, begin)
-            with w.loop(col, Bound(Infix("-", upto, left), first.index, None) if width > 1 else first, last):
+            with w.loop(col, Bound(rest(begin, last, width).value, first.index, None) if width > 1 else first, last):
                 self.columns_at(col, 1, roots)
 
     def columns_at(self, col: Var, width: int, roots: list[Node]) -> None:
@@ -364,9 +364,7 @@ class RowKernel(RowProgram):
                 col = Var(name, n) if varies(n) else Var(name, n - begin, begin)
                 block = w.loop(col, begin, stop, kept=True) if varies(n) and vectors else self.counted(col, begin, stop, 1, n)
             elif vectors:
-                last = w.at(self.last)
-                rest = Bound(Infix("-", last, Infix("%", last, whole(step))), self.chunk * s.length, None)
-                block = w.loop(col, rest, self.last)
+                block = w.loop(col, Bound(rest(0, self.last, step).value, self.chunk * s.length, None), self.last)
             else:
                 block = self.counted(col, self.first, self.last, 1, n)
             with ExitStack() as inner:

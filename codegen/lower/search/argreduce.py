@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.index.index import Index, Var
-from tracegrad.codegen.kernel.ir.expressions import Cast, Convert, Expression, Infix, Lanes, Load, Local, Select, Splat, whole
+from tracegrad.codegen.kernel.ir.expressions import Cast, Convert, Expression, Infix, Lanes, Load, Local, Select, Splat
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, clipped, rest
 from tracegrad.codegen.kernel.ir.vectors import index_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.rows.shape import vector_width
-from tracegrad.codegen.lower.serial import KernelBuilder, parts, view
+from tracegrad.codegen.lower.serial import KernelBuilder, cut, parts, view
 from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import dtype_kind, int64
 from tracegrad.support.tuning import tuning
 
@@ -29,9 +30,7 @@ from tracegrad.support.tuning import tuning
 def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
     outer, n, inner = view(node.operands[0], node.attrs["dim"])
-    chunks = max(1, min(-(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256))
-    length = -(-n // chunks)
-    chunks = -(-n // length)
+    chunks, length = cut(n, -(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256)
     if chunks == 1:
         return [_search(group, context, n, length, None, None)]
     winners = Temp("winners", node, outer * chunks * inner, int64)
@@ -40,7 +39,7 @@ def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
 
 def _keep_better(o: KernelBuilder, value: Expression, best: Local, at: Local, number: Expression) -> None:
     """What is better than the best so far takes its place."""
-    with o.writer.branch(_better(o, value, best)):
+    with o.writer.branch(better(o.node, value, best)):
         o.writer.assign(best, value, o.node)
         o.writer.assign(at, number, o.node)
 
@@ -79,7 +78,7 @@ def _search(group: Group, context: Context, count: int, length: int, source: Tem
             left = (length if chunks == 1 else 1) % width
             if chunks == 1 and not left:
                 stop = 0
-            first = n - left if chunks == 1 else _rest(o, start, stop, width)
+            first = n - left if chunks == 1 else rest(start, stop, width)
         else:
             first = start + 1 if start.terms else 1
         if stop != 0:
@@ -119,9 +118,9 @@ def _search_lanes(
     var = Var("i", view(node.operands[0], node.attrs["dim"])[1])
     with w.loop(var, start, stop, width, whole=True), ev.along(var, width):
         x, here = ev.vector(value(var.index)), numbers(ev.lanes_of(var.index))
-        better = w.declare("better", _better(o, x, bests), node)
-        w.assign(bests, Select(better, x, bests), node)
-        w.assign(places, Select(better, here, places), node)
+        wins = w.declare("better", better(o.node, x, bests), node)
+        w.assign(bests, Select(wins, x, bests), node)
+        w.assign(places, Select(wins, here, places), node)
     a, b = bests, places
     while width > 1:
         width //= 2
@@ -131,29 +130,21 @@ def _search_lanes(
         equal: Expression = Infix("==", other, a)
         if dtype_kind(a.dtype) == "f":
             equal = Infix(either, equal, Infix(both, Infix("!=", other, other), Infix("!=", a, a)))
-        better = w.declare("better", Infix(either, _better(o, other, a), Infix(both, equal, Infix("<", found, b))), node)
-        a = w.declare("best", Select(better, other, a), node)
-        b = w.declare("at", Select(better, found, b), node)
+        wins = w.declare("better", Infix(either, better(o.node, other, a), Infix(both, equal, Infix("<", found, b))), node)
+        a = w.declare("best", Select(wins, other, a), node)
+        b = w.declare("at", Select(wins, found, b), node)
     w.assign(best, a, node)
     w.assign(at, Cast(b, w.index_dtype) if b.dtype != w.index_dtype else b, node)
 
 
-def _better(o: KernelBuilder, x: Expression, best: Local) -> Expression:
-    fn: Any = o.node.fn
-    better: Expression = Infix(fn.better, x, best)
-    if dtype_kind(x.dtype) == "f":
-        either, both = _words(x)
-        better = Infix(either, better, Infix(both, Infix("!=", x, x), Infix("==", best, best)))
-    return better
+def better(node: Node, a: Expression, b: Expression) -> Expression:
+    """Whether value a beats value b."""
+    fn: Any = node.fn
+    plain, (either, both) = Infix(fn.better, a, b), _words(a)
+    return Infix(either, plain, Infix(both, Infix("!=", a, a), Infix("==", b, b))) if dtype_kind(a.dtype) == "f" else plain
 
 
 def _words(x: Expression) -> tuple[str, str]:
     """C's "or" and "and" of comparisons of x."""
     return ("||", "&&") if x.lanes == 1 else ("|", "&")
 
-
-def _rest(o: KernelBuilder, start: Index, stop: BoundLike, width: int) -> Bound:
-    """Where what is left of a chunk begins."""
-    end = bound(stop)
-    left = Infix("%", Infix("-", end.value, bound(start).value), whole(width))
-    return Bound(Infix("-", end.value, left), start, None)

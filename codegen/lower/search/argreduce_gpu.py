@@ -6,18 +6,17 @@ leave cores idle is cut in chunks; a second launch then searches the winners of 
 
 from __future__ import annotations
 
-from typing import Any
-
 from tracegrad.codegen.kernel.index.index import Index, Var
-from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Prefix, Zeros, element, place, whole
+from tracegrad.codegen.kernel.ir.expressions import Infix, Prefix, Zeros, element, place, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import view
+from tracegrad.codegen.lower.search.argreduce import better
+from tracegrad.codegen.lower.serial import cut, view
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.support.dtypes import dtype_kind, int64
+from tracegrad.support.dtypes import int64
 from tracegrad.support.tuning import tuning
 
 _ASKED = 4           # elements that an item asks for together
@@ -34,20 +33,11 @@ def searches(group: Group, context: Context) -> list[Kernel] | None:
         return None
     groups = outer * -(-inner // min(32, size)) if inner > 1 else outer
     least = tuning().arg_chunk if inner == 1 else max(2, tuning().arg_chunk // 16)
-    chunks = max(1, min(-(-context.target.groups(size) // groups), n // least, 1024))
-    length = -(-n // chunks)
-    chunks = -(-n // length)
+    chunks, length = cut(n, -(-context.target.groups(size) // groups), n // least, 1024)
     if chunks == 1:
         return [_search(group, context, size, n, None, None)]
     winners = Temp("winners", node, outer * chunks * inner, int64)
     return [_search(group, context, size, length, None, winners), _search(group, context, size, n, winners, None)]
-
-
-def better(node: Any, a: Expression, b: Expression) -> Expression:
-    """Whether value a beats value b."""
-    plain = Infix(node.fn.better, a, b)
-    nan = Infix("&&", Infix("!=", a, a), Infix("==", b, b))
-    return Infix("||", plain, nan) if dtype_kind(node.operands[0].dtype) == "f" else plain
 
 
 def _search(group: Group, context: Context, size: int, length: int, source: Temp | None, winners: Temp | None) -> Kernel:

@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Array, Bound, Buffer
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import scratch, view
+from tracegrad.codegen.lower.serial import cut, scratch, view
 from tracegrad.codegen.lower.sums import Running, adds, in_pairs, of_pairs, running_dtype
 from tracegrad.codegen.lower.workgroup import Spot, WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
@@ -42,9 +42,7 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
         return None
     groups = outer if inner == 1 else outer * -(-inner // min(32, size))
     least = max(tuning().scan_chunk, size * _EACH) if inner == 1 else max(2, tuning().scan_chunk // 16)
-    chunks = max(1, min(-(-context.target.groups(size) // groups), n // least, tuning().scan_chunks))
-    length = -(-n // chunks)
-    chunks = -(-n // length)
+    chunks, length = cut(n, -(-context.target.groups(size) // groups), n // least, tuning().scan_chunks)
     whole = _across if inner == 1 else _down
     if chunks == 1:
         return [whole(group, context, size, length, None)]

@@ -62,6 +62,16 @@ def adds_exactly(group: Group, context: Context) -> list[Kernel] | None:
     return [_zeros(group, context, sums), _terms(group, context, sums, limbs), _rounded(group, context, sums, limbs)]
 
 
+def in_place(o: WorkGroup) -> bool:
+    """Whether the place of what is added to is the result's."""
+    return o.context.ref(o.node) is o.context.ref(strip(o.node.operands[0]))
+
+
+def old(o: WorkGroup, i: Index) -> Expression:
+    """What element i is before anything is added to it."""
+    return o.ev.load(o.node, o.context.output(o.group, o.node), i, (), written=True) if in_place(o) else o.value(o.node.operands[0], i)
+
+
 def _zeros(group: Group, context: Context, sums: Temp) -> Kernel:
     o = WorkGroup(group, context)
     out = o.temp(sums, "limbs", "out")
@@ -124,8 +134,7 @@ def _rounded(group: Group, context: Context, sums: Temp, limbs: _Limbs) -> Kerne
     i, inside = o.elements(size)
     one, mask = Literal(1, int64), Literal((1 << limbs.bits) - 1, int64)
     with inside:
-        old = (o.ev.load(node, context.output(group, node), i, (), written=True) if context.ref(node) is context.ref(strip(base))
-               else o.value(base, i))
+        before = old(o, i)
         parts = [w.declare("limb", Load(place(found, i + k * size), int64)) for k in range(limbs.count)]
         special = w.declare("limb", Load(place(found, i + limbs.count * size), int64))
         for part, above in pairwise(parts):                  # carries go up; all but the highest are not negative then
@@ -152,5 +161,5 @@ def _rounded(group: Group, context: Context, sums: Temp, limbs: _Limbs) -> Kerne
                                                                       Infix(">>", special, whole(31))))
             infinity = Select(up, Literal(np.inf, float32), Literal(-np.inf, float32))
             w.assign(total, Select(Infix("&&", up, down), Literal(np.nan, float32), infinity), node)
-        w.store(place(out, i), Infix("+", old, total), node)
+        w.store(place(out, i), Infix("+", before, total), node)
     return o.done(sums.size)

@@ -21,10 +21,10 @@ from tracegrad.codegen.kernel.ir.statements import Array
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.search.radix import Keys, Sorted, by_digits
-from tracegrad.codegen.lower.search.scatter_exact import adds_exactly
-from tracegrad.codegen.lower.serial import scratch
+from tracegrad.codegen.lower.search.scatter_exact import adds_exactly, in_place, old
+from tracegrad.codegen.lower.serial import cut, scratch
 from tracegrad.codegen.lower.workgroup import Spot, WorkGroup, room
-from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
@@ -129,9 +129,7 @@ def _few_rows(group: Group, context: Context) -> list[Kernel] | None:
     if not _joins(node) or size < max(2, tuning().few_rows_items) or count < 8 * lines:
         return None
     blocks = -(-rest // across)
-    chunks = max(1, min(-(-context.target.groups(size) // blocks), count // (8 * lines)))
-    length = -(-count // chunks)
-    chunks = -(-count // length)
+    chunks, length = cut(count, -(-context.target.groups(size) // blocks), count // (8 * lines))
     sums = Temp("chunk_sums", node, chunks * base.aval.size, scratch(node.dtype))
     return [_totals(group, context, sums, size, across, length), _whole(group, context, sums, chunks)]
 
@@ -193,15 +191,7 @@ def _add_to_old(o: WorkGroup, array: Array, total: Local, spot: Spot) -> None:
     _add_up(o, array, total, spot)
     with o.first_of(spot):
         all_ = Load(place(array, spot.first), o.node.dtype)
-        o.writer.store(place(o.output(), spot.column), _joined(o, _old(o, spot.column), all_), o.node)
-
-
-def _old(o: WorkGroup, i: Index) -> Expression:
-    """What element i is before anything is added to it."""
-    context, base = o.context, o.node.operands[0]
-    if context.ref(o.node) is context.ref(strip(base)):      # its place is the result's
-        return o.ev.load(o.node, context.output(o.group, o.node), i, (), written=True)
-    return o.value(base, i)
+        o.writer.store(place(o.output(), spot.column), _joined(o, old(o, spot.column), all_), o.node)
 
 
 @dataclass
@@ -285,9 +275,8 @@ def _rows(group: Group, context: Context, found: Sorted | None, sums: Temp | Non
     i, inside = o.elements(size, across)
     with inside:
         to = w.known("to", rows, i // rest)
-        in_place = context.ref(node) is context.ref(strip(base))          # an element that no index names stays as it is then
-        any_ = w.let("found", whole(0), changes=True) if in_place else None
-        x = _Element(o, i % rest, to, w.let("total", _old(o, i), node, changes=True), any_)
+        any_ = w.let("found", whole(0), changes=True) if in_place(o) else None       # an element that no index names stays as it is
+        x = _Element(o, i % rest, to, w.let("total", old(o, i), node, changes=True), any_)
         if found is not None:
             _sorted_ones(x, found, sums, part, ZERO, 1)
         else:
