@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.codegen.blocked.parts import Blocked, Held, Part, elements, update
-from tracegrad.codegen.graph.large_matrices import block_of, items_of
+from tracegrad.codegen.blocked.parts import Blocked, Factorization, Held, Part
+from tracegrad.codegen.graph.large_matrices import items_of
 from tracegrad.codegen.kernel.index.index import Index, Var, bounded
 from tracegrad.codegen.kernel.ir.expressions import (
     Array,
@@ -32,7 +32,6 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.support.tuning import tuning
 
 
 def lu(group: Group, context: Context, out: Held, pivots: Held, order: Held) -> list[Kernel]:
@@ -41,48 +40,34 @@ def lu(group: Group, context: Context, out: Held, pivots: Held, order: Held) -> 
     kernels = [of.copied()]
     for start in range(0, of.k, of.width):
         kernels += [of.panel(start), of.exchanged(start), of.placed(start)]
-        if start + of.width < min(of.m, of.n):
-            kernels.append(of.updated(start))
+        if (end := start + of.width) < min(of.m, of.n):      # A22 - L21 U12
+            parts = (Part(out, of.m, of.n, down, right) for down, right in ((of.width, 0), (0, of.width), (of.width, of.width)))
+            kernels.append(of.updated(start, of.k, of.m - end, of.n - end, *parts))
     return [*kernels, of.ordered()]
 
 
-class _Elimination:
+class _Elimination(Factorization):
     """Of (batch, m, n). panel: the columns of a step, one behind the other."""
 
     def __init__(self, group: Group, context: Context, out: Held, pivots: Held, order: Held) -> None:
-        self.group, self.context, self.out, self.pivots, self.order = group, context, out, pivots, order
         x = group.anchor.operands[0]
         self.m, self.n = x.shape[-2:]
-        self.k, self.dtype, self.batch = min(self.m, self.n), x.dtype, x.aval.size // (self.m * self.n)
-        self.width = block_of(self.dtype, context.target)
-        self.columns = Temp("panel", group.anchor, self.batch * self.width * self.m, self.dtype)
-        self.name, self.product = context.entry(group), context.fresh("trailing")
-
-    def entry(self) -> str:
-        """A fresh name of a kernel."""
-        return self.context.another(self.name)
-
-    def builder(self) -> Blocked:
-        return Blocked(self.group, self.context, self.batch)
-
-    def copied(self) -> Kernel:
-        """The matrix, which becomes L and U."""
-        o = self.builder()
-        launched, local = o.copied(self.out)
-        return self.context.finish(self.group, o.writer, (launched,), (local,), False, self.entry())
+        super().__init__(group, context, out, x.aval.size // (self.m * self.n), "trailing")
+        self.k, self.pivots, self.order = min(self.m, self.n), pivots, order
+        self.columns = Temp("panel", self.node, self.batch * self.width * self.m, self.dtype)
 
     # -- the columns of a step
 
     def panel(self, start: int) -> Kernel:
         """Its columns in `columns`, each row where it was; pivots, as LAPACK counts them."""
         o = self.builder()
-        w, m, width, dtype, context = o.writer, self.m, self.width, self.dtype, self.context
+        w, m, width, dtype = o.writer, self.m, self.width, self.dtype
         items = 1
-        while 2 * items <= items_of(context.target) and items < m:
+        while 2 * items <= items_of(self.target) and items < m:
             items *= 2
         own = -(-m // items)
-        item = o.number("item", items, 0, "local")
-        matrix, first = o.matrix(), o.begin(start, self.k)
+        item, _, matrix = o.places(items)
+        first = o.begin(start, self.k)
         memory, kept, found = o.held(self.out, "out"), o.held(self.columns, "panel"), o.held(self.pivots, "pivots")
         best, rows, u = o.shared("best", register_type(dtype), items), o.shared("place", "int", items), o.shared(
             "values", register_type(dtype), width)
@@ -95,7 +80,7 @@ class _Elimination:
         def each_row(body: Callable[[Var, Index], None]) -> None:
             q = Var("q", own)
             with w.loop(q, 0, own):
-                row = o.row("row", q.index * items + item.index)
+                row = o.row("row", q.index * items + item)
                 free = Infix("==", Infix("&", Infix(">>", done, w.at(q)), 1), 0)
                 with o.where((row, m)), o.only(Infix("&&", Infix(">=", row, first), free)):
                     body(q, row)
@@ -121,13 +106,9 @@ class _Elimination:
 
         each_row(begin)
         self.steps(o, item, items, (matrix, first), (best, rows, u, swaps), (kept, found), (done, largest, where), at, each_row, compare)
-        made = context.finish(self.group, w, (items, self.batch), (items, 1), True, self.entry())
-        made.flops = self.batch * (m - start) * width * width
-        made.bytes = 2 * self.batch * (m - start) * width * dtype.itemsize
-        made.note = f"{width} columns by {items} items of one work-group"
-        return made
+        return self.step(o, m - start, 2, f"{width} columns by {items} items of one work-group")
 
-    def steps(self, o: Blocked, item: Var, items: int, begins: tuple[Index, Index], shared: tuple[Array, Array, Array, Array],
+    def steps(self, o: Blocked, item: Index, items: int, begins: tuple[Index, Index], shared: tuple[Array, Array, Array, Array],
               memory: tuple[Buffer, Buffer], own: tuple[Local, Local, Local], at: Callable[[Index, Index], Index],
               each_row: Callable[[Callable[[Var, Index], None]], None], compare: Callable[[Expression, Index], None]) -> None:
         """The columns, one after the other: the pivot, and its row to all; what is right of it in each row, less its multiple."""
@@ -177,15 +158,15 @@ class _Elimination:
         fn: Any = self.group.anchor.fn
         return bool(fn.reporting)
 
-    def search(self, o: Blocked, item: Var, items: int, best: Array, rows: Array, largest: Local, where: Local) -> None:
+    def search(self, o: Blocked, item: Index, items: int, best: Array, rows: Array, largest: Local, where: Local) -> None:
         """The item's largest number, and its row, become the group's, which are the first of `best` and `rows`; of equal ones the first."""
         w = o.writer
         w.store(place(best, item), largest)
         w.store(place(rows, item), where)
         o.barrier()
         with w.halving(item, items) as half:
-            mine, other = (w.let(name, element(best, i)) for name, i in (("mine", item), ("other", item.index + half)))
-            row, below = (w.let(name, element(rows, i)) for name, i in (("up", item), ("to", item.index + half)))
+            mine, other = (w.let(name, element(best, i)) for name, i in (("mine", item), ("other", item + half)))
+            row, below = (w.let(name, element(rows, i)) for name, i in (("up", item), ("to", item + half)))
             with o.only(Infix("||", Infix(">", other, mine), Infix("&&", Infix("==", other, mine), Infix("<", below, row)))):
                 w.store(place(best, item), other)
                 w.store(place(rows, item), below)
@@ -216,22 +197,21 @@ class _Elimination:
     def exchanged(self, start: int) -> Kernel:
         """The rows of all other columns as the block's pivots have it; of those right of it, the block's rows of U."""
         o = self.builder()
-        w, m, n, width, dtype, context = o.writer, self.m, self.n, self.width, self.dtype, self.context
-        items, pitch, many = self.columns_of_group(), width + 1, 2 * width
-        groups = -(-n // items)
-        item, block = o.number("item", items, 0, "local"), o.number("block", groups, 0, "group").index
-        matrix, first = o.matrix(), o.begin(start, self.k)
+        w, m, n, width, dtype, pitch, many = o.writer, self.m, self.n, self.width, self.dtype, self.width + 1, 2 * self.width
+        items = self.items(self.target.local_memory - width * pitch * dtype.itemsize - 5 * width * 4, 2 * width * dtype.itemsize)
+        item, block, matrix = o.places(items, -(-n // items))
+        first = o.begin(start, self.k)
         memory, kept, pivots = o.held(self.out, "out"), o.held(self.columns, "panel", "const"), o.held(self.pivots, "pivots", "const")
         tile, values = o.shared("tile", register_type(dtype), width * pitch), o.shared("values", register_type(dtype), many * items)
         swaps, to, of = (o.shared(name, "int", size) for name, size in (("scratch", width), ("to", many), ("of_tile", many)))
-        with o.each("e", width, item, items) as e:
+        with o.each("e", width, item) as e:
             step = o.row("row", first + e)
             value = w.let("value", whole(0), changes=True)
             with o.where((step, self.k)):
                 w.assign(value, Infix("-", element(pivots, matrix * self.k + bounded(step, 0, self.k)), 1))
             w.store(place(swaps, e), value)
         o.barrier()
-        with o.each("e", many, item, items) as e:                        # the rows of the block, then those of its pivots, each once
+        with o.each("e", many, item) as e:                        # the rows of the block, then those of its pivots, each once
             own = w.let("low", w.at(first + e), changes=True)
             with o.only(Infix(">=", w.at(e), width)):
                 w.assign(own, element(swaps, w.at(e - width)))
@@ -245,7 +225,7 @@ class _Elimination:
             w.store(place(to, e), own)
             w.store(place(of, e), self.source(o, "from", own, first, swaps, first * 0, width, 0))
         o.barrier()
-        with o.each("e", width * width, item, items) as e:               # L of the block, ones on its diagonal
+        with o.each("e", width * width, item) as e:               # L of the block, ones on its diagonal
             i, j = w.at(e // width), w.at(e % width)
             value = w.let("value", Literal(0.0, dtype), changes=True)
             row = w.let("row", element(of, e // width))
@@ -254,88 +234,51 @@ class _Elimination:
                 w.assign(value, element(kept, at))
             w.store(place(tile, e // width * pitch + e % width), value)
         o.barrier()
-        column = o.row("x", block * items + item.index)
+        column = o.row("x", block * items + item)
         inside = Infix("||", Infix("<", column, first), Infix(">=", column, first + width))
         with o.where((column, n)), o.only(inside):
-            q, c, t = Var("q", many), Var("c", width), Var("t", width)
+            q = Var("q", many)
             with w.loop(q, 0, many):
                 row = w.let("row", element(of, q))
                 value = w.let("value", Literal(0.0, dtype), changes=True)
                 with o.only(Infix(">=", row, 0)):
                     w.assign(value, element(memory, self.at(o, matrix, row, column)))
-                w.store(place(values, q.index * items + item.index), value)
-            with o.only(Infix(">=", column, first + width)), w.loop(c, 0, width):
-                total = w.let("total", element(values, c.index * items + item.index), changes=True)
-                with w.loop(t, 0, c, unrolled=4):
-                    above = element(values, t.index * items + item.index)
-                    w.update(total, "-", Infix("*", element(tile, c.index * pitch + t.index), above))
-                w.store(place(values, c.index * items + item.index), total)
+                w.store(place(values, q.index * items + item), value)
+            with o.only(Infix(">=", column, first + width)):
+                o.substituted(tile, values, lambda c: c * items + item, lambda total, c: total)
             with w.loop(q, 0, many):
                 row = w.let("row", element(to, q))
                 with o.only(Infix(">=", row, 0)):
-                    w.store(place(memory, self.at(o, matrix, row, column)), element(values, q.index * items + item.index), o.node)
-        made = context.finish(self.group, w, (groups * items, self.batch), (items, 1), True, self.entry())
-        made.flops, made.bytes = self.batch * n * width * width, 4 * self.batch * n * width * dtype.itemsize
-        made.note = f"{width} rows, {items} columns a work-group"
-        return made
+                    w.store(place(memory, self.at(o, matrix, row, column)), element(values, q.index * items + item), o.node)
+        return self.step(o, n, 4, f"{width} rows, {items} columns a work-group")
 
     def at(self, o: Blocked, matrix: Index, row: Expression, column: Index) -> Expression:
         """Where an element of a row is that was read."""
         return Infix("+", Infix("*", row, self.n), o.writer.at(matrix * (self.m * self.n) + column))
 
-    def columns_of_group(self) -> int:
-        target, width = self.context.target, self.width
-        room = target.local_memory - width * (width + 1) * self.dtype.itemsize - 5 * width * 4
-        items = 1
-        while 2 * items <= min(tuning().factor_rows, target.max_work_group) and 4 * items * width * self.dtype.itemsize <= room:
-            items *= 2
-        return items
-
     def placed(self, start: int) -> Kernel:
         """The block's columns, in the order of its pivots."""
-        o, width = self.builder(), self.width
-        w, m, n = o.writer, self.m, self.n
-        count = self.batch * m * width
-        at, launched, local = elements(o, count)
-        memory, kept, pivots = o.held(self.out, "out"), o.held(self.columns, "panel", "const"), o.held(self.pivots, "pivots", "const")
-        first = o.begin(start, self.k)
-        with o.where(*[(at, count)] * (launched > count)):
+        m, n, width = self.m, self.n, self.width
+
+        def body(o: Blocked, at: Index) -> None:
+            w, first = o.writer, o.begin(start, self.k)
+            memory, kept, pivots = o.held(self.out, "out"), o.held(self.columns, "panel", "const"), o.held(self.pivots, "pivots", "const")
             matrix, c, row = at // (m * width), at // m % width, at % m
             column = o.row("column", first + c)
             with o.where((column, n)), o.only(Infix(">=", w.at(row), w.at(first))):
                 source = self.source(o, "from", w.at(row), first, pivots, matrix * self.k + first, width, 1)
                 value = element(kept, Infix("+", w.at((matrix * width + c) * m), source))
                 o.put(memory, (matrix * m + row) * n + bounded(column, 0, n), value)
-        return self.context.finish(self.group, w, (launched,), (local,), False, self.entry())
+
+        return self.elements(self.batch * m * width, body)
 
     def ordered(self) -> Kernel:
         """Which row stands where after all exchanges."""
-        o = self.builder()
-        w, count = o.writer, self.batch * self.m
-        at, launched, local = elements(o, count)
-        order, pivots = o.held(self.order, "order", "out"), o.held(self.pivots, "pivots", "const")
-        with o.where(*[(at, count)] * (launched > count)):
-            base = at // self.m * self.k
-            now = self.source(o, "from", w.at(at % self.m), at * 0, pivots, base, self.k, 1)
-            o.put(order, at, now)
-        return self.context.finish(self.group, w, (launched,), (local,), False, self.entry())
+        def body(o: Blocked, at: Index) -> None:
+            order, pivots = o.held(self.order, "order", "out"), o.held(self.pivots, "pivots", "const")
+            o.put(order, at, self.source(o, "from", o.writer.at(at % self.m), at * 0, pivots, at // self.m * self.k, self.k, 1))
 
-    def updated(self, start: int) -> Kernel:
-        """A22 - L21 U12."""
-        m, n, width = self.m, self.n, self.width
-
-        def a(first: Index, i: Index, k: Index) -> tuple[Index, Index, list[Expression]]:
-            return first + width + i, first + k, [Infix("<", first + width + i, m), Infix("<", first + k, n)]
-
-        def b(first: Index, k: Index, j: Index) -> tuple[Index, Index, list[Expression]]:
-            return first + k, first + width + j, [Infix("<", first + k, m), Infix("<", first + width + j, n)]
-
-        def c(first: Index, i: Index, j: Index) -> tuple[Index, Index, list[Expression]]:
-            return first + width + i, first + width + j, [Infix("<", first + width + i, m), Infix("<", first + width + j, n)]
-
-        sizes = m - start - width, n - start - width, width
-        return update(self.group, self.context, self.context.another(self.product), self.batch, start, self.k, sizes, self.dtype,
-                      *(Part(self.out, m, n, part) for part in (a, b, c)))
+        return self.elements(self.batch * self.m, body)
 
 
 def _exchange(o: Blocked, now: Local, one: Index, other: Expression) -> None:

@@ -24,7 +24,7 @@ from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, register_tile
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.fused import Fused, Map
+from tracegrad.codegen.lower.fused import Fused, Map, statements
 from tracegrad.codegen.matmul.problem import total
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import (
@@ -123,7 +123,8 @@ def _direct(t: Taps, u: Units, planes: Read | None, weights: Read, shape: tuple[
     values, factors = Tile("v", (n, g, unit, y, x, c, ky, kx), t.dtype), Tile("w", (g, o, c, ky, kx), t.dtype)
     body = Load(values, _under_taps(t, f, pixels)), Load(factors, _taps_of_phase(t, f, weights(f))), Dot(sums, factors, values)
     loop = Loop(c, (_taps(t, f, 0, fy, (_taps(t, f, 1, fx, body),)),))
-    steps += summed(loop, f.result(t.group.anchor, _where(t)), _statements(t), t.count[1] > 1)
+    each = statements(t.group, t.context, t.group.anchor, _where(t), t.dtype, (t.n, t.groups, *t.count, t.o, 1, *t.out))
+    steps += summed(loop, f.result(t.group.anchor, _where(t)), each, t.count[1] > 1)
     what = f"{kh}x{kw} taps over {t.c} channels, tiles of {rows} output channels x {vectors} vectors of {u.rows}x{u.piece} pixels"
     what += f", for each of {t.count[0]}x{t.count[1]} phases" if t.phases else ""
     flops = 2 * t.group.anchor.aval.size * t.c * t.size[0] * t.size[1]
@@ -195,11 +196,6 @@ def _where(t: Taps) -> Map:
         return ravel((n, g * t.o + o, *[bounded(i, 0, size) for i, size in zip(places, shape[2:], strict=True)]), shape), tests
 
     return where
-
-
-def _statements(t: Taps) -> int:
-    f = Fused(t.group, t.context, t.index)
-    return f.statements(f.result(t.group.anchor, _where(t)), t.dtype, (t.n, t.groups, *t.count, t.o, 1, *t.out))
 
 
 def _block(t: Taps, tile: int, across: int, down: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.index.index import Index, ravel
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.fused import Fused
+from tracegrad.codegen.lower.fused import Fused, statements
 from tracegrad.codegen.matmul.problem import total
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import (
@@ -56,17 +56,14 @@ class Gradient(Sum):
         """The type that indices need."""
         return index_type(2 * self.v.n * self.v.c * self.v.h * self.v.w, 2 * self.v.n * self.v.o * prod(self.u.covered), prod(self.sizes))
 
-    def result(self, f: Fused) -> ElementAt:
-        """Elements of the result at (group, output channel, input channel, ky, kx)."""
-        def where(f: Fused, at: Sequence[Index]) -> tuple[Index, tuple[()]]:
-            return ravel((at[0] * self.sizes[1] + at[1], *at[2:]), self.group.anchor.shape), ()
-
-        return f.result(self.group.anchor, where)
+    def where(self, f: Fused, at: Sequence[Index]) -> tuple[Index, tuple[()]]:
+        """The element of the result at (group, output channel, input channel, ky, kx)."""
+        return ravel((at[0] * self.sizes[1] + at[1], *at[2:]), self.group.anchor.shape), ()
 
     @property
     def statements(self) -> int:
-        f = Fused(self.group, self.context, self.index)
-        return f.statements(self.result(f), self.dtype, self.sizes)
+        """That an element of the result takes."""
+        return statements(self.group, self.context, self.group.anchor, self.where, self.dtype, self.sizes)
 
 
 class Block(Plain):
@@ -154,7 +151,7 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: Block, par
     loads = Load(values, under_taps), Load(factors, lambda n, g, o, y, x: gradient(n, g * og + o, y, x))
     inner = Loop(y, (Loop(x, (*loads, Dot(sums, factors, values)), early=True, steps=tuning().conv_steps),), early=True)
     loop = Loop(n, (inner,), part[0] if part else None, ceil_div(v.n, parts))
-    root = _partial(p, f, parts, "out") if part else p.result(f)
+    root = _partial(p, f, parts, "out") if part else f.result(p.group.anchor, p.where)
     what = f"{rows} output channels x {block.channels * block.height * block.width} taps, vectors of {u.rows}x{u.piece} pixels"
     flops = 2 * v.n * v.o * v.oh * v.ow * cg * kh * kw
     program = Program((*part, g, o, c, ky, kx), ALONE, summed(loop, root, 1 if part else p.statements, fold=True))
@@ -169,5 +166,5 @@ def _total(p: Gradient, parts: int) -> Kernel:
     ky, kx = (Axis(name, n, (Digit(Held.TILE, n), Digit(Held.REGISTER, 1))) for name, n in (("ky", kh), ("kx", kw)))
     f, axes = Fused(p.group, p.context, p.index), (g, o, c, ky, kx)
     partial = _partial(p, f, parts, "const") if parts else None
-    return total(f, p.name, axes, ALONE, Tile("c", axes, p.dtype), Axis("part", parts), partial, p.result(f), "all taps of a channel",
-                 "the images", p.statements)
+    return total(f, p.name, axes, ALONE, Tile("c", axes, p.dtype), Axis("part", parts), partial,
+                 f.result(p.group.anchor, p.where), "all taps of a channel", "the images", p.statements)

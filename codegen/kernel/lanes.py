@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.expressions import At, Convert, Expression, Held, Infix, Local, Number, Splat, Spread, Steps, Zeros, whole
 from tracegrad.codegen.kernel.numbering import Numbering
@@ -20,6 +23,13 @@ class Vectors(Numbering):
         self.lane: Var | None = None
         self.width = 1
         self.vector_vars: frozenset[Var] = frozenset()
+
+    @contextmanager
+    def along(self, lane: Var, width: int) -> Iterator[None]:
+        """`with`: values along `lane` are vectors of `width`, if that is more than 1."""
+        self.lane, self.width = (lane, width) if width > 1 else (None, 1)
+        yield
+        self.lane, self.width = None, 1
 
     def varies(self, x: Index) -> bool:
         """Whether an index differs between lanes."""

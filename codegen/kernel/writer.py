@@ -269,6 +269,10 @@ class Writer:
         self.bind(var, 0)
         return var
 
+    def number(self, name: str, count: int, axis: int, of: str = "global") -> Index:
+        """The same as an index, which of one is 0."""
+        return self.item(name, count, axis, of, "int" if of == "local" else "").index if count > 1 else ZERO
+
     def assign(self, to: Local | Var | Pointer, value_: Operand, node: Node | None = None) -> None:
         self.add(Assign(to, value(value_, to if isinstance(to, Local) else 0), node))
 
@@ -336,7 +340,7 @@ class Writer:
         return self.block(Repeat(condition, Declare(var, self.index, value(start)), more, known))
 
     @contextmanager
-    def halving(self, item: Var, count: int) -> Iterator[Index]:
+    def halving(self, item: Index, count: int) -> Iterator[Index]:
         """What half of `count` items, a power of two, do with those `half_size` behind them, then half of these, with barriers between."""
         half_size = Mutable("half_size", count // 2 + 1)
         with self.counting(half_size, count // 2, Infix(">", half_size, 0), "/", 2):

@@ -280,7 +280,7 @@ class Ranges(Attention):
         source, result = w.buffer(given, "in_parts", self.dtype, "const"), self.result()
         shares = [t.local(name, across * down) for name in ("tops", "weights")] if down > 1 else []
         t.start_items()
-        unit = t.item_number("unit", ceil_div(elements, across) * across, 0, "global")
+        unit = w.number("unit", ceil_div(elements, across) * across, 0)
         at = w.at_most("at", unit, elements - 1)
         row = w.indexed("row", at // self.width)
         zero, least = t.literal(0.0), t.literal(float("-inf"))

@@ -88,9 +88,8 @@ class Fused:
                     return
                 lane = next(iter(at[-1].opened().vars))
                 if all(x.opened().stride_of(lane, value.lanes) == 1 for x, _ in self.places(flat)):
-                    self.ev.lane, self.ev.width = lane, value.lanes
-                    self.store(node, flat, value)
-                    self.ev.lane, self.ev.width = None, 1
+                    with self.ev.along(lane, value.lanes):
+                        self.store(node, flat, value)
                     return
                 if not isinstance(value, Local):
                     value = self.writer.declare(self.writer.base(node), value, node)
@@ -114,13 +113,6 @@ class Fused:
         self.ev.given = lambda x, _: known if x is node else None
         for at, roots in self.places(flat):
             self.context.store(self.ev, self.group, roots, at)
-
-    def statements(self, root: ElementAt, dtype: DType, sizes: Sequence[int]) -> int:
-        """How many it takes to store an element of a result, with all that is computed of it."""
-        found = root(*[Var("at", n).index for n in sizes])
-        assert found.write is not None
-        found.write(Local("c", dtype))
-        return self.writer.statements
 
     def places(self, flat: Index) -> list[tuple[Index, list[Node]]]:
         """The elements of results that are made of element `flat`, each with the roots that are stored there."""
@@ -171,6 +163,13 @@ class Fused:
         made = self.context.finish(self.group, self.writer, launched, local, required, entry)
         made.comment, made.flops, made.bytes, made.note = comment, flops, moved, note
         return made
+
+
+def statements(group: Group, context: Context, node: Node, where: Map, dtype: DType, sizes: Sequence[int]) -> int:
+    """How many it takes to store an element of a result, see `Fused.result`, with all that is computed of it."""
+    f = Fused(group, context)
+    f.result(node, where)(*[Var("at", n).index for n in sizes]).write(Local("c", dtype))
+    return f.writer.statements
 
 
 def read_for(group: Group, context: Context, node: Node, sizes: Sequence[int], flat: Callable[..., Index]) -> tuple[list[Var], list[Index]]:

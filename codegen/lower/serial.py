@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from math import prod
 
 import numpy as np
 
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.index.varying import varies
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local, whole
-from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, Buffer, clipped, rest
 from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
@@ -32,16 +34,27 @@ def parts(context: Context) -> int:
     return 4 * context.target.cores if context.target.kind == "cpu" else context.target.items
 
 
+def cut(n: int, chunks: int, *most: int) -> tuple[int, int]:
+    """How many chunks n is cut into, about `chunks` but at most so many, none of them empty; and the length of all but the last."""
+    length = -(-n // max(1, min(chunks, *most)))
+    return -(-n // length), length
+
+
 class KernelBuilder:
-    """A kernel, while it is written, whose work-items own parts of the result; `node` is what it computes."""
+    """A kernel, while it is written, whose work-items own parts of the result."""
 
     def __init__(self, group: Group, context: Context) -> None:
-        self.group, self.context, self.node = group, context, group.anchor
+        self.group, self.context = group, context
         self.writer: Writer = context.writer(group)
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.sizes: list[int] = []
         self.local: list[int] = []                               # of a work-group, on a GPU
         self.inside = ExitStack()                                # the guards that keep out items beyond the last
+
+    @cached_property
+    def node(self) -> Node:
+        """What it computes, of an anchored group."""
+        return self.group.anchor
 
     def item(self, name: str, count: int) -> Index:
         """The number of the work-item along a new dimension of the launch, as variable `name`."""
@@ -80,6 +93,15 @@ class KernelBuilder:
         with self.writer.loop(var, first, size if last is None else last):
             yield var.index
 
+    def vectors(self, name: str, size: int, width: int, body: Callable[[Index], None]) -> None:
+        """body for every one of 0..size-1: in vectors of `width`, what is left one by one."""
+        whole, kept = size - size % width, varies(size)
+        for lanes, low, high in ((width, 0, whole), (1, whole, size)):
+            if high > low or kept:
+                var, low = Var(name, size), min(low, size - lanes)
+                with self.writer.loop(var, low, max(low, high), lanes, kept=kept), self.ev.along(var, lanes):
+                    body(var.index)
+
     def columns(self, name: str, size: int, first: BoundLike, last: BoundLike, body: Callable[[Index], None]) -> None:
         """body for every column from first to last: in vectors, what is left one by one."""
         w, ev = self.writer, self.ev
@@ -89,23 +111,15 @@ class KernelBuilder:
         known = first == 0 and last == size
         if width > 1:
             var = Var(name, size)
-            with w.loop(var, first, last, width, whole=True):
-                ev.lane, ev.width = var, width
+            with w.loop(var, first, last, width, whole=True), ev.along(var, width):
                 body(var.index)
-                ev.lane, ev.width = None, 1
         if width > 1 and known and size % width == 0:
             return
         if size == 1:
             body(constant(0))
             return
-        start = first
-        if width > 1:
-            begin, end = bound(first), bound(last)
-            left = Infix("%", Infix("-", end.value, begin.value), whole(width))
-            rest = Bound(Infix("-", end.value, left), begin.low, None)
-            start = size - size % width if known else rest
         var = Var(name, size)
-        with w.loop(var, start, last):
+        with w.loop(var, first if width == 1 else size - size % width if known else rest(first, last, width), last):
             body(var.index)
 
     def add(self, a: Expression, b: Expression, name: str) -> Local:
@@ -125,6 +139,13 @@ class KernelBuilder:
         if self.context.target.kind == "gpu":
             return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), tuple(self.local) or (1,))
         return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), (1,) * max(1, len(self.sizes)), True)
+
+    def output(self) -> Buffer:
+        out = self.context.output(self.group, self.node)
+        return self.writer.buffer(out.ref, self.writer.base(self.node), self.node.dtype, out.access)
+
+    def temp(self, temp: Temp, name: str, access: str) -> Buffer:
+        return self.writer.buffer(temp, name, temp.dtype, access)
 
 
 def scratch(dtype: DType) -> DType:

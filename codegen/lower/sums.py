@@ -238,21 +238,19 @@ def strided(
 
 
 class Running:
-    """What the terms of a scan make so far, and of a recurrence: in float64, or as a pair where a device has none, if it is of float32."""
+    """What the terms of a scan make so far, and of a recurrence. parts: a number, and what rounding lost of it, if that is kept."""
 
-    def __init__(self, ev: Evaluator, node: Node, name: str, start: Expression) -> None:
-        self.ev, self.node, w = ev, node, ev.writer
-        self.dtype = running_dtype(node, w.target)
-        self.total = w.declare(name, self._wide(start), node)
-        self.low = None
-        if in_pairs(node, w.target):
-            zero = Literal(0, float32)
-            self.low = w.declare(f"{name}_low", Splat(zero, start.lanes) if start.lanes > 1 else zero, node)
+    def __init__(self, ev: Evaluator, node: Node, name: str, start: Sequence[Expression]) -> None:
+        self.ev, self.node, self.dtype = ev, node, start[0].dtype
+        self.parts = [ev.writer.let(each, x, node, True) for each, x in zip((name, f"{name}_low"), start, strict=False)]
+        self.total, self.low = self.parts[0], self.parts[1] if len(start) > 1 else None
 
-    @property
-    def parts(self) -> tuple[Local, ...]:
-        """What it is, with what rounding lost of it, if that is kept."""
-        return (self.total,) if self.low is None else (self.total, self.low)
+    @classmethod
+    def of(cls, ev: Evaluator, node: Node, name: str, start: Expression) -> Running:
+        """In float64, or as a pair where a device has none, if it is of float32."""
+        dtype, zero = running_dtype(node, ev.writer.target), Literal(0, float32)
+        low = [Splat(zero, start.lanes) if start.lanes > 1 else zero] * in_pairs(node, ev.writer.target)
+        return cls(ev, node, name, [start if start.dtype == dtype or dtype == node.dtype else ev.cast(start, dtype), *low])
 
     def take(self, value: Expression, *low: Expression) -> None:
         """One more term, by the rule of the scan, or `parts` of what some make."""

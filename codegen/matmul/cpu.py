@@ -83,7 +83,7 @@ def kernels(p: Product) -> list[Kernel]:
         return []
     if p.k == 0:
         return [_total(p, 0)]
-    x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b), False, _statements(p))
+    x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b), False, p.statements)
     width = lanes(p.dtype, p.target)
     if x.a.along_k and x.b.along_k and p.k >= 4 * width and _dots_pay(x):
         return _split(x, _dots)
@@ -97,11 +97,6 @@ def kernels(p: Product) -> list[Kernel]:
 
 def _index(p: Product, *more: int) -> str:
     return index_type(*(p.batch * x * y for x, y in ((p.m, p.k), (p.k, p.n), (p.m, p.n))), *more)
-
-
-def _statements(p: Product) -> int:
-    f = Fused(p.group, p.context, _index(p))
-    return f.statements(f.result(p.result, p.where), p.dtype, (p.batch, p.m, p.n))
 
 
 def _dots_pay(x: Problem) -> bool:
@@ -160,7 +155,7 @@ def _total(p: Product, parts: int) -> Kernel:
     partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, p.m, p.n)) if parts else None
     root = f.result(p.result, p.where)
     return total(f, p.name, axes, ALONE, Tile("c", axes, p.dtype), Axis("part", parts), partial, root, "a row at a time",
-                 statements=_statements(p))
+                 statements=p.statements)
 
 
 # ---- packing -----------------------------------------------------------------------------------------------------------------
@@ -211,7 +206,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
 def _several(w: Writer, inside: ExitStack, name: str, count: int, each: int, dim: int) -> Index:
     """The number of what a work-item does, of `count`: in a loop if it does `each` of them, one after the other."""
     if each == 1 or count == 1:
-        return w.item(name, count, dim).index if count > 1 else ZERO
+        return w.number(name, count, dim)
     first, last = bound(0), bound(count)
     if each < count:
         part = w.item(f"{name}_part", ceil_div(count, each), dim)
@@ -346,9 +341,7 @@ def _by_columns(partial: ElementAt) -> ElementAt:
 
         def write(value: Expression) -> None:
             for n in range(value.lanes):
-                found = partial(part, b, i + n, j)
-                assert found.write is not None
-                found.write(value if value.lanes == 1 else Lanes(value, n))
+                partial(part, b, i + n, j).write(value if value.lanes == 1 else Lanes(value, n))
 
         return Element((), write=write)
 

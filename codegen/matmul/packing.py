@@ -12,7 +12,7 @@ from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import ElementAt
-from tracegrad.codegen.tile.registers import let, rest, start_of, write
+from tracegrad.codegen.tile.registers import rest, start_of
 
 
 def pack(
@@ -31,16 +31,14 @@ def pack(
             line = _counted(w, inside, "line", panel, block)
             rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
             for n, value in enumerate(transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
-                write(to(b, number, at.index + n, line), value)
+                to(b, number, at.index + n, line).write(value)
         first, last = rest(last, block)
     if uneven(size, block) or block == 1:
         with w.scope():
             at = Var("k", size)
             with w.loop(at, first, last, kept=varies(size)), ExitStack() as inside:
                 line = _counted(w, inside, "line", panel, 1)
-                found = source(b, line0 + line, at.index)
-                assert found.read is not None
-                write(to(b, number, at.index, line), found.read())
+                to(b, number, at.index, line).write(source(b, line0 + line, at.index).read())
 
 
 def _counted(w: Writer, inside: ExitStack, name: str, count: int, step: int) -> Index:
@@ -64,12 +62,12 @@ def transposed(w: Writer, rows: Sequence[Expression]) -> list[Local]:
     number, the lowest bits trade places.
     """
     half = len(rows) // 2
-    values = [let(w, f"c0_{n}", row) for n, row in enumerate(rows)]
+    values = [w.let(f"c0_{n}", row) for n, row in enumerate(rows)]
     for stage in range(1, len(rows).bit_length()):
         made = {}
         for n in range(half):
             a, b = values[2 * n:2 * n + 2]
             for place, which in ((n, "even"), (n + half, "odd")):
-                made[place] = let(w, f"c{stage}_{place}", Joined(Lanes(a, which), Lanes(b, which)))
+                made[place] = w.let(f"c{stage}_{place}", Joined(Lanes(a, which), Lanes(b, which)))
         values = [made[n] for n in range(len(rows))]
     return values

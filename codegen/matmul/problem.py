@@ -8,7 +8,7 @@ from math import prod
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.fused import Fused, Map, Strided
+from tracegrad.codegen.lower.fused import Fused, Map, Strided, statements
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import Add, Axis, ElementAt, Load, Loop, Program, Step, Store, Tile, Zeros, summed
 from tracegrad.graph.ir import Node
@@ -59,6 +59,11 @@ class Product(Plain):
     @property
     def flops(self) -> int:
         return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def statements(self) -> int:
+        """That an element of the result takes."""
+        return statements(self.group, self.context, self.result, self.where, self.dtype, (self.batch, self.m, self.n))
 
     def length(self, parts: int, unit: int) -> int:
         """Of each of so many parts of k, in multiples of `unit`."""

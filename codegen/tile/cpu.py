@@ -26,14 +26,12 @@ from tracegrad.codegen.tile.registers import (
     added,
     held,
     joined,
-    let,
     offsets_of,
     read,
     registers_of,
     rest,
     rows_of,
     start_of,
-    write,
 )
 from tracegrad.codegen.tile.stored import Piece, Stored
 from tracegrad.support.dtypes import dtype_kind
@@ -153,9 +151,8 @@ class _Tiles(Places):
     def fill(self, step: Fill, at: tuple[Index, ...], zeros: bool = False) -> None:
         """The loops over the axes behind those whose indices are known; zeros: there is nothing to read."""
         if len(at) == len(step.axes):
-            read = step.source(*at).read if not zeros else None
-            to = step.to(*at)
-            write(to, read() if read is not None else Nothing(step.dtype))
+            read = step.source(*at).read if not zeros else partial(Nothing, step.dtype)
+            step.to(*at).write(read())
             return
         axis = step.axes[len(at)]
         if axis in self.items:
@@ -206,7 +203,7 @@ class _Tiles(Places):
         lanes = max(prod(axis.lanes for axis in axes) for axes in (tile.axes, [loop.axis for loop in self.program.loops]))
         self.vectors[tile] = {}
         for spot, name in self.names(tile.name, tile):
-            self.vectors[tile][spot] = let(self.w, name, Nothing(tile.dtype, lanes), changes=True)
+            self.vectors[tile][spot] = self.w.let(name, Nothing(tile.dtype, lanes), changes=True)
 
     # -- loops
 
@@ -236,7 +233,7 @@ class _Tiles(Places):
         if dtype_kind(into.dtype) == "f":
             self.cut(loop, loop.depth or loop.length or loop.axis.size)
         count = sum(len(lengths) for lengths in self.blocks.values())
-        self.levels = [own, *[[let(self.w, f"{x.name}_sum", Nothing(x.dtype, x.lanes), changes=True) for x in own] for _ in range(count)]]
+        self.levels = [own, *[[self.w.let(f"{x.name}_sum", Nothing(x.dtype, x.lanes), changes=True) for x in own] for _ in range(count)]]
         self.loop(loop, first, last)
         for totals in self.levels[1:]:
             for local, total in zip(own, totals, strict=True):
@@ -320,16 +317,16 @@ class _Tiles(Places):
             for spot, local in into.items():
                 self.w.update(local, "+", self.read(step.x, spot))
             return
-        columns = {spot: let(self.w, name, self.read(step.b, spot)) for spot, name in self.names(step.b.name, step.b)}
+        columns = {spot: self.w.let(name, self.read(step.b, spot)) for spot, name in self.names(step.b.name, step.b)}
         lanes = next(iter(columns.values())).lanes
         for row, name in self.names(step.a.name, step.a):
             value = self.read(step.a, row)
             if self.known:
-                whole = let(self.w, f"{name}_all", value)
+                whole = self.w.let(f"{name}_all", value)
                 lanes_of = product(*[[n >= self.known.get(axis, 0) for n in range(axis.lanes)] for axis in step.a.axes if axis.lanes > 1])
                 value = Vector(tuple([Lanes(whole, n) if all(new) else Literal(0, whole.dtype) for n, new in enumerate(lanes_of)]))
             if len(columns) > 1:
-                value = let(self.w, name, Splat(value, lanes) if value.lanes < lanes else value)
+                value = self.w.let(name, Splat(value, lanes) if value.lanes < lanes else value)
             for spot, vector in columns.items():
                 self.w.update(into[(*row, *spot)], "+", Infix("*", value, vector))
 
@@ -367,7 +364,7 @@ class _Tiles(Places):
             for start, count in groups:
                 spots = [(*row, n) if columns else row for n in range(start, start + count)]
                 total = added(w, [self.vectors[tile][spot] for spot in spots])
-                rows[row].append((start, let(w, f"{name}_{start}", total, changes=True)))
+                rows[row].append((start, w.let(f"{name}_{start}", total, changes=True)))
         self.summed[tile] = rows
         if loop.early or (not first.terms and not last.terms and not uneven(last.constant - first.constant, axis.lanes)):
             return

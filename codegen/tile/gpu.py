@@ -86,17 +86,17 @@ class Items(ItemRegisters):
 
     def start(self, axis: Axis) -> Index:
         """Where the work-group's block begins."""
-        return self.sum_of(axis, {}, lambda held: held is Held.GROUP)
+        return self.sum_of(axis, {}, lambda _, held: held is Held.GROUP)
 
     def within(self, axis: Axis, registers: Registers) -> Index:
         """The index in it."""
-        return self.sum_of(axis, registers, lambda held: held is not Held.GROUP)
+        return self.sum_of(axis, registers, lambda _, held: held is not Held.GROUP)
 
-    def sum_of(self, axis: Axis, registers: Registers, counts: Callable[[Held], bool]) -> Index:
-        """The sum of some digits of an axis."""
+    def sum_of(self, axis: Axis, registers: Registers, counts: Callable[[int, Held], bool]) -> Index:
+        """The sum of those digits of an axis that count."""
         found, step = ZERO, 1
         for n, digit in reversed(list(enumerate(axis.digits))):
-            if counts(digit.held):
+            if counts(n, digit.held):
                 found = found + (registers.get((axis, n), ZERO) if digit.held is Held.REGISTER else self.numbers[axis, n]) * step
             step *= digit.count
         return found
@@ -132,7 +132,7 @@ class Items(ItemRegisters):
         if not tests:
             found = load.source(*inside)
             if not found.tests:
-                return self.taken(found) if stored else _read(found)
+                return self.taken(found) if stored else found.read()
         value = w.declare("value", Literal(0, load.tile.dtype))
         with self.test(tests):
             found = found or load.source(*inside)
@@ -142,7 +142,7 @@ class Items(ItemRegisters):
 
     def taken(self, found: Element) -> Expression:
         """What is read. If it is a variable that was just declared, its value: there is no need for the variable."""
-        value, items = _read(found), self.w.blocks[-1].items
+        value, items = found.read(), self.w.blocks[-1].items
         if items and isinstance(items[-1], Declare) and items[-1].symbol is value and isinstance(value, Local):
             for block in self.w.blocks:
                 block.memo = {key: kept for key, kept in block.memo.items() if kept is not value}
@@ -402,10 +402,4 @@ class Items(ItemRegisters):
                 with self.test(found.tests):
                     sums = self.folded.get(tile)
                     value = self.value(tile, registers) if sums is None else Read(Access(sums, self.sums_at(tile, registers)), tile.dtype)
-                    assert found.write is not None
                     found.write(value)
-
-
-def _read(found: Element) -> Expression:
-    assert found.read is not None
-    return found.read()

@@ -86,19 +86,15 @@ class GroupBlocks(Blocks):
 
     def start(self) -> None:
         self.start_items()
-        self.head = self.item_number("head", self.heads, 1, "group")
-        block = self.item_number("block", ceil_div(self.own.count, self.own_lines), 0, "group")
-        self.part = self.item_number("part", self.parts, 2, "group")
+        self.head = self.w.number("head", self.heads, 1, "group")
+        block = self.w.number("block", ceil_div(self.own.count, self.own_lines), 0, "group")
+        self.part = self.w.number("part", self.parts, 2, "group")
         self.own_first = self.w.indexed("first", block * self.own_lines)
 
     def start_items(self) -> None:
         """The item's numbers in the group."""
-        self.x, self.y = (self.item_number(name, n, dim, "local") for dim, (name, n) in enumerate((("x", self.X), ("y", self.Y))))
+        self.x, self.y = self.w.number("x", self.X, 0, "local"), self.w.number("y", self.Y, 1, "local")
         self.item = self.w.indexed("item", self.y * self.X + self.x)
-
-    def item_number(self, name: str, count: int, dim: int, of: str) -> Index:
-        """The number of an item in its group, of a group, or of an item among all."""
-        return self.w.item(name, count, dim, of, "int" if of == "local" else "").index if count > 1 else ZERO
 
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         size, local = (ceil_div(self.own.count, self.own_lines) * self.X, self.heads * self.Y), (self.X, self.Y)

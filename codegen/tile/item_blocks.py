@@ -101,18 +101,16 @@ class ItemBlocks(Blocks):
 
     # -- the order of blocks
 
-    def item(self, name: str, count: int, axis: int) -> Index:
-        return self.w.item(name, count, axis).index if count > 1 else ZERO
-
     @property
     def blocks_of_rows(self) -> int:
         return ceil_div(self.own.count, self.own_lines)
 
     def start(self) -> None:
+        w = self.w
         if not self.together:
-            self.block, self.head = self.item("row_block", self.blocks_of_rows, 0), self.item("head", self.heads, 1)
+            self.block, self.head = w.number("row_block", self.blocks_of_rows, 0), w.number("head", self.heads, 1)
             return
-        self.head, self.part = self.item("head", self.heads, 0), self.item("part", self.parts, 1)
+        self.head, self.part = w.number("head", self.heads, 0), w.number("part", self.parts, 1)
         if self.parts > 1:
             self.share = ceil_div(self.other.count, self.parts)
             self.first = self.w.indexed("first", self.part * self.share)

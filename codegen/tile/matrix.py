@@ -431,7 +431,7 @@ class MatrixItems(Items):
             with self.spread((inner, columns)) as found:
                 registers = {(rows, n + cut + 1) if axis is inner else (axis, n): x for (axis, n), x in found.items()}
                 registers[rows, cut] = part.index
-                line = self.numbers[rows, cut - 1] * high + self.sum_below(rows, cut, registers)
+                line = self.numbers[rows, cut - 1] * high + self.sum_of(rows, registers, lambda n, _: n > cut)
                 value: Expression = Read(Access(into, self.register_of(registers)), self.by.into)
                 value = value if self.by.word == self.by.into else Bits(value, self.by.word)
                 w.store(Access(self.blocks, line * pitch + self.within(columns, registers)), value)
@@ -443,16 +443,6 @@ class MatrixItems(Items):
         digits = self.rows.digits
         cut = next(n for n, d in enumerate(digits) if d.held is Held.REGISTER)
         return cut, prod(d.count for d in digits[cut + 1:]), digits[cut - 1].count, self.columns.block + PAD
-
-    def sum_below(self, axis: Axis, cut: int, registers: Registers) -> Index:
-        """The sum of the digits behind one."""
-        below = Axis(axis.name, axis.size, axis.digits[cut + 1:])
-        found, step = ZERO, 1
-        for n, digit in reversed(list(enumerate(below.digits))):
-            own = (axis, n + cut + 1)
-            found = found + (registers.get(own, ZERO) if digit.held is Held.REGISTER else self.numbers[own]) * step
-            step *= digit.count
-        return found
 
     def store_lines(self, store: Store, part: Index, warps: int, high: int, pitch: int) -> None:
         """The lines in local memory, each by a warp, 32 elements at a time."""
@@ -470,11 +460,7 @@ class MatrixItems(Items):
             with self.test(self.outside(tile.axes, at, {})):
                 found = store.root(*[bounded(x, 0, axis.size) for axis, x in zip(tile.axes, at, strict=True)])
                 with self.test(found.tests):
-                    assert found.write is not None
-                    if self.by.word == self.by.into:
-                        found.write(Read(place, tile.dtype))
-                    else:
-                        found.write(Bits(Read(place, self.by.word), tile.dtype))
+                    found.write(Read(place, tile.dtype) if self.by.word == self.by.into else Bits(Read(place, self.by.word), tile.dtype))
 
     def of_warp(self, axis: Axis) -> int:
         """How many lines a warp has."""

@@ -79,6 +79,10 @@ class Tile(Plain):
     staged: bool = False
 
 
+def _nothing(*value: Expression) -> Expression:
+    raise AssertionError("an element that cannot be read, or written")
+
+
 class Element(Plain):
     """One element of what a tile is loaded from, or stored to. tests: what has to hold for it to be there; elsewhere 0 is loaded, and
     nothing is stored. read: its value, by statements where it is called; write: stores a value, or the lanes of a vector, along the last
@@ -86,8 +90,8 @@ class Element(Plain):
     """
 
     tests: tuple[Expression, ...]
-    read: Callable[[], Expression] | None = None
-    write: Callable[[Expression], None] | None = None
+    read: Callable[[], Expression] = _nothing
+    write: Callable[[Expression], object] = _nothing
     access: Access | None = None
 
 

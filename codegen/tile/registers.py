@@ -14,7 +14,7 @@ from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare, bound
 from tracegrad.codegen.kernel.ir.vectors import ceil_div
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.program import Axis, Element, Held, Tile
+from tracegrad.codegen.tile.program import Axis, Held, Tile
 from tracegrad.support.dtypes import DType
 
 
@@ -69,16 +69,6 @@ def rest(last: Index, step: int) -> tuple[Index, Index]:
     return (last - 1, last - 1) if not last.terms and first == last else (first, last)
 
 
-def let(w: Writer, name: str, value: Expression, changes: bool = False) -> Local:
-    """A variable with that value."""
-    return w.let(name, value, changes=changes)
-
-
-def write(to: Element, value: Expression) -> None:
-    assert to.write is not None
-    to.write(value)
-
-
 def read(access: Access, dtype: DType, lanes: int) -> Read:
     return Read(access if lanes == 1 else Access(access.memory, access.at, guards=access.guards, each=lanes), dtype, lanes)
 
@@ -91,7 +81,7 @@ def lanes_of(x: Expression, first: int, lanes: int) -> Expression:
 def added(w: Writer, vectors: list[Local]) -> Expression:
     """A vector with the sum of the lanes of each."""
     while vectors[0].lanes > 4:
-        vectors = [let(w, f"{x.name}h", Infix("+", Lanes(x, "lo"), Lanes(x, "hi"))) for x in vectors]
+        vectors = [w.let(f"{x.name}h", Infix("+", Lanes(x, "lo"), Lanes(x, "hi"))) for x in vectors]
     total: Expression | None = None
     for lane in range(vectors[0].lanes):
         each = tuple([lanes_of(x, lane, 1) for x in vectors])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel
 from tracegrad.codegen.kernel.index.varying import varies
@@ -11,7 +11,7 @@ from tracegrad.codegen.kernel.ir.expressions import Array, Expression, Infix, co
 from tracegrad.codegen.kernel.ir.statements import Access
 from tracegrad.codegen.kernel.ir.vectors import ctype, pieces
 from tracegrad.codegen.tile.program import Axis, Store
-from tracegrad.codegen.tile.registers import Places, early_by, lanes_of, read, registers_of, rows_of, running, write
+from tracegrad.codegen.tile.registers import Places, early_by, lanes_of, read, registers_of, rows_of, running
 
 Piece = tuple[int, Expression]                # where in a tile's row some lanes belong, and these
 
@@ -49,15 +49,11 @@ class Stored:
         for number in self.each(self.numbered, ranges):
             if number.terms and self.numbered is not None:
                 self.tiles.begin(self.numbered, number)
-            if varies(self.columns.size) and self.columns.size > size and self.apart is None and self.sums is None:
+            loop = varies(self.columns.size) and self.columns.size > size and self.apart is None and self.sums is None
+            if loop or over:
                 with self.tiles.only(self.columns, False, number):
                     self.rows(ranges, inner, {self.numbered: number}, range(size))
-                with self.tiles.only(self.columns, True, number), self.through_array():
-                    self.rows(ranges, inner, {self.numbered: number}, range(over, size))
-            elif over:
-                with self.tiles.only(self.columns, False, number):
-                    self.rows(ranges, inner, {self.numbered: number}, range(size))
-                with self.tiles.only(self.columns, True, number):
+                with self.tiles.only(self.columns, True, number), self.through_array() if loop else nullcontext():
                     self.rows(ranges, inner, {self.numbered: number}, range(over, size))
             else:
                 self.rows(ranges, inner, {self.numbered: number}, range(min(size, self.columns.size)))
@@ -158,8 +154,8 @@ class Stored:
         found = self.store.root(*indices)
         test = combined("&&", found.tests)
         if test is None:
-            write(found, value)
+            found.write(value)
             return
         with self.w.scope(), self.w.branch(test):
             self.tiles.bind_starts()
-            write(found, value)
+            found.write(value)

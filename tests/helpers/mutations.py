@@ -34,7 +34,8 @@ class Mutation:
 
 
 MUTATIONS = [
-    Mutation("items beyond the last element are not kept out", "codegen/lower/rows/rows_gpu.py", "if items == size:", "if items >= size:"),
+    Mutation("items beyond the last element are not kept out", "codegen/lower/workgroup.py",
+             "(self.sizes[0] > count)", "(self.sizes[0] < count)"),
     Mutation("the scalar rest of a row starts one late", "codegen/lower/rows/rows_cpu.py",
              "self.counted(col, begin, stop, 1, n)", "self.counted(col, begin + 1, stop, 1, n)"),
     Mutation("a pad's upper guard is lost", "codegen/kernel/elements.py", "if x.hi >= high:", "if x.hi >= high and False:"),

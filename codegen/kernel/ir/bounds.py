@@ -38,6 +38,14 @@ def product(x: Var, factor: int, more: int = 0) -> Bound:
     return bound(x.index * factor + more)
 
 
+def rest(first: BoundLike, last: BoundLike, step: int) -> Bound:
+    """Where what is left of first to last after whole steps begins."""
+    begin, end = bound(first), bound(last).value
+    at_zero = begin.low is not None and begin.low == begin.high == ZERO
+    left = Infix("%", end if at_zero else Infix("-", end, begin.value), whole(step))
+    return Bound(Infix("-", end, left), begin.low, None)
+
+
 def clipped(end: BoundLike, size: int, length: int, function: str = "") -> Bound:
     """Where a part, of `length`, of 0..size-1 ends: at `end`, but the last one, which may be shorter, at `size`.
 

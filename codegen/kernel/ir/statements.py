@@ -11,7 +11,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.index.varying import varies
-from tracegrad.codegen.kernel.ir.bounds import Bound, BoundLike, bound, clipped, clipped_at, product
+from tracegrad.codegen.kernel.ir.bounds import Bound, BoundLike, bound, clipped, clipped_at, product, rest
 
 from tracegrad.codegen.kernel.ir.expressions import (  # isort: skip
     Access, Array, At, Buffer, Expression, Local, Number, Parameter, Part, Parts, Pointer, Symbol,
@@ -27,7 +27,7 @@ from tracegrad.support.dtypes import int32, int64, is_half
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Atomic", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare",
     "If", "Instruct", "Item", "Local", "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Prefetch", "Repeat", "Report",
-    "Statement", "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "declared_in", "product", "statements_in",
+    "Statement", "Store", "Symbol", "Update", "bound", "clipped", "clipped_at", "declared_in", "product", "rest", "statements_in",
 ]
 
 

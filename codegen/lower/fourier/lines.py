@@ -72,9 +72,9 @@ class _Transform(WorkGroup):
             behind *= r
         self.last(x, where)
         groups, lines, items = -(-self.count // self.shape.lines), self.shape.lines, self.shape.items
-        sizes, local = (groups * lines, items), (lines, items)
-        made = self.done(sizes, local) if self.read > 1 else self.done(sizes[::-1], local[::-1])
-        return replace(made, flops=int(5 * self.node.aval.size / 2 * log2(self.n)))
+        sizes, local = [groups * lines, items], [lines, items]
+        self.sizes, self.local = (sizes, local) if self.read > 1 else (sizes[::-1], local[::-1])
+        return replace(self.done(), flops=int(5 * self.node.aval.size / 2 * log2(self.n)))
 
     # -- items, lines and butterflies
 
@@ -82,10 +82,9 @@ class _Transform(WorkGroup):
         """Neighbours are of one line where its points lie side by side, else of several lines."""
         lines, items = self.shape.lines, self.shape.items
         of_lines, of_items = (0, 1) if self.read > 1 else (1, 0)
-        item = self.number("item", items, of_items, "local").index
-        lane = self.number("lane", lines, of_lines, "local").index
-        line = self.number("line", -(-self.count // lines) * lines, of_lines, "global").index
-        return _Place(item, lane, line)
+        w, count = self.writer, -(-self.count // lines) * lines
+        return _Place(w.number("item", items, of_items, "local"), w.number("lane", lines, of_lines, "local"),
+                      w.number("line", count, of_lines))
 
     def at_last(self, start: _Place) -> _Place:
         """Where the results are computed: other items' if points of one line lay side by side and results do not."""
@@ -94,7 +93,7 @@ class _Transform(WorkGroup):
             return start
         turned = start.lane * items + start.item
         lane = self.writer.indexed("to_lane", turned % lines)
-        block = self.number("block", -(-self.count // lines), 1, "group").index
+        block = self.writer.number("block", -(-self.count // lines), 1, "group")
         line = self.writer.indexed("to_line", block * lines + lane)
         return _Place(self.writer.indexed("to_item", turned // lines), lane, line)
 

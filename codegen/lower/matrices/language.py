@@ -61,10 +61,14 @@ class Language:
 
     writer: Writer
     target: Target
-    node: Node
     dtype: DType
     lanes: int
     parts: int
+
+    @property
+    def node(self) -> Node:
+        """What the kernel computes."""
+        raise NotImplementedError
 
     # -- loops and branches
 

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.index.varying import uneven, varies
-from tracegrad.codegen.kernel.ir.expressions import Infix, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.ir.statements import BoundLike, bound, clipped, rest
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.shape import vector_width
+from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.codegen.lower.sums import ColumnSums, each_block
 from tracegrad.codegen.schedule.grouping import Columns, Granularity, Group
 from tracegrad.support.tuning import tuning
@@ -26,18 +26,9 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
     kind = group.kind
     assert isinstance(kind, Columns)
     outer, middle, inner, length, chunks = kind.outer, kind.middle, kind.inner, kind.length, kind.chunks
-    w = context.writer(group)
-    ev = context.evaluator(group, w)
-    reductions = group.results(Granularity.CHUNK)
-    sizes = []
-    a: Index = ZERO
-    part: Index = ZERO
-    if chunks > 1:
-        part = w.item("chunk", chunks, 0).index
-        sizes.append(chunks)
-    if outer > 1:
-        a = w.item("row", outer, len(sizes)).index
-        sizes.append(outer)
+    o, reductions = KernelBuilder(group, context), group.results(Granularity.CHUNK)
+    w, ev = o.writer, o.ev
+    part, a = o.item("chunk", chunks), o.item("row", outer)
     first = part * length
     end = first + length
     stop = bound(middle) if chunks == 1 else clipped(end, middle, length)
@@ -46,17 +37,6 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
     several = _rows_at_a_time(group, length)
     blocks = -(-length // (several * tuning().sum_steps))
     sums = {r: ColumnSums(ev, r, context.output(group, r), blocks) for r in reductions}
-
-    def over(body: Callable[[Index], None]) -> None:
-        """A pass over the columns, in vectors."""
-        for lanes, low, high in ((width, 0, inner - inner % width), (1, inner - inner % width, inner)):
-            if high <= low and not varies(inner):
-                continue
-            col, low = Var("col", inner), min(low, inner - lanes)
-            with w.loop(col, low, max(low, high), lanes, kept=varies(inner)):
-                ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
-                body(col.index)
-        ev.lane, ev.width = None, 1
 
     def add(rows: list[Index], fresh: bool) -> None:
         def body(col: Index) -> None:
@@ -67,7 +47,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
             for at in places:
                 context.store(ev, group, group.results(Granularity.ELEMENT), at)
 
-        over(body)
+        o.vectors("col", inner, width, body)
 
     def each_sum(step: Callable[[ColumnSums, Index], None]) -> None:
         """What a block of rows ends with."""
@@ -76,7 +56,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
                 step(each, (a * chunks + part) * inner + col)
 
         if any(each.before for each in sums.values()):
-            over(body)
+            o.vectors("col", inner, width, body)
 
     @contextmanager
     def rows(var: Var, start: BoundLike, step: int) -> Iterator[None]:
@@ -88,19 +68,18 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
                     each_sum(ColumnSums.flush)
 
     add([first], True)
-    rest: BoundLike = first + 1
+    left: BoundLike = first + 1
     if several > 1:
         r = Var("r", middle - 1, 1)
         with rows(r, first + 1, several):
             add([r.index + k for k in range(several)], False)
-        upto = stop.value
-        rest = Bound(Infix("-", upto, Infix("%", Infix("-", upto, w.at(first + 1)), whole(several))), first + 1, None)
+        left = rest(first + 1, stop, several)
     if several == 1 or chunks > 1 or uneven(length - 1, several) or varies(middle):
         r = Var("r", middle - 1, 1)
-        with rows(r, rest, 1) if several == 1 else w.loop(r, rest, stop):
+        with rows(r, left, 1) if several == 1 else w.loop(r, left, stop):
             add([r.index if middle > 1 else ZERO], False)
     each_sum(ColumnSums.finish)
-    return [context.finish(group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)]
+    return [o.finish()]
 
 
 def _rows_at_a_time(group: Group, length: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.index.facts import picked
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir.expressions import Cast, Expression, Infix, Literal, Load, Select, whole
@@ -19,6 +18,7 @@ from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.shape import Shape
+from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.codegen.schedule.grouping import Granularity, Group, Rows, is_reduction
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node
@@ -66,10 +66,11 @@ def levels(group: Group, context: Context) -> tuple[dict[Node, int], list[Node]]
 class RowProgram:
     """The kernel of a group, while it is written: its passes, and the element at hand in them. A device's class writes the loops."""
 
+    builder: type[KernelBuilder] = KernelBuilder
+
     def __init__(self, group: Group, context: Context, shape: Shape) -> None:
-        self.group, self.context, self.shape = group, context, shape
-        self.writer: Writer = context.writer(group)
-        self.ev: Evaluator = context.evaluator(group, self.writer)
+        self.group, self.context, self.shape, self.o = group, context, shape, self.builder(group, context)
+        self.writer, self.ev = self.o.writer, self.o.ev
         self.level, found = levels(group, context)
         self.picks = [r for r in found if self.is_pick(r)]
         self.columns = group.results(Granularity.CHUNK) if isinstance(group.kind, Rows) else []

@@ -28,6 +28,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     clipped,
     clipped_at,
     product,
+    rest,
 )
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.passes import Pass, RowProgram, called, r_identity
@@ -110,18 +111,12 @@ class RowKernel(RowProgram):
 
     def over_columns(self, step: Callable[[ColumnSums, Index], None], sums: list[ColumnSums]) -> None:
         """A pass over the columns alone."""
-        s, w, ev = self.shape, self.writer, self.ev
-        whole_vectors = s.row_size - s.row_size % s.width
-        for lanes, low, high in ((s.width, 0, whole_vectors), (1, whole_vectors, s.row_size)) if sums else ():
-            if high <= low and not varies(s.row_size):
-                continue
-            low = min(low, s.row_size - lanes)
-            col = Var("col", s.row_size)
-            with w.loop(col, low, max(low, high), lanes, kept=varies(s.row_size)):
-                ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
-                for each in sums:
-                    step(each, self.rows_chunk * s.row_size + col.index)
-                ev.lane, ev.width = None, 1
+        def body(col: Index) -> None:
+            for each in sums:
+                step(each, self.rows_chunk * self.shape.row_size + col)
+
+        if sums:
+            self.o.vectors("col", self.shape.row_size, self.shape.width, body)
 
     def add_to_columns(self, at: Index, columns: list[Node]) -> None:
         """Combine the element(s) at hand with what their columns have so far."""
@@ -130,15 +125,19 @@ class RowKernel(RowProgram):
         for r, value in zip(columns, values, strict=True):
             self.column_sums[r].add(where, value)
 
+    def own_rows(self) -> tuple[Bound, Bound]:
+        """Where the rows of a work-item begin and end."""
+        s = self.shape
+        if s.block >= s.rows:
+            return bound(0), bound(s.rows)
+        return product(self.part, s.block), clipped(product(self.part, s.block, s.block), s.rows, s.block)
+
     @contextmanager
     def each_row(self) -> Iterator[None]:
         """The loop over the rows of a work-item. Sums over columns start anew after a block of them."""
-        s, row = self.shape, Var("row", self.shape.rows)
+        row = Var("row", self.shape.rows)
         self.row = row.index
-        first, last = bound(0), bound(s.rows)
-        if s.block < s.rows:
-            first, last = bound(product(self.part, s.block)), clipped(product(self.part, s.block, s.block), s.rows, s.block)
-        with self.writer.loop(row, first, last):
+        with self.writer.loop(row, *self.own_rows()):
             yield
             if any(each.before for each in self.column_sums.values()):
                 with each_block(self.writer, row.index, tuning().sum_rows):
@@ -224,23 +223,19 @@ class RowKernel(RowProgram):
 
     def rows_abreast(self, roots: list[Node]) -> None:
         """All elements of as many rows as a vector has lanes, then of what rows are left."""
-        s, w, ev = self.shape, self.writer, self.ev
-        first, last = bound(0), bound(s.rows)
-        if s.block < s.rows:
-            first, last = product(self.part, s.block), clipped(product(self.part, s.block, s.block), s.rows, s.block)
+        s, w = self.shape, self.writer
+        first, last = self.own_rows()
         left, some = s.rows % s.width, uneven(s.rows, s.width)
         row = Var("row", s.rows, multiple=s.width)
-        with w.loop(row, first, last, s.width, whole=some):
-            self.row, ev.lane, ev.width = row.index, row, s.width
+        self.row = row.index
+        with w.loop(row, first, last, s.width, whole=some), self.ev.along(row, s.width):
             self.bodies(row.index * s.row_size, [], roots, {})
-            ev.lane, ev.width = None, 1
         if not some:
             return
         row = Var("row", s.rows) if varies(s.rows) else Var("row", left, s.rows - left)
         start = bound(s.rows - left)
         if s.block < s.rows:                                 # only the last work-item has some
-            start = Bound(Infix("-", last.value, Infix("%", last.value, whole(s.width))), first.low, None)
-            row = Var("row", s.rows)
+            start, row = Bound(rest(0, last, s.width).value, first.low, None), Var("row", s.rows)
         with w.loop(row, start, last, kept=varies(s.rows)):
             self.row = row.index
             self.bodies(row.index * s.row_size, [], roots, {})
@@ -292,17 +287,14 @@ class RowKernel(RowProgram):
             with w.loop(col, first, last, width, whole=True):
                 self.columns_at(col, width, roots)
         if tail or width == 1:
-            upto = w.at(last)
-            left = Infix("%", Infix("-", upto, whole(begin)) if begin else upto, whole(width))
             col = Var(name, end - begin, begin)
-            with w.loop(col, Bound(Infix("-", upto, left), first.index, None) if width > 1 else first, last):
+            with w.loop(col, Bound(rest(begin, last, width).value, first.index, None) if width > 1 else first, last):
                 self.columns_at(col, 1, roots)
 
     def columns_at(self, col: Var, width: int, roots: list[Node]) -> None:
         """What is done at `width` columns from `col` on."""
-        self.ev.lane, self.ev.width = (col, width) if width > 1 else (None, 1)
-        self.body(self.row * self.shape.row_size + col.index, [], roots, {})
-        self.ev.lane, self.ev.width = None, 1
+        with self.ev.along(col, width):
+            self.body(self.row * self.shape.row_size + col.index, [], roots, {})
 
     @contextmanager
     def iterations(self, col: Var, begin: int, stop: int, step: int) -> Iterator[None]:
@@ -341,33 +333,28 @@ class RowKernel(RowProgram):
                 opened.enter_context(w.loop(var, 0, size))
             outer = outer + var.index * scale
         name = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
-        ranges = [(begin, stop, unroll) for begin, stop in self.peeled(step, self.row * s.row_size + outer)] if vectors else []
+        own = [{r: names[u] for r, names in vector_acc.items()} for u in range(unroll)]        # of each vector of a step
+        ranges = [(begin, stop, width, own) for begin, stop in self.peeled(step, self.row * s.row_size + outer)] if vectors else []
         if more is not None:
-            ranges.append((*more, 1))
-        for begin, stop, times in ranges:
-            end = stop if s.length is None else n            # (of chunks any may be the last)
-            whole_steps = begin % width == 0 and (s.length or 0) % width == 0
-            col = Var(name, max(width, end - begin - (times - 1) * width), begin, multiple=width if whole_steps else 1)
-            block = self.iterations(col, begin, stop, width * times)
+            ranges.append((*more, width, own[:1]))
+        ranges += [(begin, stop, lanes, [{r: narrow[r][lanes] for r in reductions}]) for begin, stop, lanes in ends]
+        for begin, stop, lanes, accumulators in ranges:
+            end, times = stop if s.length is None else n, len(accumulators)                    # (of chunks any may be the last)
+            whole_steps = begin % lanes == 0 and (s.length or 0) % lanes == 0
+            col = Var(name, max(lanes, end - begin - (times - 1) * lanes), begin, multiple=lanes if whole_steps else 1)
+            block = self.iterations(col, begin, stop, lanes * times)
             if s.length is not None:
                 block = self.counted(col, self.first, self.last, step, n, tail is not None)
             with ExitStack() as inner:
                 inner.enter_context(block)
-                if self.ahead and times == unroll:
+                if self.ahead and lanes * times == step:
                     self.fetch_next_row(col, step)
                 if s.across:
                     inner.enter_context(self.each_row())
-                self.ev.lane, self.ev.width = col, width
-                for u in range(times):
-                    at = self.row * s.row_size + outer + (col.index + u * width)
-                    self.bodies(at, reductions, roots, {r: names[u] for r, names in vector_acc.items()})
-                self.ev.lane, self.ev.width = None, 1
-        for begin, stop, lanes in ends:
-            col = Var(name, lanes, begin)
-            with self.iterations(col, begin, stop, lanes):
-                self.ev.lane, self.ev.width = col, lanes
-                self.bodies(self.row * s.row_size + outer + col.index, reductions, roots, {r: narrow[r][lanes] for r in reductions})
-                self.ev.lane, self.ev.width = None, 1
+                inner.enter_context(self.ev.along(col, lanes))
+                for u, accumulator in enumerate(accumulators):
+                    at = self.row * s.row_size + outer + (col.index + u * lanes)
+                    self.bodies(at, reductions, roots, accumulator)
         if tail == (n - 1, n) and s.length is None and not s.across and not varies(n):
             self.bodies(self.row * s.row_size + outer + (n - 1), reductions, roots, total)
         elif tail is not None:
@@ -377,9 +364,7 @@ class RowKernel(RowProgram):
                 col = Var(name, n) if varies(n) else Var(name, n - begin, begin)
                 block = w.loop(col, begin, stop, kept=True) if varies(n) and vectors else self.counted(col, begin, stop, 1, n)
             elif vectors:
-                last = w.at(self.last)
-                rest = Bound(Infix("-", last, Infix("%", last, whole(step))), self.chunk * s.length, None)
-                block = w.loop(col, rest, self.last)
+                block = w.loop(col, Bound(rest(0, self.last, step).value, self.chunk * s.length, None), self.last)
             else:
                 block = self.counted(col, self.first, self.last, 1, n)
             with ExitStack() as inner:

@@ -6,21 +6,21 @@ work-group does as many rows as it has room for. Where there is no real local me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Load, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.statements import Access, Array, Declare, Local, bound, clipped, product
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Declare, Local, bound
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
-from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.passes import Pass, RowProgram, called, r_identity
 from tracegrad.codegen.lower.rows.rows_cpu import RowKernel
 from tracegrad.codegen.lower.rows.shape import Shape
 from tracegrad.codegen.lower.rows.tiles_gpu import turned
 from tracegrad.codegen.lower.sums import strided
+from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Granularity, Group, Rows, cost
 from tracegrad.graph.ir import Node
 from tracegrad.support.tuning import tuning
@@ -38,15 +38,9 @@ def loops(group: Group, context: Context) -> list[Kernel]:
     return [Team(group, context, shape).kernel()]
 
 
-def room(context: Context, reductions: Iterable[Node] = (), arrays: int = 1) -> int:
-    """Work-items of a group that have to do with each other, a power of two. They have so many arrays of each type in local memory, with
-    an element for each item.
-    """
-    each = arrays * sum({register_type(r.dtype): max(4, register_dtype(r.dtype).itemsize) for r in reductions}.values())
-    size = 1 << (min(tuning().group, context.target.max_work_group).bit_length() - 1)
-    while size > 1 and size * each > context.target.local_memory:
-        size //= 2
-    return size
+def scratch(reductions: Iterable[Node]) -> int:
+    """Bytes of an item in local memory, where there is an array of each type with an element for each."""
+    return sum({register_type(r.dtype): max(4, register_dtype(r.dtype).itemsize) for r in reductions}.values())
 
 
 def up(n: int) -> int:
@@ -55,20 +49,17 @@ def up(n: int) -> int:
 
 
 def _elementwise(group: Group, context: Context) -> Kernel:
-    w = context.writer(group)
-    ev = context.evaluator(group, w)
-    width = _width(group, context)
-    n = group.size // width
-    local = min(context.target.group(tuning().group), n)                  # no item without an element: it would read what the others write
-    i = w.item("item" if width > 1 else "i", n, 0)
-    with guarded(w, i, n, -(-n // local) * local):
+    o, width = WorkGroup(group, context), _width(group, context)
+    w, ev = o.writer, o.ev
+    i, inside = o.elements(group.size // width, name="item" if width > 1 else "i")
+    with inside:
         if width > 1:
             first = Var("i", group.size, multiple=width, aligned=True)
-            w.add(Declare(first, f"const {w.index}", w.at(i.index * width), bound=bound(i.index * width)))
+            w.add(Declare(first, f"const {w.index}", w.at(i * width), bound=bound(i * width)))
             w.bind(first)
-            i, ev.lane, ev.width = first, first, width
-        context.store(ev, group, group.stored, i.index)
-    return context.finish(group, w, (-(-n // local) * local,), (local,))
+            i, ev.lane, ev.width = first.index, first, width
+        context.store(ev, group, group.stored, i)
+    return o.done(required=False)
 
 
 def _width(group: Group, context: Context) -> int:
@@ -100,26 +91,23 @@ def _lies(group: Group, context: Context, width: int) -> bool:
     return whole and not ev.counts_lanes()
 
 
-@contextmanager
-def guarded(w: Writer, i: Var, size: int, items: int) -> Iterator[None]:
-    """Only items with i < size, if there are more."""
-    if items == size:
-        yield
-        return
-    with w.branch(Infix("<", w.at(i), whole(size)), (("range", i.index, 0, size),)):
-        w.bind(i)
-        yield
-
-
 class Team(RowProgram):
     """A kernel in which work-items side by side do a row, or a chunk of one; of short rows a work-group does several.
 
     What several passes over a row need stays in registers, where a work-item's share of the row is short enough.
     """
 
+    builder = WorkGroup
+    o: WorkGroup
+
+    @property
+    def room(self) -> int:
+        """Work-items of a group."""
+        return room(self.context, 2 * scratch(self.reductions))
+
     def lanes(self) -> int:
         """Work-items of a row: some elements each, but enough of them all together."""
-        s, most = self.shape, room(self.context, self.reductions, 2)
+        s, most = self.shape, self.room
         cols = s.length or s.cols[0]
         rows = s.rows * (-(-s.cols[0] // s.length) if s.length else 1)
         lanes = min(up(cols), most, 32)
@@ -131,7 +119,7 @@ class Team(RowProgram):
         s, w = self.shape, self.writer
         self.size = self.lanes()
         chunks = 1 if s.length is None else -(-s.cols[0] // s.length)
-        self.lines = min(room(self.context, self.reductions, 2) // self.size, up(s.rows))       # rows of a group
+        self.lines = min(self.room // self.size, up(s.rows))       # rows of a group
         if self.picks and s.rows % self.lines:                                   # labels of rows that are not there
             self.lines = 1
         self.scratch: dict[str, list[Array]] = {}
@@ -145,44 +133,15 @@ class Team(RowProgram):
             size = self.lines * (self.second() if self.second() > 1 else self.size)
             self.scratch[type_] = [first, w.array(f"part_{type_}", type_, size, shared=True) if again else first]
             self.turn[type_] = 0
-        self.item = w.item("item", self.size, 0, "local", "int")
-        sizes, local = [self.size], [self.size]
-        if s.length is not None:
-            n = s.cols[0]
-            chunk = w.item("chunk", chunks, 0, "group")
-            self.chunk = chunk.index
-            end = product(chunk, s.length, s.length)
-            self.last = w.bounding("last", n, clipped(end, n, s.length, "min"))
-            sizes[0] *= chunks
-        self.line, self.whole = ZERO, True
-        self.row_var = None
-        if s.rows > 1:
-            if self.lines > 1:
-                self.line = w.item("line", self.lines, 1, "local", "int").index
-            self.row_var = w.item("row", s.rows, 1, "group" if self.lines == 1 else "global")
-            self.row = self.row_var.index
-            self.whole = s.rows % self.lines == 0
-            sizes.append(-(-s.rows // self.lines) * self.lines)
-            local.append(self.lines)
+        self.spot = self.o.spot(s.rows, 1, self.size, self.lines, chunks)
+        self.item, self.row, self.chunk = self.spot.item, self.spot.row, self.spot.chunk
+        self.ends = self.o.ends(self.chunk, s.length or s.cols[0], s.cols[0])
         self.over_row(self.share())
-        return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
+        return self.o.done()
 
-    @contextmanager
-    def once(self) -> Iterator[None]:
+    def once(self) -> AbstractContextManager[None]:
         """Only the first item of a row."""
-        with self.there(), self.writer.branch(Infix("==", self.writer.at(self.item), whole(0)), (("range", self.item.index, 0, 1),)):
-            yield
-
-    @contextmanager
-    def there(self) -> Iterator[None]:
-        """Only rows that there are."""
-        if self.whole or self.row_var is None:
-            yield
-            return
-        rows = self.shape.rows
-        with self.writer.branch(Infix("<", self.writer.at(self.row), whole(rows)), (("range", self.row, 0, rows),)):
-            self.writer.bind(self.row_var)
-            yield
+        return self.o.first_of(self.spot)
 
     # -- what stays in registers
 
@@ -209,7 +168,7 @@ class Team(RowProgram):
         reductions, roots = list(step.reductions), step.roots
         accumulators = {r: w.declare(called(r, w), Literal(r_identity(r), r.dtype), r) for r in reductions}
         n = s.cols[0]
-        with self.there():
+        with self.o.where(*self.spot.there):
             if self.kept:
                 with ExitStack() as inside:
                     iteration = ZERO
@@ -218,7 +177,7 @@ class Team(RowProgram):
                         inside.enter_context(w.loop(var, 0, self.share(), unrolled=True))
                         iteration = var.index
                     self.iteration_of_row = iteration
-                    col = iteration * self.size + self.item.index
+                    col = iteration * self.size + self.item
                     if n % self.size:
                         inside.enter_context(w.branch(Infix("<", w.at(col), whole(n)), (("range", col, 0, n),)))
                         for each in col.vars:
@@ -226,8 +185,8 @@ class Team(RowProgram):
                         col = bounded(col, 0, n)
                     self.body(self.row * n + col, reductions, roots, accumulators)
             else:
-                each, start, stop = Var("col", n), self.chunk * (s.length or 0), bound(n if s.length is None else self.last)
-                with strided(self.ev, each, start, stop, self.size, -(-(s.length or n) // self.size), self.item.index, accumulators):
+                each, (start, stop) = Var("col", n), self.ends
+                with strided(self.ev, each, start, bound(stop), self.size, -(-(s.length or n) // self.size), self.item, accumulators):
                     self.body(self.row * n + each.index, reductions, roots, accumulators)
         for r in reductions:
             self.tree(r, accumulators[r])
@@ -244,19 +203,19 @@ class Team(RowProgram):
         self.turn[type_] = 1 - turn
         scratch = self.scratch[type_][turn if few == 1 else 0]
         if self.size > 1:
-            place = self.line * self.size + self.item.index
+            place, line = self.spot.here, self.spot.lane
             w.store(Access(scratch, place), accumulator, r)
             w.barrier()
             count, apart = min(self.size, self.shape.length or self.shape.cols[0]), self.size      # the others have nothing to add
             if few > 1:
                 part = self.scratch[type_][1]
-                with w.branch(Infix("<", w.at(self.item), whole(few)), (("range", self.item.index, 0, few),)):
+                with self.o.where((self.item, few)):
                     self.gathered(r, accumulator, scratch, place, few, self.size // few)
-                    at = self.line * few + self.item.index
+                    at = line * few + self.item
                     w.store(Access(part, at), accumulator, r)
                 w.barrier()
                 scratch, count, apart = part, few, few
-            self.gathered(r, accumulator, scratch, self.line * apart, 1, count)
+            self.gathered(r, accumulator, scratch, line * apart, 1, count)
         self.reduced(r, accumulator)
 
     def gathered(self, r: Node, accumulator: Local, scratch: Array, first: Index, step: int, count: int) -> None:
@@ -288,47 +247,35 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     kind = group.kind
     assert isinstance(kind, Columns)
     outer, middle, inner, chunks = kind.outer, kind.middle, kind.inner, kind.chunks
-    w = context.writer(group)
-    ev = context.evaluator(group, w)
-    reductions = group.results(Granularity.CHUNK)
-    most = room(context, reductions) if context.target.local_memory else room(context)
+    o, reductions = WorkGroup(group, context), group.results(Granularity.CHUNK)
+    w, ev = o.writer, o.ev
+    most = room(context, scratch(reductions)) if context.target.local_memory else context.target.group(tuning().group)
     across = min(up(inner), most, 32)
     lines = min(most // across, up(kind.length)) if context.target.local_memory else 1
-    scratch = {register_type(r.dtype): None for r in reductions} if lines > 1 else {}
-    arrays = {type_: w.array(f"scratch_{type_}", type_, across * lines, shared=True) for type_ in scratch}
-    lane = w.item("lane", across, 0, "local", "int") if lines > 1 else None
-    col = w.item("col", inner, 0)
-    line = w.item("line", lines, 1, "local", "int") if lines > 1 else None
-    part = w.item("chunk", chunks, 1, "group").index if chunks > 1 else ZERO
-    a = w.item("row", outer, 2).index if outer > 1 else ZERO
+    types = dict.fromkeys(register_type(r.dtype) for r in reductions) if lines > 1 else {}
+    arrays = {type_: o.shared(f"scratch_{type_}", type_, across * lines) for type_ in types}
+    spot = o.spot(outer, inner, lines, across, chunks)
     accumulators = {r: w.declare(w.base(r), Literal(r_identity(r), r.dtype), r) for r in reductions}
-    end = part * kind.length + kind.length
-    stop = bound(middle) if chunks == 1 else clipped(end, middle, kind.length, "min")
-    padded = -(-inner // across) * across
-    with guarded(w, col, inner, padded):
+    first, stop = o.ends(spot.chunk, kind.length, middle)
+    with o.where(*spot.there):
         each = Var("r", middle)
-        own = line.index if line is not None else ZERO
-        with strided(ev, each, part * kind.length, stop, lines, -(-kind.length // lines), own, accumulators):
-            at = (a * middle + each.index) * inner + col.index
+        with strided(ev, each, first, bound(stop), lines, -(-kind.length // lines), spot.item, accumulators):
+            at = (spot.row * middle + each.index) * inner + spot.column
             for r in reductions:
                 ev.accumulate(r, accumulators[r], ev.value(r.operands[0], at))
             context.store(ev, group, group.results(Granularity.ELEMENT), at)
-    for number, r in enumerate(reductions if line is not None else ()):
-        assert line is not None
-        assert lane is not None
-        array = arrays[register_type(r.dtype)]
-        mine = line.index * across + lane.index
+    for number, r in enumerate(reductions if lines > 1 else ()):
         if number:
             w.barrier()                                      # the one before is read
-        w.store(Access(array, mine), accumulators[r], r)
-        w.barrier()
-        with w.halving(line, lines) as half_size:
-            pair = (Load(Access(array, at), r.dtype) for at in (mine, mine + half_size * across))
-            w.store(Access(array, mine), ev.combined(r, *pair), r)
-        w.assign(accumulators[r], Load(Access(array, lane.index), r.dtype), r)
-    with guarded(w, col, inner, padded), ExitStack() as first:
-        if line is not None:
-            first.enter_context(w.branch(Infix("==", w.at(line), whole(0)), (("range", line.index, 0, 1),)))
+        array = arrays[register_type(r.dtype)]
+        w.store(Access(array, spot.here), accumulators[r], r)
+
+        def put(to: Index, of: Index, r: Node = r, array: Array = array) -> None:
+            w.store(Access(array, to), ev.combined(r, *(Load(Access(array, at), r.dtype) for at in (to, of))), r)
+
+        o.tree(spot, put)
+        w.assign(accumulators[r], Load(Access(array, spot.first), r.dtype), r)
+    with o.first_of(spot):
         for r in reductions:
-            ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, accumulators[r])
-    return [context.finish(group, w, (padded, chunks * lines, outer), (across, lines, 1), lines > 1)]
+            ev.store(context.output(group, r), r, (spot.row * chunks + spot.chunk) * inner + spot.column, accumulators[r])
+    return [o.done(required=lines > 1)]

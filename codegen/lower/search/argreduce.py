@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
-from tracegrad.codegen.kernel.ir.expressions import Cast, Convert, Expression, Infix, Lanes, Load, Local, Select, Splat, whole
+from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.ir.expressions import Cast, Convert, Expression, Infix, Lanes, Load, Local, Select, Splat
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, clipped, rest
 from tracegrad.codegen.kernel.ir.vectors import index_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.rows.shape import vector_width
-from tracegrad.codegen.lower.serial import KernelBuilder, parts, view
+from tracegrad.codegen.lower.serial import KernelBuilder, cut, parts, view
 from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import dtype_kind, int64
 from tracegrad.support.tuning import tuning
 
@@ -29,54 +30,61 @@ from tracegrad.support.tuning import tuning
 def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
     outer, n, inner = view(node.operands[0], node.attrs["dim"])
-    chunks = max(1, min(-(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256))
-    length = -(-n // chunks)
-    chunks = -(-n // length)
+    chunks, length = cut(n, -(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256)
     if chunks == 1:
-        return [_search(group, context, length, None)]
+        return [_search(group, context, n, length, None, None)]
     winners = Temp("winners", node, outer * chunks * inner, int64)
-    return [_search(group, context, length, winners), _best_of(group, context, chunks, winners)]
+    return [_search(group, context, n, length, None, winners), _search(group, context, chunks, chunks, winners, None)]
 
 
 def _keep_better(o: KernelBuilder, value: Expression, best: Local, at: Local, number: Expression) -> None:
     """What is better than the best so far takes its place."""
-    with o.writer.branch(_better(o, value, best)):
+    with o.writer.branch(better(o.node, value, best)):
         o.writer.assign(best, value, o.node)
         o.writer.assign(at, number, o.node)
 
 
-def _search(group: Group, context: Context, length: int, winners: Temp | None) -> Kernel:
-    """The winner of each chunk of each row."""
+def _search(group: Group, context: Context, count: int, length: int, source: Temp | None, winners: Temp | None) -> Kernel:
+    """The winner of each chunk of `length` of a row's `count` elements, or of those whose numbers are in `source`."""
     o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     x = node.operands[0]
     outer, n, inner = view(x, node.attrs["dim"])
-    chunks = -(-n // length)
+    chunks = -(-count // length)
     chunk = o.item("chunk", chunks)
     share = -(-outer * inner // parts(context)) if context.target.kind == "cpu" else 1
     first, last = o.part("result", outer * inner, share)
     with o.loop("result", outer * inner, first, last) as result:
         row, column = result // inner, result % inner
 
+        def number(i: Index) -> Index:
+            """Of a candidate."""
+            if source is None:
+                return i
+            pointer = w.buffer(source, "winners", int64, "const")
+            return w.computed("winner", n, Load(Access(pointer, (row * count + i) * inner + column), int64), node).index
+
         def value(i: Index) -> Expression:
             return ev.value(x, (row * n + i) * inner + column)
 
         start = chunk * length
-        best = w.declare("best", value(start), node)
-        at = w.declare("at", w.at(start), node)
-        stop: BoundLike = clipped(start + length, n, length) if chunks > 1 else n
-        width = _lanes(group, context)
+        at_first = number(start)
+        best = w.declare("best", value(at_first), node)
+        at = w.declare("at", w.at(at_first), node)
+        stop: BoundLike = clipped(start + length, n, length) if chunks > 1 else count
+        width = _lanes(group, context) if source is None else 1
         if width > 1:
             _search_lanes(o, value, best, at, start, stop, width)
             left = (length if chunks == 1 else 1) % width
             if chunks == 1 and not left:
                 stop = 0
-            first = n - left if chunks == 1 else _rest(o, start, stop, width)
+            first = n - left if chunks == 1 else rest(start, stop, width)
         else:
             first = start + 1 if start.terms else 1
         if stop != 0:
-            with o.loop("i", n, first, stop) as i:
-                _keep_better(o, value(i), best, at, w.at(i))
+            with o.loop("i", count, first, stop) as i:
+                here = number(i)
+                _keep_better(o, value(here), best, at, w.at(here))
         if winners is None:
             ev.store(context.output(group, node), node, result, at)
         else:
@@ -108,13 +116,11 @@ def _search_lanes(
     bests = w.declare("bests", Splat(best, width), node)
     places = w.declare("places", Splat(numbers(at), width), node)
     var = Var("i", view(node.operands[0], node.attrs["dim"])[1])
-    with w.loop(var, start, stop, width, whole=True):
-        ev.lane, ev.width = var, width
+    with w.loop(var, start, stop, width, whole=True), ev.along(var, width):
         x, here = ev.vector(value(var.index)), numbers(ev.lanes_of(var.index))
-        better = w.declare("better", _better(o, x, bests), node)
-        w.assign(bests, Select(better, x, bests), node)
-        w.assign(places, Select(better, here, places), node)
-        ev.lane, ev.width = None, 1
+        wins = w.declare("better", better(o.node, x, bests), node)
+        w.assign(bests, Select(wins, x, bests), node)
+        w.assign(places, Select(wins, here, places), node)
     a, b = bests, places
     while width > 1:
         width //= 2
@@ -124,54 +130,21 @@ def _search_lanes(
         equal: Expression = Infix("==", other, a)
         if dtype_kind(a.dtype) == "f":
             equal = Infix(either, equal, Infix(both, Infix("!=", other, other), Infix("!=", a, a)))
-        better = w.declare("better", Infix(either, _better(o, other, a), Infix(both, equal, Infix("<", found, b))), node)
-        a = w.declare("best", Select(better, other, a), node)
-        b = w.declare("at", Select(better, found, b), node)
+        wins = w.declare("better", Infix(either, better(o.node, other, a), Infix(both, equal, Infix("<", found, b))), node)
+        a = w.declare("best", Select(wins, other, a), node)
+        b = w.declare("at", Select(wins, found, b), node)
     w.assign(best, a, node)
     w.assign(at, Cast(b, w.index_dtype) if b.dtype != w.index_dtype else b, node)
 
 
-def _better(o: KernelBuilder, x: Expression, best: Local) -> Expression:
-    fn: Any = o.node.fn
-    better: Expression = Infix(fn.better, x, best)
-    if dtype_kind(x.dtype) == "f":
-        either, both = _words(x)
-        better = Infix(either, better, Infix(both, Infix("!=", x, x), Infix("==", best, best)))
-    return better
+def better(node: Node, a: Expression, b: Expression) -> Expression:
+    """Whether value a beats value b."""
+    fn: Any = node.fn
+    plain, (either, both) = Infix(fn.better, a, b), _words(a)
+    return Infix(either, plain, Infix(both, Infix("!=", a, a), Infix("==", b, b))) if dtype_kind(a.dtype) == "f" else plain
 
 
 def _words(x: Expression) -> tuple[str, str]:
     """C's "or" and "and" of comparisons of x."""
     return ("||", "&&") if x.lanes == 1 else ("|", "&")
 
-
-def _rest(o: KernelBuilder, start: Index, stop: BoundLike, width: int) -> Bound:
-    """Where what is left of a chunk begins."""
-    end = bound(stop)
-    left = Infix("%", Infix("-", end.value, bound(start).value), whole(width))
-    return Bound(Infix("-", end.value, left), start, None)
-
-
-def _best_of(group: Group, context: Context, chunks: int, winners: Temp) -> Kernel:
-    """The best of the winners of a row's chunks."""
-    o = KernelBuilder(group, context)
-    node, w, ev = o.node, o.writer, o.ev
-    x = node.operands[0]
-    outer, n, inner = view(x, node.attrs["dim"])
-    pointer = w.buffer(winners, "winners", int64, "const")
-    result = o.item("result", outer * inner)
-    row, column = result // inner, result % inner
-
-    def winner(chunk: Index) -> tuple[Var, Expression]:
-        where = (row * chunks + chunk) * inner + column
-        var = w.computed("winner", n, Load(Access(pointer, where), int64), node)
-        return var, ev.value(x, (row * n + var.index) * inner + column)
-
-    at, value = winner(ZERO)
-    best = w.declare("best", value, node)
-    index = w.declare("found", w.at(at), node)
-    with o.loop("chunk", chunks, 1) as chunk:
-        at, value = winner(chunk)
-        _keep_better(o, value, best, index, w.at(at))
-    ev.store(context.output(group, node), node, result, index)
-    return o.finish()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded, constant
 from tracegrad.codegen.kernel.ir.expressions import (
     Bits,
     Call,
@@ -166,13 +166,6 @@ class _Pass(Plain):
     def digits(self) -> int:
         return 1 << self.bits
 
-    def numbers(self, o: WorkGroup) -> tuple[Var, Var | None, Index]:
-        """The item in its group, its chunk, its row."""
-        item = o.number("item", self.size, 0, "local")
-        chunk = o.number("chunk", self.chunks, 0, "group") if self.chunks > 1 else None
-        row = o.number("row", self.rows, 1, "group").index if self.rows > 1 else ZERO
-        return item, chunk, row
-
     def key(self, o: WorkGroup, row: Index, i: Index) -> Expression:
         """The key of element i of the row."""
         if self.source is None:
@@ -191,15 +184,16 @@ class _Pass(Plain):
         o = WorkGroup(self.group, self.context)
         w, size, digits = o.writer, self.size, self.digits
         counts = o.shared("counts", "int", digits)
-        item, chunk, row = self.numbers(o)
+        spot = o.spot(self.rows, 1, size, 1, self.chunks)
+        item, chunk, row = spot.item, spot.chunk, spot.row
         out = o.temp(self.counts[self.number], "digit_counts", "out")
-        with o.where((item.index, digits)):
+        with o.where((item, digits)):
             w.store(place(counts, item), whole(0))
         starts = [(t, name, 0) for t, name in zip(zeros, [f"counts_{k}" for k in range(len(zeros))], strict=True)]
         if bounds is not None:
             starts += [(bounds[0], "key_begins", self.n), (bounds[1], "key_ends", 0)]
         groups = self.rows * self.chunks
-        mine = (row * self.chunks + (chunk.index if chunk is not None else 0)) * size + item.index
+        mine = (row * self.chunks + chunk) * size + item
         for temp, name, first in starts:
             buffer, e = o.temp(temp, name, "out"), Var("e", temp.size + 1)        # of one element, too, an item's: no constant
             with w.loop(e, mine, temp.size, groups * size):
@@ -207,15 +201,12 @@ class _Pass(Plain):
         o.barrier()
         first_, stop = o.ends(chunk, self.length, self.n)
         i = Var("i", self.n)
-        with w.loop(i, first_ + item.index, stop, size):
+        with w.loop(i, first_ + item, stop, size):
             w.atomic(place(counts, self.digit(o, "digit", self.key(o, row, i.index))), "add", 1)
         o.barrier()
-        with o.where((item.index, digits)):
-            w.store(place(out, self.at_count(row, chunk, item.index)), element(counts, item), o.node)
-        return o.done((self.chunks * size, self.rows), (size, 1), self.rows * self.n)
-
-    def at_count(self, row: Index, chunk: Var | None, digit: Index) -> Index:
-        return (row * self.chunks + (chunk.index if chunk is not None else 0)) * self.digits + digit
+        with o.where((item, digits)):
+            w.store(place(out, (row * self.chunks + chunk) * digits + item), element(counts, item), o.node)
+        return o.done(self.rows * self.n)
 
     def move(self, into: tuple[Temp, Temp], result: bool, last: bool, counting: bool) -> Kernel:
         """Each element goes to its place. result: where it came from is written, as the result; counting: the next digit is counted."""
@@ -227,7 +218,8 @@ class _Pass(Plain):
         group = 1 << ((size.bit_length() - 1) // 2)           # what items in front have is added up in two levels
         sums = o.shared("scratch", "uint", size + size // group), o.shared("sums", "uint", size // group)
         base, begins = o.shared("base", "int", self.digits), o.shared("begin", "int", self.digits)
-        item, chunk, row = self.numbers(o)
+        spot = o.spot(self.rows, 1, size, 1, self.chunks)
+        item, chunk, row = spot.item, spot.chunk, spot.row
         self.bases(o, item, chunk, row, sums, base)
         first, stop = o.ends(chunk, self.length, self.n)
 
@@ -267,7 +259,7 @@ class _Pass(Plain):
                     digit = self.digit(o, "digit", element(keys, _spread(e.index)))
                     w.update(place(base, digit), "+", Infix("-", e.index + 1, element(begins, digit)))
                 o.barrier()
-        return o.done((self.chunks * size, self.rows), (size, 1), self.rows * self.n)
+        return o.done(self.rows * self.n)
 
     @property
     def step(self) -> int:
@@ -279,7 +271,7 @@ class _Pass(Plain):
         """Counts of an item in one step: each is of two digits, 16 bits of either."""
         return 1 << (self.step - 1)
 
-    def bases(self, o: WorkGroup, item: Var, chunk: Var | None, row: Index, sums: tuple[Array, Array], base: Array) -> None:
+    def bases(self, o: WorkGroup, item: Index, chunk: Index, row: Index, sums: tuple[Array, Array], base: Array) -> None:
         """Where the first of each digit of the chunk goes: behind those of lower digits, and those of the same digit in earlier chunks."""
         w = o.writer
         counts = o.temp(self.counts[self.number], "digit_counts", "const")
@@ -288,13 +280,13 @@ class _Pass(Plain):
         def add(first: Index, many: int) -> None:
             """The counts of some chunks, which are all asked for before the first of them is there."""
             numbers = [first + k for k in range(many)]
-            values = [w.declare("value", element(counts, (row * self.chunks + at) * self.digits + item.index)) for at in numbers]
+            values = [w.declare("value", element(counts, (row * self.chunks + at) * self.digits + item)) for at in numbers]
             for at, value in zip(numbers, values, strict=True):
                 w.update(share, "+", Cast(value, uint32))
-                if chunk is not None:
+                if self.chunks > 1:
                     w.update(earlier, "+", Select(Infix("<", at, chunk), value, 0))
 
-        with o.where((item.index, self.digits)):
+        with o.where((item, self.digits)):
             blocks = self.chunks // _ASKED * _ASKED
             e = Var("e", max(1, blocks))
             with w.loop(e, 0, blocks, _ASKED) if blocks else nullcontext():
@@ -302,10 +294,10 @@ class _Pass(Plain):
             add(constant(blocks), self.chunks - blocks)
         with w.block(Block("{")):
             before, _ = _before(o, item, self.size, share, sums)
-            with o.where((item.index, self.digits)):
+            with o.where((item, self.digits)):
                 w.store(place(base, item), Infix("+", Cast(before, int32), earlier))
 
-    def sort_tile(self, o: WorkGroup, item: Var, keys: Array, order: Array, ranks: Array, sums: tuple[Array, Array]) -> None:
+    def sort_tile(self, o: WorkGroup, item: Index, keys: Array, order: Array, ranks: Array, sums: tuple[Array, Array]) -> None:
         """Sort the tile in local memory by the digit, a few bits at a time: their counts are of (bits, item)."""
         w, node, each, halves, mask = o.writer, o.node, self.each, self.halves, (self.digits - 1) << self.bits * self.number
         own = [[w.declare(name, Literal(0, dtype)) for _ in range(each)] for name, dtype in (("key", self.keys.dtype), ("number", int32))]
@@ -319,28 +311,28 @@ class _Pass(Plain):
                 shifted = Infix(">>", key, Infix("+", bit, self.bits * self.number) if self.number else bit)
                 some = w.let("some", Infix("&", shifted, Literal((1 << self.step) - 1, self.keys.dtype)), node)
                 digit = w.known("digit", halves, Cast(Infix("&", some, Literal(halves - 1, self.keys.dtype)), int32))
-                at = digit.index * self.size + item.index
+                at = digit.index * self.size + item
                 high = Infix("*", Cast(Infix(">>", some, whole(self.step - 1)), int32), 16)
                 return place(ranks, at + at // halves), high
 
             with o.times("e", halves) as e_:
-                at = e_ * self.size + item.index
+                at = e_ * self.size + item
                 w.store(place(ranks, at + at // halves), Literal(0, uint32))
             for e, (key, number) in enumerate(zip(*own, strict=True)):        # written out: key and number stay in registers
                 with w.block(Block("{")):
-                    w.assign(key, element(keys, _spread(item.index * each + e)))
-                    w.assign(number, element(order, _spread(item.index * each + e)))
+                    w.assign(key, element(keys, _spread(item * each + e)))
+                    w.assign(number, element(order, _spread(item * each + e)))
                     where, high = rank(key)
                     w.update(where, "+", Infix("<<", Literal(1, uint32), high))
             o.barrier()
             share = w.let("share", Literal(0, uint32), changes=True)
             with o.times("e", halves) as e_:
-                w.update(share, "+", element(ranks, item.index * (halves + 1) + e_))
+                w.update(share, "+", element(ranks, item * (halves + 1) + e_))
             before, total = _before(o, item, self.size, share, sums)
             w.update(before, "+", Infix("<<", total, whole(16)))              # the upper digits of all pairs are behind the lower ones
             with o.times("e", halves) as e_:
-                here = w.let("here", element(ranks, item.index * (halves + 1) + e_))
-                w.store(place(ranks, item.index * (halves + 1) + e_), before)
+                here = w.let("here", element(ranks, item * (halves + 1) + e_))
+                w.store(place(ranks, item * (halves + 1) + e_), before)
                 w.update(before, "+", here)
             o.barrier()
             for key, number in zip(*own, strict=True):
@@ -392,24 +384,24 @@ def _spread(at: Index) -> Index:
     return at + at // 32
 
 
-def _before(o: WorkGroup, item: Var, size: int, share: Expression, arrays: tuple[Array, Array]) -> tuple[Local, Local]:
+def _before(o: WorkGroup, item: Index, size: int, share: Expression, arrays: tuple[Array, Array]) -> tuple[Local, Local]:
     """What the shares of the items before make, and what those of all do: in two levels."""
     w, (shares, sums) = o.writer, arrays
     group = 1 << ((size.bit_length() - 1) // 2)
-    w.store(place(shares, item.index + item.index // group), share)
+    w.store(place(shares, item + item // group), share)
     o.barrier()
-    with o.where((item.index, size // group)):
+    with o.where((item, size // group)):
         some = w.let("some", Literal(0, uint32), changes=True)
         with o.times("e", group) as e:
-            w.update(some, "+", element(shares, item.index * (group + 1) + e))
+            w.update(some, "+", element(shares, item * (group + 1) + e))
         w.store(place(sums, item), some)
     o.barrier()
     carry, total = (w.let(name, Literal(0, uint32), changes=True) for name in ("carry", "total"))
     with o.times("e", size // group) as e:
         some = w.let("some", element(sums, e))
         w.update(total, "+", some)
-        w.update(carry, "+", Select(Infix("<", e, item.index // group), some, Literal(0, uint32)))
+        w.update(carry, "+", Select(Infix("<", e, item // group), some, Literal(0, uint32)))
     e_ = Var("e", size)
-    with w.loop(e_, item.index // group * group, item):
-        w.update(carry, "+", element(shares, e_.index + item.index // group))
+    with w.loop(e_, item // group * group, item):
+        w.update(carry, "+", element(shares, e_.index + item // group))
     return carry, total

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import Index, Var, constant
-from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Load, whole
+from tracegrad.codegen.kernel.ir.expressions import Expression, Literal, Load
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bound, clipped
+from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bound, clipped, rest
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import KernelBuilder, parts, scratch, view
+from tracegrad.codegen.lower.serial import KernelBuilder, cut, parts, scratch, view
 from tracegrad.codegen.lower.sums import Running, in_pairs, running_dtype
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
@@ -28,9 +28,7 @@ def lower_scan(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
     outer, n, inner = view(node, node.attrs["dim"])
     wanted = -(-parts(context) // (outer * -(-inner // 8)))
-    chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))
-    length = -(-n // chunks)
-    chunks = -(-n // length)
+    chunks, length = cut(n, wanted, n // tuning().scan_chunk, 64)
     if chunks == 1:
         return [_scan(group, context, length, [])]
     names = ("chunk_sums", "chunk_sums_low")[:1 + in_pairs(node, context.target)]
@@ -48,7 +46,7 @@ def _begun(o: KernelBuilder) -> Running:
     """Declares what the elements so far make."""
     fn: Any = o.node.fn
     start = Literal(fn.identity(o.node.dtype), running_dtype(o.node, o.context.target))
-    return Running(o.ev, o.node, fn.total, o.ev.vector(start) if o.ev.width > 1 else start)
+    return Running.of(o.ev, o.node, fn.total, o.ev.vector(start) if o.ev.width > 1 else start)
 
 
 def _value(o: KernelBuilder, x: Node, at: Index) -> Expression:
@@ -120,8 +118,7 @@ def _scan(group: Group, context: Context, length: int, sums: list[Temp]) -> Kern
         several = Var("row", outer)
         with w.loop(several, first, last, _ROWS, whole=True):
             body([several.index + k for k in range(_ROWS)], constant(0))
-        left = Infix("%", Infix("-", last.value, first.value), whole(_ROWS))
-        first = Bound(Infix("-", last.value, left), first.low, None)
+        first = rest(first, last, _ROWS)
     with o.loop("row", outer, first, last) as each:
         o.columns("column", inner, low, high, lambda column: body([each], column))
     return o.finish()
@@ -139,7 +136,7 @@ def lower_recurrence(group: Group, context: Context) -> list[Kernel]:
 
     def body(column: Index) -> None:
         first = row * n * inner + column
-        running = Running(ev, node, "carried", _value(o, b, first))
+        running = Running.of(ev, node, "carried", _value(o, b, first))
         ev.store(context.output(group, node), node, first, running.value)
         if n > 1:
             with o.loop("i", n, 1) as i:

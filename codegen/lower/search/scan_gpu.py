@@ -9,18 +9,18 @@ What elements make together has parts (`_Parts`): one number, or of products a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded
-from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Load, Local, Operand, place
+from tracegrad.codegen.kernel.ir.expressions import Expression, Literal, Load, Local, Operand, place
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Array, Bound, Buffer
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import scratch, view
-from tracegrad.codegen.lower.sums import adds, in_pairs, into_pair, of_pairs, running_dtype
-from tracegrad.codegen.lower.workgroup import WorkGroup, room
+from tracegrad.codegen.lower.serial import cut, scratch, view
+from tracegrad.codegen.lower.sums import Running, adds, in_pairs, of_pairs, running_dtype
+from tracegrad.codegen.lower.workgroup import Spot, WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType
@@ -42,9 +42,7 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
         return None
     groups = outer if inner == 1 else outer * -(-inner // min(32, size))
     least = max(tuning().scan_chunk, size * _EACH) if inner == 1 else max(2, tuning().scan_chunk // 16)
-    chunks = max(1, min(-(-context.target.groups(size) // groups), n // least, tuning().scan_chunks))
-    length = -(-n // chunks)
-    chunks = -(-n // length)
+    chunks, length = cut(n, -(-context.target.groups(size) // groups), n // least, tuning().scan_chunks)
     whole = _across if inner == 1 else _down
     if chunks == 1:
         return [whole(group, context, size, length, None)]
@@ -130,37 +128,16 @@ class _Scan(WorkGroup):
             values = [self.both(a, b) for a, b in zip(values[::2], values[1::2], strict=False)] + odd
         return self.let(name, values[0])
 
-    def carried(self, start: _Parts, name: str = "carry", low: Expression | None = None) -> _Carried:
-        """What all elements before make, which begins so."""
-        return _Carried(self, start, name, low)
+    def running(self, name: str, start: _Parts = ()) -> Running:
+        """What many elements make, which begins so (or with none). Of sums what rounding loses stays there: `kept` has none of it."""
+        return Running(self.ev, self.node, name, start or [*self.start, *[Literal(0, self.dtype)] * adds(self.node)])
 
-    def chunk(self, length: int) -> tuple[Var | None, Index, Index]:
-        """The number of the group's chunk, and where it starts and stops."""
-        chunks = -(-self.n // length)
-        chunk = self.number("chunk", chunks, 0 if self.inner == 1 else 1, "group") if chunks > 1 else None
-        return chunk, *self.ends(chunk, length, self.n)
+    def kept(self, x: Running) -> _Parts:
+        return x.parts[:len(self.start)]
 
-
-class _Carried:
-    """What many elements make, or all before. Of sums what rounding loses stays here: `parts` has none of it."""
-
-    def __init__(self, o: _Scan, start: _Parts, name: str, low: Expression | None) -> None:
-        self.o, self.parts = o, o.let(name, start, True)
-        self.total = self.parts[0]
-        self.low = o.writer.let(f"{name}_low", low or Literal(0, o.dtype), o.node, True) if adds(o.node) else None
-
-    @property
-    def all_parts(self) -> _Parts:
-        """With what rounding loses."""
-        return self.parts if self.low is None else [self.total, self.low]
-
-    def take(self, value: _Parts) -> None:
-        """More elements, or what some make."""
-        o = self.o
-        if self.low is not None or len(self.parts) > 1:
-            into_pair(o.ev, o.node, self.total, self.low or self.parts[1], *value)
-        else:
-            o.writer.assign(self.total, o.both(self.parts, value)[0], o.node)
+    def tree_of(self, at: Spot, memory: _Memory) -> None:
+        """What the items of a chunk have left in `memory` is put together."""
+        self.tree(at, lambda to, of: memory.store(to, self.both(memory.read(to), memory.read(of))))
 
 
 def _sums(group: Group, context: Context, size: int, length: int, sums: list[Temp]) -> Kernel:
@@ -170,34 +147,24 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: list[Tem
     across = 1 if o.inner == 1 else min(32, size, 1 << (o.inner - 1).bit_length())
     lines = size // across
     array, pointer = o.memory("scratch", size, 2 if adds(o.node) else len(o.start)), o.temps(sums, "out")
-    item = o.number("item", lines, 0 if o.inner == 1 else 1, "local")
-    lane = o.number("lane", across, 0, "local").index if o.inner > 1 else ZERO
-    column = o.number("column", o.inner, 0, "global").index if o.inner > 1 else ZERO
-    row = o.number("row", o.outer, 1 if o.inner == 1 else 2, "global").index if o.outer > 1 else ZERO
-    chunk, start, stop = o.chunk(length)
-    assert chunk is not None
-    there = [(column, o.inner)] if o.inner % across else []
-    total, i = o.carried(o.start, "total"), Var("i", o.n)
-    with o.where(*there), w.loop(i, start + item.index, stop, lines):
-        total.take(o.parts(o.element((row * o.n + i.index) * o.inner + column)))
-    mine = item.index * across + lane
-    array.store(mine, total.all_parts)
-    o.barrier()
-    with w.halving(item, lines) as half_size:
-        array.store(mine, o.both(array.read(mine), array.read(mine + half_size * across)))
-    with w.branch(Infix("==", item, 0), (("range", item.index, 0, 1),)), o.where(*there):
-        pointer.store((row * chunks + chunk.index) * o.inner + column, array.read(lane)[:len(pointer.parts)])
-    if o.inner > 1:
-        return o.done((-(-o.inner // across) * across, chunks * lines, o.outer), (across, lines, 1))
-    return o.done((chunks * size, o.outer), (size, 1))
+    at = o.spot(o.outer, o.inner, lines, across, chunks)
+    start, stop = o.ends(at.chunk, length, o.n)
+    total, i = o.running("total"), Var("i", o.n)
+    with o.where(*at.there), w.loop(i, start + at.item, stop, lines):
+        total.take(*o.parts(o.element((at.row * o.n + i.index) * o.inner + at.column)))
+    array.store(at.here, total.parts)
+    o.tree_of(at, array)
+    with o.first_of(at):
+        pointer.store((at.row * chunks + at.chunk) * o.inner + at.column, array.read(at.first)[:len(pointer.parts)])
+    return o.done()
 
 
-def _before(o: _Scan, sums: list[Temp], chunk: Var, at: Callable[[Index], Index], item: Var, items: int) -> _Carried:
-    """What every `items`th of the chunks before this one makes, from the item's on. at: where the sum of a chunk is."""
-    source, prior = o.temps(sums, "const"), o.carried(o.start, "prior")
+def _before(o: _Scan, sums: list[Temp], at: Spot, chunks: int) -> Running:
+    """What every so manieth of the `chunks` before this one makes, from the item's on."""
+    source, prior = o.temps(sums, "const"), o.running("prior")
     e = Var("e", sums[0].size)
-    with o.writer.loop(e, item, chunk, items):
-        prior.take(source.read(at(e.index)))
+    with o.writer.loop(e, at.item, at.chunk, at.items):
+        prior.take(*source.read((at.row * chunks + e.index) * o.inner + at.column))
     return prior
 
 
@@ -216,21 +183,15 @@ def _across(group: Group, context: Context, size: int, length: int, sums: list[T
     pitch = count + count // 32 + 1
     tile = o.shared("tile", o.type, lines * pitch)
     mine, part = o.memory("scratch", lines * (lanes + few)), o.memory("total", lines * few)
-    lane = o.number("item", lanes, 0, "local")
-    item = lane.index
-    line = o.number("line", lines, 1, "local").index if lines > 1 else ZERO
-    row = o.number("row", o.outer, 1, "global" if lines > 1 else "group").index if o.outer > 1 else ZERO
-    chunk, start, stop = o.chunk(length)
-    there = [(row, o.outer)] if o.outer % lines else []
-    carry = o.carried(o.start)
-    if sums is not None and chunk is not None:
-        prior = _before(o, sums, chunk, lambda e: row * chunks + e, lane, lanes)
+    spot = o.spot(o.outer, 1, lanes, lines, chunks)
+    item, row, there, line = spot.item, spot.row, spot.there, spot.lane
+    start, stop = o.ends(spot.chunk, length, o.n)
+    carry = o.running("carry")
+    if sums is not None:
         before = _Memory(o, [*mine.parts, tile]) if adds(o.node) else mine   # what is lost stands where the first tile comes
-        before.store(item, prior.all_parts)
-        o.barrier()
-        with w.halving(lane, lanes) as half_size:
-            before.store(item, o.both(before.read(item), before.read(item + half_size)))
-        carry.take(before.read(ZERO))
+        before.store(item, _before(o, sums, spot, chunks).parts)
+        o.tree_of(spot, before)
+        carry.take(*before.read(ZERO))
         if before is not mine:
             o.barrier()
     first = Var("first", o.n)
@@ -256,22 +217,22 @@ def _across(group: Group, context: Context, size: int, length: int, sums: list[T
             here = line * (lanes + few) + item * (some + 1)
             part.store(line * few + item, o.together("all", [mine.read(here + e) for e in range(some)]))
         o.barrier()
-        carried = o.carried(carry.parts, "carried", carry.low)
+        carried = o.running("carried", carry.parts)
         with o.times("e", few, item // some) as e:
-            carried.take(part.read(line * few + e))
+            carried.take(*part.read(line * few + e))
         with o.times("e", lanes, item, item // some * some) as e:
-            carried.take(mine.read(line * (lanes + few) + e + item // some))
+            carried.take(*mine.read(line * (lanes + few) + e + item // some))
         with o.times("e", each) as e:
-            carried.take(o.parts(read(item * each + e)))
+            carried.take(*o.parts(read(item * each + e)))
             w.store(place(tile, at(item * each + e)), carried.total)
-        carry.take(o.together("of_tile", [part.read(line * few + e) for e in range(few)]))
+        carry.take(*o.together("of_tile", [part.read(line * few + e) for e in range(few)]))
         o.barrier()
         with o.times("e", each) as e:
             i = first.index + e * lanes + item
             with o.where((i, stop), *there):
                 to = row * o.n + bounded(i, 0, o.n)
                 o.put(to if chunks == 1 else w.at(to), read(e * lanes + item))
-    return o.done((chunks * lanes, -(-o.outer // lines) * lines), (lanes, lines))
+    return o.done()
 
 
 def _down(group: Group, context: Context, size: int, length: int, sums: list[Temp] | None) -> Kernel:
@@ -282,35 +243,32 @@ def _down(group: Group, context: Context, size: int, length: int, sums: list[Tem
     lines = max(1, min(size // across, 1 << (length - 1).bit_length()))
     part = -(-length // lines)
     array = o.memory("scratch", across * lines)
-    lane, line = o.number("lane", across, 0, "local"), o.number("line", lines, 1, "local")
-    column = o.number("column", o.inner, 0, "global").index
-    row = o.number("row", o.outer, 2, "global").index if o.outer > 1 else ZERO
-    chunk, start, stop = o.chunk(length)
-    there = [(column, o.inner)] if o.inner % across else []
-    at = start + line.index * part
+    spot = o.spot(o.outer, o.inner, lines, across, chunks)
+    row, column, there, first = spot.row, spot.column, spot.there, spot.first
+    start, stop = o.ends(spot.chunk, length, o.n)
+    at = start + spot.item * part
     begin = w.bounding("begin", o.n, Bound(w.least(at, stop), ZERO, at, o.n))
     end = w.bounding("end", o.n, Bound(w.least(begin.index + part, stop), ZERO, at + part, o.n))
-    share, i = o.carried(o.start, "share"), Var("i", o.n)
+    share, i = o.running("share"), Var("i", o.n)
     with o.where(*there), w.loop(i, begin, end):
-        share.take(o.parts(o.element((row * o.n + i.index) * o.inner + column)))
-    array.store(line.index * across + lane.index, share.parts)
+        share.take(*o.parts(o.element((row * o.n + i.index) * o.inner + column)))
+    array.store(spot.here, o.kept(share))
     others = None
-    if sums is not None and chunk is not None:
+    if sums is not None:
         others = o.memory("block", across * lines)
         with o.where(*there):
-            prior = _before(o, sums, chunk, lambda e: (row * chunks + e) * o.inner + column, line, lines)
-            others.store(line.index * across + lane.index, prior.parts)
+            others.store(spot.here, o.kept(_before(o, sums, spot, chunks)))
     o.barrier()
     with o.where(*there):
-        carry = o.carried(o.start)
+        carry = o.running("carry")
         if others is not None:
             with o.times("e", lines) as e:
-                carry.take(others.read(e * across + lane.index))
-        with o.times("e", lines, line) as e:
-            carry.take(array.read(e * across + lane.index))
+                carry.take(*others.read(e * across + first))
+        with o.times("e", lines, spot.item) as e:
+            carry.take(*array.read(e * across + first))
         i = Var("i", o.n)
         with w.loop(i, begin, end):
             to = (row * o.n + i.index) * o.inner + column
-            carry.take(o.parts(o.element(to)))
+            carry.take(*o.parts(o.element(to)))
             o.put(to if chunks == 1 or lines * part == length else w.at(to), carry.total)
-    return o.done((-(-o.inner // across) * across, chunks * lines, o.outer), (across, lines, 1))
+    return o.done()

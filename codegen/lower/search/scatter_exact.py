@@ -62,19 +62,23 @@ def adds_exactly(group: Group, context: Context) -> list[Kernel] | None:
     return [_zeros(group, context, sums), _terms(group, context, sums, limbs), _rounded(group, context, sums, limbs)]
 
 
-def _items(o: WorkGroup, name: str, count: int) -> tuple[Index, int, int]:
-    """An item for each of `count`: its number, how many are launched, and of a group."""
-    across = min(o.context.target.group(tuning().group), 1 << (count - 1).bit_length())
-    return o.number(name, count, 0, "global").index, -(-count // across) * across, across
+def in_place(o: WorkGroup) -> bool:
+    """Whether the place of what is added to is the result's."""
+    return o.context.ref(o.node) is o.context.ref(strip(o.node.operands[0]))
+
+
+def old(o: WorkGroup, i: Index) -> Expression:
+    """What element i is before anything is added to it."""
+    return o.ev.load(o.node, o.context.output(o.group, o.node), i, (), written=True) if in_place(o) else o.value(o.node.operands[0], i)
 
 
 def _zeros(group: Group, context: Context, sums: Temp) -> Kernel:
     o = WorkGroup(group, context)
     out = o.temp(sums, "limbs", "out")
-    i, items, across = _items(o, "i", sums.size)
-    with o.where(*[(i, sums.size)] * (items > sums.size)):
+    i, inside = o.elements(sums.size)
+    with inside:
         o.writer.store(place(out, i), Literal(0, int64))
-    return o.done((items,), (across,), sums.size)
+    return o.done(sums.size)
 
 
 def _terms(group: Group, context: Context, sums: Temp, limbs: _Limbs) -> Kernel:
@@ -85,8 +89,8 @@ def _terms(group: Group, context: Context, sums: Temp, limbs: _Limbs) -> Kernel:
     size, rows, count = base.aval.size, base.shape[0], source.aval.size
     rest = size // rows
     out = o.temp(sums, "limbs", "inout")
-    i, items, across = _items(o, "i", count)
-    with o.where(*[(i, count)] * (items > count)):
+    i, inside = o.elements(count)
+    with inside:
         to = w.known("to", rows, o.ev.clamped(o.value(index, i // rest), rows - 1))
         bits = w.let("bits", Bits(o.value(source, i), uint32), node)
         up = w.known("up", 256, Cast(Infix("&", Infix(">>", bits, whole(23)), Literal(255, uint32)), int32))
@@ -117,7 +121,7 @@ def _terms(group: Group, context: Context, sums: Temp, limbs: _Limbs) -> Kernel:
             with w.branch(Infix("!=", above, Literal(0, int64))):
                 following = w.known("following", limbs.count, Infix("+", limb, 1))
                 add(following.index, signed(above))
-    return o.done((items,), (across,), count)
+    return o.done(count)
 
 
 def _rounded(group: Group, context: Context, sums: Temp, limbs: _Limbs) -> Kernel:
@@ -127,11 +131,10 @@ def _rounded(group: Group, context: Context, sums: Temp, limbs: _Limbs) -> Kerne
     base = node.operands[0]
     size = base.aval.size
     found, out = o.temp(sums, "limbs", "const"), o.output()
-    i, items, across = _items(o, "i", size)
+    i, inside = o.elements(size)
     one, mask = Literal(1, int64), Literal((1 << limbs.bits) - 1, int64)
-    with o.where(*[(i, size)] * (items > size)):
-        old = (o.ev.load(node, context.output(group, node), i, (), written=True) if context.ref(node) is context.ref(strip(base))
-               else o.value(base, i))
+    with inside:
+        before = old(o, i)
         parts = [w.declare("limb", Load(place(found, i + k * size), int64)) for k in range(limbs.count)]
         special = w.declare("limb", Load(place(found, i + limbs.count * size), int64))
         for part, above in pairwise(parts):                  # carries go up; all but the highest are not negative then
@@ -158,5 +161,5 @@ def _rounded(group: Group, context: Context, sums: Temp, limbs: _Limbs) -> Kerne
                                                                       Infix(">>", special, whole(31))))
             infinity = Select(up, Literal(np.inf, float32), Literal(-np.inf, float32))
             w.assign(total, Select(Infix("&&", up, down), Literal(np.nan, float32), infinity), node)
-        w.store(place(out, i), Infix("+", old, total), node)
-    return o.done((items,), (across,), sums.size)
+        w.store(place(out, i), Infix("+", before, total), node)
+    return o.done(sums.size)

@@ -21,10 +21,10 @@ from tracegrad.codegen.kernel.ir.statements import Array
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.search.radix import Keys, Sorted, by_digits
-from tracegrad.codegen.lower.search.scatter_exact import adds_exactly
-from tracegrad.codegen.lower.serial import scratch
-from tracegrad.codegen.lower.workgroup import WorkGroup, room
-from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.codegen.lower.search.scatter_exact import adds_exactly, in_place, old
+from tracegrad.codegen.lower.serial import cut, scratch
+from tracegrad.codegen.lower.workgroup import Spot, WorkGroup, room
+from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
@@ -89,36 +89,29 @@ def _sums(group: Group, context: Context, order: Temp, sums: Temp, part: int) ->
     across = min(32, size, 1 << (rest - 1).bit_length())
     lines = min(size // across, 1 << (part.bit_length() - 1))
     array = o.shared("tile", register_type(node.dtype), across * lines)
-    lane = o.number("lane", across, 0, "local").index if across > 1 else ZERO
-    line = o.number("line", lines, 1, "local")
-    column = o.number("column", rest, 0, "global").index if rest > 1 else ZERO
-    number = o.number("part", count // part, 1, "group")
+    spot = o.spot(1, rest, lines, across, count // part)
+    column = spot.column
     places, out = o.temp(order, "sorted_order", "const"), o.temp(sums, "part_sums", "out")
-    first = number.index * part
+    first = spot.chunk * part
     ends = [w.known(name, count, element(places, at)) for name, at in (("begin", first), ("end", first + part - 1))]
     same: Expression = Infix("==", *[o.ev.clamped(o.value(index, at.index), base.shape[0] - 1) for at in ends])
     known = (("range", column, 0, rest),) if rest % across else ()
     all_ = w.let("all", Infix("&&", Infix("<", column, rest), same) if known else same)
     total = w.let("total", _nothing(o), node, changes=True)
     e = Var("e", count)
-    with o.only(all_, column, known=known), w.loop(e, first + line.index, first + part, lines):
+    with o.only(all_, column, known=known), w.loop(e, first + spot.item, first + part, lines):
         at = w.known("number", count, element(places, e))
         w.assign(total, _joined(o, total, o.value(source, at.index * rest + column)), node)
-    mine = line.index * across + lane
-    _add_up(o, array, total, line, mine, lines, across)
-    with w.branch(Infix("&&", all_, Infix("==", line, 0)), (("range", line.index, 0, 1), *known)):
-        w.store(place(out, number.index * rest + column), Load(place(array, lane), node.dtype), node)
-    return o.done((-(-rest // across) * across, count // part * lines), (across, lines), source.aval.size)
+    _add_up(o, array, total, spot)
+    with w.branch(Infix("&&", all_, Infix("==", spot.item, 0)), (("range", spot.item, 0, 1), *known)):
+        w.store(place(out, spot.chunk * rest + column), Load(place(array, spot.first), node.dtype), node)
+    return o.done(source.aval.size)
 
 
-def _add_up(o: WorkGroup, array: Array, total: Local, line: Var, mine: Index, lines: int, across: int) -> None:
-    """What the lines' totals add up to, in the first of them."""
-    w, dtype = o.writer, o.node.dtype
-    w.store(place(array, mine), total)
-    o.barrier()
-    with w.halving(line, lines) as half_size:
-        a, b = (Load(place(array, at), dtype) for at in (mine, mine + half_size * across))
-        w.store(place(array, mine), _joined(o, a, b))
+def _add_up(o: WorkGroup, array: Array, total: Local, spot: Spot) -> None:
+    """What the items' totals add up to, in the first of them."""
+    o.writer.store(place(array, spot.here), total)
+    o.tree(spot, lambda to, of: o.writer.store(place(array, to), _joined(o, *(Load(place(array, at), o.node.dtype) for at in (to, of)))))
 
 
 def _few_rows(group: Group, context: Context) -> list[Kernel] | None:
@@ -136,9 +129,7 @@ def _few_rows(group: Group, context: Context) -> list[Kernel] | None:
     if not _joins(node) or size < max(2, tuning().few_rows_items) or count < 8 * lines:
         return None
     blocks = -(-rest // across)
-    chunks = max(1, min(-(-context.target.groups(size) // blocks), count // (8 * lines)))
-    length = -(-count // chunks)
-    chunks = -(-count // length)
+    chunks, length = cut(count, -(-context.target.groups(size) // blocks), count // (8 * lines))
     sums = Temp("chunk_sums", node, chunks * base.aval.size, scratch(node.dtype))
     return [_totals(group, context, sums, size, across, length), _whole(group, context, sums, chunks)]
 
@@ -151,31 +142,27 @@ def _totals(group: Group, context: Context, sums: Temp, size: int, across: int, 
     rows, count = base.shape[0], index.aval.size
     rest, lines, chunks = base.aval.size // rows, size // across, -(-count // length)
     array = o.shared("tile", register_type(node.dtype), rows * size)
-    lane = o.number("lane", across, 0, "local").index if across > 1 else ZERO
-    line = o.number("line", lines, 1, "local") if lines > 1 else None
-    column = o.number("column", rest, 0, "global").index if rest > 1 else ZERO
-    chunk = o.number("chunk", chunks, 1, "group") if chunks > 1 else None
-    out = o.temp(sums, "chunk_sums", "out")
-    mine = (line.index * across if line is not None else 0) + lane
-    there = [(column, rest)] if rest % across else []
+    spot, out = o.spot(1, rest, lines, across, chunks), o.temp(sums, "chunk_sums", "out")
     with o.times("e", rows) as at_row:
-        w.store(place(array, at_row * size + mine), _nothing(o))
-    first, stop = o.ends(chunk, length, count)
+        w.store(place(array, at_row * size + spot.here), _nothing(o))
+    first, stop = o.ends(spot.chunk, length, count)
     i = Var("i", count)
-    with o.where(*there), w.loop(i, first + (line.index if line is not None else 0), stop, lines):
+    with o.where(*spot.there), w.loop(i, first + spot.item, stop, lines):
         to = w.known("to", rows, o.ev.clamped(o.value(index, i.index), rows - 1))
-        at = to.index * size + mine
-        w.store(place(array, at), _joined(o, Load(place(array, at), node.dtype), o.value(source, i.index * rest + column)), node)
-    o.barrier()
-    if line is not None:
-        with w.halving(line, lines) as half_size, o.times("e", rows) as at_row:
-            a, b = (Load(place(array, at_row * size + at), node.dtype) for at in (mine, mine + half_size * across))
-            w.store(place(array, at_row * size + mine), _joined(o, a, b))
+        at = to.index * size + spot.here
+        w.store(place(array, at), _joined(o, Load(place(array, at), node.dtype), o.value(source, i.index * rest + spot.column)), node)
+
+    def put(to: Index, of: Index) -> None:
+        with o.times("e", rows) as at_row:
+            a, b = (Load(place(array, at_row * size + at), node.dtype) for at in (to, of))
+            w.store(place(array, at_row * size + to), _joined(o, a, b))
+
+    o.tree(spot, put)
     e = Var("e", rows)
-    with o.where(*there), w.loop(e, line.index if line is not None else 0, rows, lines):
-        to_ = ((chunk.index if chunk is not None else 0) * rows + e.index) * rest + column
-        w.store(place(out, to_), Load(place(array, e.index * size + lane), node.dtype), node)
-    return o.done((-(-rest // across) * across, chunks * lines), (across, lines), source.aval.size)
+    with o.where(*spot.there), w.loop(e, spot.item, rows, lines):
+        to_ = (spot.chunk * rows + e.index) * rest + spot.column
+        w.store(place(out, to_), Load(place(array, e.index * size + spot.first), node.dtype), node)
+    return o.done(source.aval.size)
 
 
 def _whole(group: Group, context: Context, sums: Temp, chunks: int) -> Kernel:
@@ -190,27 +177,21 @@ def _whole(group: Group, context: Context, sums: Temp, chunks: int) -> Kernel:
         across //= 2
     lines = max(1, min(most // across, 1 << (chunks - 1).bit_length()))
     array = o.shared("tile", register_type(node.dtype), across * lines)
-    i = o.number("i", size, 0, "global").index
-    lane = o.number("lane", across, 0, "local").index
-    line = o.number("line", lines, 1, "local")
-    there = [(i, size)] if size % across else []
-    summed, out = o.temp(sums, "chunk_sums", "const"), o.output()
+    spot, summed = o.spot(1, size, lines, across), o.temp(sums, "chunk_sums", "const")
     total = w.let("total", _nothing(o), node, changes=True)
     e = Var("e", chunks)
-    with o.where(*there), w.loop(e, line, chunks, lines):
-        w.assign(total, _joined(o, total, Load(place(summed, e.index * size + i), node.dtype)), node)
-    _add_up(o, array, total, line, line.index * across + lane, lines, across)
-    with o.only(Infix("==", line, 0), i, known=(("range", line.index, 0, 1),)), o.where(*there):
-        w.store(place(out, i), _joined(o, _old(o, i), Load(place(array, lane), node.dtype)), node)
-    return o.done((-(-size // across) * across, lines), (across, lines), sums.size)
+    with o.where(*spot.there), w.loop(e, spot.item, chunks, lines):
+        w.assign(total, _joined(o, total, Load(place(summed, e.index * size + spot.column), node.dtype)), node)
+    _add_to_old(o, array, total, spot)
+    return o.done(sums.size)
 
 
-def _old(o: WorkGroup, i: Index) -> Expression:
-    """What element i is before anything is added to it."""
-    context, base = o.context, o.node.operands[0]
-    if context.ref(o.node) is context.ref(strip(base)):      # its place is the result's
-        return o.ev.load(o.node, context.output(o.group, o.node), i, (), written=True)
-    return o.value(base, i)
+def _add_to_old(o: WorkGroup, array: Array, total: Local, spot: Spot) -> None:
+    """What the items' totals add up to is added to an element of the result."""
+    _add_up(o, array, total, spot)
+    with o.first_of(spot):
+        all_ = Load(place(array, spot.first), o.node.dtype)
+        o.writer.store(place(o.output(), spot.column), _joined(o, old(o, spot.column), all_), o.node)
 
 
 @dataclass
@@ -236,7 +217,7 @@ class _Element:
         self.add(self.o.value(source, number * rest + self.column))
 
 
-def _sorted_ones(x: _Element, found: Sorted, sums: Temp | None, part: int, line: Var | None, lines: int) -> None:
+def _sorted_ones(x: _Element, found: Sorted, sums: Temp | None, part: int, mine: Index, lines: int) -> None:
     """All of the row's: they lie side by side among the sorted indices. What is set is the last of them."""
     o, w, count = x.o, x.o.writer, x.o.node.operands[1].aval.size
     assert found.begins is not None
@@ -248,7 +229,7 @@ def _sorted_ones(x: _Element, found: Sorted, sums: Temp | None, part: int, line:
             x.take(w.known("number", count, element(places, high.index - 1)).index)
         return
     low = w.known("low", count + 1, Call("min", element(o.temp(found.begins, "key_begins", "const"), x.to), high))
-    mine, e = line.index if line is not None else ZERO, Var("e", count)
+    e = Var("e", count)
     if sums is None:
         with w.loop(e, low.index + mine, high, lines):
             x.take(w.known("number", count, element(places, e)).index)
@@ -284,33 +265,23 @@ def _rows(group: Group, context: Context, found: Sorted | None, sums: Temp | Non
             lines *= 2
     across = most // lines if lines > 1 else min(tuning().owners, context.target.max_work_group)
     across = min(across, 1 << (size - 1).bit_length())       # of one element one item: its number is a constant, which no guard tests
-    items = -(-size // across) * across
-    array = o.shared("tile", register_type(node.dtype), across * lines) if lines > 1 else None
-    i = o.number("i", size, 0, "global").index
-    lane, line = (o.number("lane", across, 0, "local"), o.number("line", lines, 1, "local")) if lines > 1 else (None, None)
-    in_place = context.ref(node) is context.ref(strip(base))
-    there = [(i, size)] if items > size else []
-    out = o.output()
-
-    if lane is None or line is None or array is None:
-        with o.where(*there):
-            to = w.known("to", rows, i // rest)
-            any_ = w.let("found", whole(0), changes=True) if in_place else None       # an element that no index names stays as it is
-            x = _Element(o, i % rest, to, w.let("total", _old(o, i), node, changes=True), any_)
-            if found is not None:
-                _sorted_ones(x, found, sums, part, None, 1)
-            else:
-                with o.times("e", count) as e, o.only(Infix("==", ev.clamped(o.value(index, e), rows - 1), to), e):
-                    x.take(e)
-            with o.only(any_, ZERO) if any_ is not None else nullcontext():
-                w.store(place(out, i), x.total, node)
-        return o.done((items,), (across,))
-    assert found is not None
-    total = w.let("total", _nothing(o), node, changes=True)
-    with o.where(*there):
-        _sorted_ones(_Element(o, i % rest, w.known("to", rows, i // rest), total, None), found, sums, part, line, lines)
-    _add_up(o, array, total, line, line.index * across + lane.index, lines, across)
-    with o.only(Infix("==", line, 0), i, known=(("range", line.index, 0, 1),)), o.where(*there):
-        w.store(place(out, i), _joined(o, _old(o, i), Load(place(array, lane), node.dtype)), node)
-    share = min(source.aval.size, 2 * part * size) + (0 if sums is None else sums.size)
-    return o.done((items, lines), (across, lines), share)
+    if lines > 1 and found is not None:
+        array, spot = o.shared("tile", register_type(node.dtype), across * lines), o.spot(1, size, lines, across)
+        total, i = w.let("total", _nothing(o), node, changes=True), spot.column
+        with o.where(*spot.there):
+            _sorted_ones(_Element(o, i % rest, w.known("to", rows, i // rest), total, None), found, sums, part, spot.item, lines)
+        _add_to_old(o, array, total, spot)
+        return o.done(min(source.aval.size, 2 * part * size) + (0 if sums is None else sums.size))
+    i, inside = o.elements(size, across)
+    with inside:
+        to = w.known("to", rows, i // rest)
+        any_ = w.let("found", whole(0), changes=True) if in_place(o) else None       # an element that no index names stays as it is
+        x = _Element(o, i % rest, to, w.let("total", old(o, i), node, changes=True), any_)
+        if found is not None:
+            _sorted_ones(x, found, sums, part, ZERO, 1)
+        else:
+            with o.times("e", count) as e, o.only(Infix("==", ev.clamped(o.value(index, e), rows - 1), to), e):
+                x.take(e)
+        with o.only(any_, ZERO) if any_ is not None else nullcontext():
+            w.store(place(o.output(), i), x.total, node)
+    return o.done()

@@ -61,8 +61,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
                for pair, side in zip(sides, "ab", strict=False)]
     pointers = [[w.pointer(f"{name}_{side}", pair[i], tuple(b[i] for b in buffers if b is not pair), row * n, n)
                  for i, name in enumerate(("key", "from"))] for pair, side in zip(buffers, "ab", strict=False)]
-    out = context.output(group, node)
-    result = w.buffer(out.ref, w.base(node), node.dtype, out.access) if n <= block else None
+    result = o.output() if n <= block else None
     start, size = Var("start", n), min(tuning().sort_run, n)
     with w.loop(start, first, last, tuning().sort_run):
         length, left = Local("length", w.index_dtype), Infix("-", bound(last).value, start)
@@ -149,11 +148,7 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
     n = node.shape[-1]
     part = min(tuning().sort_part if context.target.kind == "cpu" else tuning().sort_part_gpu, 2 * run)
     keys, order = (w.buffer(t, name, t.dtype, "const") for t, name in zip(source, ("keys_in", "order_in"), strict=True))
-    if into is None:
-        out = context.output(group, node)
-        written = [w.buffer(out.ref, w.base(node), node.dtype, out.access)]
-    else:
-        written = [w.buffer(t, name, t.dtype, "out") for t, name in zip(into, ("keys_out", "order_out"), strict=True)]
+    written = [o.temp(t, name, "out") for t, name in zip(into, ("keys_out", "order_out"), strict=True)] if into else [o.output()]
     first, last = o.part("part", n, part)
     row = o.item("row", node.aval.size // n)
     begin = bound(first).high

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, bounded, constant
+from tracegrad.codegen.kernel.index.index import Index, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir.expressions import Cast, Expression, Infix, Literal, Local, Select, element, place, value, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Bound, bound
@@ -136,7 +136,7 @@ class _Network:
     are wanted the better halves are kept, until there is one.
     """
 
-    def __init__(self, o: WorkGroup, memory: _Memory, width: int, items: int, item: Var, line: Index, keep: int) -> None:
+    def __init__(self, o: WorkGroup, memory: _Memory, width: int, items: int, item: Index, line: Index, keep: int) -> None:
         self.o, self.memory, self.width, self.items, self.item, self.line = o, memory, width, items, item, line
         self.levels = (width - 1).bit_length()
         self.run = min(self.levels, max(_OWN, 1 << (keep - 1).bit_length()).bit_length() - 1)         # of 2 ** run elements
@@ -243,13 +243,9 @@ def _bitonic(group: Group, context: Context, n: int, length: int, source: Temp |
         while 2 * lines * items <= most and 2 * lines * width <= fitting(node, context) and lines < rows:
             lines *= 2
     memory = _Memory(o, keys, lines * _gap(constant(width)).constant)
-    item = o.number("item", items, 0, "local")
-    line = o.number("line", lines, 1, "local") if lines > 1 else None
-    chunk = o.number("chunk", chunks, 0, "group") if chunks > 1 else None
-    row = o.number("row", rows, 1, "global") if rows > 1 else None
-    pitch = _gap(constant(width)).constant
-    first, base, at_line = (v.index * size if v is not None else ZERO for v, size in ((chunk, length), (row, 1), (line, pitch)))
-    there = [(row.index, rows)] if row is not None and rows % lines else []
+    spot = o.spot(rows, 1, items, lines, chunks)
+    item, there = spot.item, spot.there
+    first, base, at_line = spot.chunk * length, spot.row, spot.lane * _gap(constant(width)).constant
     pointer = o.temp(source, "kept", "const") if source is not None else None
     w, e = o.writer, Var("e", width)
     with w.loop(e, item, width, items):
@@ -266,10 +262,10 @@ def _bitonic(group: Group, context: Context, n: int, length: int, source: Temp |
     per_row = keep if into is None else into.size // rows
     left = n - (chunks - 1) * length
     stop = bound(best)
-    if chunk is not None and left < best:
-        stop = Bound(Select(Infix("<", chunk, chunks - 1), best, min(best, left)), None, constant(best))
+    if chunks > 1 and left < best:
+        stop = Bound(Select(Infix("<", spot.chunk, chunks - 1), best, min(best, left)), None, constant(best))
     e = Var("e", best)
-    to = base * per_row + (chunk.index * best if chunk is not None else 0) + e.index
+    to = base * per_row + spot.chunk * best + e.index
     with w.loop(e, item, stop, items), o.where(*there):      # the last chunk may keep fewer
         w.store(place(out, to if left >= best else w.at(to)), memory.number(at_line + _gap(e.index)), node)
-    return o.done((chunks * items, -(-rows // lines) * lines), (items, lines), 0 if source is None else source.size, 8)
+    return o.done(0 if source is None else source.size, 8)

@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access, Array, Bound, Buffer, bound, clipped
 from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import KernelBuilder, parts
+from tracegrad.codegen.lower.serial import KernelBuilder, cut, parts
 from tracegrad.codegen.lower.workgroup import precedes
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.support.dtypes import int64
@@ -27,9 +27,7 @@ def lower_selection(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
     k, n = node.shape[-1], node.operands[0].shape[-1]
     rows = node.aval.size // k
-    chunks = max(1, min(-(-parts(context) // rows), n // max(tuning().select_chunk, 16 * k)))
-    length = -(-n // chunks)
-    chunks = -(-n // length)
+    chunks, length = cut(n, -(-parts(context) // rows), n // max(tuning().select_chunk, 16 * k))
     if chunks == 1:
         return [_select(group, context, length, None)]
     kept = Temp("kept", node, rows * chunks * k, int64)
@@ -127,9 +125,7 @@ def _select(group: Group, context: Context, length: int, kept: Temp | None) -> K
     heap, end = _start(o), chunk * length + length
     with o.loop("i", n, chunk * length, clipped(end, n, length)) as i:
         _offer(o, heap, row, i)
-    out = context.output(group, o.node)
-    pointer = o.writer.buffer(kept, "kept", int64, "out") if kept else o.writer.buffer(out.ref, o.writer.base(o.node), int64, out.access)
-    return _finish(o, heap, pointer, (row * chunks + chunk) * k)
+    return _finish(o, heap, o.temp(kept, "kept", "out") if kept else o.output(), (row * chunks + chunk) * k)
 
 
 def _select_kept(group: Group, context: Context, length: int, kept: Temp) -> Kernel:
@@ -148,5 +144,4 @@ def _select_kept(group: Group, context: Context, length: int, kept: Temp) -> Ker
             where = (row * chunks + chunk) * k + j
             at = w.computed("at", n, Load(Access(source, where), int64), o.node)
             _offer(o, heap, row, at.index)
-    out = context.output(group, o.node)
-    return _finish(o, heap, w.buffer(out.ref, w.base(o.node), int64, out.access), row * k)
+    return _finish(o, heap, o.output(), row * k)
