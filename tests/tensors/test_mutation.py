@@ -420,7 +420,7 @@ def detached_twice(x, w):
 
 
 @pytest.mark.parametrize("of", ["plain", "history", "nobody's"])
-@pytest.mark.parametrize("program, seen, result, gradient", [            # as torch gives them
+@pytest.mark.parametrize(("program", "seen", "result", "gradient"), [            # as torch gives them
     (detached_written, [4.5, 3.0], [4.5, 3.0], [0.0, 39.0]),
     (detached_view_written, [0.5, 4.5], [0.5, 4.5], [0.5, 27.0]),
     (detached_then_values, [4.0, 8.0], [4.0, 8.0], [8.0, 16.0]),

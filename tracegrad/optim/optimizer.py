@@ -242,9 +242,9 @@ class Optimizer(Named):
             present = self.state.get(p)
             if present is None:
                 if state.trace is not None:
-                    raise TraceError(f"{type(self).__name__}: it keeps nothing of a parameter, since it was made before a lazy layer's first "
-                                     "call or its state was cleared, and cannot begin inside @trace; make the optimizer anew (after the "
-                                     "model's first call)")
+                    raise TraceError(f"{type(self).__name__}: it keeps nothing of a parameter, since it was made before a lazy layer's "
+                                     "first call or its state was cleared, and cannot begin inside @trace; make the optimizer anew "
+                                     "(after the model's first call)")
                 present = self.state[p] = {}
             for name, value in self._new_state(group, p).items():
                 if name not in present:

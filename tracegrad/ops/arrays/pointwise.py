@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.families import broadcast_shapes, common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, by_itself, method, public, write
@@ -209,12 +209,16 @@ def where_(self: Array, condition: Array, other: Array) -> Array:
 @public("round")
 def round_(input: Array, *, decimals: int = 0) -> Array:
     """The nearest integer (halves to even), or the nearest multiple of 10**-decimals.
-    The shape and dtype stay; real dtypes. Raises DTypeError for complex numbers."""
+    The shape and dtype stay; real dtypes. Raises DTypeError for complex numbers, and for decimals below 0 of integers."""
     decimals = integer("round", "decimals", decimals)
     if _dtype_kind(input) not in "fc":
+        if decimals < 0:
+            raise DTypeError(f"round: decimals={decimals} of {input.dtype}: integers are not rounded to tens; use a float, input.double()")
         return input
     if decimals == 0:
         return call(REGISTRY["round"], (input,), {})
+    if dtypes.is_half(input.dtype):                                     # whose largest number times 10 is infinite
+        return to_dtype(round_(to_dtype(input, dtypes.float32), decimals=decimals), input.dtype)
     scale = 10.0**decimals
     return call(REGISTRY["round"], (input * scale,), {}) / scale
 
