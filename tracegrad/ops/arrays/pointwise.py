@@ -84,11 +84,9 @@ sqrt, rsqrt = _unary("sqrt"), _unary("rsqrt")
 sin, cos, tan = _unary("sin"), _unary("cos"), _unary("tan")
 asin, acos, atan = _unary("asin", "asin", "arcsin"), _unary("acos", "acos", "arccos"), _unary("atan", "atan", "arctan")
 sinh, cosh, tanh = _unary("sinh"), _unary("cosh"), _unary("tanh")
-erf = _unary("erf")
+erf, isnan, bitwise_not = _unary("erf"), _unary("isnan"), _unary("bitwise_not", "bitwise_not")
 floor, ceil, trunc = _rounding("floor"), _rounding("ceil"), _rounding("trunc", "trunc", "fix")
-isnan = _unary("isnan")
 real, imag = REGISTRY["real"], REGISTRY["imag"]            # of complex numbers only; see complex_numbers.py
-bitwise_not = _unary("bitwise_not", "bitwise_not")
 
 mul = _binary("mul", "mul", "multiply")
 floor_divide, remainder, fmod = (_binary(name, check=_no_zero) for name in ("floor_divide", "remainder", "fmod"))
@@ -211,16 +209,14 @@ def round_(input: Array, *, decimals: int = 0) -> Array:
     """The nearest integer (halves to even), or the nearest multiple of 10**-decimals.
     The shape and dtype stay; real dtypes. Raises DTypeError for complex numbers, and for decimals below 0 of integers."""
     decimals = integer("round", "decimals", decimals)
+    scale = 10.0**decimals
     if _dtype_kind(input) not in "fc":
         if decimals < 0:
             raise DTypeError(f"round: decimals={decimals} of {input.dtype}: integers are not rounded to tens; use a float, input.double()")
         return input
-    if decimals == 0:
-        return call(REGISTRY["round"], (input,), {})
-    if dtypes.is_half(input.dtype):                                     # whose largest number times 10 is infinite
+    if decimals and dtypes.is_half(input.dtype):                                   # whose largest number times 10 is infinite
         return to_dtype(round_(to_dtype(input, dtypes.float32), decimals=decimals), input.dtype)
-    scale = 10.0**decimals
-    return call(REGISTRY["round"], (input * scale,), {}) / scale
+    return call(REGISTRY["round"], (input * scale,), {}) / scale if decimals else call(REGISTRY["round"], (input,), {})
 
 
 @public("to_dtype", method=False)
