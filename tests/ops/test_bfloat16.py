@@ -88,6 +88,23 @@ def test_exchange_with_numpy_keeps_every_bit(device):
     assert tg.tensor(NUMBERS[:99]).tolist() == plain(NUMBERS[:99]).tolist()
 
 
+def test_bits_are_seen_as_other_dtypes_and_back(device, run):
+    for dtype in (np.int16, np.uint8, np.float16, np.int32, tg.bfloat16):
+        seen, back = run(lambda x, dtype=dtype: ((x * 1.0).view(dtype), x.view(dtype).view(tg.bfloat16)))(tg.tensor(NUMBERS[:64]))
+        assert seen.numpy().tobytes() == NUMBERS[:64].view(dtype).tobytes(), dtype
+        np.testing.assert_array_equal(words(back), words(NUMBERS[:64]))
+
+
+def test_unique_numbers_are_sorted_beside_nan(device):
+    numbers = np.array([1.0, -7.25, np.nan, 3.0, -np.inf, 1e30, np.nan, -3.0, 1.0], np.float32)
+    found, where, counts = tg.tensor(numbers).bfloat16().unique(return_inverse=True, return_counts=True)
+    assert found.dtype == tg.bfloat16
+    np.testing.assert_array_equal(plain(found.numpy())[:-2], [-np.inf, -7.25, -3.0, 1.0, 3.0, plain(np.float32(1e30).astype(tg.bfloat16))])
+    assert np.isnan(plain(found.numpy())[-2:]).all()
+    np.testing.assert_array_equal(where.numpy()[[0, 1, 3, 4, 5, 7, 8]], [3, 1, 4, 0, 5, 2, 3])
+    np.testing.assert_array_equal(counts.numpy(), [1, 1, 1, 2, 1, 1, 1, 1])
+
+
 def test_files_keep_every_bit(device, tmp_path):
     x, file = tg.tensor(ALL), io.BytesIO()
     tg.save({"x": x, "array": ALL, "number": ALL[7]}, file)

@@ -268,6 +268,12 @@ def test_integers_and_bools_are_summed_as_int64() -> None:
     check(lambda x: x.count_nonzero(), lambda x: np.int64(4), x)
 
 
+def test_integers_are_not_rounded_to_tens() -> None:
+    assert tg.tensor([15, 24]).round(decimals=1).tolist() == [15, 24]
+    with pytest.raises(DTypeError, match=r"^round: decimals=-1 of int64: integers"):
+        tg.tensor([15, 24]).round(decimals=-1)
+
+
 def test_edges_of_exponential_functions() -> None:
     x = np.array([[inf, 1.0], [-inf, -inf], [nan, 1.0], [1000.0, 0.0]])
     np.testing.assert_array_equal(evaluate(lambda x: x.logsumexp(1), x), [inf, -inf, nan, 1000.0])

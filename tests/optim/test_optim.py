@@ -721,6 +721,27 @@ def test_a_saved_optimizer_that_had_no_state_begins_anew(kind, traced, on_numpy)
     np.testing.assert_allclose(*ends, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["Adam", "RMSprop", "Adagrad", "Adadelta"])
+def test_a_cleared_state_begins_anew(kind, on_numpy):
+    """Also beside a parameter that has no gradient, of which nothing is kept then."""
+    ends = []
+    for fresh in (False, True):
+        p, idle = nn.Parameter(tg.linspace(0.5, 2.0, 10)), nn.Parameter(tg.ones(3))
+        make = lambda p=p, idle=idle: getattr(optim, kind)([p, idle], lr=0.05)
+        optimizer = make()
+        for k in range(8):
+            if k == 4:
+                if fresh:
+                    optimizer = make()
+                else:
+                    optimizer.state.clear()
+            optimizer.zero_grad()
+            (p**4).sum().backward()
+            optimizer.step()
+        ends.append(p.tolist())
+    np.testing.assert_allclose(*ends, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["SGD", "RMSprop", "Rprop", "Adadelta"])
 def test_two_steps_in_a_trace_of_which_the_second_has_fewer_gradients(name):
     """Nothing is computed of their counts, so that they may be shared by parameters which go on and others which stay behind."""

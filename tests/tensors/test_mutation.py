@@ -387,6 +387,88 @@ def test_data_and_detach_share_the_memory(run):
     assert w.requires_grad
 
 
+def detached_written(x, w):
+    v = x.detach()
+    v.mul_(w)
+    v[0] = w[1] * 3.0
+    return x, v, (v * v).sum()
+
+
+def detached_view_written(x, w):
+    v = x.detach()
+    v[1:].mul_(w[1:])
+    v *= w
+    return x, v, (v * x).sum()
+
+
+def detached_then_values(x, w):
+    v = x.data
+    v += w
+    with tg.no_grad():
+        v.mul_(2.0)
+    x.add_(1.0)
+    return x, v, (v * v).sum()
+
+
+def detached_twice(x, w):
+    v = x.detach()
+    v.mul_(w)
+    u = v.detach()
+    u.mul_(w)
+    u[0] += 1.0
+    return x, u, (u * w + v).sum()
+
+
+@pytest.mark.parametrize("of", ["plain", "history", "nobody's"])
+@pytest.mark.parametrize(("program", "seen", "result", "gradient"), [            # as torch gives them
+    (detached_written, [4.5, 3.0], [4.5, 3.0], [0.0, 39.0]),
+    (detached_view_written, [0.5, 4.5], [0.5, 4.5], [0.5, 27.0]),
+    (detached_then_values, [4.0, 8.0], [4.0, 8.0], [8.0, 16.0]),
+    (detached_twice, [1.25, 4.5], [1.25, 4.5], [2.5, 11.0]),
+])
+def test_what_is_written_to_a_detached_tensor_has_a_history_there(program, seen, result, gradient, of):
+    """The tensor that it was made of gets the values only."""
+    w = f64(0.5, 1.5)
+    start = f64(1.0, 2.0, grad=False)
+
+    def step(w):
+        x = {"plain": lambda: start * 1.0, "history": lambda: start + 0.0 * w, "nobody's": lambda: start.clone().view(2)}[of]()
+        x, v, loss = program(x, w)
+        assert v.requires_grad
+        assert x.requires_grad == (of == "history")
+        return x.detach(), v.detach(), tg.autograd.grad(loss, w)[0]
+
+    for _ in range(3):
+        found = step(w)
+        for value, wanted in zip(found, (seen, result, gradient), strict=True):
+            close(value, wanted)
+    traced = tg.trace(step)
+    for value, wanted in zip(traced(w), (seen, result, gradient), strict=True):
+        close(value, wanted)
+
+
+def test_views_without_history_are_not_written_with_one():
+    w, x = f64(0.5, 1.5), f64(1.0, 2.0, grad=False)
+    y = w * 2.0
+    with tg.no_grad():
+        row = y[:1]
+    with pytest.raises(AutogradError, match=r"^mul_: a view that was made under no_grad"):
+        row.mul_(w[:1])
+    v = x.detach()
+
+    @tg.trace
+    def by(w):
+        v.mul_(w)
+
+    with pytest.raises(AutogradError, match=r"^mul_: inside @trace .* what detach\(\) made outside"):
+        by(w)
+    close(x, [1.0, 2.0])
+    close(y, [1.0, 3.0])
+    v.mul_(w)
+    assert v.detach_() is v
+    assert not v.requires_grad
+
+
 def test_gradients_of_a_step_that_began_before_an_update():
     w = f64(2.0)
     y = w * w

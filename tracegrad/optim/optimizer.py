@@ -242,9 +242,9 @@ class Optimizer(Named):
             present = self.state.get(p)
             if present is None:
                 if state.trace is not None:
-                    raise TraceError(f"{type(self).__name__}: it was made before a lazy layer's first call, and what it keeps of its "
-                                     "parameters is made at the first step, which cannot be inside @trace; make the optimizer after the "
-                                     "model's first call")
+                    raise TraceError(f"{type(self).__name__}: it keeps nothing of a parameter, since it was made before a lazy layer's "
+                                     "first call or its state was cleared, and cannot begin inside @trace; make the optimizer anew "
+                                     "(after the model's first call)")
                 present = self.state[p] = {}
             for name, value in self._new_state(group, p).items():
                 if name not in present:
@@ -399,7 +399,7 @@ class Counting(Optimizer):
         counts = {id(self.state[p]["step"]) for p in params}
         copies: dict[int, Tensor] = {}
         for p in group["params"]:
-            if id(p) in stepping or id(self.state[p]["step"]) not in counts:
+            if id(p) in stepping or id(self.state.get(p, {}).get("step")) not in counts:          # or a state that was cleared
                 continue
             for name in self._shared:
                 number: Tensor = self.state[p][name]

@@ -60,6 +60,12 @@ LOOKS = {
 }
 
 
+def test_large_numbers_are_rounded_to_decimals(device, run):
+    x = np.array([60000.0, 1234.0, 0.12347, -65504.0], np.float16)
+    wanted = np.round(x.astype(np.float64), 2).astype(np.float16)
+    equal(run(lambda x: x.round(decimals=2))(tg.tensor(x)), wanted)
+
+
 def test_what_overflows_is_infinite(device, run):
     for name, found in run(lambda y: {key: fn(y) for key, (fn, _) in LOOKS.items()})(half(1003, 5000.0)).items():
         np.testing.assert_array_equal(found.numpy(), np.full(found.shape, LOOKS[name][1], found.numpy().dtype), err_msg=name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.families import broadcast_shapes, common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, by_itself, method, public, write
@@ -84,11 +84,9 @@ sqrt, rsqrt = _unary("sqrt"), _unary("rsqrt")
 sin, cos, tan = _unary("sin"), _unary("cos"), _unary("tan")
 asin, acos, atan = _unary("asin", "asin", "arcsin"), _unary("acos", "acos", "arccos"), _unary("atan", "atan", "arctan")
 sinh, cosh, tanh = _unary("sinh"), _unary("cosh"), _unary("tanh")
-erf = _unary("erf")
+erf, isnan, bitwise_not = _unary("erf"), _unary("isnan"), _unary("bitwise_not", "bitwise_not")
 floor, ceil, trunc = _rounding("floor"), _rounding("ceil"), _rounding("trunc", "trunc", "fix")
-isnan = _unary("isnan")
 real, imag = REGISTRY["real"], REGISTRY["imag"]            # of complex numbers only; see complex_numbers.py
-bitwise_not = _unary("bitwise_not", "bitwise_not")
 
 mul = _binary("mul", "mul", "multiply")
 floor_divide, remainder, fmod = (_binary(name, check=_no_zero) for name in ("floor_divide", "remainder", "fmod"))
@@ -209,14 +207,16 @@ def where_(self: Array, condition: Array, other: Array) -> Array:
 @public("round")
 def round_(input: Array, *, decimals: int = 0) -> Array:
     """The nearest integer (halves to even), or the nearest multiple of 10**-decimals.
-    The shape and dtype stay; real dtypes. Raises DTypeError for complex numbers."""
+    The shape and dtype stay; real dtypes. Raises DTypeError for complex numbers, and for decimals below 0 of integers."""
     decimals = integer("round", "decimals", decimals)
-    if _dtype_kind(input) not in "fc":
-        return input
-    if decimals == 0:
-        return call(REGISTRY["round"], (input,), {})
     scale = 10.0**decimals
-    return call(REGISTRY["round"], (input * scale,), {}) / scale
+    if _dtype_kind(input) not in "fc":
+        if decimals < 0:
+            raise DTypeError(f"round: decimals={decimals} of {input.dtype}: integers are not rounded to tens; use a float, input.double()")
+        return input
+    if decimals and dtypes.is_half(input.dtype):                                   # whose largest number times 10 is infinite
+        return to_dtype(round_(to_dtype(input, dtypes.float32), decimals=decimals), input.dtype)
+    return call(REGISTRY["round"], (input * scale,), {}) / scale if decimals else call(REGISTRY["round"], (input,), {})
 
 
 @public("to_dtype", method=False)

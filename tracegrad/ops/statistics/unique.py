@@ -138,7 +138,9 @@ def unique(input: Array, sorted: bool = True, return_inverse: bool = False, retu
     """
     values = known("unique", input, "sort, and compare neighbours")
     axis = None if dim is None else one_dim("unique", dim, values.ndim)
-    found, inverse, counts = np.unique(values, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
+    ordered = values.astype(np.float32) if values.dtype == dtypes.bfloat16 else values          # NumPy cannot sort its NaN
+    found, inverse, counts = np.unique(ordered, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
+    found = found.astype(values.dtype)
     shape = values.shape if axis is None else (values.shape[axis],)
     return _results(input, (found, inverse.reshape(shape).astype(np.int64), counts.astype(np.int64)), return_inverse, return_counts)
 

@@ -16,14 +16,14 @@ from tracegrad.execute.devices import Device
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import LazyNode, Node, Size, own_nodes
 from tracegrad.graph.operators import Operators
-from tracegrad.graph.primitive import REGISTRY
+from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.ops.arguments import one_dim
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import Recorder, state
 from tracegrad.tensors.parts.view_steps import Steps, Subscript, stepped
 
-_VARIABLE = REGISTRY["variable"]
+_VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
 
 
 class Count(int):
@@ -129,7 +129,10 @@ class Handle(Operators):
             source = node
             for fn, attrs in self._chain:
                 node = stepped(node, fn, attrs)
-            node = without_history(node, self._device) if self._detached else node
+            if self._detached:
+                node = without_history(node, self._device)
+                if self._n.needs_grad:      # written with a history, before its base was: see InPlace._own_history_after
+                    node = bind(_OVERWRITTEN, (node, self._n), {})
             if state.trace is None and self._trace is None:
                 self._n, self._source = node, (weakref.ref(source), viewed._version)
             return node

@@ -206,12 +206,15 @@ class History(Handle):
         >>> x.detach_().requires_grad
         False
         """
-        if self._base is not None:
+        if self._base is not None and not self._detached:
             raise AutogradError("detach_: a view shares the history of the tensor that it is a view of; use detach()")
         node = self._node()
         if node.needs_grad:
             self._own_history("detach_")
-            self._set_node(without_history(node, self._device))
+            if self._base is not None:
+                self._n = without_history(node, self._device)
+            else:
+                self._set_node(without_history(node, self._device))
         return self
 
     def _own_history(self, call: str) -> None:

@@ -22,7 +22,7 @@ from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes
 from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.parts.handle import Handle
-from tracegrad.tensors.parts.view_steps import overlap, own_copy, put_back
+from tracegrad.tensors.parts.view_steps import Steps, overlap, own_copy, put_back
 
 _VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
 
@@ -50,6 +50,7 @@ class InPlace(Handle):
         if self._base is not None and self._detached and self._is_last():
             self._base, self._steps, self._detached, self._source, self._n = None, (), False, None, old
         if self._base is not None and not self._stands_alone():
+            owner, history = self._own_history_after(node, call)
             base, steps, detached = self._base, self._chain, self._detached
             while base._base is not None and base._has_windows() and not base._stands_alone():  # one of them may be written, not all
                 base, steps, detached = base._base, (*base._chain, *steps), detached or base._detached
@@ -57,6 +58,9 @@ class InPlace(Handle):
                 with own_nodes():
                     put = put_back(base._node(), steps, node, call)
                 base._rebind(put, call)
+            if owner is not None:
+                under = owner._base
+                owner._n, owner._source = history, (weakref.ref(under._node()), under._version)
             return self
         leaf = old.needs_grad and self._is_leaf()
         if old.needs_grad:
@@ -77,6 +81,30 @@ class InPlace(Handle):
         self._set_node(node)
         self._versions += 1
         return self
+
+    def _own_history_after(self, node: Node, call: str) -> tuple[Any, Any]:
+        """What detach() made, which this tensor is or is a view of, and its node once `node` is written here: a history of its own.
+
+        As in torch its base gets the values only. (None, None) if what is written has no history, and there was none.
+        """
+        owner: Any = self
+        steps: Steps = ()
+        while owner._base is not None and not owner._detached:
+            owner, steps = owner._base, (*owner._chain, *steps)
+        if owner._base is None:
+            return None, None
+        before = owner._node()
+        if not before.needs_grad and not (state.grad and node.needs_grad):
+            return None, None
+        if owner._chain:
+            raise AutogradError(f"{call}: a view that was made under no_grad is written with a history, which the tensor that it is a view "
+                                "of would not get; take the view anew, or write under no_grad")
+        if state.trace is not None and owner._trace is not state.trace:
+            raise AutogradError(f"{call}: inside @trace ({state.trace.name}) what detach() made outside is written with a history; call "
+                                "detach() or clone() inside")
+        with own_nodes():
+            after = put_back(before, steps, node, call)
+            return owner, after if state.grad else bind(_OVERWRITTEN, (without_history(after, self._device), before), {})
 
     def _guard(self, node: Node | None, call: str) -> None:
         """Raise an error if the code around must not give this tensor the value `node`; see scopes.py."""
