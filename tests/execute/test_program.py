@@ -12,9 +12,8 @@ import tracegrad as tg
 from tests.helpers.values import given
 from tracegrad import nn
 from tracegrad.execute import policy
-from tracegrad.execute.program import VERSION, Program, programs
+from tracegrad.execute.program import VERSION, Program, programs, recipes
 from tracegrad.execute.realize import Work
-from tracegrad.execute.recall import recipes
 from tracegrad.graph.canonical import resolve
 
 KERNELS = pytest.mark.skipif(tg.device().kind == "numpy", reason="the interpreter builds nothing")

@@ -21,9 +21,9 @@ from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import host_part
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.primitive import REGISTRY, data
+from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.runtime.buffer import Buffer, HostBuffer
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.view_steps import Subscript
 from tracegrad.tensors.tensor import Tensor, holding
 
 COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has

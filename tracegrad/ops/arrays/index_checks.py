@@ -14,11 +14,10 @@ import numpy as np
 
 from tracegrad.errors import DTypeError, IndexOutOfRange
 from tracegrad.graph.families import Elementwise
-from tracegrad.graph.intervals import all_of, interval
+from tracegrad.graph.intervals import interval
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const
-from tracegrad.ops.arrays.pointwise import lt
-from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.elementwise import lt, where
 from tracegrad.support import dtypes
 from tracegrad.support.plan import Check, KnownCheck
 
@@ -116,11 +115,3 @@ def counts_where(condition: Node) -> Iterator[None]:
         yield
     finally:
         _conditions.pop()
-
-
-def may_wrap(node: Node) -> bool:
-    """Whether an integer result may be beyond its dtype: it then wraps, which C leaves undefined for signed types."""
-    found = node.fn.interval(node, *map(interval, node.operands))
-    low, high = all_of(node.dtype)
-    return found is None or found[0] < low or found[1] > high
-
