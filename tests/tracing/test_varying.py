@@ -235,7 +235,7 @@ def test_reused_kernels_are_counted() -> None:
 
 def test_a_size_that_keeps_coming_gets_kernels_of_its_own(nothing_known: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fixed count, and others keep those for any size. An update in place goes on in the same buffer."""
-    monkeypatch.setattr(program, "TAKEN", 6)
+    monkeypatch.setattr(program, "OWN_SIZE_AFTER", 6)
     total = tg.zeros(64, 24)
 
     @tg.trace(dynamic=True)
@@ -258,7 +258,7 @@ def test_a_size_that_keeps_coming_gets_kernels_of_its_own(nothing_known: None, m
 
 def test_kernels_for_a_size_that_cannot_be_built_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there goes on."""
-    monkeypatch.setattr(program, "TAKEN", 4)
+    monkeypatch.setattr(program, "OWN_SIZE_AFTER", 4)
     step, x = tg.trace(lambda x: (x * 11).sin(), dynamic=True), rows(64)
     want = step(x).numpy()
     monkeypatch.setattr(program, "compiled", lambda *args: 1 / 0)

@@ -49,7 +49,7 @@ _counting = threading.Lock()                # guards `Program.left`
 KNOWN = 200_000     # operations in all the Programs that are remembered (0.5 KB each)
 VERSION = 200       # what a compiled version counts as
 REMEMBERED = 1_000_000                      # parts of the keys of recipes (10 an operation)
-TAKEN = 1000        # runs after which a program for sizes that vary has kernels for its own size; they are built after half as many
+OWN_SIZE_AFTER = 1000   # runs after which a program for sizes that vary has kernels for its own size; they are built after half as many
 
 
 class _Reports(NamedTuple):
@@ -161,7 +161,7 @@ class Program:
         else:
             self.executable = compiled(graph, self.device, donate or {}, results, varying)
             self.buffers_only = not any(self.weak)
-            self.donate, self.left = donate or {}, TAKEN if varying else 0
+            self.donate, self.left = donate or {}, OWN_SIZE_AFTER if varying else 0
             self.written = self.donate.values()
 
     def generalize(self, donate: Mapping[int, int], varying: frozenset[int]) -> None:
@@ -174,7 +174,7 @@ class Program:
         compute the same bits."""
         with _counting:
             self.left = max(0, self.left - 1)
-            if self.left == TAKEN // 2:
+            if self.left == OWN_SIZE_AFTER // 2:
                 self.own_size = in_background(self._for_this_size)
             elif self.left == 0 and isinstance(self.own_size, Job):
                 found: Executable | None = self.own_size.result()   # None: it could not be built, and what is there goes on

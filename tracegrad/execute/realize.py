@@ -1,4 +1,4 @@
-"""From nodes to values: `realize` computes pending work, `read` what somebody looks at. Start at `realize`.
+"""From nodes to values: `realize` computes pending work, `read` what somebody asks for. Start at `realize`.
 
 A piece of pending work is a `Work`: its nodes in order, its leaves, and the key of its structure. Work of one structure is one Program
 (program.py), so a loop that does the same work again makes nothing new.
