@@ -1,6 +1,6 @@
 """Parts of what NumPy holds, read and written by integers and slices: `reading`, `writing`. Start at `_forward`.
 
-Data sets read and write parts by indices and lengths that are others each time. No signature comes again then (graph/cached_calls.py), and
+Data sets read and write parts by indices and lengths that are others each time. No signature recurs then (graph/cached_calls.py), and
 what the operations are composed of takes a hundred times what NumPy takes for few elements. For these keys NumPy's rule is torch's, so
 NumPy's own view is the part, and its own assignment, to a copy, the write. What is to be differentiated, whatever a kernel has, and all
 errors go at length.
