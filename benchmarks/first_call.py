@@ -6,7 +6,7 @@ Where the time goes: "lower" is Python from the captured graph to the plan, "bui
 Beside it torch eager's first call and a later one, and those of the same program under jax.jit, where PEER_PYTHON has them.
 
 Then a small function and a transformer's step in a second process, the time that lowering takes, the programs of benchmarks/loops.py with
-64 and with 2,048 turns and beside the unrolled loop, those of benchmarks/sizes.py, and the CPU drivers that are installed. Last the
+64 and with 2,048 iterations and beside the unrolled loop, those of benchmarks/sizes.py, and the CPU drivers that are installed. Last the
 table of targets.
 """
 
@@ -35,7 +35,7 @@ IN_JAX = ("wave", "shallow_water", "pendulum")             # the same text runs 
 DRIVERS = ("transformer", "dcgan", "neural_ode", "pendulum")           # on each of the CPU drivers
 LOWERING = {"convnet": 100.0, "transformer": 250.0, "lstm": 100.0}     # milliseconds wanted
 PATIENCE = 180.0                                           # seconds of jax: XLA takes many minutes for 200 unrolled steps
-LOOPS = ("pendulum", "gru")                                # of benchmarks/loops.py, with 64 and with 2,048 turns
+LOOPS = ("pendulum", "gru")                                # of benchmarks/loops.py, with 64 and with 2,048 iterations
 
 
 def small(f: Any) -> Callable[[], float]:
@@ -189,29 +189,31 @@ def loops(peer: str) -> list[Row]:
 
     Later calls of scan and unrolled loop take turns in one process. First calls of long and of short loops take turns, too, and beside
     what a person waits for stand their processor time (of all cores) and what they take that a later call does not: that one grows with
-    the turns, as it has to.
+    the iterations, as it has to.
     """
     from benchmarks.loops import CASES, first_call, in_process
 
     rows = []
     torch = has(peer, "torch")
-    for name, (_, (turns, *_)) in CASES.items():
-        found = first_call(name, turns)
-        rows += [Row(f"scan, {name}, {turns} turns: first call, cold", 5.0, found["first"], "s"),
-                 Row(f"scan, {name}, {turns} turns: the same, processor time", None, found["used"], "s")]
+    for name, (_, (iterations, *_)) in CASES.items():
+        found = first_call(name, iterations)
+        rows += [Row(f"scan, {name}, {iterations} iterations: first call, cold", 5.0, found["first"], "s"),
+                 Row(f"scan, {name}, {iterations} iterations: the same, processor time", None, found["used"], "s")]
         if torch:
-            eager = first_call(name, turns, "torch", peer)
-            rows += [Row(f"scan, {name}, {turns} turns: first call, torch", None, eager["first"], "s"),
-                     Row(f"scan, {name}, {turns} turns: a later call, processor time, to torch's", None, found["again"] / eager["again"])]
-        unrolled = first_call(name, turns, "unrolled")
-        rows += [Row(f"unrolled, {name}, {turns} turns: first call, cold", 5.0, unrolled["first"], "s"),
-                 Row(f"unrolled, {name}, {turns} turns: the same, processor time", None, unrolled["used"], "s")]
+            eager = first_call(name, iterations, "torch", peer)
+            rows += [Row(f"scan, {name}, {iterations} iterations: first call, torch", None, eager["first"], "s"),
+                     Row(f"scan, {name}, {iterations} iterations: a later call, processor time, to torch's", None,
+                         found["again"] / eager["again"])]
+        unrolled = first_call(name, iterations, "unrolled")
+        rows += [Row(f"unrolled, {name}, {iterations} iterations: first call, cold", 5.0, unrolled["first"], "s"),
+                 Row(f"unrolled, {name}, {iterations} iterations: the same, processor time", None, unrolled["used"], "s")]
         with tempfile.TemporaryDirectory() as caches:
-            later = in_process(sys.executable, caches, f"by_turns({name!r}, {turns})")
-        rows.append(Row(f"scan, {name}, {turns} turns: a later call, to the unrolled loop's", 1.0, later["scan"] / later["unrolled"]))
+            later = in_process(sys.executable, caches, f"by_turns({name!r}, {iterations})")
+        rows.append(Row(f"scan, {name}, {iterations} iterations: a later call, to the unrolled loop's", 1.0,
+                        later["scan"] / later["unrolled"]))
     for name in LOOPS:
-        several = [[first_call(name, turns) for turns in (2048, 64)] for _ in range(5)]
-        for what, target, of in (("first call of 2,048 turns to that of 64", 1.1, lambda f: f["first"]),
+        several = [[first_call(name, iterations) for iterations in (2048, 64)] for _ in range(5)]
+        for what, target, of in (("first call of 2,048 iterations to that of 64", 1.1, lambda f: f["first"]),
                                  ("the same, processor time", None, lambda f: f["used"]),
                                  ("the same, less what a later call takes", None, lambda f: f["first"] - f["call"])):
             long, short = (statistics.median(map(of, found)) for found in zip(*several, strict=True))

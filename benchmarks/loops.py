@@ -1,7 +1,7 @@
 """Loops: simulations and recurrent networks in float64, `tg.scan` beside the unrolled Python loop. Start at `main`.
 
     python -m benchmarks.loops                       # all of them
-    python -m benchmarks.loops gru pendulum --unrolled --turns 64 2048
+    python -m benchmarks.loops gru pendulum --unrolled --iterations 64 2048
     python -m benchmarks.loops --torch /path/to/python/with/torch
 
 For each: the time to the first result (tracing, compiling, running: in a fresh process, nothing cached), its processor time with that of
@@ -44,7 +44,7 @@ def _numbers(*shape: int) -> Any:
     return T.tensor(np.random.default_rng(0).standard_normal(shape), dtype=T.float64)
 
 
-def wave(scan: Scan, turns: int) -> Case:
+def wave(scan: Scan, iterations: int) -> Case:
     """A 2-D wave equation; the gradient of a misfit with respect to the initial state."""
 
     def laplacian(u: Any) -> Any:
@@ -55,13 +55,13 @@ def wave(scan: Scan, turns: int) -> Case:
             before, now = state
             return (now, 2.0 * now - before + 0.2 * laplacian(now)), None
 
-        (_, last), _ = scan(step, (u, u), length=turns)
+        (_, last), _ = scan(step, (u, u), length=iterations)
         return (last * last).sum()
 
     return misfit, 1, (_numbers(128, 128),)
 
 
-def shallow_water(scan: Scan, turns: int) -> Case:
+def shallow_water(scan: Scan, iterations: int) -> Case:
     """Shallow water on a periodic grid (height and two velocities, nonlinear); the gradient with respect to the initial height."""
 
     def dx(a: Any) -> Any:
@@ -79,13 +79,13 @@ def shallow_water(scan: Scan, turns: int) -> Case:
             return (hn, un, vn), None
 
         zero = h * 0.0
-        (last, u, v), _ = scan(step, (h, zero, zero), length=turns)
+        (last, u, v), _ = scan(step, (h, zero, zero), length=iterations)
         return (last * last + u * u + v * v).sum()
 
     return misfit, 1, (_numbers(64, 64) * 0.01,)
 
 
-def neural_ode(scan: Scan, turns: int) -> Case:
+def neural_ode(scan: Scan, iterations: int) -> Case:
     """A neural ODE (two layers) integrated by the classic Runge-Kutta method; the gradient with respect to the weights."""
 
     def loss(w1: Any, w2: Any, y: Any) -> Any:
@@ -99,14 +99,14 @@ def neural_ode(scan: Scan, turns: int) -> Case:
             k4 = slope(y + 0.02 * k3)
             return y + (0.02 / 6) * (k1 + 2.0 * k2 + 2.0 * k3 + k4), None
 
-        last, _ = scan(step, y, length=turns)
+        last, _ = scan(step, y, length=iterations)
         return (last * last).mean()
 
     return loss, 2, (_numbers(4, 32) * 0.5, _numbers(32, 4) * 0.5, _numbers(64, 4))
 
 
-def pendulum(scan: Scan, turns: int) -> Case:
-    """Optimal control of a pendulum: the gradient of its cost with respect to the torque at every turn."""
+def pendulum(scan: Scan, iterations: int) -> Case:
+    """Optimal control of a pendulum: the gradient of its cost with respect to the torque at every iteration."""
 
     def cost(torque: Any) -> Any:
         def step(state: Any, u: Any) -> Any:
@@ -119,10 +119,10 @@ def pendulum(scan: Scan, turns: int) -> Case:
         (angle, speed, total), _ = scan(step, (zero, zero, zero), torque)
         return (angle - 3.14159) ** 2 + speed * speed + total
 
-    return cost, 1, (_numbers(turns) * 0.1,)
+    return cost, 1, (_numbers(iterations) * 0.1,)
 
 
-def gru(scan: Scan, turns: int) -> Case:
+def gru(scan: Scan, iterations: int) -> Case:
     """A GRU, batch 16, 64 features; the gradient with respect to its weights."""
 
     def loss(w: Any, r: Any, x: Any) -> Any:
@@ -136,7 +136,7 @@ def gru(scan: Scan, turns: int) -> Case:
         _, ys = scan(step, T.zeros(16, 64, dtype=T.float64), x)
         return (ys * ys).mean()
 
-    return loss, 2, (_numbers(32, 192) * 0.1, _numbers(64, 192) * 0.1, _numbers(turns, 16, 32))
+    return loss, 2, (_numbers(32, 192) * 0.1, _numbers(64, 192) * 0.1, _numbers(iterations, 16, 32))
 
 
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -145,12 +145,12 @@ CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-def measure(name: str, turns: int, loop: str) -> dict[str, float]:
+def measure(name: str, iterations: int, loop: str) -> dict[str, float]:
     """Times in this process, which has compiled nothing yet: of the first call (used: processor time), and of one after that (again)."""
     global T
     T = namespace("torch" if loop == "torch" else "tracegrad").T
     (T.tensor([1.0]) + 1).sum().item()                     # the driver is found and loaded
-    fn, varied, args = CASES[name][0](T.scan if loop == "scan" else unrolled, turns)
+    fn, varied, args = CASES[name][0](T.scan if loop == "scan" else unrolled, iterations)
     f: Any = None
     if loop == "torch":
         for a in args[:varied]:
@@ -180,14 +180,14 @@ def measure(name: str, turns: int, loop: str) -> dict[str, float]:
             "launches": 0 if f is None else len(f.plan.launches)}
 
 
-def by_turns(name: str, turns: int) -> dict[str, float]:
+def by_turns(name: str, iterations: int) -> dict[str, float]:
     """Seconds of a call of the scan and of the unrolled loop, warm, which take turns in this process: what one meets the other does."""
     global T
     T = namespace("tracegrad").T
     calls: dict[str, Callable[[], float]] = {}
     times: dict[str, list[float]] = {"scan": [], "unrolled": []}
     for loop, scan in (("scan", T.scan), ("unrolled", unrolled)):
-        fn, varied, args = CASES[name][0](scan, turns)
+        fn, varied, args = CASES[name][0](scan, iterations)
         f = T.trace(T.value_and_grad(fn, tuple(range(varied))))
         calls[loop] = lambda f=f, args=args: float(f(*args)[0])
         calls[loop]()
@@ -210,27 +210,27 @@ def in_process(python: str, caches: str, call: str) -> dict[str, float]:
     return found
 
 
-def first_call(name: str, turns: int, loop: str = "scan", python: str = sys.executable) -> dict[str, float]:
+def first_call(name: str, iterations: int, loop: str = "scan", python: str = sys.executable) -> dict[str, float]:
     """What `measure` finds in a fresh process with nothing cached."""
     with tempfile.TemporaryDirectory() as caches:          # of compiled programs: a first call is cold
-        return in_process(python, caches, f"measure({name!r}, {turns}, {loop!r})")
+        return in_process(python, caches, f"measure({name!r}, {iterations}, {loop!r})")
 
 
 def main() -> None:
-    """Print a table: a line per case, number of turns, and way to write the loop."""
+    """Print a table: a line per case, number of iterations, and kind of loop."""
     parser = argparse.ArgumentParser(description="Loops: tg.scan beside the unrolled Python loop.")
     parser.add_argument("cases", nargs="*", default=list(CASES))
-    parser.add_argument("--turns", nargs="*", type=int, help="how many turns (default: the case's own)")
+    parser.add_argument("--iterations", nargs="*", type=int, help="how many iterations (default: the case's own)")
     parser.add_argument("--unrolled", action="store_true", help="the unrolled loop, too (slow to compile)")
     parser.add_argument("--torch", default="", help="a Python interpreter that has torch, to measure that, too")
     options = parser.parse_args()
-    print(f"{'case':14} {'turns':>5} {'loop':9} {'first call':>10} {'cpu':>8} {'a call':>10} {'a turn':>10} launches")
+    print(f"{'case':14} {'length':>6} {'loop':9} {'first call':>10} {'cpu':>8} {'a call':>10} {'iteration':>10} launches")
     for name in options.cases:
-        for turns in options.turns or CASES[name][1]:
+        for iterations in options.iterations or CASES[name][1]:
             for loop in ["scan"] + ["unrolled"] * options.unrolled + ["torch"] * bool(options.torch):
-                m = first_call(name, turns, loop, options.torch if loop == "torch" else sys.executable)
-                print(f"{name:14} {turns:5} {loop:9} {m['first']:8.2f} s {m['used']:6.2f} s {1e3 * m['call']:7.2f} ms "
-                      f"{1e6 * m['call'] / turns:7.2f} us {m['launches']:.0f}   value {m['value']:.6g}", flush=True)
+                m = first_call(name, iterations, loop, options.torch if loop == "torch" else sys.executable)
+                print(f"{name:14} {iterations:6} {loop:9} {m['first']:8.2f} s {m['used']:6.2f} s {1e3 * m['call']:7.2f} ms "
+                      f"{1e6 * m['call'] / iterations:7.2f} us {m['launches']:.0f}   value {m['value']:.6g}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What kernels report: indices out of range, matrices without an inverse. Start at `Run`; `Suspicions`: the runs a value is suspected for.
 
 Each run of a plan with checks has a row of a small buffer of zeros, in which its kernels note what is wrong (see plan.Check). Nobody
-waits for that: the results are marked with the run, and so is what is computed from them. Whoever looks at a marked value, and waits
-for it anyway, has the notes read first: it is cleared, or the error is raised, now and whenever it is looked at again.
+waits for that: the results are marked with the run, and so is what is computed from them. Whoever reads a marked value, and waits
+for it anyway, has the notes read first: it is cleared, or the error is raised, now and whenever it is read again.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class IndexOutOfRange(TracegradError, IndexError, RuntimeError):
 
 
 class LinAlgError(TracegradError, np.linalg.LinAlgError, RuntimeError):
-    """A matrix that is singular, not positive definite, or whose factorisation did not converge. Raised when a value is looked at.
+    """A matrix that is singular, not positive definite, or whose factorisation did not converge. Raised when a value is read.
 
     NumPy's LinAlgError and a RuntimeError, too.
 
@@ -156,7 +156,7 @@ class LinAlgError(TracegradError, np.linalg.LinAlgError, RuntimeError):
     _told = False
 
     def of(self, place: str, who: str = "", position: int = -1) -> None:
-        """Tell the line whose operation it was, too, where that is another one than the line that looked at the value.
+        """Tell the line whose operation it was, too, where that is another one than the line that read the value.
 
         who: what the message begins with in place of the operation's name, "" if that is not known. The first one is the right one, since
         steps stand in steps; but a place in a program that is used for other lines, too (position >= 0), waits for one of this call.

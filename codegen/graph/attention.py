@@ -17,8 +17,8 @@ from tracegrad.codegen.graph.reductions import rebind, view
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
-from tracegrad.ops.attention.fused import composed, composed_gradient, too_little
-from tracegrad.ops.attention.pattern import Written, written_out
+from tracegrad.ops.attention.fused import composed, composed_gradient
+from tracegrad.ops.attention.pattern import Written, too_little, written_out
 from tracegrad.support.dtypes import float32, is_half
 from tracegrad.support.plan import Plain, Target
 from tracegrad.support.tuning import tuning

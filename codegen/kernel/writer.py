@@ -23,7 +23,6 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Select,
     value,
 )
-from tracegrad.codegen.kernel.ir.kernel import Temp
 from tracegrad.codegen.kernel.ir.statements import (
     Access,
     Allocate,
@@ -118,7 +117,7 @@ class Writer:
         """The pointer parameter for `storage` (a Node or a Temp). access: "const", "out" or "inout"."""
         found = self.params.get(storage)
         if not isinstance(found, Buffer):
-            size = storage.size or None if isinstance(storage, Temp) else storage.aval.size
+            size = storage.aval.size if isinstance(storage, Node) else storage.size or None
             found = self.params[storage] = Buffer(storage, self.unique(base, pointer=True), dtype, size, access)
             self.given.add(found)
             self.updates |= access == "inout"

@@ -1,4 +1,4 @@
-"""From a group of the schedule to kernels. Start at `lower` and `LOWERINGS`, the table by kind of group.
+"""What a lowering is given, and the table of them by kind of group. Start at `Context` and `LOWERINGS`.
 
 A lowering is a function (group, context) -> kernels in launch order. The context says where nodes are stored, makes writers
 and evaluators for a kernel, and gives out entry names.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,16 +15,12 @@ from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.finish import finish
 from tracegrad.codegen.kernel.index.index import Index
-from tracegrad.codegen.kernel.index.varying import any_vary, sizes_that_vary
 from tracegrad.codegen.kernel.ir.kernel import Kernel, LoweredLoop, RuntimeScalar
 from tracegrad.codegen.kernel.ir.vectors import index_type
 from tracegrad.codegen.kernel.text.names import entry_of
-from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Namer, Writer
 from tracegrad.codegen.lower.user_sources import UserSources
 from tracegrad.codegen.schedule.grouping import Flat, Granularity, Group, Schedule
-from tracegrad.config import config
-from tracegrad.errors import CompilerBug, UnsupportedError
 from tracegrad.graph.ir import Graph, Node, topological
 from tracegrad.graph.primitive import numpy_time
 from tracegrad.support.plan import Computed, Fault, HostStep, Target
@@ -234,50 +229,6 @@ def lowering(*kinds: type | str, on: str = "") -> Callable[[Any], Any]:
         return fn
 
     return attach
-
-
-def lower(group: Group, context: Context) -> Steps:
-    """The kernels of one group."""
-    bodies = group.lowered_by in ("loop", "while_loop", "branch")       # those of its body come through here, bound to other buffers
-    if bodies:
-        return _written(group, context)
-    steps = _for_any_size(group, context) if any_vary() else _verified(group, context, config.check)
-    last = steps[-1] if steps else None
-    if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
-        nodes = computed(group, context)
-        steps[-1] = replace(last, why=group.why, fused=operations(nodes, context), slow=last.slow or slow(group, nodes))
-    return steps
-
-
-def _written(group: Group, context: Context) -> Steps:
-    """What the table's function for this kind of group and of device, or else for any device, writes."""
-    own, found = TARGET_LOWERINGS.get((group.lowered_by, context.target.kind)), LOWERINGS.get(group.lowered_by)
-    if found is None:
-        raise UnsupportedError(f"{group.roots[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
-    steps = own(group, context) if own is not None else None
-    return found(group, context) if steps is None else steps
-
-
-def _verified(group: Group, context: Context, check: bool) -> Steps:
-    """The same, verified if `check`."""
-    steps = _written(group, context)
-    for step in steps if check else ():
-        if isinstance(step, Kernel):
-            verify_kernel(step)
-    return steps
-
-
-def _for_any_size(group: Group, context: Context) -> Steps:
-    """The kernels of a group in forms that other sizes share. Those that cannot be proved for this size are made for it alone."""
-    before = context.noted()
-    try:
-        steps = _verified(group, context, True)
-    except CompilerBug:
-        context.forget_but(before)
-        with sizes_that_vary(()):
-            steps = _verified(group, context, config.check)
-        context.for_one_size += [step.entry for step in steps if isinstance(step, Kernel)]
-    return steps
 
 
 def computed(group: Group, context: Context) -> list[Node]:

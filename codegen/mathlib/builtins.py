@@ -16,7 +16,6 @@ import numpy as np
 
 from tracegrad.graph.families import Elementwise
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.ops.special.polynomials import OrthogonalPolynomial
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import DType, bfloat16, float16
 from tracegrad.support.philox import philox_block
@@ -112,14 +111,15 @@ def meaning(name: str) -> Meaning | None:
 def _meanings() -> dict[str, Meaning]:
     found: dict[str, Meaning] = {}
     for fn in REGISTRY.values():
-        orders: tuple[dict[str, int], ...] = ({}, {"order": 1}, {"order": 2}) if isinstance(fn, OrthogonalPolynomial) else ({},)
-        for attrs in orders if isinstance(fn, Elementwise) and not fn.cases else ():
+        if not isinstance(fn, Elementwise) or fn.cases:
+            continue
+        for attrs in ({}, *({"order": k} for k in range(1, fn.orders))):
             try:
-                text = fn.opencl(*"abc"[:fn.nin], **attrs)  # type: ignore[attr-defined]
+                text = fn.opencl(*"abc"[:fn.nin], **attrs)
             except TypeError:
                 continue
             match = re.fullmatch(r"(\w+)\((a(, b)?(, c)?)\)", text)
-            if match and len(match[2].split(", ")) == fn.nin:  # type: ignore[attr-defined]
+            if match and len(match[2].split(", ")) == fn.nin:
                 found[match[1]] = fn.numpy_with(**attrs)
     found |= {b.name: b.means for b in BUILTINS.values() if b.means is not None}
     for name, means in list(found.items()):

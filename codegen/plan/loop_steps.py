@@ -32,7 +32,8 @@ from tracegrad.codegen.kernel.index.index import Var
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
 from tracegrad.codegen.kernel.ir.statements import Block, Buffer, Item, Loop
 from tracegrad.codegen.kernel.ir.statements import bound as bound_of
-from tracegrad.codegen.lower.context import Context, flops, lower, lowering, traffic
+from tracegrad.codegen.lower.context import Context, flops, lowering, traffic
+from tracegrad.codegen.lower.group_kernels import lower
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.plan.batch_launches import NotAlone, batched, can_be_serial, effects, together
 from tracegrad.codegen.plan.loop_binding import After, Carry, InPlace, LoopBinding, Own, Parts, Row, Whole, bind_parameters, bound

@@ -21,7 +21,8 @@ from tracegrad.codegen.kernel.index.index import Var
 from tracegrad.codegen.kernel.ir.kernel import Kernel, LoweredLoop, RuntimeScalar, Temp
 from tracegrad.codegen.kernel.ir.vectors import WIDTHS
 from tracegrad.codegen.kernel.text.markup import offsets_in, renamed, with_offsets
-from tracegrad.codegen.lower.context import Context, lower, operations
+from tracegrad.codegen.lower.context import Context, operations
+from tracegrad.codegen.lower.group_kernels import lower
 from tracegrad.codegen.plan.batch_launches import is_serial
 from tracegrad.codegen.schedule.grouping import Group, Rows, TemplateGroup, is_reduction, small_reduction
 from tracegrad.config import config

@@ -22,7 +22,8 @@ from tracegrad.codegen.kernel.index.index import constant
 from tracegrad.codegen.kernel.ir.expressions import Access, Load
 from tracegrad.codegen.kernel.ir.kernel import Iteration, Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Block, Buffer, If, Repeat
-from tracegrad.codegen.lower.context import Context, lower, lowering
+from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.group_kernels import lower
 from tracegrad.codegen.lower.host_call import host_step, siblings
 from tracegrad.codegen.plan.batch_launches import NotAlone, can_be_serial, together
 from tracegrad.codegen.plan.loop_binding import LoopBinding, Whole, placed

@@ -913,7 +913,7 @@ def test_untraced_vmap_of_loops_whose_condition_is_each_examples_own(interpreter
 
     summed, expected = tg.vmap(summing(tg.while_loop))(xs), [summing(python_while)(x) for x in xs]
     close([s.numpy() for s in summed], [np.stack([y.numpy() for y, _ in expected]), np.array([n for _, n in expected])])
-    with pytest.raises(tg.TraceError, match="inside @trace or vmap would be the same at every turn"):
+    with pytest.raises(tg.TraceError, match="inside @trace or vmap would be the same at every iteration"):
         tg.vmap(lambda x: tg.while_loop(lambda y: y.sum() < 40, lambda y: y + tg.rand(5, dtype=F), x), randomness="same")(xs)
 
     def counted(s):
@@ -1033,8 +1033,8 @@ def test_text_of_a_loop(interpreter):
     again = run(*args)
     close([a.numpy() for a in again], arrays(found))
     text = to_text(f.graph)
-    assert re.search(r"scan\(.*turn, length=7", text)
-    assert "turn: a turn of scan" in text
+    assert re.search(r"scan\(.*iteration, length=7", text)
+    assert "iteration: one of scan" in text
 
 
 def test_explain_and_a_standalone_program(tmp_path, kernels):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import re
+import sys
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +15,11 @@ import tracegrad as tg
 from tests.helpers.values import given
 from tracegrad import nn
 from tracegrad.execute import policy
-from tracegrad.execute.program import VERSION, Program, programs
+from tracegrad.execute.program import VERSION, Program, programs, recipes
 from tracegrad.execute.realize import Work
-from tracegrad.execute.recall import recipes
 from tracegrad.graph.canonical import resolve
 
+ROOT = Path(tg.__file__).resolve().parents[1]
 KERNELS = pytest.mark.skipif(tg.device().kind == "numpy", reason="the interpreter builds nothing")
 
 
@@ -48,6 +51,40 @@ def test_whatever_is_recorded_is_a_program(fresh):
     double = tg.trace(lambda x: x * 2)
     double(x)
     assert {type(p) for p in (*known, double._seen().program)} == {Program}
+
+
+def files_of(run):
+    """The files of tracegrad whose functions a call of `run` calls."""
+    seen = set()
+    sys.setprofile(lambda frame, event, argument: event == "call" and seen.add(frame.f_code.co_filename))
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return {str(Path(name).relative_to(ROOT)) for name in seen if name.startswith(str(ROOT / "tracegrad"))}
+
+
+@pytest.mark.recall
+@KERNELS
+def test_contributing_tells_where_work_is_executed_recalled_and_thrown_away(fresh, monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    told = re.search(r"^An untraced operation is executed.*?\n\n", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)[0]
+    called, later, runs, backward, cache = re.findall(r"`(tracegrad/[\w/]+\.py)`", told)
+    x, w = given(0, 3, 4), given(1, 3, 4).requires_grad_()
+
+    def gradient():
+        w.grad = None
+        (x + w).square().sum().backward()
+
+    for _ in range(3):
+        x + x
+        gradient()
+    assert called in files_of(lambda: x + x)
+    assert {later, runs} <= files_of(lambda: (w + w).detach().numpy())
+    assert backward in files_of(gradient)
+    assert [program for _, program in programs.entries()]
+    assert cache in files_of(programs.clear)
+    assert programs.entries() == []
 
 
 def steps_of(optimizer, model, x, times=3):

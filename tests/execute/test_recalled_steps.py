@@ -1,4 +1,4 @@
-"""Steps that come again: what is made without its nodes (autograd/backward_cache.py, graph/cached_calls.py, optim/update.py) is what
+"""Recurring steps: what is made without its nodes (autograd/backward_cache.py, graph/cached_calls.py, optim/update.py) is what
 they would make."""
 
 from __future__ import annotations

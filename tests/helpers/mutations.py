@@ -67,9 +67,9 @@ MUTATIONS = [
     Mutation("an argument in place of several offsets is not shifted", "codegen/plan/arguments/parameterize.py",
              "c[0] - place[step][1]) if step in place", "0) if step in place"),
     Mutation("a sum of paddings keeps -0.0", "tracegrad/passes/paddings.py", "_plus_zero(whole) if alike", "whole if alike"),
-    Mutation("a loop's turn writes the carry that it reads", "codegen/plan/loop_binding.py",
+    Mutation("a loop's iteration writes the carry that it reads", "codegen/plan/loop_binding.py",
              "place.shift % place.count", "max(0, place.shift - 1) % place.count"),
-    Mutation("what changes from turn to turn is taken out of the loop", "codegen/plan/loop_steps.py",
+    Mutation("what changes from iteration to iteration is moved out of the loop", "codegen/plan/loop_steps.py",
              "hoisted_steps(steps, graph.inputs[n + rows:])", "hoisted_steps(steps, graph.inputs[n:])"),
     Mutation("the end of a tile is not kept out (GPU)", "codegen/lower/rows/tiles_gpu.py", "if n % SIDE:", "if n < SIDE:"),
     Mutation("a causal row of attention does not see its own key (GPU)", "codegen/tile/group_blocks.py",
@@ -103,7 +103,7 @@ def tried(mutation: Mutation | None, count: int) -> str:
             path = folder / mutation.file
             text = path.read_text()
             path.write_text(text.replace(mutation.old, mutation.new))
-        command = [sys.executable, "-m", "tests.random_programs.fuzz", "--turns", "quick", "--count", str(count), "--stop"]
+        command = [sys.executable, "-m", "tests.random_programs.fuzz", "--set", "quick", "--count", str(count), "--stop"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True,
                               env=os.environ | {"PYTHONPATH": str(folder)}, check=False)
         return (done.stdout or done.stderr).strip().splitlines()[-1]

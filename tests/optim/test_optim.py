@@ -570,7 +570,7 @@ def test_muon(traced):
 
 @pytest.mark.parametrize(("kind", "shapes"), [("Adafactor", ((5,), (65,))), ("Adafactor", ((1,), (1,))), ("Muon", ((12, 5), (7, 7)))])
 def test_parameters_of_a_group_keep_their_own_means_and_norms(kind, shapes, monkeypatch):
-    """Untraced steps that come again are made of all parameters end to end, but not where an element's step reads others."""
+    """Recurring untraced steps are made of all parameters end to end, but not where an element's step reads others."""
     monkeypatch.setattr(tg.config, "eager", tg.device().in_host_memory)
     rng = np.random.default_rng(4)
     starts = [rng.normal(size=s).astype(np.float32) for s in shapes]

@@ -156,7 +156,7 @@ QUICK = (case, update, wide_modes.stencil, case, wide_modes.value, wide_modes.sp
          wide_modes.loop, case, wide_modes.special, wide_modes.stencil, update, wide_modes.value, gradient, case, wide_modes.special,
          wide_modes.gradient, update, wide_modes.eager_loop, value, scattered)
 SLOW = (direction, second, wide_modes.direction, wide_modes.second, wide_modes.mapped, wide_modes.untraced)
-TURNS = {"slide": (wide_modes.slide,), "ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "built": (wide_modes.quick_loop,),
+SETS = {"slide": (wide_modes.slide,), "ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "built": (wide_modes.quick_loop,),
          "scattered": (scattered,), "quick": QUICK * 5 + (*QUICK, *SLOW) * 4}
 
 WIDER = {wide_modes.gradient: 3.0, wide_modes.second: 10.0, wide_modes.direction: 10.0, wide_modes.mapped: 3.0, wide_modes.slide: 10.0}
@@ -205,18 +205,18 @@ def program(rng: random.Random, way: Any, kind: str) -> str:
     return str(way.__name__)
 
 
-def batch(number: int, places: Iterable[int], totals: Counter[str], turns: str = "all", kind: str = "any", stop: bool = False) -> str:
+def batch(number: int, places: Iterable[int], totals: Counter[str], chosen: str = "all", kind: str = "any", stop: bool = False) -> str:
     """Run the programs at these places of batch `number`; what failed, "" if nothing did. `totals` counts those that did not."""
-    before, ways, failed = tg.device(), TURNS[turns], []
+    before, checks, failed = tg.device(), SETS[chosen], []
     wide_modes.DEVICE[0] = before
     tg.set_device("numpy")
     try:
         for place in places:
-            way = ways[place % len(ways)]
+            check = checks[place % len(checks)]
             try:
-                totals[program(random.Random(f"{number} {place}"), way, kind)] += 1
+                totals[program(random.Random(f"{number} {place}"), check, kind)] += 1
             except Exception:
-                failed.append(f"--seed {number} --only {place} ({way.__name__}):\n{traceback.format_exc()}")
+                failed.append(f"--seed {number} --only {place} ({check.__name__}):\n{traceback.format_exc()}")
                 gc.collect()                                # what a failure held is still to be computed, by whoever comes next
                 if stop:
                     break
@@ -228,11 +228,11 @@ def batch(number: int, places: Iterable[int], totals: Counter[str], turns: str =
 @click.command()
 @click.option("--count", default=1000, show_default=True, help="How many programs.")
 @click.option("--seed", "first", default=0, show_default=True, help="The seed of the first batch.")
-@click.option("--turns", default="all", show_default=True, type=click.Choice(list(TURNS)), help="Which kinds of programs.")
+@click.option("--set", "chosen", default="all", show_default=True, type=click.Choice(list(SETS)), help="Which kinds of programs.")
 @click.option("--kind", type=click.Choice(["cpu", "gpu", "any"]), default="any", show_default=True, help="Of devices to plan for.")
 @click.option("--stop", is_flag=True, help="Stop at the first failure.")
 @click.option("--only", type=int, default=-1, help="Only the program at this place of the first batch.")
-def main(count: int, first: int, turns: str, kind: str, stop: bool, only: int) -> None:
+def main(count: int, first: int, chosen: str, kind: str, stop: bool, only: int) -> None:
     """Run COUNT random programs and say what failed."""
     tg.config.check = True          # graphs and kernels are verified, and equal groups compared, as in the tests
     totals: Counter[str] = Counter()
@@ -240,7 +240,7 @@ def main(count: int, first: int, turns: str, kind: str, stop: bool, only: int) -
     told = start
     for number in range(first, first + 1 if only >= 0 else first + -(-count // BATCH)):
         places = [only] if only >= 0 else range(min(BATCH, count - (number - first) * BATCH))
-        found = batch(number, places, totals, turns, kind, stop)
+        found = batch(number, places, totals, chosen, kind, stop)
         if found:
             failed += 1
             print(found, flush=True)

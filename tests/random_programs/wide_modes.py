@@ -327,7 +327,7 @@ class Eagerly:
 
 
 def eager_loop(rng: random.Random, patient: bool = True) -> Way:
-    """On the device: by numpy's rules, with looks and without, and its gradient; twice, since what comes again takes shorter ways."""
+    """On the device: by numpy's rules, with reads of values and without, and its gradient; twice, since recurring work is recalled."""
     found, noisy, wanted = body(rng)
     gradients = None
     if not found.in_place_on_inputs and floats(found) and rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Calls under no_grad that come again give what they give the first time, bit for bit, and nobody can tell."""
+"""Recurring calls under no_grad give what they give the first time, bit for bit, and nobody can tell."""
 
 from __future__ import annotations
 

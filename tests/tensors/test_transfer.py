@@ -580,7 +580,7 @@ def _agree(found: list[Any], expected: list[Any]) -> None:
 
 @pytest.mark.matrix
 def test_training_is_that_of_one_device(pair: Any) -> None:
-    """30 steps, since what comes again is recalled from the third and from the twelfth time on."""
+    """30 steps, since recurring work is recalled from the third and from the twelfth time on."""
     a, b = pair
     _agree(_train(Two(a, b), OPTIMIZERS["SGD"], 30, clip=1.0), _train(Two(a, a), OPTIMIZERS["SGD"], 30, clip=1.0))
 

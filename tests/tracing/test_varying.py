@@ -18,7 +18,7 @@ import tracegrad as tg
 from tests.helpers.marks import one_of
 from tracegrad import nn
 from tracegrad.codegen.kernel.index.varying import any_vary
-from tracegrad.codegen.lower import context
+from tracegrad.codegen.lower import group_kernels
 from tracegrad.codegen.plan.arguments import generic
 from tracegrad.errors import ArgumentError, CompilerBug
 from tracegrad.execute import compile, program
@@ -112,7 +112,7 @@ def test_loops_compute_what_those_for_the_size_do(program: str) -> None:
 @pytest.mark.parametrize("fails", [1, 2])
 def test_a_loop_is_not_lost_where_a_form_is_not_proved(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its body, or of what stands around it."""
-    count, verified = [0], context.verify_kernel
+    count, verified = [0], group_kernels.verify_kernel
 
     def verify(kernel: Any) -> None:
         count[0] += any_vary()
@@ -120,7 +120,7 @@ def test_a_loop_is_not_lost_where_a_form_is_not_proved(fails: int, monkeypatch: 
             raise CompilerBug("not proved")
         verified(kernel)
 
-    monkeypatch.setattr(context, "verify_kernel", verify)
+    monkeypatch.setattr(group_kernels, "verify_kernel", verify)
     monkeypatch.setattr(tg.config, "check", False)           # which would ask it again,
     monkeypatch.setattr(tg.config, "cache", False)           # and keep plans from other runs away
     fixed, any_size = tg.trace(scanned), tg.trace(scanned, dynamic=True)
@@ -235,7 +235,7 @@ def test_reused_kernels_are_counted() -> None:
 
 def test_a_size_that_keeps_coming_gets_kernels_of_its_own(nothing_known: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fixed count, and others keep those for any size. An update in place goes on in the same buffer."""
-    monkeypatch.setattr(program, "TAKEN", 6)
+    monkeypatch.setattr(program, "OWN_SIZE_AFTER", 6)
     total = tg.zeros(64, 24)
 
     @tg.trace(dynamic=True)
@@ -258,7 +258,7 @@ def test_a_size_that_keeps_coming_gets_kernels_of_its_own(nothing_known: None, m
 
 def test_kernels_for_a_size_that_cannot_be_built_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there goes on."""
-    monkeypatch.setattr(program, "TAKEN", 4)
+    monkeypatch.setattr(program, "OWN_SIZE_AFTER", 4)
     step, x = tg.trace(lambda x: (x * 11).sin(), dynamic=True), rows(64)
     want = step(x).numpy()
     monkeypatch.setattr(program, "compiled", lambda *args: 1 / 0)
@@ -310,7 +310,7 @@ def test_a_form_that_is_not_proved_is_made_for_the_size(monkeypatch: pytest.Monk
         if any_vary():
             raise CompilerBug("not proved")
 
-    monkeypatch.setattr(context, "verify_kernel", verify)
+    monkeypatch.setattr(group_kernels, "verify_kernel", verify)
     monkeypatch.setattr(tg.config, "check", False)           # which would ask it of all kernels
     fixed, any_size = tg.trace(layer), tg.trace(layer, dynamic=True)
     x = rows(53)

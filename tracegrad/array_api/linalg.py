@@ -45,7 +45,7 @@ def eigvalsh(x: Array, /) -> Array:
 
 
 def inv(x: Array, /) -> Array:
-    """The inverses of (..., M, M). LinAlgError, when a value is looked at, if one has none."""
+    """The inverses of (..., M, M). LinAlgError, when a value is read, if one has none."""
     return linalg.inv(x)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracegrad.errors import AutogradError
 from tracegrad.execute.devices import find_device
-from tracegrad.execute.partition import device_of
+from tracegrad.execute.stages import device_of
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.leaves import CustomCall
 from tracegrad.support.dtypes import dtype_kind

@@ -5,7 +5,7 @@ values that the user may ask for hang on it), but the derivative, twice as many 
 third backward of one structure on, the Program that the second one made is run on this iteration's values, and no node of the derivative
 exists. `autograd.grad` of a loss by leaves is remembered likewise (`Backward.grads`). A Python float that changes, such as a weight that is
 annealed, does not make another structure where it is only added, subtracted, multiplied or divided (`scalar_polymorphic`): see
-`_ScalarGeneric`. What is never recalled is said in history_key.py, what backwards share with optimizers' steps in execute/recall.py.
+`_ScalarGeneric`. What is never recalled is said in history_key.py, what backwards share with optimizers' steps in execute/program.py.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.autograd.history_key import History
+from tracegrad.config import config
 from tracegrad.errors import TracegradError
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
-from tracegrad.execute.program import Program
+from tracegrad.execute.program import Program, Recipe, recipes
 from tracegrad.execute.realize import cut, free_saved, lock, parted, without_freed
-from tracegrad.execute.recall import Recipe, allowed, recipes
 from tracegrad.graph.canonical import Key, fixed, resolve
 from tracegrad.graph.ir import ON_HOST, Node, forget_operands
 from tracegrad.graph.locations import Location, derivative_of
 from tracegrad.graph.primitive import REGISTRY, data
+from tracegrad.support.modes import state
 from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
@@ -128,7 +129,7 @@ class Backward:
         self.walk: History | None = None
         if inputs is not None and not all(n.fn is _VARIABLE for n in inputs):
             return
-        if not allowed():
+        if not (state.plain and config.recall):
             return
         pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:

@@ -235,7 +235,7 @@ def _told(call: str, known: Sequence[Any]) -> list[_Known]:
 
 
 def _as_known(call: JacobianCall, plan: _Plan, known: Sequence[_Known], nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, with a check that tensors hold what was told of them: else they are NaN, and an error for whoever looks at them."""
+    """The nodes, with a check that tensors hold what was told of them: else they are NaN, and an error for whoever reads them."""
     differ: Node | None = None
     for k in known:
         node, count = reshape(k.node, (k.node.aval.size,)), k.node.aval.size
@@ -337,7 +337,7 @@ def sparse_jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, ha
     through. chunk_size: how many products are computed at once, where memory is short.
     known: pairs of a tensor that fn uses (an index, a mask, a matrix of constants) and the values that it will hold, of which the pattern
     is made; of floats it counts which are zero. If the tensor holds others (of floats: one that is not zero where that was told) when the
-    program runs, the result is NaN, and whoever looks at it gets an ArgumentError. Each matrix then stores one entry at least.
+    program runs, the result is NaN, and whoever reads it gets an ArgumentError. Each matrix then stores one entry at least.
     Raises DTypeError where arguments or results are not real floats, ArgumentError where too much is not zero to be stored.
 
     >>> j = tg.func.sparse_jacobian(lambda x: (x[1:] - x[:-1]) ** 2)(tg.arange(5.0))

@@ -1,6 +1,6 @@
 """Control flow that can be captured: cond, while_loop, scan, with the meaning of jax.lax. Start at `cond`.
 
-Where values can be looked at (outside @trace and vmap), `cond` and `while_loop` are plain Python on them. Elsewhere
+Where values can be read (outside @trace and vmap), `cond` and `while_loop` are plain Python on them. Elsewhere
 - `cond` records both branches and selects between their results. Its derivative is a cond again (`Choice`), so that what the
   branch not taken would give (often NaN) reaches neither value nor derivative, at any order (cond.py);
 - `while_loop` is a kernel that holds the condition and the body, or a step of the plan that runs programs of them (while_loop.py);
@@ -101,8 +101,8 @@ def while_loop(
             (test, *more), _ = flattened("while_loop", cond_fn(_own(value)), beside)
             outs, out_tree = flattened("while_loop", body_fn(_own(value)), beside)
         if _drawn() != drawn:
-            raise TraceError("while_loop: a random number inside @trace or vmap would be the same at every turn; draw outside the loop, or "
-                             "use scan")
+            raise TraceError("while_loop: a random number inside @trace or vmap would be the same at every iteration; draw outside the "
+                             "loop, or use scan")
         if more or test.aval.size != 1:
             raise ShapeError(f"while_loop: cond_fn must return one element, got {[test.aval, *(n.aval for n in more)]}")
         if out_tree != tree:
@@ -197,7 +197,7 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
     if n < 0:
         raise ArgumentError(f"scan: length must not be negative, got {n}")
     if checkpoint is not None and checkpoint < 1:
-        raise ArgumentError(f"scan: checkpoint must be a positive number of turns, got {checkpoint!r}")
+        raise ArgumentError(f"scan: checkpoint must be a positive number of iterations, got {checkpoint!r}")
     trace = state.trace
     if trace is not None:
         segment = _segment(init, n) if checkpoint is None else checkpoint

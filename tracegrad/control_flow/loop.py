@@ -185,7 +185,7 @@ class Loop(Shared):
         n, rows = self.body.carries, self.body.rows
         carry = [f"c{i}" if n > 1 else "c" for i in range(n)]
         row = [f"x{i}" if rows > 1 else "x" for i in range(rows)]
-        iteration = define("turn", self.graph)
+        iteration = define("iteration", self.graph)
 
         def tupled(parts: Sequence[str]) -> str:
             return f"({', '.join(parts)}{',' * (len(parts) == 1)})"

@@ -3,7 +3,7 @@
 So hundreds of iterations are neither walked over at every flush nor compiled one after the other, and a second call of the same loop is
 known. The iterations are Python's all the same: what a body prints, counts or appends it does at each of them. Iterations that are not
 alike stay as they are (random numbers, users' functions, transfers between devices, anything that depends on the iteration's number), and
-so do all of them if the user still has something that was made in one, or looked at it, or hung a hook on it: the loop would have no place
+so do all of them if the user still has something that was made in one, or read it, or hung a hook on it: the loop would have no place
 for that.
 """
 

@@ -19,7 +19,7 @@ flushes = [0]                               # how many there were
 
 
 def flush(keep_history: bool = True, works: list[Any] | None = None) -> None:
-    """Compute everything that is pending; what cannot be says why when it is looked at.
+    """Compute everything that is pending; what cannot be says why when it is read.
 
     keep_history: also keep what a later backward would need and be slow to recompute. works: gets what was computed (realize.Work).
 
@@ -40,7 +40,7 @@ def _flush(keep_history: bool = True, works: list[Any] | None = None) -> Tracegr
         del waiting[:len(handles)]
         try:
             alive, fresh = _gather(handles)
-            # New values of leaves by themselves, so that the rest looks alike at every step.
+            # New values of leaves by themselves, so that the rest has one structure at every step.
             refused = _realize_possible(fresh, None) or _realize_possible(alive, _worth_keeping if keep_history else None, works)
             cut_histories()
         except BaseException:
@@ -123,7 +123,7 @@ def synchronize() -> None:
     """Wait until everything that was asked for is computed.
 
     Raises what a device refuses to compute (OutOfMemoryError, BuildError, ...; it stays pending), and IndexOutOfRange for an index out
-    of range that nobody was told of (values computed with one raise it when looked at).
+    of range that nobody was told of (values computed with one raise it when they are read).
 
     >>> y = tg.ones(1000).exp()
     >>> tg.synchronize()

@@ -111,7 +111,7 @@ class EagerCall:
                 found = routine(arrays, (), self.order, notes)
             else:
                 found = quietly(routine, self.products, arrays, (), self.order, notes)
-        except Exception:               # deferred, it raises where somebody looks at it
+        except Exception:               # deferred, it raises where somebody reads it
             return None
         return None if notes and any(notes) else found
 

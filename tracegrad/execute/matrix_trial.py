@@ -15,12 +15,11 @@ import numpy as np
 
 from tracegrad.errors import TracegradError
 from tracegrad.execute.backends import code_generator
-from tracegrad.execute.plan_cache import LIBRARY
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime.device import Device, devices
-from tracegrad.runtime.disk import Folder
+from tracegrad.runtime.disk import LIBRARY, Folder
 from tracegrad.runtime.doctor import Finding
 from tracegrad.runtime.launch import Executable
 from tracegrad.support.modes import float32_matmul

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from tracegrad.graph.leaves import host_step
 from tracegrad.graph.locations import Location
 from tracegrad.graph.operation import Operation
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.runtime.disk import Folder
+from tracegrad.runtime.disk import LIBRARY, Folder
 from tracegrad.support import plan as plans
 from tracegrad.support.dtypes import spelled
 from tracegrad.support.plan import Plan, Target
@@ -46,22 +45,6 @@ class Unkept(Exception):
 
 
 # ---------------------------------------------------------------------------------------------------------------- the key
-
-
-def _library() -> str:
-    """What tells this state of the library from others: names, sizes and times of its files, and numpy's version. "" if there are none."""
-    found = []
-    top = os.path.dirname(os.path.dirname(__file__))
-    for folder, _, files in os.walk(top, followlinks=True):
-        for file in files:
-            if file.endswith(".py"):
-                path = os.path.join(folder, file)
-                status = os.stat(path)
-                found.append((path[len(top):], status.st_size, status.st_mtime_ns))
-    return hashlib.sha256(repr((np.__version__, sorted(found))).encode()).hexdigest() if found else ""
-
-
-LIBRARY = _library()           # at import: what is changed later is not what runs
 
 
 class Key:

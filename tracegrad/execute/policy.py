@@ -1,7 +1,7 @@
 """Which backend runs a Program of untraced work, NumPy or kernels, and the counts that `tg.report()` shows. Start at `Usage`.
 
 A driver takes a tenth of a second and more to build a program; NumPy has done small work long before that. So a new Program is run by
-NumPy. One that is run again and again is compiled by a thread, and from a fixed use on its kernels are taken. Large work is compiled when
+NumPy. One that is run again and again is compiled by a thread, and from a fixed use on its kernels are used. Large work is compiled when
 it first comes.
 
 The choice depends on the Program (operations, shapes, dtypes, device) and on how often it and its calls came in this process, never on a
@@ -42,7 +42,7 @@ SMALL = 12_000.0
 ITERATIONS = 64
 
 # Work whose structure came so often that numpy took as long as a build takes is compiled: then no more is lost than about the time of the
-# better way, however often it will come. The thread starts a quarter of the way there: it shares the cores, and Python's lock, with the
+# better backend, however often it will come. The thread starts a quarter of the way there: it shares the cores, and Python's lock, with the
 # work that goes on, so it takes longer than a build does by itself.
 
 

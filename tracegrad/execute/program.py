@@ -7,6 +7,11 @@ operations, or Python generated from them) or kernels. A trace is compiled; of a
 Programs of untraced work are looked up by structure (graph/canonical.py) in one cache, `programs`. Work that differs in numbers only is one
 Program, which gets them as operands. Kernels are built for the numbers that were never seen to change, so a Program may have several
 `versions`: Programs without numbers.
+
+A backward, `autograd.grad` and a step of an optimizer are recalled alike, by a `Recipe` in the cache `recipes`. Something walks over all
+that they depend on: a history and the pending work (autograd/history_key.py), or parameters, gradients, state and options
+(optim/update.py). The walk gives a key of structure only, and the nodes with values in the order in which they were met. A recipe holds
+numbers of nodes, no node and no tensor, so it is everyone's whose key is the same: of a second model, or of a second optimizer.
 """
 
 from __future__ import annotations
@@ -43,7 +48,8 @@ _PLACEHOLDER = REGISTRY["placeholder"]
 _counting = threading.Lock()                # guards `Program.left`
 KNOWN = 200_000     # operations in all the Programs that are remembered (0.5 KB each)
 VERSION = 200       # what a compiled version counts as
-TAKEN = 1000        # runs after which a program for sizes that vary has kernels for its own size; they are built after half as many
+REMEMBERED = 1_000_000                      # parts of the keys of recipes (10 an operation)
+OWN_SIZE_AFTER = 1000   # runs after which a program for sizes that vary has kernels for its own size; they are built after half as many
 
 
 class _Reports(NamedTuple):
@@ -155,7 +161,7 @@ class Program:
         else:
             self.executable = compiled(graph, self.device, donate or {}, results, varying)
             self.buffers_only = not any(self.weak)
-            self.donate, self.left = donate or {}, TAKEN if varying else 0
+            self.donate, self.left = donate or {}, OWN_SIZE_AFTER if varying else 0
             self.written = self.donate.values()
 
     def generalize(self, donate: Mapping[int, int], varying: frozenset[int]) -> None:
@@ -168,7 +174,7 @@ class Program:
         compute the same bits."""
         with _counting:
             self.left = max(0, self.left - 1)
-            if self.left == TAKEN // 2:
+            if self.left == OWN_SIZE_AFTER // 2:
                 self.own_size = in_background(self._for_this_size)
             elif self.left == 0 and isinstance(self.own_size, Job):
                 found: Executable | None = self.own_size.result()   # None: it could not be built, and what is there goes on
@@ -358,4 +364,38 @@ def _address(array: np.ndarray[Any, Any]) -> Any:
     return array.__array_interface__["data"][0]
 
 
+# ------------------------------------------------------------------------------------------------------------ what is kept of them
+
+
+class Recipe:
+    """How to do again what was done before: a Program, and where the values of its inputs are found.
+
+    inputs: the numbers of the nodes whose values are the program's first inputs. kept: the values of its other inputs, the same each time.
+    constants: the nodes that are the program's numbers, the same each time but for `varying`: (position among them, the number of the node
+    that is it this time).
+    """
+
+    __slots__ = ("constants", "inputs", "kept", "program", "varying")
+
+    def __init__(self, program: Program, inputs: Sequence[int], constants: Sequence[Node], kept: Sequence[Any] = ()) -> None:
+        self.program, self.inputs, self.constants, self.kept = program, inputs, constants, kept
+        self.varying: list[tuple[int, int]] = []
+
+    @property
+    def weight(self) -> int:
+        """What it counts as in a cache, beside its key: a key may name calls of many operations each, which are told by the program."""
+        return 10 * len(self.program.order)
+
+    def run(self, nodes: Sequence[Node], line: Callable[[int], Location] | None = None) -> list[Any]:
+        """The program's results, for the nodes of this time's walk. Hold realize.lock."""
+        constants = self.constants
+        if self.varying:
+            constants = list(constants)
+            for k, i in self.varying:
+                constants[k] = nodes[i]
+        return self.program.run([*[nodes[i].value for i in self.inputs], *self.kept], constants, line)
+
+
 programs = Cache("programs", KNOWN, lambda key, program: program.size, lambda program: max(0, program.usage.uses - 1))
+# By Key: a Recipe; None or False of what was seen and has none.
+recipes = Cache("recipes", REMEMBERED, lambda key, recipe: len(key.parts) + (recipe.weight if recipe else 0))

@@ -1,4 +1,4 @@
-"""From nodes to values: `realize` computes pending work, `read` what somebody looks at. Start at `realize`.
+"""From nodes to values: `realize` computes pending work, `read` what somebody asks for. Start at `realize`.
 
 A piece of pending work is a `Work`: its nodes in order, its leaves, and the key of its structure. Work of one structure is one Program
 (program.py), so a loop that does the same work again makes nothing new.
@@ -20,8 +20,8 @@ from tracegrad.config import config
 from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.execute import policy
 from tracegrad.execute.devices import Device, depart
-from tracegrad.execute.partition import Partition
 from tracegrad.execute.program import Program, programs
+from tracegrad.execute.stages import Partition
 from tracegrad.graph.cached_calls import compute_when_called
 from tracegrad.graph.canonical import Canonical, canonical, is_number, resolve
 from tracegrad.graph.families import Movement
@@ -116,7 +116,7 @@ def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] 
 
 def realize_all(pending: Mapping[Device, Sequence[Node]], keep: Callable[[Node], bool] | None = None,
                 works: list[Any] | None = None) -> None:
-    """`realize`, for nodes of several devices: one subgraph after the other, with the transfers between them (see partition.py)."""
+    """`realize`, for nodes of several devices: one subgraph after the other, with transfers between them (stages.py)."""
     with lock:
         wanted = {device: [n for n in dict.fromkeys(map(resolve, nodes)) if n.value is None] for device, nodes in pending.items()}
         partition = Partition(wanted, resolve)

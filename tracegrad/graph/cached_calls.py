@@ -29,7 +29,7 @@ from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache, listed
 from tracegrad.support.modes import state
 
-READ_EVERY = 4                                   # a value is looked at in every so many iterations at least, if it is computed at once
+READ_EVERY = 4                                   # a value is read in every so many iterations at least, if it is computed when called
 KEPT = 1000                                  # signatures of one function
 ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
 KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,
@@ -51,9 +51,9 @@ class CachedCall:
 
     steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands, what takes these from
     the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same
-    node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see
+    node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls eagerly (see
     execute/eager_executor.py); None: not asked for yet, False: nothing does. is_read: somebody reads values that depend on these before
-    their derivative is taken, so they are computed at once, too. calls: how many made nodes. uses: how many there were. structure: of calls
+    their derivative is taken, so they are computed eagerly, too. calls: how many made nodes. uses: how many there were. structure: of calls
     whose result is made without the nodes behind it (ir.LazyNode), what two share that differ in offsets only; else None. offsets: what
     stands for the latter then, and at which places.
     """
@@ -237,7 +237,7 @@ _owners: weakref.WeakValueDictionary[int, CachedCall] = listed("templates by att
 
 
 def compute_when_called(order: Sequence[Node], reads: int) -> None:
-    """Somebody looked so often at what these nodes, parts of a history, made, and nearly as often as they were made: from now on it is
+    """Somebody read so often what these nodes, parts of a history, made, and nearly as often as they were made: from now on it is
 
     computed when it is called.
     """

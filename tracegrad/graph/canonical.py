@@ -160,7 +160,7 @@ def resolve(node: Node) -> Node:
 #
 # Which numbers are operands, and when something is made for one of them all the same:
 # - of work: constants and starts of slices. Programs have them as literals until they are seen to change (`Numbers`), NumPy never.
-# - of a call: a Python float beside one tensor (`without_number`). One that comes again gets nodes of its own.
+# - of a call: a Python float beside one tensor (`without_number`). One that recurs gets nodes of its own.
 # - of a derivative: none at first, since its rules look at them (0 and 1 fold, powers become products). A float that only operations with
 #   `Primitive.scalar_polymorphic` read is one, once two backwards with different ones differ in nothing else
 #   (backward_cache._ScalarGeneric).

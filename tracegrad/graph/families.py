@@ -51,6 +51,7 @@ class Elementwise(Primitive):
     result: ClassVar[str] = "same"
     domain: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     kinds: ClassVar[str] = "biuf"           # dtype kinds it takes
+    orders: ClassVar[int] = 1               # how many derivatives, itself included, kernels call as functions: by the attribute "order"
 
     opencl: Any = None
 
@@ -77,6 +78,11 @@ class Elementwise(Primitive):
 
     def prepare(self, args: list[Any]) -> tuple[Node, ...]:
         return tuple(common_dtype(args, self.result == "float", self.name))
+
+
+class Float(Elementwise):
+    """Base of functions that make floats of integers."""
+    result, kinds = "float", "f"
 
 
 def not_taken(name: str, dtype: DType) -> DTypeError:

@@ -61,3 +61,10 @@ def all_of(dtype: DType) -> Interval:
         info = np.iinfo(dtype if dtype.kind in "iu" else np.int64)
         found = _whole[dtype] = (0, 1) if dtype.kind == "b" else (int(info.min), int(info.max))
     return found
+
+
+def may_wrap(node: Node) -> bool:
+    """Whether an integer result may be beyond its dtype: it then wraps, which C leaves undefined for signed types."""
+    found = node.fn.interval(node, *map(interval, node.operands))
+    low, high = all_of(node.dtype)
+    return found is None or found[0] < low or found[1] > high

@@ -170,15 +170,15 @@ def to_text(graph: Graph) -> str:
     for node in graph:
         attrs = [f"{k}={attribute_text(v)}" for k, v in node.attrs.items() if k not in _SILENT]
         if node.fn.family == "loop":
-            bodies[node.fn] = bodies.get(node.fn, f"turn_{len(bodies)}" if bodies else "turn")
+            bodies[node.fn] = bodies.get(node.fn, f"iteration_{len(bodies)}" if bodies else "iteration")
             attrs = [bodies[node.fn], *(f"{k}={v}" for k, v in node.fn.shown), *attrs]  # type: ignore[attr-defined]
         call = f"{node.fn.name}({', '.join([*(names[o] for o in node.operands if o in names), *attrs])})"
         place = file_line(node.loc) + (" (derived)" if node.loc.derived else "")
         rows.append((f"{names[node]}: {node.aval} = {call}", place))
     width = min(100, max((len(left) for left, _ in rows), default=0))
     lines = [f"{left:<{width}}  # {place}" for left, place in rows]
-    turns = [f"{name}: a turn of scan\n{textwrap.indent(to_text(fn.graph), '  ')}" for fn, name in bodies.items()]
-    return "\n".join([*lines, f"return {', '.join(names[o] for o in graph.outputs)}", *turns])
+    iterations = [f"{name}: one of scan\n{textwrap.indent(to_text(fn.graph), '  ')}" for fn, name in bodies.items()]
+    return "\n".join([*lines, f"return {', '.join(names[o] for o in graph.outputs)}", *iterations])
 
 
 def to_dot(graph: Graph) -> str:

@@ -193,7 +193,7 @@ def _of_program(program: Program) -> list[str]:
         lines += _memory(plan)
         lines += _steps(plan.steps, plan)
         for what, inner in inner_plans(graph):
-            lines.append(f"  {what}: {_count(len(inner.launches), 'launch', 'launches')} a turn")
+            lines.append(f"  {what}: {_count(len(inner.launches), 'launch', 'launches')} an iteration")
             lines += [f"  {line}" for line in _steps(inner.steps, inner)]
     return lines + [f"  {line}" for line in remedies(executable_graph(graph), plan)]
 
@@ -244,7 +244,8 @@ def _steps(steps: Sequence[Step], plan: Plan, number: str = "") -> list[str]:
         if isinstance(step, HostStart):
             lines.append(f"  [{number}{i}] {step.name}: {_meanwhile(step, i, steps, number)}")
         elif isinstance(step, Loop):
-            lines.append(f"  [{number}{i}] {step.name}: a loop of {_count(step.length, 'turn')}, {_count(len(step.steps), 'step')} each")
+            length, steps_each = _count(step.length, "iteration"), _count(len(step.steps), "step")
+            lines.append(f"  [{number}{i}] {step.name}: a loop of {length}, {steps_each} each")
             lines += [f"  {line}" for line in _steps(step.steps, plan, f"{number}{i}.")]
         else:
             lines += _step(f"{number}{i}", step, plan)

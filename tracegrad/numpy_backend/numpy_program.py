@@ -1,4 +1,4 @@
-"""Work by NumPy that comes again: `NumpyProgram`, the NumPy rules of a structure, ready to be called one after the other. Start there.
+"""Recurring work by NumPy: `NumpyProgram`, the NumPy rules of a structure, ready to be called one after the other. Start there.
 
 A routine goes through an ordered, simplified list (ordered.py) and drops each value after its last use. A loop in it is a step, whose
 iterations are a routine of their own (`LoopRoutine`). What is computed before them is cut off by passes/loops.py. From its

@@ -2,7 +2,7 @@
 
 Untraced, a step would make a dozen nodes a parameter at every iteration, always the same ones. So it is recorded as a trace would
 record it, with the learning rate as a run-time scalar. A later step of the same structure (`Step`) runs the same Program on present values:
-it does not matter whose parameters they are. See execute/recall.py.
+it does not matter whose parameters they are. See execute/program.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracegrad.config import config
 from tracegrad.execute.deferred import flush
+from tracegrad.execute.program import Recipe, recipes
 from tracegrad.execute.realize import Work, lock
-from tracegrad.execute.recall import Recipe, recipes
 from tracegrad.graph.canonical import Key, resolve
 from tracegrad.graph.ir import Aval, Node, own_leaves
 from tracegrad.graph.primitive import data, renewed

@@ -52,7 +52,7 @@ class _State(threading.local):
     grad: bool = True
     shown: bool = False  # inside enable_grad in a custom forward: tensors report requires_grad after all
     scopes: tuple[Any, ...] = ()  # the vmaps and recorded bodies around: see tensors/scopes.py
-    values_read: bool = False  # a custom forward looked at the value of a tensor that has a derivative
+    values_read: bool = False  # a custom forward read the value of a tensor that has a derivative
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see control_flow/loop_detection.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
     leaves: dict[Any, Any] | None = None  # see ir.own_leaves

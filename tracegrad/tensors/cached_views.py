@@ -1,4 +1,4 @@
-"""Views of what NumPy holds, taken again as they were taken before. Start at `recalled`.
+"""Views of what NumPy holds, made again as they were made before. Start at `recalled`.
 
 A view costs NumPy a tenth of a microsecond, and the call of a function that composes nodes fifty times that: a transformer's forward pass
 has more views than operations. So where a tensor's value is an array that NumPy holds, and no derivative goes through it, a call that was
@@ -106,7 +106,7 @@ class _Views:
 
 
 def recalled(make: Callable[..., Any]) -> Any:
-    """Decorator of what makes views of its first argument: from the third call of a signature on they are taken as then."""
+    """Decorator of what makes views of its first argument: from the third call of a signature on they are made as then."""
     memo = calls()
 
     @wraps(make)

@@ -1,6 +1,6 @@
 """Parts of what NumPy holds, read and written by integers and slices: `reading`, `writing`. Start at `_forward`.
 
-Data sets read and write parts by indices and lengths that are others each time. No signature comes again then (graph/cached_calls.py), and
+Data sets read and write parts by indices and lengths that are others each time. No signature recurs then (graph/cached_calls.py), and
 what the operations are composed of takes a hundred times what NumPy takes for few elements. For these keys NumPy's rule is torch's, so
 NumPy's own view is the part, and its own assignment, to a copy, the write. What is to be differentiated, whatever a kernel has, and all
 errors go at length.
@@ -21,9 +21,9 @@ from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import host_part
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.primitive import REGISTRY, data
+from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.runtime.buffer import Buffer, HostBuffer
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.view_steps import Subscript
 from tracegrad.tensors.tensor import Tensor, holding
 
 COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has

@@ -4,7 +4,7 @@
 are made: of results, as views, in another dtype, on another device.
 
 Outside @trace, work is deferred: an operation records a node, and `flush` computes everything that is pending when somebody
-looks at a value, at backward(), or when too much has gathered. In-place operations rebind the handle to a new node.
+reads a value, at backward(), or when too much has gathered. In-place operations rebind the handle to a new node.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Traced:
             if result is not None:
                 return result
         if state.symbolic or state.anomaly is not None:
-            return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are looked at
+            return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are read
         try:
             replay, flat = self._found(args, kwargs)
         except _NoValues:

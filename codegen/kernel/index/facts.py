@@ -17,9 +17,8 @@ from typing import Any
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, ravel, unravel
 from tracegrad.errors import CompilerBug
-from tracegrad.graph.intervals import interval
+from tracegrad.graph.intervals import interval, may_wrap
 from tracegrad.graph.ir import Node
-from tracegrad.ops.arrays.index_checks import may_wrap
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import dtype_kind
 

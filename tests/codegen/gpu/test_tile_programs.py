@@ -19,7 +19,7 @@ from tests.helpers.kernels import Checked
 from tests.helpers.plan_audit import planned
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Barrier
-from tracegrad.codegen.lower import context, fused
+from tracegrad.codegen.lower import context, fused, group_kernels
 from tracegrad.codegen.tile.program import Fold, Loop, Program, Tile
 from tracegrad.support.plan import Target
 from tracegrad.support.tuning import Tuning, tuned
@@ -55,13 +55,13 @@ def lowered(monkeypatch: pytest.MonkeyPatch, fn: Callable[..., Any], *arrays: An
             ) -> list[Kernel]:
     """The kernels of traced `fn`, each verified."""
     found: list[Kernel] = []
-    check = context.verify_kernel
+    check = group_kernels.verify_kernel
 
     def noted(kernel: Kernel) -> None:
         check(kernel)
         found.append(kernel)
 
-    monkeypatch.setattr(context, "verify_kernel", noted)
+    monkeypatch.setattr(group_kernels, "verify_kernel", noted)
     with tuned(tuning or Tuning()):
         planned(fn, arrays, target)
     return found

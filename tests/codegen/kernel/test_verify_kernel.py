@@ -446,7 +446,7 @@ def test_the_message_names_the_statement_and_asks_for_a_report() -> None:
 @pytest.mark.parametrize("target", [Target(), GPU])
 def test_kernels_are_verified_when_checks_are_on(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Kernel] = []
-    monkeypatch.setattr("tracegrad.codegen.lower.context.verify_kernel", seen.append)
+    monkeypatch.setattr("tracegrad.codegen.lower.group_kernels.verify_kernel", seen.append)
     traced = tg.trace(lambda x: (x.exp().sum(1), x.cumsum(0)))
     traced(tg.zeros(30, 40))
     compile_graph(executable_graph(traced._seen().program.graph), target)
@@ -530,7 +530,7 @@ def test_what_is_wrong_with_a_product(
 ) -> None:
     """A kernel of a tile program with one thing changed: what it reads and writes, who does, and who comes to a barrier, is proved."""
     seen: list[Kernel] = []
-    monkeypatch.setattr("tracegrad.codegen.lower.context.verify_kernel", seen.append)
+    monkeypatch.setattr("tracegrad.codegen.lower.group_kernels.verify_kernel", seen.append)
     traced = tg.trace(lambda a, b: a @ b)
     traced(*[tg.zeros(*shape) for shape in shapes])
     compile_graph(executable_graph(traced._seen().program.graph), GPU)

@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.ir.expressions import Buffer, Load
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Declare, Store, statements_in
 from tracegrad.codegen.kernel.verify import verify_kernel
-from tracegrad.codegen.lower import context
+from tracegrad.codegen.lower import group_kernels
 from tracegrad.errors import CompilerBug
 from tracegrad.nn import functional as F
 from tracegrad.support.plan import Target
@@ -99,7 +99,7 @@ def test_operands_are_read_through_what_lies_before_them() -> None:
 def kernels(monkeypatch: pytest.MonkeyPatch, fn: Any, *arrays: Any) -> list[Kernel]:
     """The kernels of a plan, as they were lowered."""
     found: list[Kernel] = []
-    monkeypatch.setattr(context, "verify_kernel", found.append)
+    monkeypatch.setattr(group_kernels, "verify_kernel", found.append)
     planned(fn, arrays, AVX2)
     return found
 

@@ -10,7 +10,7 @@ import pytest
 import tracegrad as tg
 from tests.codegen.kernel.test_run_kernel import some
 from tests.helpers.kernels import TARGETS, Checked
-from tracegrad.codegen.lower import context
+from tracegrad.codegen.lower import group_kernels
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.tile.blocks import Blocks
 from tracegrad.codegen.tile.group_blocks import GroupBlocks
@@ -89,7 +89,7 @@ def test_kernels_without_a_driver(number, shape, causal):
 def test_kernels_are_statements(target, monkeypatch):
     """Of a gradient with a mask, keys in ranges, all come from the statements that the verifier looks at."""
     found = []
-    monkeypatch.setattr(context, "verify_kernel", found.append)
+    monkeypatch.setattr(group_kernels, "verify_kernel", found.append)
     q, k, v, g = drawn("float32", *sizes(1, 65, 257, 16, 33))
     kept = tg.tensor(np.ones((65, 257), bool))
 

@@ -1,7 +1,7 @@
 """Indices that must lie in a range: the primitive InRange, and `in_range`, which makes it where `interval` cannot tell that all fit.
 
 Whether an index fits is known at the call for constants and for what cannot be larger (arange, argmax, randint, ...); otherwise only on
-the device, which cannot raise. There InRange notes what it sees, and whoever looks at a value computed with it gets the error.
+the device, which cannot raise. There InRange notes what it sees, and whoever reads a value computed with it gets the error.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import numpy as np
 
 from tracegrad.errors import DTypeError, IndexOutOfRange
 from tracegrad.graph.families import Elementwise
-from tracegrad.graph.intervals import all_of, interval
+from tracegrad.graph.intervals import interval
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const
-from tracegrad.ops.arrays.pointwise import lt
-from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.elementwise import lt, where
 from tracegrad.support import dtypes
 from tracegrad.support.plan import Check, KnownCheck
 
@@ -29,7 +28,7 @@ _conditions: list[Node] = []           # what must hold for the code being recor
 class InRange(Elementwise):
     """x (negative ones counted from the end if `wrap`), which must lie in 0 ... size - 1 (wrap: from -size on), or be `ignore`.
 
-    What does not is reported when a value computed with it is looked at, as an error of `call` about `what`, an index into `of`.
+    What does not is reported when a value computed with it is read, as an error of `call` about `what`, an index into `of`.
     position: where the program that this is part of has the node whose line the error names (-1: the line is this node's own).
     """
 
@@ -71,7 +70,7 @@ class InRange(Elementwise):
 
 
 class AsKnown(InRange):
-    """x, how much a tensor differs from what `call` was told of it as `what`: 0, else an error when what was made with it is looked at."""
+    """x, how much a tensor differs from what `call` was told of it as `what`: 0, else an error when what was made with it is read."""
 
     name = "as_known"
     cases = [((np.array([0, 0], "int64"),), dict(size=1, wrap=False, ignore=None, call="f", what="known[0]", of="", position=-1))]
@@ -116,11 +115,3 @@ def counts_where(condition: Node) -> Iterator[None]:
         yield
     finally:
         _conditions.pop()
-
-
-def may_wrap(node: Node) -> bool:
-    """Whether an integer result may be beyond its dtype: it then wraps, which C leaves undefined for signed types."""
-    found = node.fn.interval(node, *map(interval, node.operands))
-    low, high = all_of(node.dtype)
-    return found is None or found[0] < low or found[1] > high
-

@@ -29,6 +29,7 @@ from tracegrad.support.modes import state
 Array = Any      # a Node or a Tensor
 
 
+_SLICE, _RESHAPE = REGISTRY["slice"], REGISTRY["reshape"]
 _BASIC = frozenset({int, slice, type(None), type(Ellipsis)})
 
 
@@ -188,6 +189,26 @@ class Key:
         at = [i for i, d in enumerate(rest) if d in dims]                   # of the arrays that are no integers
         place = at[0] if at and at == list(range(at[0], at[0] + len(at))) else 0
         return mv.expand(rows, shape), dims, place                          # type: ignore[arg-type]
+
+
+class Subscript:
+    """In the place of the movements of x[key], for which few ask. shape: x's. key: integers, slices that go forward, None and '...'."""
+
+    __slots__ = ("key", "shape")
+
+    def __init__(self, shape: tuple[int, ...], key: tuple[Any, ...]) -> None:
+        self.shape, self.key = shape, key
+
+    def steps(self) -> tuple[tuple[Any, dict[str, Any]], ...]:
+        """Those that `getitem` makes, each with its attributes."""
+        found = Key("getitem", self.shape, self.key)
+        start, stop, step, shape = tuple(found.start), tuple(found.stop), tuple(found.step), tuple(found.shape)
+        size, steps = found.size, list[tuple[Any, dict[str, Any]]]()
+        if size != self.shape or any(s != 1 for s in step):
+            steps.append((_SLICE, {"start": start, "stop": stop, "step": step}))
+        if shape != size:
+            steps.append((_RESHAPE, {"shape": shape}))
+        return tuple(steps)
 
 
 def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> Any:

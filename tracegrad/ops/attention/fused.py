@@ -29,7 +29,6 @@ from tracegrad.ops.primitives.float_functions import exp
 from tracegrad.ops.primitives.movement import expand, reshape
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.support.tuning import tuning
 
 NO_MASK: dict[str, Any] = {"masks": (), "zeros": False}
 CASES = [
@@ -53,17 +52,6 @@ def _sizes(name: str, q: Aval, k: Aval, v: Aval) -> tuple[int, int, int, int, in
             and k.shape[1] == v.shape[1]):
         raise ShapeError(f"{name}: takes (B, L, E), (B, S, E) and (B, S, V), got {q.shape}, {k.shape} and {v.shape}")
     return (*q.shape[:2], k.shape[1], q.shape[2], v.shape[2])
-
-
-def too_little(q: Node, k: Node, v: Node) -> str | None:
-    """Why kernels of its own do not pay for attention of these, on any device; None where they may."""
-    scores, width = tuning().attention_scores, tuning().attention_width
-    rows, keys, widest = q.shape[1], k.shape[1], max(q.shape[2], v.shape[2])
-    if q.dtype.itemsize < 4:
-        return f"it is of {q.dtype}"
-    if rows * keys < scores:
-        return f"{rows} x {keys} scores are fewer than {scores}"
-    return f"rows of {widest} are longer than {width}" if widest > width else None
 
 
 def _check_masks(name: str, q: Aval, k: Aval, given: Sequence[Aval], masks: Any) -> None:

@@ -24,6 +24,7 @@ from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.contraction import swap_last
 from tracegrad.support.cache import listed
 from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.tuning import tuning
 
 KNOWN = 1 << 24                # elements of a mask whose values are computed here, at most
 MASKS = 4                      # that are operands, at most
@@ -75,6 +76,17 @@ class Written:
             g = mv.reshape(g, (*node.shape[:-2], *g.shape[-2:]))
             found.append((node, swap_last(g) if exchanged else g))
         return found
+
+
+def too_little(q: Node, k: Node, v: Node) -> str | None:
+    """Why kernels of its own do not pay for attention of these, on any device; None where they may."""
+    scores, width = tuning().attention_scores, tuning().attention_width
+    rows, keys, widest = q.shape[1], k.shape[1], max(q.shape[2], v.shape[2])
+    if q.dtype.itemsize < 4:
+        return f"it is of {q.dtype}"
+    if rows * keys < scores:
+        return f"{rows} x {keys} scores are fewer than {scores}"
+    return f"rows of {widest} are longer than {width}" if widest > width else None
 
 
 def _op(x: Node) -> str:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ShapeError
-from tracegrad.graph.ir import Aval
-from tracegrad.graph.primitive import REGISTRY, const
+from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.primitive import REGISTRY, cast, const
 from tracegrad.ops.arrays.complex_numbers import conj, imag
 from tracegrad.ops.arrays.shaping import tril, triu
-from tracegrad.ops.linalg.lapack import RIGHT, SINGULAR, SQUARE, TALL, WIDE, Lapack, eliminated, h, run, scalars
+from tracegrad.ops.linalg.lapack import RIGHT, SINGULAR, SQUARE, TALL, WIDE, Lapack, eliminated, eye, h, run, scalars
 from tracegrad.ops.primitives.contraction import matmul
 from tracegrad.ops.primitives.contraction import swap_last as t
+from tracegrad.ops.primitives.elementwise import ne, where
 from tracegrad.ops.primitives.reduction import total
 from tracegrad.support import dtypes
 
@@ -158,6 +159,12 @@ class Info(Lapack):
 
 
 # ------------------------------------------------------------------------------------------------------------ determinants
+
+
+def possible(a: Node, info: Node) -> tuple[Any, Any]:
+    """Which matrices have no result, by what `Info` says of them; and `a` with the identity in their places."""
+    bad = scalars(ne(info, 0))
+    return bad, where(bad, cast(eye(a.shape[-1]), a.dtype), a)
 
 
 def _unknown(a: Any, y: Any) -> Any:

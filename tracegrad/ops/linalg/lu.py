@@ -12,10 +12,10 @@ from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import linalg, method, public
 from tracegrad.graph.primitive import cast, const
 from tracegrad.ops.arguments import on_nodes
-from tracegrad.ops.arrays.pointwise import eq, ne
+from tracegrad.ops.arrays.pointwise import eq
 from tracegrad.ops.arrays.reductions import any_, argmax
 from tracegrad.ops.arrays.shaping import diagonal, full_like_shape, tril, triu
-from tracegrad.ops.linalg import factorizations, inverses, lapack
+from tracegrad.ops.linalg import factorizations, inverses
 from tracegrad.ops.linalg.decompositions import check_matrices, cholesky
 from tracegrad.ops.linalg.lapack import h, run
 from tracegrad.ops.linalg.products import matmul
@@ -211,12 +211,6 @@ def lu_unpack(LU_data: Array, LU_pivots: Array, unpack_data: bool = True, unpack
 # ------------------------------------------------------------------------------------------- what reports instead of raising
 
 
-def _possible(a: Node, info: Node) -> tuple[Any, Any]:
-    """Which matrices have no result; and `a` with the identity in their places."""
-    bad = lapack.scalars(ne(info, 0))
-    return bad, where(bad, _eye(a.shape[-1], a), a)
-
-
 @linalg()
 @on_nodes
 def inv_ex(A: Array, *, check_errors: bool = False) -> Any:
@@ -230,7 +224,7 @@ def inv_ex(A: Array, *, check_errors: bool = False) -> Any:
     if check_errors:
         return InvExResult(inv(A), full_like_shape(A.shape[:-2], 0, dtypes.int32))
     info = run(inverses.INFO, A, cholesky=False)
-    bad, a = _possible(A, info)
+    bad, a = inverses.possible(A, info)
     return InvExResult(where(bad, const(float("nan"), A.dtype), inv(a)), info)
 
 
@@ -248,7 +242,7 @@ def solve_ex(A: Array, B: Array, *, left: bool = True, check_errors: bool = Fals
     if x is not None:
         return SolveExResult(x, full_like_shape(A.shape[:-2], 0, dtypes.int32))
     info = run(inverses.INFO, A, cholesky=False)
-    bad, a = _possible(A, info)
+    bad, a = inverses.possible(A, info)
     x = solve(a, B, left=left)
     vector = x.ndim < max(2, A.ndim)
     if vector:
@@ -269,7 +263,7 @@ def cholesky_ex(A: Array, *, upper: bool = False, check_errors: bool = False) ->
     if check_errors:
         return CholeskyExResult(cholesky(A, upper=upper), full_like_shape(A.shape[:-2], 0, dtypes.int32))
     info = run(inverses.INFO, A, cholesky=True)
-    bad, a = _possible(A, info)
+    bad, a = inverses.possible(A, info)
     return CholeskyExResult(where(bad, const(float("nan"), A.dtype), cholesky(a, upper=upper)), info)
 
 

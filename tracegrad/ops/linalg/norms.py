@@ -14,9 +14,8 @@ from tracegrad.ops.arrays.pointwise import eq, ne
 from tracegrad.ops.arrays.reductions import as_asked, reduce
 from tracegrad.ops.arrays.reductions import norm as elementwise_norm
 from tracegrad.ops.linalg.decompositions import check_matrices, svdvals
-from tracegrad.ops.linalg.inverses import INFO
+from tracegrad.ops.linalg.inverses import INFO, possible
 from tracegrad.ops.linalg.lapack import run
-from tracegrad.ops.linalg.lu import _possible
 from tracegrad.ops.linalg.systems import inv
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
@@ -121,5 +120,5 @@ def cond(A: Array, p: Any = None) -> Array:
     size = matrix_norm(A, p)
     check_matrices("cond", A, square=True)
     info = run(INFO, A, cholesky=False)
-    _, possible = _possible(A, info)
-    return where(ne(info, 0) & eq(size, size), const(inf, size.dtype), size * matrix_norm(inv(possible), p))
+    _, a = possible(A, info)
+    return where(ne(info, 0) & eq(size, size), const(inf, size.dtype), size * matrix_norm(inv(a), p))

@@ -5,16 +5,16 @@ One class per op, derivative beside meaning, as in `elementwise.py`.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from tracegrad.graph.families import Elementwise
+from tracegrad.graph.families import Elementwise, Float
 from tracegrad.graph.operation import Pair
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.elementwise import bitwise_and, bitwise_not, eq, ge, gt, real, where
+from tracegrad.ops.primitives.formula import erf_of
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
@@ -51,19 +51,6 @@ class Pow(Elementwise):
 # ------------------------------------------------------------------------------------------------ exponentials and friends
 
 
-def _vectorized(fn: Any) -> Any:
-    return np.vectorize(fn, otypes=[np.float64])
-
-
-def _lgamma(x: float) -> float:
-    try:
-        return math.lgamma(x)
-    except (ValueError, OverflowError):         # a pole, or too large
-        return math.inf
-
-
-erf_of, erfc_of, lgamma_of = _vectorized(math.erf), _vectorized(math.erfc), _vectorized(_lgamma)      # numpy has none of these
-
 # erf(x) / x as a ratio of polynomials in x^2, the highest power first: the best on [-4, 4], off by 2.1e-9 of the value at most.
 # (As arrays: numpy makes one of a Python number at every call.)
 _ERF_ABOVE = [*map(np.asarray, (-1.3202292751931501e-08, 4.6847915952530635e-06, 0.00037960920396679673, 0.003849605279750541,
@@ -89,11 +76,6 @@ def erf32(x: Any) -> Any:
     above *= x
     above /= below
     return above
-
-
-class Float(Elementwise):
-    """Base of functions that make floats of integers."""
-    result, kinds = "float", "f"
 
 
 class Analytic(Float):

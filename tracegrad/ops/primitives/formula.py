@@ -7,17 +7,31 @@ zeros, and where an exponent is large, float32 would leave tens to hundreds of u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from math import frexp
 from typing import Any
 
 import numpy as np
 
-from tracegrad.ops.primitives.float_functions import Float, erf_of, erfc_of, lgamma_of
+from tracegrad.graph.families import Float
 
 FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tan", "floor", "rint", "fabs", "pow", "lgamma", "erf", "erfc")
 INF, NAN = float("inf"), float("nan")
 PAIR_FORMULAS: dict[str, Callable[..., Any]] = {}         # by builtin: it of pairs of floats (ops/special/double_float.py)
+
+
+def _vectorized(fn: Any) -> Any:
+    return np.vectorize(fn, otypes=[np.float64])
+
+
+def _lgamma(x: float) -> float:
+    try:
+        return math.lgamma(x)
+    except (ValueError, OverflowError):         # a pole, or too large
+        return math.inf
+
+
+erf_of, erfc_of, lgamma_of = _vectorized(math.erf), _vectorized(math.erfc), _vectorized(_lgamma)      # numpy has none of these
 
 
 def of_pairs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -274,13 +288,13 @@ def _sum(a: _Pair, b: _Pair, sign: float) -> _Pair:
 def _product(a: _Pair, b: _Pair) -> _Pair:
     a, b = (a, b) if a.low else (b, a)
     for x, y in ((a, b), (b, a)):
-        if y.value and abs(frexp(y.value)[0]) == 0.5:               # a power of two
+        if y.value and abs(math.frexp(y.value)[0]) == 0.5:               # a power of two
             return x.m.both(lambda half: f"{half} * {y.name}", x)  # noqa: B023 - used at once
     return a.m.scaled("mul", a, b)
 
 
 def _quotient(a: _Pair, b: _Pair) -> _Pair:
-    if b.value and abs(frexp(b.value)[0]) == 0.5:
+    if b.value and abs(math.frexp(b.value)[0]) == 0.5:
         return _product(a, a.m.pair(1.0 / b.value))
     return a.m.scaled("div", a, b)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DTypeError
-from tracegrad.graph.families import Elementwise, common_dtype, refuse_complex
+from tracegrad.graph.families import Elementwise, Float, common_dtype, refuse_complex
 from tracegrad.graph.operators import PUBLIC, SPECIAL, Operators, public
 from tracegrad.graph.primitive import REGISTRY, call, const
 from tracegrad.ops.arguments import on_nodes, rounded_once
@@ -35,7 +35,7 @@ from tracegrad.ops.arrays.pointwise import (
     sin,
     where,
 )
-from tracegrad.ops.primitives.float_functions import Analytic, Float
+from tracegrad.ops.primitives.float_functions import Analytic
 from tracegrad.ops.primitives.formula import INF, NAN, Formula, polynomial
 from tracegrad.ops.special.exports import export_special, operation
 from tracegrad.support import dtypes

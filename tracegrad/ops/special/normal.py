@@ -10,9 +10,9 @@ from math import pi
 from math import sqrt as root
 from typing import Any
 
+from tracegrad.graph.families import Float
 from tracegrad.ops.arrays.pointwise import exp, lt, where
-from tracegrad.ops.primitives.float_functions import Float, erfc_of
-from tracegrad.ops.primitives.formula import INF, Formula, chebyshev, polynomial
+from tracegrad.ops.primitives.formula import INF, Formula, chebyshev, erfc_of, polynomial
 from tracegrad.ops.special.exports import operation
 
 _ERFCX = (

@@ -23,7 +23,7 @@ class OrthogonalPolynomial(Formula):
 
     Both are linear, so the derivatives of `order` j follow with one term more, that of x p: j times the derivative of order j - 1.
     """
-    nin, constants, domain, many, cost = 2, (1,), (0.3, 3.0), Triples, 40.0
+    nin, constants, domain, many, cost, orders = 2, (1,), (0.3, 3.0), Triples, 40.0, 3
     step: Any                               # step(m, k, x p, p, q), those of k - 1, -> p and q of k
     start: Any                              # q_0 and its derivative
     alternating: bool                       # whether the recurrence gives (-1)^n p_n

@@ -21,7 +21,7 @@ from tracegrad.ops.arguments import one_dim
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import Recorder, state
-from tracegrad.tensors.parts.view_steps import Steps, Subscript, stepped
+from tracegrad.tensors.parts.view_steps import Steps, Unmade, stepped
 
 _VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
 
@@ -51,7 +51,7 @@ class Handle(Operators):
     _n: Node
     _base: Self | None
     # Of a view: how it is reached from its base, as that was laid out when its first _layout moves had been made.
-    _steps: Steps | Subscript
+    _steps: Steps | Unmade
     _source: tuple[weakref.ref[Node], int] | None  # of a view: its base's node and version that _n was made from
     _layout: int
     _versions: int  # how often it was written
@@ -155,8 +155,8 @@ class Handle(Operators):
     def _chain(self) -> Steps:
         """How this view is reached from its base as it is now."""
         moved, steps = self._base._moved if self._base is not None else (), self._steps
-        if type(steps) is not tuple:
-            steps = self._steps = steps.steps()  # type: ignore[union-attr]
+        if not isinstance(steps, tuple):
+            steps = self._steps = steps.steps()
         if len(moved) != self._layout:
             steps = self._steps = (*reversed(moved[self._layout:]), *steps)
             self._layout = len(moved)

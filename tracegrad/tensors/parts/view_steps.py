@@ -4,43 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const
-from tracegrad.ops.arrays.subscripts import Key
 from tracegrad.ops.primitives.dynamic_slice import parts, put_slice, slice_at
 from tracegrad.ops.primitives.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.primitives.reduction import sum_to
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
 
-_SLICE, _RESHAPE = REGISTRY["slice"], REGISTRY["reshape"]
+_SLICE = REGISTRY["slice"]
 Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
 Steps = tuple[Step, ...]
 
 
-class Subscript:
-    """In the place of the steps of x[key], for which few ask. shape: x's. key: integers, slices that go forward, None and '...'."""
-
-    __slots__ = ("key", "shape")
-
-    def __init__(self, shape: tuple[int, ...], key: tuple[Any, ...]) -> None:
-        self.shape, self.key = shape, key
+class Unmade(Protocol):
+    """In the place of steps for which few ask (ops.arrays.subscripts.Subscript)."""
 
     def steps(self) -> Steps:
-        """Those that `ops.arrays.subscripts.getitem` takes."""
-        found = Key("getitem", self.shape, self.key)
-        start, stop, step, shape = tuple(found.start), tuple(found.stop), tuple(found.step), tuple(found.shape)
-        size, steps = found.size, list[Step]()
-        if size != self.shape or any(s != 1 for s in step):
-            steps.append((_SLICE, {"start": start, "stop": stop, "step": step}))
-        if shape != size:
-            steps.append((_RESHAPE, {"shape": shape}))
-        return tuple(steps)
+        """Make them."""
 
 
 def apart() -> bool:

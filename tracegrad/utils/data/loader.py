@@ -18,7 +18,7 @@ class DataLoader:
     """Batches of a dataset: `for x, y in DataLoader(TensorDataset(xs, ys), batch_size=32, shuffle=True): ...`.
 
     dataset: with numbered samples (anything that has `__getitem__` and `__len__`), or an IterableDataset. batch_size: samples in a batch;
-    None: no batches, samples one by one. shuffle: in another order at every turn. sampler: what gives the numbers of samples instead;
+    None: no batches, samples one by one. shuffle: in another order at every pass. sampler: what gives the numbers of samples instead;
     batch_sampler: what gives lists of them. collate_fn: makes a batch of a list of samples (default: `default_collate`). drop_last: leave
     out the last batch where it is shorter. generator: what to draw with, as in `RandomSampler`.
 

@@ -39,9 +39,9 @@ class SequentialSampler(Sampler[int]):
 
 
 class RandomSampler(Sampler[int]):
-    """All numbers in another order at every turn, num_samples of them (default: all); replacement: each drawn by itself.
+    """All numbers in another order at every pass, num_samples of them (default: all); replacement: each drawn by itself.
 
-    generator: what to draw with; default: one that is seeded from the global one at every turn. Raises ArgumentError.
+    generator: what to draw with; default: one that is seeded from the global one at every pass. Raises ArgumentError.
     """
 
     def __init__(self, data_source: Sized, replacement: bool = False, num_samples: int | None = None, generator: Any = None) -> None:
@@ -74,7 +74,7 @@ class RandomSampler(Sampler[int]):
 
 
 class SubsetRandomSampler(Sampler[int]):
-    """These numbers, in another order at every turn."""
+    """These numbers, in another order at every pass."""
 
     def __init__(self, indices: Sequence[int], generator: Any = None) -> None:
         self.indices, self.generator = indices, generator
