@@ -20,7 +20,7 @@ _DISTRIBUTIONS = ("bernoulli beta binomial categorical cauchy chi2 continuous_be
 _ELSEWHERE = {
     **{f"torch.nn.modules{name}": "nn torch_api.names.nn.modules" for name in ("", *(f".{n}" for n in _NN_MODULES.split()))},
     **{f"torch.onnx.symbolic_opset{n}": "torch_api.names.onnx.opset" for n in range(7, 21)},
-    **dict.fromkeys(("torch.functional", "torch._tensor", "torch.autograd.grad_mode"), "."),
+    **dict.fromkeys(("torch.functional", "torch._tensor", "torch.autograd.grad_mode", "torch.utils.dlpack"), "."),
     **dict.fromkeys(("torch.utils.data.dataset", "torch.utils.data.dataloader", "torch.utils.data.sampler"), "utils.data"),
     **dict.fromkeys(("torch.optim.adamw", "torch.optim.sgd", "torch.optim.adam"), "optim"),
     **dict.fromkeys(("torch.amp.autocast_mode", "torch.amp.grad_scaler"), "amp"),
@@ -62,6 +62,10 @@ ABSENT = {
              "BFloat16Storage ComplexFloatStorage ComplexDoubleStorage "
              "Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
+    "torch.distributed.tensor": "DTensor",
+    "torch.futures": "Future collect_all wait_all",
+    "torch.multiprocessing": "spawn start_processes",
+    "torch.quasirandom": "SobolEngine",
     "torch.nn": "CrossMapLRN2d",
     "torch.profiler": "profile schedule tensorboard_trace_handler",
     "torch.ao": "",
@@ -79,4 +83,5 @@ def placeholder(module: str, name: str) -> type | None:
     def refuse(cls: type, *_: Any, **__: Any) -> Any:
         raise UnsupportedError(f"{module}.{name}: is not in tracegrad (docs/torch.md says why, and what to use)")
 
-    return type(name, (), {"__module__": module, "__new__": refuse, "__doc__": f"{module}.{name}, which is not here."})
+    return type(name, (), {"__module__": module, "__new__": refuse, "__doc__": f"{module}.{name}, which is not here.",
+                           "__class_getitem__": classmethod(lambda cls, of: cls)})
