@@ -321,6 +321,7 @@ def test_names_that_packages_ask_for():
 from torch.distributions.transforms import *
 from torch.distributions.utils import _standard_normal, _sum_rightmost
 from torch.futures import Future
+from torch.optim.lr_scheduler import LRScheduler, _LRScheduler
 from torch.optim.optimizer import Optimizer, required
 from torch.utils.checkpoint import get_device_states, set_device_states
 def reported() -> Future[torch.Tensor]:
@@ -349,6 +350,7 @@ say("normal", lambda: _standard_normal(torch.Size([3, 20]), torch.float32, torch
 say("sums", lambda: [_sum_rightmost(torch.arange(6.0).reshape(1, 2, 3), n) for n in (0, 1, 2)])
 say("reported", reported)
 say("stepped", stepped)
+say("older", lambda: _LRScheduler is LRScheduler)
 say("required", lambda: repr(required))
 say("states", lambda: [list(got) for got in get_device_states(torch.ones(1))])
 say("set", lambda: set_device_states([], [], device_type="cpu"))

@@ -20,7 +20,7 @@ _DISTRIBUTIONS = ("bernoulli beta binomial categorical cauchy chi2 continuous_be
 _ELSEWHERE = {
     **{f"torch.nn.modules{name}": "nn torch_api.names.nn.modules" for name in ("", *(f".{n}" for n in _NN_MODULES.split()))},
     **{f"torch.onnx.symbolic_opset{n}": "torch_api.names.onnx.opset" for n in range(7, 21)},
-    **dict.fromkeys(("torch.functional", "torch._tensor", "torch.autograd.grad_mode", "torch.utils.dlpack"), "."),
+    **dict.fromkeys(("torch.functional", "torch._tensor", "torch.autograd.grad_mode"), "."),
     **dict.fromkeys(("torch.utils.data.dataset", "torch.utils.data.dataloader", "torch.utils.data.sampler"), "utils.data"),
     **dict.fromkeys(("torch.optim.adamw", "torch.optim.sgd", "torch.optim.adam"), "optim"),
     **dict.fromkeys(("torch.amp.autocast_mode", "torch.amp.grad_scaler"), "amp"),
