@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from tracegrad.optim.lr_scheduler import LRScheduler as _LRScheduler
+from tracegrad.optim.lr_scheduler import LRScheduler
 
-__all__ = ["_LRScheduler"]
+
+class _LRScheduler(LRScheduler):
+    """For schedulers that programs write; torch's own are none of it."""
