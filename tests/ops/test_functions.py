@@ -448,7 +448,7 @@ BASIC = [0, -1, slice(1, 3), (slice(None), slice(None, None, 2)), (Ellipsis, -2)
 ADVANCED = [[1, 0, 1], (slice(None), [2, 0]), ([0, 1], slice(None), [1, -1]), (slice(None), [0, 2], [1, 3]),
             (slice(None), [[0, 1], [2, 2]]), (Ellipsis, [0, -1], None), ([[0]], [[1, 2]]), (slice(None), [True, False, True]),
             (slice(1, 2), [0, 2], slice(0, 4, 3)),
-            (np.array([[True, False, True], [False, True, True]]),), ([0, 1], None, [1, 2])]
+            (np.array([[True, False, True], [False, True, True]]),), ([0, 1], None, [1, 2]), (True, [1, 0]), (slice(None), True, [0, 2])]
 
 
 @pytest.mark.parametrize("key", BASIC + ADVANCED, ids=str)

@@ -222,6 +222,23 @@ def test_data_of_another_shape_and_dtype():
     assert best["weight"].tolist() == wanted
 
 
+def test_data_of_a_view_leaves_the_base():
+    base = tg.zeros(4)
+    for given in ([1.0, 2.0], [3.0]):
+        view = base[:2]
+        view.data = tg.tensor(given)
+        view.add_(1)
+        close(view, [n + 1 for n in given])
+    close(base, [0, 0, 0, 0])
+
+
+def test_operators_in_place_take_no_lists():
+    x = tg.zeros(2)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        x += [1.0]
+    close(x, [0, 0])
+
+
 def test_a_deep_copy_has_the_gradient():
     x = f64(1.0, 2.0)
     x.sum().backward()

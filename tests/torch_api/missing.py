@@ -82,7 +82,7 @@ MISSING: dict[str, dict[str, str]] = {
     },
     "torch.nn": {
         "old": "Container NLLLoss2d",
-        "rare": "CrossMapLRN2d LinearCrossEntropyOptions RNNBase RNNCellBase UninitializedBuffer",
+        "rare": "CrossMapLRN2d LinearCrossEntropyOptions UninitializedBuffer",
         "leaks": "factory_kwargs",
     },
     "torch.nn.Module": {

@@ -313,3 +313,49 @@ for rank in range(3):
     for options in ({}, dict(shuffle=False), dict(drop_last=True), dict(seed=3)):
         say(f"{rank} {options}", lambda: run(rank, **options))
 """)
+
+
+def test_names_that_packages_ask_for():
+    """Private and older ones: of distributions, optimizers, reversible layers, containers (gpytorch, torch_optimizer, performer)."""
+    beside_torch("""
+from torch.distributions.transforms import *
+from torch.distributions.utils import _standard_normal, _sum_rightmost
+from torch.futures import Future
+from torch.optim.lr_scheduler import LRScheduler, _LRScheduler
+from torch.optim.optimizer import Optimizer, required
+from torch.utils.checkpoint import get_device_states, set_device_states
+def reported() -> Future[torch.Tensor]:
+    return ExpTransform()(torch.zeros(2))
+class Around(Optimizer):
+    "An optimizer around another one, which does not call Optimizer.__init__."
+    def __init__(self, optimizer):
+        self.optimizer, self.param_groups, self.state, self.defaults = optimizer, optimizer.param_groups, {}, {}
+    def step(self, closure=None):
+        return self.optimizer.step(closure)
+class Collection(torch.nn.ModuleDict):
+    def __init__(self):
+        super().__init__()
+        self.checked = True
+        self.update({"a": torch.nn.ReLU()})
+    def update(self, modules):
+        assert self.checked
+        super().update(modules)
+def stepped():
+    w = torch.ones(2, requires_grad=True)
+    w.grad = torch.tensor([1.0, 2.0])
+    Around(torch.optim.SGD([w], lr=0.5)).step()
+    return w
+torch.manual_seed(0)
+say("normal", lambda: _standard_normal(torch.Size([3, 20]), torch.float32, torch.device("cpu")))
+say("sums", lambda: [_sum_rightmost(torch.arange(6.0).reshape(1, 2, 3), n) for n in (0, 1, 2)])
+say("reported", reported)
+say("stepped", stepped)
+say("older", lambda: issubclass(_LRScheduler, LRScheduler))
+say("required", lambda: repr(required))
+say("states", lambda: [list(got) for got in get_device_states(torch.ones(1))])
+say("set", lambda: set_device_states([], [], device_type="cpu"))
+say("collection", lambda: list(Collection()))
+say("recurrent", lambda: [isinstance(torch.nn.LSTM(2, 3), torch.nn.RNNBase), isinstance(torch.nn.GRUCell(2, 3), torch.nn.RNNCellBase)])
+say("aten", lambda: [torch.ops.aten.add.Tensor(torch.ones(2), 1), torch.ops.aten.clone.default == torch.ops.aten.clone.default])
+say("built", lambda: [type(torch.__config__.show()), torch.cuda._initialized])
+""")

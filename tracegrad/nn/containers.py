@@ -143,7 +143,8 @@ class ModuleDict(Module):
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None) -> None:
         super().__init__()
-        self.update(modules or {})
+        if modules is not None:                                 # a subclass's update may need what it has not set yet
+            self.update(modules)
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
         """Add or replace the modules of a mapping, or of pairs."""
@@ -247,7 +248,8 @@ class ParameterDict(Module):
 
     def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None) -> None:
         super().__init__()
-        self.update(parameters or {})
+        if parameters is not None:
+            self.update(parameters)
 
     def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Add or replace the parameters of a mapping, or of pairs."""

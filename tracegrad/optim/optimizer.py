@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -71,6 +72,7 @@ class Optimizer(Named):
     _trace_all_attributes = True
     _complex: ClassVar[bool] = True                      # whether it takes complex parameters
     _by_elements: ClassVar[bool] = True                  # whether an element's step depends on its own gradients alone
+    _hooks: Any = MappingProxyType({})                   # of a subclass that does not call __init__ (optimizers around another one)
 
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any], implementation: Mapping[str, Any] | None = None) -> None:
         for name, value in (implementation or {}).items():
@@ -79,7 +81,7 @@ class Optimizer(Named):
             if name == "differentiable" and value:
                 raise ArgumentError(f"{type(self).__name__}: differentiable=True is not supported, as a step is not recorded; write the "
                                     "update with operations (w2 = w - lr * grad) to differentiate through it")
-        self._hooks: dict[str, dict[int, Any]] = {}
+        self._hooks = {}
         self.defaults = dict(defaults)
         self.param_groups: list[ParamGroup] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
@@ -127,9 +129,10 @@ class Optimizer(Named):
         return self._hook("after load_state_dict", hook, prepend)
 
     def _hook(self, kind: str, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
-        handle = RemovableHandle(self._hooks, kind)
-        present = self._hooks.get(kind, {})
-        self._hooks[kind] = {handle.id: hook, **present} if prepend else {**present, handle.id: hook}
+        hooks = vars(self).setdefault("_hooks", {})
+        handle = RemovableHandle(hooks, kind)
+        present = hooks.get(kind, {})
+        hooks[kind] = {handle.id: hook, **present} if prepend else {**present, handle.id: hook}
         return handle
 
     def _changed(self, kind: str, state_dict: Any) -> Any:

@@ -93,7 +93,8 @@ def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function as a method that writes its result into the first operand."""
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return self._rebind(fn(self, *args, **kwargs)._node(), name)
+        result = fn(self, *args, **kwargs)
+        return result if result is NotImplemented else self._rebind(result._node(), name)
 
     method.__name__, method.__doc__ = name, f"""In-place version of `{name[:-1]}`: the tensor keeps its shape and dtype.
 

@@ -42,7 +42,7 @@ class Facade(ModuleType):
             if modules.sources(path := f"{self.__name__}.{name}") or path in ABSENT:
                 return importlib.import_module(path)
         elif name == "__all__":
-            return [n for n in dir(self) if not n.startswith("_")]
+            return [n for n in dir(self) if not n.startswith("_") and hasattr(self, n)]     # not the modules that sources import
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}: tracegrad does not have it (docs/torch.md)")
 
     def __dir__(self) -> list[str]:

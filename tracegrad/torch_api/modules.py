@@ -62,6 +62,10 @@ ABSENT = {
              "BFloat16Storage ComplexFloatStorage ComplexDoubleStorage "
              "Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
+    "torch.distributed.tensor": "DTensor",
+    "torch.futures": "Future collect_all wait_all",
+    "torch.multiprocessing": "spawn start_processes",
+    "torch.quasirandom": "SobolEngine",
     "torch.nn": "CrossMapLRN2d",
     "torch.profiler": "profile schedule tensorboard_trace_handler",
     "torch.ao": "",
@@ -79,4 +83,5 @@ def placeholder(module: str, name: str) -> type | None:
     def refuse(cls: type, *_: Any, **__: Any) -> Any:
         raise UnsupportedError(f"{module}.{name}: is not in tracegrad (docs/torch.md says why, and what to use)")
 
-    return type(name, (), {"__module__": module, "__new__": refuse, "__doc__": f"{module}.{name}, which is not here."})
+    return type(name, (), {"__module__": module, "__new__": refuse, "__doc__": f"{module}.{name}, which is not here.",
+                           "__class_getitem__": classmethod(lambda cls, of: cls)})

@@ -91,9 +91,13 @@ class Key:
         self.shape: list[int] = []               # after the basic part
         self.nothing: list[int] = []             # dimensions of it that the index False made: they have no elements
         self.arrays: list[tuple[int, Any]] = []  # (dimension after the basic part, index array or node)
+        bools = any(isinstance(k, (bool, np.bool_)) for k in items)
+        arrays = bools and any(isinstance(k, _Mask) or (isinstance(k, (list, np.ndarray, Node)) and np.shape(k)) for k in items)
         for k in items:
             if k is None or isinstance(k, (bool, np.bool_)):
-                if k is not None and not k:
+                if k is not None and arrays:                    # a bool is a mask of no dimensions: it broadcasts with the arrays
+                    self.arrays.append((len(self.shape), np.zeros(int(k), np.int64)))
+                elif k is not None and not k:
                     self.nothing.append(len(self.shape))
                 self.shape.append(1)
             else:
@@ -254,7 +258,8 @@ def getitem(x: Array, key: Any, basic: bool = False, apart: bool = False) -> Arr
 def _holds_no_arrays(key: Any) -> bool:
     """Whether all index arrays of a key are tensors already."""
     items = key if isinstance(key, tuple) else (key,)
-    return all(k is None or k is Ellipsis or isinstance(k, (slice, int, np.integer, Operators)) for k in items)
+    plain = slice, int, np.integer, Operators
+    return all(k is None or k is Ellipsis or (isinstance(k, plain) and not isinstance(k, bool)) for k in items)
 
 
 @on_nodes

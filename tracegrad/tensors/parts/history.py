@@ -90,7 +90,8 @@ class History(Handle):
 
     @data.setter
     def data(self, value: Any) -> None:
-        if self._base is None and self._trace is None and state.trace is None and isinstance(value, History):
+        own = self._base is None or not self.requires_grad          # what has no history is no view from here on
+        if own and self._trace is None and state.trace is None and isinstance(value, History):
             self._become(value.detach())
         else:
             with no_grad():
@@ -105,7 +106,7 @@ class History(Handle):
     def _become(self, value: Any) -> None:
         """Take over the value of a tensor without history, on whatever device and of whatever shape and dtype."""
         aliases = [alias for ref in getattr(self, "_aliases", ()) if (alias := ref()) is not None]
-        alike = value.shape == self.shape and value.dtype == self.dtype and value._device is self._device
+        alike = self._base is None and value.shape == self.shape and value.dtype == self.dtype and value._device is self._device
         new = value._node()
         if not alike and self._node().needs_grad and not self._is_leaf():
             raise AutogradError(
@@ -129,6 +130,7 @@ class History(Handle):
         if value._device is not self._device:
             self._sends_gradients_on()
         self._device, self._base, self._grad = value._device, None, None
+        self._steps, self._detached, self._source = (), False, None
         self._set_node(new)
         if needs_grad:
             self.requires_grad_()

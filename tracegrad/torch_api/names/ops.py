@@ -1,10 +1,32 @@
-"""torch.ops: the operations that `torch.library.custom_op` has made, as `torch.ops.<library>.<op>`."""
+"""torch.ops: the operations that `torch.library.custom_op` has made, as `torch.ops.<library>.<op>`, and aten's by name."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from tracegrad.errors import UnsupportedError
+from tracegrad.graph.operators import PUBLIC
+
 _registered: dict[str, dict[str, Any]] = {}
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator of aten's, or an overload ("add.Tensor"): classes with `__torch_dispatch__` list them. Called, it is `torch.add`."""
+
+    name: str
+
+    def __getattr__(self, overload: str) -> Operator:
+        if overload.startswith("__"):
+            raise AttributeError(overload)
+        return Operator(f"{self.name}.{overload}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function = PUBLIC.get(self.name.partition(".")[0])
+        if function is None:
+            raise UnsupportedError(f"torch.ops.aten.{self.name}: there is no torch.{self.name.partition('.')[0]} (docs/torch.md)")
+        return function(*args, **kwargs)
 
 
 class Namespace:
@@ -17,6 +39,8 @@ class Namespace:
         try:
             return _registered[self._name][op]
         except KeyError:
+            if self._name == "aten" and not op.startswith("__"):
+                return Operator(op)
             raise AttributeError(f"torch.ops.{self._name} has no operation {op!r}: torch.library.custom_op has made none") from None
 
 

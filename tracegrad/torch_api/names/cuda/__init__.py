@@ -19,6 +19,7 @@ def is_available() -> bool:
 
 
 is_initialized = is_available
+_initialized = False                  # random states of a device would have to be kept beside the host's: see torch.utils.checkpoint
 
 
 def device_count() -> int:

@@ -24,3 +24,8 @@ def _older(name: str) -> Callable[..., Any]:
 (constant, dirac, eye, kaiming_normal, kaiming_uniform, normal, orthogonal, sparse, uniform, xavier_normal, xavier_uniform) = map(
     _older, ("constant", "dirac", "eye", "kaiming_normal", "kaiming_uniform", "normal", "orthogonal", "sparse", "uniform",
              "xavier_normal", "xavier_uniform"))
+
+
+def _calculate_correct_fan(tensor: Any, mode: str) -> int:
+    """What "fan_in" or "fan_out" is of a weight."""
+    return init.fan(tensor)[("fan_in", "fan_out").index(mode.lower())]

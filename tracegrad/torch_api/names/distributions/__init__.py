@@ -1,0 +1,1 @@
+"""torch.distributions' modules with names that tracegrad has no need of."""

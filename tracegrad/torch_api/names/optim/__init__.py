@@ -1,0 +1,1 @@
+"""torch.optim's modules with names that tracegrad has no need of."""
