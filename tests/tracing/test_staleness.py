@@ -808,3 +808,13 @@ def test_what_an_installed_package_holds_is_not_watched(tmp_path, monkeypatch, f
     scaled = importlib.import_module("huge_table").scaled
     del sys.modules["huge_table"]
     assert tg.trace(lambda x: scaled(x) + 1)(v(2.0)).tolist() == [200_003.0]
+
+
+def test_classes_of_executed_text_are_the_users():
+    """Whatever the text calls its module, which nobody has imported: a method that is replaced is seen."""
+    names = {"__name__": "nobodys", "tg": tg}
+    exec("class Model:\n    def scaled(self, x):\n        return x * 2\n\n\nmodel = Model()\nrun = lambda x: model.scaled(x) + 1\n", names)
+    f = tg.trace(names["run"])
+    assert [f(v(3.0)).tolist() for _ in range(3)] == [[7.0]] * 3
+    names["Model"].scaled = lambda self, x: x * 5
+    assert f(v(3.0)).tolist() == [16.0]

@@ -91,6 +91,8 @@ def is_foreign(kind: type) -> bool:
     known: bool | None = _foreign_modules[kind.__module__]
     if known is None:
         module = sys.modules.get(kind.__module__)
+        if module is None:                                   # what `exec` defined under a name of its own: the user's
+            return False
         filename = getattr(module, "__file__", None)
         if filename is None:                                 # a builtin; or typed into an interpreter
             known = kind.__module__ != "__main__"
