@@ -18,10 +18,12 @@ from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import scatter_rows
 from tracegrad.ops.arrays.pointwise import clamp, eq, le
-from tracegrad.ops.arrays.reductions import all_, logsumexp, softmax, sum_
-from tracegrad.ops.arrays.shaping import full_like_shape, mT
+from tracegrad.ops.arrays.reductions import all_, logsumexp, sum_
+from tracegrad.ops.arrays.shaping.reordering import mT
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.convolution.resampling import resampled
 from tracegrad.ops.linalg.products import matmul
+from tracegrad.ops.neural.softmax import softmax
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes

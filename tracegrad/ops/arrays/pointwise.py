@@ -266,7 +266,7 @@ def relu(input: Array, inplace: bool = False) -> Array:
 
     >>> tg.relu(tg.tensor([-1.0, 2.0]))
     """
-    return _into(input, _relu(input), inplace)
+    return into(input, _relu(input), inplace)
 
 
 @on_nodes
@@ -275,64 +275,9 @@ def _relu(input: Any) -> Any:
     return where(input <= 0, 0, input)
 
 
-def _into(input: Array, result: Array, inplace: bool) -> Array:
+def into(input: Array, result: Array, inplace: bool) -> Array:
+    """The result, written into input if it is wanted there."""
     return input.copy_(result) if inplace else result
-
-
-@public("leaky_relu", functional=True, method=False)
-def leaky_relu(input: Array, negative_slope: float = 0.01, inplace: bool = False) -> Array:
-    """x where positive, else negative_slope * x. inplace: the result is written into input.
-    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
-    return _into(input, _leaky_relu(input, negative_slope), inplace)
-
-
-@on_nodes
-def _leaky_relu(input: Any, negative_slope: float) -> Any:
-    refuse_complex("leaky_relu", input)
-    return where(input > 0, input, input * negative_slope)
-
-
-@public("gelu", functional=True, method=False)
-@on_nodes
-@rounded_once
-def gelu(input: Array, approximate: str = "none") -> Array:
-    """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh".
-    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
-
-    >>> nn.functional.gelu(tg.tensor([-1.0, 0.0, 1.0]))
-    Tensor([-0.1587,  0.    ,  0.8413], device='cpu')
-    """
-    refuse_complex("gelu", input)
-    if approximate == "tanh":
-        return input * 0.5 * (tanh((input + input * input * input * 0.044715) * 0.7978845608028654) + 1.0)
-    if approximate != "none":
-        raise ArgumentError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
-    return input * 0.5 * (erf(input * 0.7071067811865476) + 1.0)
-
-
-@public("silu", functional=True, method=False)
-def silu(input: Array, inplace: bool = False) -> Array:
-    """x * sigmoid(x). inplace: the result is written into input.
-    dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor."""
-    return _into(input, _silu(input), inplace)
-
-
-@on_nodes
-@rounded_once
-def _silu(input: Any) -> Any:
-    return input * sigmoid(input)
-
-
-@public("softplus", functional=True, method=False)
-@on_nodes
-@rounded_once
-def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
-    """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch.
-    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
-    refuse_complex("softplus", input)
-    scaled = input * beta
-    small = where(scaled > threshold, 0.0, scaled)
-    return where(scaled > threshold, input, log1p(exp(small)) / beta)
 
 
 @public("clamp", "clip")

@@ -1,11 +1,10 @@
-"""Reductions and what is made of them: sum, mean, max, argmax, var, logsumexp, softmax, norm, cumsum, ...
+"""Reductions and what is made of them: sum, mean, max, argmax, var, logsumexp, norm, cumsum, ...
 
 dim: an integer, a sequence of them, or None for all; keepdim leaves reduced dimensions with size 1. IndexOutOfRange if a dim is none.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims
 from tracegrad.ops.arrays.pointwise import abs_, abs_squared, eq, gt, lt, maximum, minimum, ne, real, sqrt
 from tracegrad.ops.arrays.pointwise import pow as power
-from tracegrad.ops.arrays.shaping import as_float, flatten, full_like_shape
+from tracegrad.ops.arrays.shaping.reshaping import as_float, flatten, full_like_shape
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import times, where
 from tracegrad.ops.primitives.float_functions import exp, log
@@ -108,12 +107,12 @@ def as_asked(x: Node, dtype: Any) -> Node:
     return cast(x, found)
 
 
-def _empty(x: Node, dim: tuple[int, ...]) -> bool:
+def is_empty(x: Node, dim: tuple[int, ...]) -> bool:
     return any(x.shape[d] == 0 for d in dim)
 
 
 def _check_some(name: str, x: Node, dim: tuple[int, ...]) -> None:
-    if _empty(x, dim):
+    if is_empty(x, dim):
         raise ArgumentError(f"{name}: there is nothing along dimensions {dim} of shape {x.shape}: no extremum")
 
 
@@ -200,7 +199,7 @@ def all_(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
 def _boolean(name: str, primitive: str, x: Node, dim: Any, keepdim: bool) -> Node:
     dims = some_dims(name, dim, x.ndim) if dim is None or dim not in ((), []) else ()       # no dims: elementwise, as in torch
     truth = x if x.dtype == dtypes.bool_ else ne(x, 0)
-    if _empty(x, dims):
+    if is_empty(x, dims):
         kept = tuple(1 if d in dims else n for d, n in enumerate(x.shape) if keepdim or d not in dims)
         truth = full_like_shape(kept, name == "all", dtypes.bool_)
     else:
@@ -428,10 +427,10 @@ def _root(total: Node) -> Any:
 def _finite_max(x: Node, dims: tuple[int, ...]) -> Any:
     """The largest, kept as dims of size 1, constant to differentiation; the largest (smallest) number for inf (-inf): no inf - inf."""
     limit = float(dtypes.finfo(x.dtype).max)
-    return maximum(minimum(_detached_max(x, dims), limit), -limit)
+    return maximum(minimum(detached_max(x, dims), limit), -limit)
 
 
-def _detached_max(x: Node, dims: tuple[int, ...]) -> Node:
+def detached_max(x: Node, dims: tuple[int, ...]) -> Node:
     return bind(REGISTRY["detach"], (reduce("amax", x, dims, True),), {})
 
 
@@ -447,51 +446,8 @@ def logsumexp(input: Array, dim: Any, keepdim: bool = False) -> Array:
     """
     x = as_float(input)
     dims = some_dims("logsumexp", dim, x.ndim)
-    if _empty(x, dims):
+    if is_empty(x, dims):
         return log(reduce("sum", x, dims, keepdim))
     top = _finite_max(real(x) if x.dtype.kind == "c" else x, dims)
     y = log(reduce("sum", exp(x - top), dims, True)) + top
     return y if keepdim else mv.reshape(y, tuple(n for d, n in enumerate(x.shape) if d not in dims))
-
-
-@public("softmax", functional=True)
-@on_nodes
-@rounded_once
-def softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
-    """exp(x) / sum(exp(x)) along dim, without overflow; NaN for rows that hold inf or only -inf, as in torch.
-
-    dim: None takes dim 1 (of one or three dimensions 0), as torch does, with a warning: give it.
-    dtype: float, which the result has. Raises DTypeError for integers unless dtype is given, and for complex numbers.
-
-    >>> tg.softmax(tg.tensor([1.0, 2.0]), dim=0)
-    """
-    x, dims = _softmax_operand("softmax", input, dim, dtype)
-    if _empty(x, dims):
-        return x
-    e = exp(x - _detached_max(x, dims))
-    return e / reduce("sum", e, dims, True)
-
-
-@public("log_softmax", functional=True)
-@on_nodes
-@rounded_once
-def log_softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
-    """log(softmax(x)) along dim, without overflow or loss of small values. dim: as of `softmax`.
-    dtype: float, which the result has. Raises DTypeError for integers unless dtype is given."""
-    x, dims = _softmax_operand("log_softmax", input, dim, dtype)
-    if _empty(x, dims):
-        return x
-    shifted = x - _detached_max(x, dims)
-    return shifted - log(reduce("sum", exp(shifted), dims, True))
-
-
-def _softmax_operand(name: str, x: Node, dim: int | None, dtype: Any) -> tuple[Node, tuple[int, ...]]:
-    if dim is None:
-        dim = 0 if x.ndim in (0, 1, 3) else 1
-        warnings.warn(f"{name}: dim was left out and is taken to be {dim} for {x.ndim} dimensions; give it", stacklevel=4)
-    if dtype is not None:
-        x = cast(x, dtypes.as_dtype(dtype))
-    refuse_complex(name, x)
-    if dtype_kind(x.dtype) != "f":
-        raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float() or dtype=tg.float32")
-    return x, some_dims(name, one_dim(name, dim, x.ndim), x.ndim)

@@ -19,7 +19,11 @@ from tracegrad.graph.primitive import cast, scalar
 from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim, sizes_of
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.joining import cat, split, stack
-from tracegrad.ops.arrays.shaping import diag_embed, flip, full_like_shape, meshgrid, pad, transpose
+from tracegrad.ops.arrays.shaping.diagonals import diag_embed
+from tracegrad.ops.arrays.shaping.padding import pad
+from tracegrad.ops.arrays.shaping.reordering import flip, transpose
+from tracegrad.ops.arrays.shaping.repeating import meshgrid
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.arrays.subscripts import getitem
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes

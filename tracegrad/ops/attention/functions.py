@@ -12,11 +12,11 @@ from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.arrays.pointwise import le
-from tracegrad.ops.arrays.reductions import softmax
-from tracegrad.ops.arrays.shaping import mT
+from tracegrad.ops.arrays.shaping.reordering import mT
 from tracegrad.ops.attention.fused import NO_MASK, softmax_or_zeros
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.neural.dropout import dropout
+from tracegrad.ops.neural.softmax import softmax
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes

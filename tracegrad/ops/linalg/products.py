@@ -19,7 +19,8 @@ from tracegrad.graph.operators import Operators, functional, method, public
 from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.arrays.complex_numbers import conj
-from tracegrad.ops.arrays.shaping import diagonal, unsqueeze
+from tracegrad.ops.arrays.shaping.diagonals import diagonal
+from tracegrad.ops.arrays.shaping.reshaping import unsqueeze
 from tracegrad.ops.primitives import contraction
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.reduction import total

@@ -1,9 +1,9 @@
-"""tg.linalg: systems, inverses, determinants, ranks and products of several matrices, composed of the primitives in `inverses.py`.
+"""tg.linalg: systems, inverses, ranks and products of several matrices, composed of the primitives in `inverses.py`.
 
 Names and arguments are torch.linalg's. Everything takes matrices (*, m, n) of floats or complex numbers, `*` any batch dimensions, and is
 differentiable to any order, forward, under vmap and in a trace. Raises ShapeError and DTypeError at the call, LinAlgError (a matrix is
-singular, not positive definite, ...) when a value that depends on it is read. Factors and eigenvalues are in `decompositions.py`, norms in
-`norms.py`.
+singular, not positive definite, ...) when a value that depends on it is read. Factors and eigenvalues are in `decompositions.py`, norms
+and determinants in `properties.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from tracegrad.graph.primitive import cast, const
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.arrays.complex_numbers import conj, real
 from tracegrad.ops.arrays.pointwise import abs_squared, detach, lt, maximum
-from tracegrad.ops.arrays.shaping import diagonal as diagonal_
-from tracegrad.ops.arrays.shaping import full_like_shape, tril
+from tracegrad.ops.arrays.shaping.diagonals import diagonal as diagonal_
+from tracegrad.ops.arrays.shaping.diagonals import tril
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.linalg import inverses, lapack, matrix_exponential
 from tracegrad.ops.linalg.decompositions import check_floats, check_matrices, svdvals
 from tracegrad.ops.linalg.lapack import h, run
@@ -32,19 +33,11 @@ from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.contraction import swap_last as t
 from tracegrad.ops.primitives.elementwise import where
-from tracegrad.ops.primitives.float_functions import log
 from tracegrad.ops.primitives.reduction import total
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
-
-
-class SlogdetResult(NamedTuple):
-    """What `slogdet` returns."""
-
-    sign: Any
-    logabsdet: Any
 
 
 class LstsqResult(NamedTuple):
@@ -314,48 +307,7 @@ def tensorinv(A: Array, ind: int = 2) -> Array:
     return mv.reshape(inv(mv.reshape(A, (n, n))), (*A.shape[k:], *A.shape[:k]))
 
 
-# -------------------------------------------------------------------------------------------------------------- determinants
-
-
-@linalg(public=True)
-@on_nodes
-def det(A: Array) -> Array:
-    """The determinants (*) of (*, n, n). The gradient is right for singular matrices, too; the second derivative needs the inverse.
-    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
-
-    >>> tg.linalg.det(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    """
-    check_matrices("det", A, square=True)
-    return run(inverses.DET, A)
-
-
-@linalg(public=True)
-@on_nodes
-def slogdet(A: Array) -> Any:
-    """(sign, logabsdet) of the determinants of (*, n, n): sign * exp(logabsdet), without overflow. (0, -inf) of a singular matrix.
-
-    The sign, of complex matrices a complex number of size 1, has no derivative for real ones; that of logabsdet is the inverse, transposed:
-    a LinAlgError where there is none.
-
-    >>> tg.linalg.slogdet(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
-    """
-    check_matrices("slogdet", A, square=True)
-    return SlogdetResult(run(inverses.SLOGDET, A), run(inverses.SLOGDET, A, index=1))
-
-
-@linalg(public=True)
-@on_nodes
-def logdet(input: Array) -> Array:
-    """The logarithm of the determinants of (*, n, n): -inf for 0, NaN for negative ones, but complex numbers of complex matrices.
-    Raises ShapeError for other shapes.
-
-    >>> tg.logdet(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
-    """
-    check_matrices("logdet", input, square=True)
-    size = run(inverses.SLOGDET, input, index=1)
-    if input.dtype.kind == "c":
-        return size + log(run(inverses.SLOGDET, input))
-    return where(lt(run(inverses.SLOGDET, input), 0.0), const(float("nan"), input.dtype), size)
+# ------------------------------------------------------------------------------------------------ Cholesky factors and ranks
 
 
 @linalg(public=True)
