@@ -133,7 +133,11 @@ def sum_(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
 @on_nodes
 def prod_(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The product over dim; bools and integers are multiplied as int64. 1 of nothing.
-    Other dtypes stay. Raises IndexOutOfRange for other dims."""
+    Other dtypes stay. Raises IndexOutOfRange for other dims.
+
+    >>> tg.prod(tg.tensor([[1, 2], [3, 4]]), dim=0)
+    Tensor([3, 8], device='cpu')
+    """
     return reduce("prod", _accumulated(input, dtype), some_dims("prod", dim, input.ndim), keepdim)
 
 
@@ -160,7 +164,11 @@ def _inverse(n: float) -> float:
 @on_nodes
 @rounded_once
 def nansum(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """The sum over dim, NaNs counting as 0. dtype: real; bools and integers are summed as int64. Raises DTypeError for complex numbers."""
+    """The sum over dim, NaNs counting as 0. dtype: real; bools and integers are summed as int64. Raises DTypeError for complex numbers.
+
+    >>> tg.nansum(tg.tensor([1.0, float("nan"), 2.0]))
+    Tensor(3., device='cpu')
+    """
     refuse_complex("nansum", input)
     x = _accumulated(where(ne(input, input), const(0, input.dtype), input), dtype)
     return reduce("sum", x, some_dims("nansum", dim, input.ndim), keepdim)
@@ -169,7 +177,11 @@ def nansum(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any =
 @public("count_nonzero")
 @on_nodes
 def count_nonzero(input: Array, dim: Any = None) -> Array:
-    """How many elements are not zero, as int64. Raises IndexOutOfRange for other dims."""
+    """How many elements are not zero, as int64. Raises IndexOutOfRange for other dims.
+
+    >>> tg.count_nonzero(tg.tensor([[0, 1], [2, 3]]), dim=0)
+    Tensor([1, 2], device='cpu')
+    """
     return reduce("sum", cast(ne(input, 0), dtypes.int64), some_dims("count_nonzero", dim, input.ndim), False)
 
 
@@ -223,7 +235,11 @@ def cumsum(input: Array, dim: int, *, dtype: Any = None) -> Array:
 @on_nodes
 def cumprod(input: Array, dim: int, *, dtype: Any = None) -> Array:
     """Running products along dim; of bools and integers as int64. The shape and other dtypes stay.
-    Raises IndexOutOfRange for other dims."""
+    Raises IndexOutOfRange for other dims.
+
+    >>> tg.cumprod(tg.tensor([1.0, 2.0, 3.0]), 0)
+    Tensor([1., 2., 6.], device='cpu')
+    """
     x = _accumulated(input, dtype)
     d = one_dim("cumprod", dim, x.ndim)
     return bind(REGISTRY["cumprod"], (x,), {"dim": d}) if x.ndim else x
@@ -271,7 +287,11 @@ def max_(input: Array, dim: Any = None, keepdim: bool = False, *, other: Any = N
 @on_nodes
 def min_(input: Array, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """min(x): the smallest of all. min(x, dim): (values, indices) along dim. min(x, other): the smaller, elementwise.
-    dtype: any real one, which the result has. Indices are int64. Raises DTypeError for complex numbers, ArgumentError of nothing."""
+    dtype: any real one, which the result has. Indices are int64. Raises DTypeError for complex numbers, ArgumentError of nothing.
+
+    >>> tg.min(tg.tensor([[1.0, 5.0], [3.0, 2.0]]), dim=1).indices
+    Tensor([0, 1], device='cpu')
+    """
     return _extreme("min", input, dim, keepdim, other)
 
 
@@ -306,7 +326,11 @@ def argmax(input: Array, dim: int | None = None, keepdim: bool = False) -> Array
 @on_nodes
 def argmin(input: Array, dim: int | None = None, keepdim: bool = False) -> Array:
     """The index (int64) of the smallest along dim, or in the flattened tensor; the first of equals; NaN is the smallest.
-    Raises DTypeError for complex numbers, ArgumentError of nothing."""
+    Raises DTypeError for complex numbers, ArgumentError of nothing.
+
+    >>> tg.argmin(tg.tensor([[4.0, 1.0], [2.0, 3.0]]), dim=1)
+    Tensor([1, 0], device='cpu')
+    """
     return _arg("argmin", input, dim, keepdim)
 
 
@@ -364,7 +388,11 @@ def var(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bo
 @rounded_once
 def std(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Array:
     """The standard deviation over dim: the square root of `var`. The gradient where it is 0 is 0, as in torch.
-    dtype: float; float of complex numbers. Raises DTypeError for integers and bools."""
+    dtype: float; float of complex numbers. Raises DTypeError for integers and bools.
+
+    >>> tg.std(tg.tensor([1.0, 2.0, 3.0]))
+    Tensor(1., device='cpu')
+    """
     return _root(_spread("std", input, dim, unbiased, correction, keepdim))
 
 
@@ -372,7 +400,12 @@ def std(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bo
 @on_nodes
 @rounded_once
 def var_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Any:
-    """(variance, mean) over dim. dtype: float or complex, the variance real. Raises DTypeError for integers and bools."""
+    """(variance, mean) over dim. dtype: float or complex, the variance real. Raises DTypeError for integers and bools.
+
+    >>> variance, mean = tg.var_mean(tg.tensor([1.0, 2.0, 3.0]))
+    >>> variance, mean
+    (Tensor(1., device='cpu'), Tensor(2., device='cpu'))
+    """
     return _spread("var_mean", input, dim, unbiased, correction, keepdim), mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
@@ -384,7 +417,11 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
 
     or "nuc": the nuclear norm of the matrices in two dims (`linalg.matrix_norm`).
     The gradient at a zero vector is 0, as in torch.
-    dtype: any; of integers and bools the default float one. The norm is real. Raises IndexOutOfRange for other dims."""
+    dtype: any; of integers and bools the default float one. The norm is real. Raises IndexOutOfRange for other dims.
+
+    >>> tg.norm(tg.tensor([3.0, 4.0]))
+    Tensor(5., device='cpu')
+    """
     if dtype is not None and not dtypes.differentiable(dtypes.as_dtype(dtype)):
         raise DTypeError(f"norm: dtype must be a float dtype, got {dtypes.as_dtype(dtype)}")
     x = as_float(input) if dtype is None else as_asked(input, dtype)

@@ -20,7 +20,8 @@ from tracegrad.ops.arguments import integer, on_nodes, one_dim, sizes_of
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import _linear, scatter_rows, take_rows
 from tracegrad.ops.arrays.joining import select
-from tracegrad.ops.arrays.pointwise import detach, div, eq, isfinite, isinf, ne
+from tracegrad.ops.arrays.logical import isfinite, isinf
+from tracegrad.ops.arrays.pointwise import detach, div, eq, ne
 from tracegrad.ops.arrays.reductions import cumsum
 from tracegrad.ops.arrays.shaping.diagonals import diagonal
 from tracegrad.ops.arrays.shaping.reordering import movedim

@@ -394,9 +394,13 @@ _pad = pad
 def unravel_index(indices: Array, shape: Sequence[int]) -> tuple[Array, ...]:
     """The indices (int64) along each dimension of `shape` of elements that are numbered in row-major order.
 
+    Raises DTypeError unless they are integers, IndexOutOfRange for what the shape does not have, ArgumentError for negative sizes.
+
     >>> tg.unravel_index(tg.tensor([3]), (2, 2))
     """
     sizes = sizes_of("unravel_index", (shape,))
+    if any(n < 0 for n in sizes):
+        raise ArgumentError(f"unravel_index: shape must hold sizes of 0 or more, got {sizes}")
     n = prod(sizes)
     rest = cast(in_range(indices, n, "unravel_index", "indices", f"the {n} elements of shape {sizes}", wrap=True), dtypes.int64)
     out = []
@@ -408,9 +412,7 @@ def unravel_index(indices: Array, shape: Sequence[int]) -> tuple[Array, ...]:
 
 @public("broadcast_shapes", method=False)
 def broadcast_shapes(*shapes: Any) -> Size:
-    """The shape that tensors of these shapes have in common: tuples, or sizes of one dimension. ShapeError if there is none.
-
-
+    """The shape that tensors of these shapes have in common: tuples, or sizes of one dimension, integers. ShapeError if there is none.
 
     >>> tg.broadcast_shapes((2, 1), (3,))
     """

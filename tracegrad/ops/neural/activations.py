@@ -43,7 +43,11 @@ def _or_in_place(fn: F) -> F:
 @public("leaky_relu", functional=True, method=False)
 def leaky_relu(input: Array, negative_slope: float = 0.01, inplace: bool = False) -> Array:
     """x where positive, else negative_slope * x. inplace: the result is written into input.
-    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> nn.functional.leaky_relu(tg.tensor([-1.0, 2.0]), 0.1)
+    Tensor([-0.1,  2. ], device='cpu')
+    """
     return into(input, _leaky_relu(input, negative_slope), inplace)
 
 
@@ -74,7 +78,11 @@ def gelu(input: Array, approximate: str = "none") -> Array:
 @public("silu", functional=True, method=False)
 def silu(input: Array, inplace: bool = False) -> Array:
     """x * sigmoid(x). inplace: the result is written into input.
-    dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor."""
+    dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor.
+
+    >>> nn.functional.silu(tg.tensor([-1.0, 0.0, 1.0]))
+    Tensor([-0.2689,  0.    ,  0.7311], device='cpu')
+    """
     return into(input, _silu(input), inplace)
 
 
@@ -89,7 +97,11 @@ def _silu(input: Any) -> Any:
 @rounded_once
 def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch.
-    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> nn.functional.softplus(tg.tensor([-1.0, 0.0, 30.0]))
+    Tensor([ 0.3133,  0.6931, 30.    ], device='cpu')
+    """
     refuse_complex("softplus", input)
     scaled = input * beta
     small = select(scaled > threshold, 0.0, scaled)

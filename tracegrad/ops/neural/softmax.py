@@ -47,7 +47,11 @@ def softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
 @rounded_once
 def log_softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
     """log(softmax(x)) along dim, without overflow or loss of small values. dim: as of `softmax`.
-    dtype: float, which the result has. Raises DTypeError for integers unless dtype is given."""
+    dtype: float, which the result has. Raises DTypeError for integers unless dtype is given.
+
+    >>> tg.log_softmax(tg.tensor([0.0, 0.0, 1000.0]), dim=0)
+    Tensor([-1000., -1000.,     0.], device='cpu')
+    """
     x, dims = _softmax_operand("log_softmax", input, dim, dtype)
     if is_empty(x, dims):
         return x

@@ -21,7 +21,12 @@ Array = Any      # a Node or a Tensor
 @public("tril")
 @on_nodes
 def tril(input: Array, diagonal: int = 0) -> Array:
-    """The lower triangle of the last two dimensions (up to that diagonal), zero above. Any dtype. Raises ShapeError for fewer."""
+    """The lower triangle of the last two dimensions (up to that diagonal), zero above. Any dtype. Raises ShapeError for fewer.
+
+    >>> tg.tril(tg.tensor([[1, 2], [3, 4]]))
+    Tensor([[1, 0],
+            [3, 4]], device='cpu')
+    """
     row, column = _row_column("tril", input, diagonal)
     return choose(le(column, row), input, const(0, input.dtype))
 
@@ -29,7 +34,12 @@ def tril(input: Array, diagonal: int = 0) -> Array:
 @public("triu")
 @on_nodes
 def triu(input: Array, diagonal: int = 0) -> Array:
-    """The upper triangle of the last two dimensions (from that diagonal on), zero below. Any dtype. Raises ShapeError for fewer."""
+    """The upper triangle of the last two dimensions (from that diagonal on), zero below. Any dtype. Raises ShapeError for fewer.
+
+    >>> tg.triu(tg.tensor([[1, 2], [3, 4]]), diagonal=1)
+    Tensor([[0, 2],
+            [0, 0]], device='cpu')
+    """
     row, column = _row_column("triu", input, diagonal)
     return choose(ge(column, row), input, const(0, input.dtype))
 
@@ -47,7 +57,11 @@ def _row_column(name: str, x: Node, diagonal: Any) -> tuple[Any, Node]:
 @on_nodes
 def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
     """The diagonal of dimensions dim1 and dim2, as a new last dimension; offset > 0 is above the main one.
-    Any dtype. Raises IndexOutOfRange for other dims."""
+    Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.diagonal(tg.tensor([[1, 2], [3, 4]]))
+    Tensor([1, 4], device='cpu')
+    """
     a, b = one_dim("diagonal", dim1, input.ndim), one_dim("diagonal", dim2, input.ndim)
     if a == b:
         raise ArgumentError(f"diagonal: dim1 and dim2 are both dimension {a}")
@@ -67,7 +81,12 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
 @on_nodes
 def diag_embed(input: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
     """Matrices (in dimensions dim1 and dim2 of the result) with the last dimension of input on a diagonal, zero elsewhere.
-    Any dtype. Raises IndexOutOfRange for other dims."""
+    Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.diag_embed(tg.tensor([1, 2]))
+    Tensor([[1, 0],
+            [0, 2]], device='cpu')
+    """
     if not input.ndim:
         raise ShapeError("diag_embed: takes at least 1 dimension, got ()")
     a, b = (one_dim("diag_embed", d, input.ndim + 1) for d in (dim1, dim2))
@@ -86,7 +105,15 @@ def diag_embed(input: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) ->
 @public("diag")
 @on_nodes
 def diag(input: Array, diagonal: int = 0) -> Array:
-    """The diagonal of a matrix; of a vector, the matrix that has it as its diagonal. Any dtype. Raises ShapeError for others."""
+    """The diagonal of a matrix; of a vector, the matrix that has it as its diagonal: (n, m) -> (k,), (n,) -> (n, n).
+    Any dtype. Raises ShapeError for others.
+
+    >>> tg.diag(tg.tensor([1, 2]))
+    Tensor([[1, 0],
+            [0, 2]], device='cpu')
+    >>> tg.diag(tg.tensor([[1, 2], [3, 4]]))
+    Tensor([1, 4], device='cpu')
+    """
     if input.ndim == 1:
         return diag_embed(input, diagonal)
     if input.ndim != 2:

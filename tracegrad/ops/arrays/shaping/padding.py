@@ -24,7 +24,13 @@ def pad(input: Array, pad: Sequence[int], mode: str = "constant", value: Any = N
     """input padded by pad = (low, high of the last dimension, low, high of the last but one, ...); negative numbers cut off.
 
     mode: "constant" (filled with `value`, 0), "reflect" (mirrored without the edge), "replicate" (the edge repeated), "circular".
-    Any dtype. Raises ArgumentError for other modes."""
+    Any dtype. Raises ArgumentError for other modes.
+
+    >>> nn.functional.pad(tg.tensor([1, 2, 3]), (1, 2))
+    Tensor([0, 1, 2, 3, 0, 0], device='cpu')
+    >>> nn.functional.pad(tg.tensor([1, 2, 3]), (2, 0), mode="reflect")
+    Tensor([3, 2, 1, 2, 3], device='cpu')
+    """
     widths = sizes_of("pad", (pad,))
     if len(widths) % 2 or len(widths) > 2 * input.ndim:
         raise ArgumentError(f"pad: pad must hold a pair for each of the last dimensions, at most {2 * input.ndim} numbers for "

@@ -15,7 +15,11 @@ Array = Any      # a Node or a Tensor
 @public("permute")
 @on_nodes
 def permute(input: Array, *dims: Any) -> Array:
-    """Dimension i of the result is dimension dims[i] of input. Any dtype. Raises ArgumentError unless dims names each dimension once."""
+    """Dimension i of the result is dimension dims[i] of input. Any dtype. Raises ArgumentError unless dims names each dimension once.
+
+    >>> tg.permute(tg.ones(2, 3, 4), 2, 0, 1).shape
+    (4, 2, 3)
+    """
     order = tuple(one_dim("permute", d, input.ndim) for d in sizes_of("permute", dims))
     if sorted(order) != list(range(input.ndim)):
         raise ArgumentError(f"permute: dims {order} must name each of the {input.ndim} dimensions of {input.shape} once")
@@ -25,7 +29,12 @@ def permute(input: Array, *dims: Any) -> Array:
 @public("transpose", "swapaxes", "swapdims")
 @on_nodes
 def transpose(input: Array, dim0: int, dim1: int) -> Array:
-    """Dimensions dim0 and dim1 exchanged. Any dtype. Raises IndexOutOfRange for other dims."""
+    """Dimensions dim0 and dim1 exchanged. Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.transpose(tg.tensor([[1, 2], [3, 4]]), 0, 1)
+    Tensor([[1, 3],
+            [2, 4]], device='cpu')
+    """
     order = list(range(input.ndim))
     a, b = one_dim("transpose", dim0, input.ndim), one_dim("transpose", dim1, input.ndim)
     if order:
@@ -36,7 +45,11 @@ def transpose(input: Array, dim0: int, dim1: int) -> Array:
 @public("movedim", "moveaxis")
 @on_nodes
 def movedim(input: Array, source: Any, destination: Any) -> Array:
-    """Dimension(s) `source` moved to place(s) `destination`; the others keep their order. Any dtype. Raises IndexOutOfRange."""
+    """Dimension(s) `source` moved to place(s) `destination`; the others keep their order. Any dtype. Raises IndexOutOfRange.
+
+    >>> tg.movedim(tg.ones(2, 3, 4), 0, -1).shape
+    (3, 4, 2)
+    """
     def listed(dim: Any) -> list[int]:
         return [one_dim("movedim", d, input.ndim) for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
 
@@ -51,7 +64,12 @@ def movedim(input: Array, source: Any, destination: Any) -> Array:
 @public("t")
 @on_nodes
 def t(input: Array) -> Array:
-    """The transpose of a matrix (vectors and scalars stay as they are). Any dtype. Raises ShapeError for more dimensions."""
+    """The transpose of a matrix (vectors and scalars stay as they are). Any dtype. Raises ShapeError for more dimensions.
+
+    >>> tg.t(tg.tensor([[1, 2], [3, 4]]))
+    Tensor([[1, 3],
+            [2, 4]], device='cpu')
+    """
     if input.ndim > 2:
         raise ShapeError(f"t: takes at most 2 dimensions, got {input.shape}; use x.mT or x.transpose(dim0, dim1)")
     return mv.permute(input, tuple(reversed(range(input.ndim))))
@@ -79,20 +97,35 @@ Operators.mT = property(mT)  # type: ignore[attr-defined]
 @public("flip")
 @on_nodes
 def flip(input: Array, *dims: Any) -> Array:
-    """Reversed along `dims` (integers, or one sequence of them). Any dtype. Raises IndexOutOfRange for other dims."""
+    """Reversed along `dims` (integers, or one sequence of them). Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.flip(tg.tensor([[1, 2], [3, 4]]), 0, 1)
+    Tensor([[4, 3],
+            [2, 1]], device='cpu')
+    """
     wanted = sizes_of("flip", dims)
     return mv.flip(input, some_dims("flip", wanted, input.ndim) if wanted else ())
 
 
 @public("fliplr")
 def fliplr(input: Array) -> Array:
-    """Reversed along dimension 1. Any dtype. Raises IndexOutOfRange if there is none."""
+    """Reversed along dimension 1. Any dtype. Raises IndexOutOfRange if there is none.
+
+    >>> tg.fliplr(tg.tensor([[1, 2], [3, 4]]))
+    Tensor([[2, 1],
+            [4, 3]], device='cpu')
+    """
     return flip(input, one_dim("fliplr", 1, input.ndim))
 
 
 @public("flipud")
 def flipud(input: Array) -> Array:
-    """Reversed along dimension 0. Any dtype. Raises ShapeError if there is none."""
+    """Reversed along dimension 0. Any dtype. Raises ShapeError if there is none.
+
+    >>> tg.flipud(tg.tensor([[1, 2], [3, 4]]))
+    Tensor([[3, 4],
+            [1, 2]], device='cpu')
+    """
     if not input.ndim:
         raise ShapeError("flipud: takes at least 1 dimension, got ()")
     return flip(input, one_dim("flipud", 0, input.ndim))
@@ -102,7 +135,11 @@ def flipud(input: Array) -> Array:
 @on_nodes
 def roll(input: Array, shifts: Any, dims: Any = None) -> Array:
     """Elements moved by `shifts` along `dims`, those that fall off coming back at the other end (dims None: of the flattened tensor).
-    Any dtype. Raises IndexOutOfRange for other dims."""
+    Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.roll(tg.tensor([1, 2, 3, 4]), 1)
+    Tensor([4, 1, 2, 3], device='cpu')
+    """
     if dims is None:
         if isinstance(shifts, (list, tuple)) and len(shifts) != 1:
             raise ArgumentError(f"roll: needs a shift for each dimension, got shifts {shifts} and no dims")

@@ -20,7 +20,12 @@ Array = Any      # a Node or a Tensor
 @public("expand")
 @on_nodes
 def expand(input: Array, *size: Any) -> Array:
-    """input broadcast to `size` (-1 keeps one). ShapeError unless only dimensions of size 1, or new leading ones, grow. Any dtype."""
+    """input broadcast to `size` (-1 keeps one). ShapeError unless only dimensions of size 1, or new leading ones, grow. Any dtype.
+
+    >>> tg.tensor([[1], [2]]).expand(-1, 3)
+    Tensor([[1, 1, 1],
+            [2, 2, 2]], device='cpu')
+    """
     return expanded("expand", input, sizes_of("expand", size))
 
 
@@ -37,21 +42,35 @@ def expanded(name: str, x: Node, sizes: tuple[int, ...]) -> Node:
 @public("expand_as")
 @on_nodes
 def expand_as(input: Array, other: Array) -> Array:
-    """input broadcast to the shape of other. Any dtype. Raises ShapeError if it does not fit."""
+    """input broadcast to the shape of other. Any dtype. Raises ShapeError if it does not fit.
+
+    >>> tg.tensor([[1], [2]]).expand_as(tg.ones(2, 3))
+    Tensor([[1, 1, 1],
+            [2, 2, 2]], device='cpu')
+    """
     return expanded("expand_as", input, other.shape)
 
 
 @public("broadcast_to")
 @on_nodes
 def broadcast_to(input: Array, *size: Any) -> Array:
-    """input broadcast to `size` (-1 keeps one). Any dtype. Raises ShapeError if it does not fit."""
+    """input broadcast to `size` (-1 keeps one). Any dtype. Raises ShapeError if it does not fit.
+
+    >>> tg.broadcast_to(tg.tensor([1, 2]), (2, 2))
+    Tensor([[1, 2],
+            [1, 2]], device='cpu')
+    """
     return expanded("broadcast_to", input, sizes_of("broadcast_to", size))
 
 
 @public("broadcast_tensors", method=False)
 @on_nodes
 def broadcast_tensors(*tensors: Array) -> tuple[Array, ...]:
-    """The tensors expanded to their common shape. Any dtypes, which stay. Raises ShapeError if there is none."""
+    """The tensors expanded to their common shape. Any dtypes, which stay. Raises ShapeError if there is none.
+
+    >>> [x.shape for x in tg.broadcast_tensors(tg.ones(2, 1), tg.ones(3))]
+    [(2, 3), (2, 3)]
+    """
     shape = broadcast_shapes("broadcast_tensors", [x.shape for x in tensors])
     return tuple(mv.expand(x, shape) for x in tensors)
 
@@ -60,7 +79,11 @@ def broadcast_tensors(*tensors: Array) -> tuple[Array, ...]:
 @on_nodes
 def tile(input: Array, *dims: Any) -> Array:
     """input laid side by side dims[i] times along dimension i, dims being filled up with ones in front.
-    Any dtype. Raises DTypeError for what is no tensor."""
+    Any dtype. Raises DTypeError for what is no tensor.
+
+    >>> tg.tile(tg.tensor([1, 2]), (2,))
+    Tensor([1, 2, 1, 2], device='cpu')
+    """
     reps = sizes_of("tile", dims)
     reps = (1,) * (input.ndim - len(reps)) + reps
     return repeat(input, *reps)
@@ -70,7 +93,12 @@ def tile(input: Array, *dims: Any) -> Array:
 @on_nodes
 def repeat(input: Array, *repeats: Any) -> Array:
     """input laid side by side repeats[i] times along dimension i (numpy's tile); more repeats than dimensions put new ones in front.
-    Any dtype. Raises ArgumentError for fewer repeats than dimensions."""
+    Any dtype. Raises ArgumentError for fewer repeats than dimensions.
+
+    >>> tg.tensor([1, 2]).repeat(2, 2)
+    Tensor([[1, 2, 1, 2],
+            [1, 2, 1, 2]], device='cpu')
+    """
     reps = sizes_of("repeat", repeats)
     if any(r < 0 for r in reps):
         raise ArgumentError(f"repeat: repeats must not be negative, got {reps}")
@@ -127,7 +155,13 @@ def _each_repeated(input: Node, d: int, repeats: int) -> Any:
 @on_nodes
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Array, ...]:
     """Coordinate grids of 1-d tensors; indexing "ij" (rows first) or "xy" (the first two dimensions exchanged).
-    Any dtypes. Raises ArgumentError for another indexing."""
+    Any dtypes. Raises ArgumentError for another indexing.
+
+    >>> rows, columns = tg.meshgrid(tg.arange(2), tg.arange(3))
+    >>> rows
+    Tensor([[0, 0, 0],
+            [1, 1, 1]], device='cpu')
+    """
     xs = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
     if indexing not in ("ij", "xy"):
         raise ArgumentError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")

@@ -21,7 +21,12 @@ Array = Any      # a Node or a Tensor
 @public("reshape")
 @on_nodes
 def reshape(input: Array, *shape: Any) -> Array:
-    """The same elements in another shape (sizes, or one sequence of them; one size may be -1). ShapeError if they do not fit. Any dtype."""
+    """The same elements in another shape (sizes, or one sequence of them; one size may be -1). ShapeError if they do not fit. Any dtype.
+
+    >>> tg.reshape(tg.arange(6), 2, -1)
+    Tensor([[0, 1, 2],
+            [3, 4, 5]], device='cpu')
+    """
     return mv.reshape(input, inferred("reshape", input.shape, sizes_of("reshape", shape)))
 
 
@@ -31,6 +36,10 @@ def view(input: Array, *shape: Any, dtype: Any = None) -> Array:
     """The same elements in another shape, as `reshape`; every tensor can be viewed (there is no "not contiguous" here).
 
     x.view(dtype): the same bytes as elements of another dtype, as a copy; see `ops.bits.view_dtype`. Raises ShapeError if they do not fit.
+
+    >>> tg.arange(6).view(2, 3)
+    Tensor([[0, 1, 2],
+            [3, 4, 5]], device='cpu')
     """
     if dtype is not None and not shape:
         shape = (dtype,)
@@ -44,14 +53,23 @@ def view(input: Array, *shape: Any, dtype: Any = None) -> Array:
 @public("view_as", "reshape_as")
 @on_nodes
 def view_as(input: Array, other: Array) -> Array:
-    """input in the shape of other. Any dtype. ShapeError if they do not fit."""
+    """input in the shape of other. Any dtype. ShapeError if they do not fit.
+
+    >>> tg.arange(4).view_as(tg.ones(2, 2))
+    Tensor([[0, 1],
+            [2, 3]], device='cpu')
+    """
     return mv.reshape(input, inferred("view_as", input.shape, other.shape))
 
 
 @public("flatten")
 @on_nodes
 def flatten(input: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
-    """Dimensions start_dim to end_dim (included) as one; a 0-d tensor becomes 1-d. Any dtype. Raises IndexOutOfRange for other dims."""
+    """Dimensions start_dim to end_dim (included) as one; a 0-d tensor becomes 1-d. Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.flatten(tg.ones(2, 3, 4), 1).shape
+    (2, 12)
+    """
     first, last = one_dim("flatten", start_dim, input.ndim), one_dim("flatten", end_dim, input.ndim)
     if first > last:
         raise ArgumentError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
@@ -63,14 +81,22 @@ def flatten(input: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
 
 @public("ravel")
 def ravel(input: Array) -> Array:
-    """All elements in one dimension. Any dtype. Raises DTypeError for what is no tensor."""
+    """All elements in one dimension. Any dtype. Raises DTypeError for what is no tensor.
+
+    >>> tg.ravel(tg.tensor([[1, 2], [3, 4]]))
+    Tensor([1, 2, 3, 4], device='cpu')
+    """
     return flatten(input)
 
 
 @public("unflatten")
 @on_nodes
 def unflatten(input: Array, dim: int, sizes: Sequence[int]) -> Array:
-    """Dimension dim split into `sizes` (one may be -1). Any dtype. ShapeError if they do not fit."""
+    """Dimension dim split into `sizes` (one may be -1). Any dtype. ShapeError if they do not fit.
+
+    >>> tg.unflatten(tg.ones(2, 12), 1, (3, -1)).shape
+    (2, 3, 4)
+    """
     d = one_dim("unflatten", dim, input.ndim)
     parts = inferred("unflatten", (input.shape[d],), sizes_of("unflatten", (sizes,)))
     return mv.reshape(input, (*input.shape[:d], *parts, *input.shape[d + 1:]))
@@ -79,7 +105,11 @@ def unflatten(input: Array, dim: int, sizes: Sequence[int]) -> Array:
 @public("squeeze")
 @on_nodes
 def squeeze(input: Array, dim: Any = None) -> Array:
-    """Without the dimensions of size 1 (all of them, or those of `dim` that have size 1). Any dtype. Raises IndexOutOfRange."""
+    """Without the dimensions of size 1 (all of them, or those of `dim` that have size 1). Any dtype. Raises IndexOutOfRange.
+
+    >>> tg.squeeze(tg.ones(1, 3, 1)).shape
+    (3,)
+    """
     dims = some_dims("squeeze", dim, input.ndim) if dim is None or dim not in ((), []) else ()
     return mv.reshape(input, tuple(n for d, n in enumerate(input.shape) if n != 1 or d not in dims))
 
@@ -87,7 +117,11 @@ def squeeze(input: Array, dim: Any = None) -> Array:
 @public("unsqueeze", "expand_dims")
 @on_nodes
 def unsqueeze(input: Array, dim: int) -> Array:
-    """With a dimension of size 1 put in at `dim`. Any dtype. Raises IndexOutOfRange for other dims."""
+    """With a dimension of size 1 put in at `dim`. Any dtype. Raises IndexOutOfRange for other dims.
+
+    >>> tg.unsqueeze(tg.ones(2, 3), -1).shape
+    (2, 3, 1)
+    """
     d = one_dim("unsqueeze", dim, input.ndim + 1)
     return mv.reshape(input, (*input.shape[:d], 1, *input.shape[d:]))
 
