@@ -58,7 +58,7 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a transform for each slice": (lambda: tg.distributions.StackTransform([tg.distributions.ExpTransform()])(tg.ones(3)), ShapeError,
                                    "StackTransform: has 1 transforms for 3 slices"),
     "a stick of nothing": (lambda: tg.distributions.StickBreakingTransform()(tg.tensor(1.0)), ShapeError, "StickBreakingTransform: takes"),
-    "a transform of a list": (lambda: tg.distributions.ExpTransform()([1.0]), DTypeError, "exp: expected a Tensor or a Python scalar, got list"),
+    "a transform of a list": (lambda: tg.distributions.ExpTransform()([1.0]), DTypeError, "exp: expected a Tensor .* got list"),
     "a divergence of numbers": (lambda: tg.distributions.register_kl(1, 2), ArgumentError, "register_kl: takes two classes .* got 1"),
     "entries that are cut off": (lambda: tg.func.SparseCOO(tg.zeros(2, 2, dtype=tg.int64), tg.ones(3), (2, 2)).to_dense(), ShapeError,
                                  r"SparseCOO.to_dense: .* indices must be \(2, 3\), got \(2, 2\)"),
