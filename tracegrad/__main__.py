@@ -26,7 +26,7 @@ _COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command of the command line; returns the exit status: 1 if the doctor found a problem or something failed."""
     parser = argparse.ArgumentParser(prog="python -m tracegrad", description="tracegrad: autograd for any OpenCL device.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands = parser.add_subparsers(dest="command", metavar="command")
     for name, (_, text) in _COMMANDS.items():
         commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     text = "run a program written for torch, on an OpenCL device"
@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     given = parser.parse_args(argv)
     chosen = given.command
+    if chosen is None:
+        parser.print_help(sys.stderr)
+        return 2
     if chosen == "run":
         if not given.module and not Path(given.program).exists():
             parser.error(f"run: there is no script {given.program!r}")

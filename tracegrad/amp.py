@@ -78,6 +78,7 @@ class autocast:
     device_type: of the tensors that it is for, "cpu", or what `x.device.type` is; "cuda" changes nothing where there is none, and says so
     in a warning, as torch does. dtype: bfloat16 (the default on the CPU) or float16 (elsewhere); any other changes nothing, with a warning.
     Weights stay what they are, and get gradients of their own dtype; leave the block before `backward()`.
+    Raises ArgumentError for a device_type that is no string, DTypeError for what is no dtype.
 
     >>> with tg.autocast("cpu"):
     ...     (tg.ones(2, 2) @ tg.ones(2, 2)).dtype
@@ -150,6 +151,7 @@ class GradScaler(Named):
     """Scales losses, so that gradients of 16 bits do not vanish, and lets no step be taken where they overflowed.
 
     `scale(loss).backward()`, then `step(optimizer)` and `update()`. device: "cuda" switches it off where there is none, and says so.
+    Losses are float tensors. Raises ArgumentError unless growth_factor is above 1 and backoff_factor from 0 to 1.
 
     >>> scaler = tg.amp.GradScaler("cpu", init_scale=4.0)
     >>> scaler.scale(tg.tensor(2.0))

@@ -128,7 +128,13 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 
 class DLPackError(TracegradError, BufferError):
-    """DLPack cannot hand an array over as it was asked to: without a copy, to that device, with its history. A BufferError, too."""
+    """DLPack cannot hand an array over as it was asked to: without a copy, to that device, with its history. A BufferError, too.
+
+    >>> try:
+    ...     np.from_dlpack(tg.ones(2, requires_grad=True))
+    ... except tg.DLPackError as error:
+    ...     message = str(error)
+    """
 
 
 class IndexOutOfRange(TracegradError, IndexError, RuntimeError):
@@ -175,6 +181,11 @@ class MissingRuleError(TracegradError, NotImplementedError):
     """A method that this object does not have: a distribution function without a closed form, samples without a derivative.
 
     A NotImplementedError, too.
+
+    >>> try:
+    ...     tg.distributions.Beta(2.0, 3.0).cdf(tg.tensor(0.5))
+    ... except tg.MissingRuleError as error:
+    ...     message = str(error)
     """
 
 
@@ -192,6 +203,11 @@ class DistributedError(TracegradError, RuntimeError):
     """Several ranks do not go on together: one failed, is too slow, or does something else; or there is no process group.
 
     A RuntimeError, too.
+
+    >>> try:
+    ...     tg.distributed.get_rank()
+    ... except tg.DistributedError as error:
+    ...     message = str(error)
     """
 
 
@@ -271,7 +287,13 @@ def of_memory(name: str, error: Exception) -> OutOfMemoryError | None:
 
 
 class BuildError(DeviceError):
-    """The driver rejected a kernel; `source` and `log` hold the text and the driver's words. A DeviceError."""
+    """The driver rejected a kernel; `source` and `log` hold the text and the driver's words. A DeviceError.
+
+    >>> try:
+    ...     tg.elementwise("unknown(x)")(tg.ones(1000)).numpy()
+    ... except tg.BuildError as error:
+    ...     line = error.source.splitlines()[-2]
+    """
 
     def __init__(self, message: str, source: str = "", log: str = "") -> None:
         super().__init__(message)

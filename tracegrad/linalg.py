@@ -1,4 +1,4 @@
-"""Linear algebra under torch.linalg's names: solve, inv, eigh, svd, ... They stand in `ops/linalg/systems.py` and `ops/linalg/norms.py`."""
+"""Linear algebra under torch.linalg's names: solve, inv, eigh, svd, ... Start at `ops/linalg/systems.py`."""
 
 from __future__ import annotations
 

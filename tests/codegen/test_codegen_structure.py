@@ -22,7 +22,7 @@ from tracegrad.config import config
 from tracegrad.errors import GraphError
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind, const, placeholder
-from tracegrad.ops.arrays.shaping import roll
+from tracegrad.ops.arrays.shaping.reordering import roll
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.passes.verify import verify
 from tracegrad.support.plan import Plan, Target

@@ -15,7 +15,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import nn
-from tracegrad.errors import ArgumentError, DTypeError, TracegradError
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TracegradError
 from tracegrad.nn import functional as F
 from tracegrad.optim import lr_scheduler
 
@@ -53,6 +53,21 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "limits": (lambda: nn.utils.clip_grad_value_(3, 1.0), ArgumentError, "clip_grad_value_: parameters: .* got int"),
     "a layer": (lambda: nn.Linear("a", 3), ArgumentError, "Linear: empty: sizes"),
     "a distribution": (lambda: tg.distributions.Dirichlet(None), ArgumentError, r"Dirichlet: .* of \(None\)"),
+    "a length for each transform": (lambda: tg.distributions.CatTransform([tg.distributions.ExpTransform()], lengths=[1, 2]), ArgumentError,
+                                    "CatTransform: .* got 2 lengths and 1 transforms"),
+    "a transform for each slice": (lambda: tg.distributions.StackTransform([tg.distributions.ExpTransform()])(tg.ones(3)), ShapeError,
+                                   "StackTransform: has 1 transforms for 3 slices"),
+    "a stick of nothing": (lambda: tg.distributions.StickBreakingTransform()(tg.tensor(1.0)), ShapeError, "StickBreakingTransform: takes"),
+    "a transform of a list": (lambda: tg.distributions.ExpTransform()([1.0]), DTypeError, "exp: expected a Tensor .* got list"),
+    "a divergence of numbers": (lambda: tg.distributions.register_kl(1, 2), ArgumentError, "register_kl: takes two classes .* got 1"),
+    "entries that are cut off": (lambda: tg.func.SparseCOO(tg.zeros(2, 2, dtype=tg.int64), tg.ones(3), (2, 2)).to_dense(), ShapeError,
+                                 r"SparseCOO.to_dense: .* indices must be \(2, 3\), got \(2, 2\)"),
+    "a state of letters": (lambda: tg.set_rng_state(("a", "b")), ArgumentError, "set_rng_state: expected a pair of ints"),
+    "without gradients of 3": (lambda: tg.no_grad(3), ArgumentError, "no_grad: takes nothing, or the function"),
+    "with gradients of 3": (lambda: tg.enable_grad(3), ArgumentError, "enable_grad: takes nothing, or the function"),
+    "a mode of a word": (lambda: tg.set_grad_enabled("no"), ArgumentError, "set_grad_enabled: mode must be True or False, got 'no'"),
+    "inference of a word": (lambda: tg.inference_mode("no"), ArgumentError, "inference_mode: mode must be True or False, got 'no'"),
+    "a negative shape": (lambda: tg.unravel_index(tg.tensor([1]), (-2, 2)), ArgumentError, "unravel_index: shape must hold sizes of 0"),
     "no function": (lambda: tg.func.vjp(None, tg.ones(2)), ArgumentError, "vjp: .* not callable"),
     "which argument": (lambda: tg.func.grad(lambda x: x, argnums=None), ArgumentError, "value_and_grad: .*function, None"),
 }

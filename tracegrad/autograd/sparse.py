@@ -47,7 +47,8 @@ class SparseCOO:
     """A tensor of `shape` of which only some entries are stored: values[k] is the one at indices[:, k], and all others are zero.
 
     indices: int64 (dimensions, entries), sorted, each once. values: (entries,); an entry that is stored may be zero as well.
-    `values` and `to_dense()` are differentiable. It passes through `trace`, `vmap` and other transforms as a container of the two tensors.
+    `to_dense()` raises ShapeError where they do not fit. `values` and it are differentiable. A SparseCOO passes
+    through `trace`, `vmap` and other transforms as a container of the two tensors.
 
     >>> j = tg.func.sparse_jacobian(lambda x: x[1:] * x[:-1])(tg.tensor([1.0, 2.0, 3.0]))
     >>> j
@@ -64,7 +65,11 @@ class SparseCOO:
     shape: Size
 
     def to_dense(self) -> Tensor:
-        """The whole tensor."""
+        """The whole tensor. ShapeError unless indices are (dimensions of shape, entries) and values (entries,)."""
+        wanted = (len(self.shape), *self.values.shape)
+        if self.values.ndim != 1 or self.indices.shape != wanted:
+            raise ShapeError(f"SparseCOO.to_dense: of shape {tuple(self.shape)} and values {self.values.shape}, indices must be {wanted}, "
+                             f"got {self.indices.shape}; values are (entries,)")
         strides = np.cumprod([1, *self.shape[:0:-1]])[::-1] if self.shape else np.zeros(0, np.int64)
         steps = PUBLIC["tensor"](strides.tolist(), dtype=np.int64, device=self.values.device)
         place = (self.indices * steps[:, None]).sum(0)

@@ -17,7 +17,7 @@ from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, bind, cast, placeholder
 from tracegrad.graph.substitution import that_matter
 from tracegrad.ops.arrays.index_checks import counts_where
-from tracegrad.ops.arrays.pointwise import logical_not
+from tracegrad.ops.arrays.logical import logical_not
 from tracegrad.ops.primitives.movement import reshape
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind

@@ -31,8 +31,8 @@ from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, as_node, bind, cast, const, iota, placeholder
 from tracegrad.graph.substitution import substituted
 from tracegrad.ops.arrays.joining import cat, stack
-from tracegrad.ops.arrays.pointwise import logical_not
-from tracegrad.ops.arrays.shaping import full_like_shape
+from tracegrad.ops.arrays.logical import logical_not
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.primitives.movement import concat, narrow, reshape
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import state

@@ -27,7 +27,7 @@ _OUTPUT, _DETACH = REGISTRY["output"], REGISTRY["detach"]
 class Function:
     """Base of custom differentiable operations. Give static `forward(ctx, ...)` and `backward(ctx, *grads)`.
 
-    Use it as `MyFunction.apply(x)` or `MyFunction()(x)`. forward takes anything; arguments that are Tensors are tracked
+    Use it as `MyFunction.apply(x)` or `MyFunction()(x)`. forward takes anything; arguments that are Tensors, of any dtype, are tracked
     (containers are not looked into). backward returns a dict of gradients by argument name, or a tuple in order; None means no
     gradient. Raises AutogradError for misuse, naming the Function, the argument, what was expected and what it got.
 
@@ -98,7 +98,9 @@ class Function:
 
 
 def autograd_function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A differentiable function from `forward(ctx, ...)` and `backward(ctx, *grads)`; see Function. ArgumentTypeError for what is none.
+    """A differentiable function from `forward(ctx, ...)` and `backward(ctx, *grads)`; see Function.
+
+    Any dtype. Raises ArgumentTypeError for what is no function.
 
     >>> square = tg.autograd_function(lambda ctx, x: (ctx.save_for_backward(x), x * x)[1], lambda ctx, g: 2 * ctx.saved_tensors[0] * g)
     >>> tg.grad(lambda x: square(x).sum())(tg.tensor([3.0]))

@@ -63,7 +63,21 @@ class ByName(Sequence[Any]):
 
 
 class Context:
-    """What `forward` leaves for `backward`. Any attribute may be set; tensors among them are restored like saved ones, but unchecked."""
+    """What `forward` leaves for `backward`. Any attribute may be set; tensors among them are restored like saved ones, but unchecked.
+
+    Raises AutogradError where a method for forward is called outside of it, or twice.
+
+    >>> class Scale(tg.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x, factor):
+    ...         ctx.factor = factor
+    ...         return x * factor
+    ...     @staticmethod
+    ...     def backward(ctx, grad):
+    ...         return grad * ctx.factor, None
+    >>> tg.grad(lambda x: Scale.apply(x, 3.0).sum())(tg.ones(2))
+    Tensor([3., 3.], device='cpu')
+    """
 
     def __init__(self, function: type[Any], names: list[str], values: list[Any], needs: list[bool]) -> None:
         self._function, self._names, self._arguments = function, names, values

@@ -264,6 +264,8 @@ class Poisson(Distribution):
 class Categorical(Distribution):
     """A choice (int64) among the last dimension of probs, which need not add up to 1, or of logits.
 
+    Raises ArgumentError unless one of probs and logits is given, ShapeError for one without dimensions.
+
     >>> tg.distributions.Categorical(logits=tg.zeros(4)).entropy().exp()
     """
 
@@ -359,6 +361,8 @@ class _OfChoices(Distribution):
 class OneHotCategorical(_OfChoices):
     """A Categorical whose samples are one-hot vectors, as the parameters' dtype. probs, logits (*, n).
 
+    Raises ArgumentError unless one of probs and logits is given, ShapeError for one without dimensions.
+
     >>> tg.distributions.OneHotCategorical(probs=tg.tensor([0.2, 0.8])).sample()
     """
 
@@ -397,7 +401,7 @@ class OneHotCategorical(_OfChoices):
 class Multinomial(_OfChoices):
     """How often each of the choices of probs (the last dimension; or of logits) comes among total_count of them.
 
-    dtype: float, as of the parameters.
+    dtype: float, as of the parameters. Raises ArgumentError for a negative count, and unless one of probs and logits is given.
 
     >>> tg.distributions.Multinomial(10, tg.ones(4)).sample().sum()
     """
@@ -447,6 +451,8 @@ class Multinomial(_OfChoices):
 
 class OneHotCategoricalStraightThrough(OneHotCategorical):
     """Samples are one-hot; their derivative is that of the probabilities (Bengio et al. 2013). probs, logits (*, n); dtype: float.
+
+    Raises ArgumentError unless one of probs and logits is given, ShapeError for one without dimensions.
 
     >>> tg.distributions.OneHotCategoricalStraightThrough(probs=tg.tensor([0.2, 0.8])).rsample()
     """

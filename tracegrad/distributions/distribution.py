@@ -44,6 +44,8 @@ def valued() -> bool:
 class Distribution(Named):
     """Base of distributions, as in torch.distributions: `sample_shape + batch_shape + event_shape` is a sample's shape.
 
+    dtype: float, as of the parameters; of choices and counts, what their class says.
+
     validate_args: whether values of parameters and of log_prob's argument are checked, which waits for them; None: the default, True
     unless `Distribution.set_default_validate_args(False)` was called. In a trace or a vmap, where there are no values, nothing is.
     Raises ArgumentError (a ValueError) that names the parameter and what it has to be.
@@ -184,6 +186,8 @@ class Distribution(Named):
 class Independent(Distribution):
     """`base` with its last reinterpreted_batch_ndims batch dimensions taken as part of an event: log_prob sums over them.
 
+    dtype: as of base. Raises ArgumentError for more dimensions than the batch has.
+
     >>> d = tg.distributions.Normal(tg.zeros(5, 3), 1.0)
     >>> tg.distributions.Independent(d, 1).log_prob(tg.ones(5, 3)).shape
     """
@@ -248,6 +252,8 @@ class Independent(Distribution):
 
 class ExponentialFamily(Distribution):
     """Distributions whose density is h(x) exp(t(x) . theta - A(theta)): classes derived from it tell theta and A, and have their entropy.
+
+    dtype: float, as of the parameters. `entropy` raises MissingRuleError where a class does not tell them.
 
     _natural_params: a tuple, theta. _log_normalizer(*theta): A. _mean_carrier_measure: the mean of log h.
 

@@ -10,7 +10,7 @@ from tracegrad.distributions.continuous import Beta, Dirichlet, Exponential, Gam
 from tracegrad.distributions.discrete import Bernoulli, Binomial, Categorical, Geometric, OneHotCategorical, Poisson
 from tracegrad.distributions.distribution import Distribution, Independent
 from tracegrad.distributions.location_scale import HalfNormal, Laplace, LogNormal, MultivariateNormal, Normal
-from tracegrad.errors import MissingRuleError, ShapeError
+from tracegrad.errors import ArgumentTypeError, MissingRuleError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.tensors.tensor import Tensor
 
@@ -20,6 +20,8 @@ _RULES: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
 def register_kl(type_p: type, type_q: type) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
     """A decorator: the function gives kl_divergence(p, q) for these types and for classes derived from them.
 
+    The function returns a float tensor of the batch's shape. Raises ArgumentTypeError unless both are classes.
+
     >>> class Mine(tg.distributions.Normal):
     ...     pass
     >>> @tg.distributions.register_kl(Mine, Mine)
@@ -28,6 +30,10 @@ def register_kl(type_p: type, type_q: type) -> Callable[[Callable[[Any, Any], An
     >>> tg.distributions.kl_divergence(Mine(1.0, 1.0), Mine(3.0, 1.0))
     Tensor(4., device='cpu')
     """
+    for given in (type_p, type_q):
+        if not isinstance(given, type):
+            raise ArgumentTypeError(f"register_kl: takes two classes of distributions, got {given!r}")
+
     def register(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         _RULES[type_p, type_q] = rule
         return rule
@@ -36,7 +42,7 @@ def register_kl(type_p: type, type_q: type) -> Callable[[Callable[[Any, Any], An
 
 
 def kl_divergence(p: Distribution, q: Distribution) -> Any:
-    """The Kullback-Leibler divergence KL(p || q), for each of the batch.
+    """The Kullback-Leibler divergence KL(p || q), for each of the batch. dtype: float, as of the parameters.
 
     Raises MissingRuleError (a NotImplementedError) where no rule is known: `register_kl` adds one.
 

@@ -9,7 +9,7 @@ from typing import Any
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution
 from tracegrad.distributions.transforms import ComposeTransform, LowerCholeskyTransform, Transform
-from tracegrad.errors import ShapeError
+from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.tensors.tensor import Tensor
 
@@ -19,6 +19,8 @@ identity_transform = ComposeTransform([])
 class CatTransform(Transform):
     """Along `dim`, one transform for each piece, of `lengths` elements (default: 1 each).
 
+    dtype: float. Raises ArgumentError unless there are as many lengths as transforms, ShapeError where they do not add up to x's size.
+
     >>> t = tg.distributions.CatTransform([tg.distributions.ExpTransform(), tg.distributions.AffineTransform(0.0, 2.0)], lengths=[1, 2])
     >>> t(tg.tensor([0.0, 1.0, 2.0]))
     Tensor([1., 2., 4.], device='cpu')
@@ -27,6 +29,9 @@ class CatTransform(Transform):
     def __init__(self, tseq: Sequence[Transform], dim: int = 0, lengths: Sequence[int] | None = None, cache_size: int = 0) -> None:
         super().__init__(cache_size)
         self.transforms, self.dim, self.lengths = list(tseq), dim, list(lengths or [1] * len(tseq))
+        if not self.transforms or len(self.lengths) != len(self.transforms):
+            raise ArgumentError(f"CatTransform: takes a length for each of one or more transforms, got {len(self.lengths)} lengths and "
+                                f"{len(self.transforms)} transforms")
         self.event_dim = max(t.event_dim for t in tseq)
         self.codomain = constraints.cat([t.codomain for t in tseq], dim, self.lengths)
 
@@ -55,7 +60,7 @@ class CatTransform(Transform):
 
 
 class StackTransform(Transform):
-    """Along `dim`, one transform for each slice.
+    """Along `dim`, one transform for each slice. dtype: float. Raises ShapeError unless x has as many slices as there are transforms.
 
     >>> t = tg.distributions.StackTransform([tg.distributions.ExpTransform(), tg.distributions.AffineTransform(0.0, 2.0)])
     >>> t(tg.tensor([0.0, 3.0]))
@@ -67,19 +72,25 @@ class StackTransform(Transform):
         self.transforms, self.dim = list(tseq), dim
         self.codomain = constraints.stack([t.codomain for t in tseq], dim)
 
+    def _slices(self, x: Tensor) -> Any:
+        found = x.unbind(self.dim)
+        if len(found) != len(self.transforms):
+            raise ShapeError(f"StackTransform: has {len(self.transforms)} transforms for {len(found)} slices of {x.shape} along {self.dim}")
+        return found
+
     def __call__(self, x: Tensor) -> Any:
-        return PUBLIC["stack"]([t(part) for t, part in zip(self.transforms, x.unbind(self.dim), strict=True)], self.dim)
+        return PUBLIC["stack"]([t(part) for t, part in zip(self.transforms, self._slices(x), strict=True)], self.dim)
 
     def _inverse(self, y: Tensor) -> Any:
-        return PUBLIC["stack"]([t._inverse(part) for t, part in zip(self.transforms, y.unbind(self.dim), strict=True)], self.dim)
+        return PUBLIC["stack"]([t._inverse(part) for t, part in zip(self.transforms, self._slices(y), strict=True)], self.dim)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
-        parts = zip(self.transforms, x.unbind(self.dim), y.unbind(self.dim), strict=True)
+        parts = zip(self.transforms, self._slices(x), self._slices(y), strict=True)
         return PUBLIC["stack"]([t.log_abs_det_jacobian(a, b) for t, a, b in parts], self.dim)
 
 
 class ReshapeTransform(Transform):
-    """Values of the shape in_shape as values of out_shape. Raises ShapeError if they have not as many elements.
+    """Values of the shape in_shape as values of out_shape. Raises ShapeError if they have not as many elements. Any dtype.
 
     >>> tg.distributions.ReshapeTransform((4,), (2, 2))(tg.arange(4))
     Tensor([[0, 1],
@@ -120,6 +131,8 @@ def _replaced(shape: Sequence[int], old: tuple[int, ...], new: tuple[int, ...]) 
 class CumulativeDistributionTransform(Transform):
     """y = distribution.cdf(x), of a distribution of numbers.
 
+    dtype: float. Raises ShapeError where x does not broadcast with the batch, MissingRuleError for a distribution without a cdf.
+
     >>> tg.distributions.CumulativeDistributionTransform(tg.distributions.Normal(0.0, 1.0))(tg.zeros(2))
     Tensor([0.5, 0.5], device='cpu')
     """
@@ -143,6 +156,8 @@ class CumulativeDistributionTransform(Transform):
 class PositiveDefiniteTransform(Transform):
     """From matrices to positive definite ones: L L^T of what `LowerCholeskyTransform` makes. (*, n, n), of a float dtype.
 
+    Raises ShapeError for fewer dimensions; the inverse LinAlgError for a matrix that is not positive definite.
+
     >>> tg.distributions.PositiveDefiniteTransform()(tg.ones(2, 2))
     """
 
@@ -158,6 +173,8 @@ class PositiveDefiniteTransform(Transform):
 
 class CorrCholeskyTransform(Transform):
     """From n(n - 1)/2 real numbers (the last dimension) to the Cholesky factor of an n x n correlation matrix. dtype: float.
+
+    Raises ShapeError for another count of numbers.
 
     >>> tg.distributions.CorrCholeskyTransform()(tg.zeros(3))
     """

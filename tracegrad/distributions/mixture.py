@@ -15,6 +15,7 @@ from tracegrad.tensors.tensor import Tensor
 
 class MixtureSameFamily(Distribution):
     """A choice by mixture_distribution, a Categorical, among the last batch dimension of component_distribution.
+    dtype: float, as of the components.
 
     Raises ArgumentError where mixture_distribution is no Categorical, ShapeError where the batches do not fit.
 

@@ -111,6 +111,9 @@ class RelaxedBernoulli(_Relaxed):
 class RelaxedOneHotCategorical(_Relaxed):
     """Vectors that tend to those of OneHotCategorical as temperature tends to 0, differentiable functions of probs or logits.
 
+    probs, logits (*, n), temperature a number or of the batch's shape; dtype: float. Raises ArgumentError unless one of probs and logits
+    is given.
+
     >>> tg.distributions.RelaxedOneHotCategorical(tg.tensor(0.5), logits=tg.zeros(4)).rsample().sum()
     """
 

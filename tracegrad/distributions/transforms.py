@@ -18,6 +18,8 @@ from tracegrad.tensors.type_info import finfo
 class Transform(Named):
     """An elementwise invertible function. cache_size is accepted: `log_prob` of a sample inverts it, exactly or nearly so.
 
+    dtype: float. A subclass gives `__call__`, `_inverse` and `log_abs_det_jacobian`; what it lacks raises MissingRuleError.
+
     >>> t = tg.distributions.ExpTransform()
     >>> t.inv(t(tg.zeros(2)))
     Tensor([0., 0.], device='cpu')
@@ -78,7 +80,7 @@ class _Inverse(Transform):
 
 
 class ExpTransform(Transform):
-    """y = exp(x) Any shape, which stays; dtype: float.
+    """y = exp(x). Any shape, which stays; dtype: float. Raises DTypeError for what is no tensor.
 
     >>> tg.distributions.ExpTransform()(tg.tensor([-1.0, 2.0]))
     """
@@ -86,7 +88,7 @@ class ExpTransform(Transform):
     codomain = constraints.positive
 
     def __call__(self, x: Tensor) -> Any:
-        return x.exp()
+        return PUBLIC["exp"](x)
 
     def _inverse(self, y: Tensor) -> Any:
         return y.log()
@@ -96,7 +98,7 @@ class ExpTransform(Transform):
 
 
 class SigmoidTransform(Transform):
-    """y = 1 / (1 + exp(-x)) Any shape, which stays; dtype: float.
+    """y = 1 / (1 + exp(-x)). Any shape, which stays; dtype: float. Raises DTypeError for what is no tensor.
 
     >>> tg.distributions.SigmoidTransform()(tg.tensor([-1.0, 2.0]))
     """
@@ -104,7 +106,7 @@ class SigmoidTransform(Transform):
     codomain = constraints.unit_interval
 
     def __call__(self, x: Tensor) -> Any:
-        return x.sigmoid()
+        return PUBLIC["sigmoid"](x)
 
     def _inverse(self, y: Tensor) -> Any:
         return y.log() - (-y).log1p()
@@ -114,7 +116,7 @@ class SigmoidTransform(Transform):
 
 
 class TanhTransform(Transform):
-    """y = tanh(x) Any shape, which stays; dtype: float.
+    """y = tanh(x). Any shape, which stays; dtype: float. Raises DTypeError for what is no tensor.
 
     >>> tg.distributions.TanhTransform()(tg.tensor([-1.0, 2.0]))
     """
@@ -122,7 +124,7 @@ class TanhTransform(Transform):
     codomain = constraints.interval(-1.0, 1.0)
 
     def __call__(self, x: Tensor) -> Any:
-        return x.tanh()
+        return PUBLIC["tanh"](x)
 
     def _inverse(self, y: Tensor) -> Any:
         return PUBLIC["atanh"](y)
@@ -132,7 +134,7 @@ class TanhTransform(Transform):
 
 
 class PowerTransform(Transform):
-    """y = x^exponent, of positive x Any shape, which stays; dtype: float.
+    """y = x^exponent, of positive x. dtype: float. Raises ShapeError where the shapes of x and exponent do not broadcast.
 
     >>> tg.distributions.PowerTransform(2.0)(tg.tensor([1.0, 2.0]))
     """
@@ -155,7 +157,7 @@ class PowerTransform(Transform):
 
 
 class SoftplusTransform(Transform):
-    """y = log(1 + exp(x)) Any shape, which stays; dtype: float.
+    """y = log(1 + exp(x)). Any shape, which stays; dtype: float. Raises DTypeError for what is no tensor.
 
     >>> tg.distributions.SoftplusTransform()(tg.tensor([-1.0, 2.0]))
     """
@@ -173,7 +175,7 @@ class SoftplusTransform(Transform):
 
 
 class AbsTransform(Transform):
-    """y = |x|, whose inverse is y Any shape, which stays; dtype: real.
+    """y = |x|, whose inverse is y. Any shape, which stays; dtype: real. It is no bijection: log_abs_det_jacobian raises MissingRuleError.
 
     >>> tg.distributions.AbsTransform()(tg.tensor([-1.0, 2.0]))
     """
@@ -188,7 +190,9 @@ class AbsTransform(Transform):
 
 
 class SoftmaxTransform(Transform):
-    """y = softmax(x) over the last dimension, whose inverse is log(y): no bijection dtype: float.
+    """y = softmax(x) over the last dimension, whose inverse is log(y). dtype: float.
+
+    It is no bijection: log_abs_det_jacobian raises MissingRuleError.
 
     >>> tg.distributions.SoftmaxTransform()(tg.tensor([1.0, 2.0]))
     """
@@ -205,7 +209,7 @@ class SoftmaxTransform(Transform):
 class StickBreakingTransform(Transform):
     """From n real numbers (the last dimension) to n + 1 probabilities: each is a share, sigmoid(x_k - log(n - k)), of what is left.
 
-    dtype: float.
+    dtype: float. Raises ShapeError for a tensor without dimensions.
 
     >>> tg.distributions.StickBreakingTransform()(tg.tensor([1.0, 2.0]))
     """
@@ -216,6 +220,8 @@ class StickBreakingTransform(Transform):
         return PUBLIC["arange"](n, 0, -1, dtype=x.dtype, device=x.device).log()
 
     def __call__(self, x: Tensor) -> Any:
+        if not x.ndim:
+            raise ShapeError("StickBreakingTransform: takes at least 1 dimension, got (); use x.unsqueeze(0)")
         shares = (x - self._offset(x, x.shape[-1])).sigmoid()
         left = (1 - shares).cumprod(-1)
         ones = PUBLIC["ones_like"](left[..., :1])
@@ -239,6 +245,8 @@ class StickBreakingTransform(Transform):
 
 class IndependentTransform(Transform):
     """base_transform, the Jacobian of which is summed over the last reinterpreted_batch_ndims dimensions.
+
+    dtype: float. log_abs_det_jacobian raises IndexOutOfRange for fewer dimensions.
 
     >>> t = tg.distributions.IndependentTransform(tg.distributions.ExpTransform(), 1)
     >>> t.log_abs_det_jacobian(tg.ones(3, 2), t(tg.ones(3, 2)))
@@ -270,7 +278,7 @@ class IndependentTransform(Transform):
 class LowerCholeskyTransform(Transform):
     """From matrices to lower triangular ones with a positive diagonal, the exponential of theirs; what is above is not looked at.
 
-    (*, n, n), of a float dtype.
+    (*, n, n), of a float dtype. Raises ShapeError for fewer dimensions.
 
     >>> tg.distributions.LowerCholeskyTransform()(tg.ones(2, 2))
     """
@@ -285,7 +293,7 @@ class LowerCholeskyTransform(Transform):
 
 
 class AffineTransform(Transform):
-    """y = loc + scale * x Any shape, which stays; dtype: float.
+    """y = loc + scale * x. dtype: float. Raises ShapeError where the shapes of x, loc and scale do not broadcast.
 
     >>> tg.distributions.AffineTransform(1.0, 2.0)(tg.tensor([-1.0, 2.0]))
     """
@@ -309,7 +317,7 @@ class AffineTransform(Transform):
 
 
 class ComposeTransform(Transform):
-    """The parts one after the other.
+    """The parts one after the other. Shapes, dtypes and errors are theirs; raises ArgumentTypeError for a part that is no Transform.
 
     >>> tg.distributions.ComposeTransform([tg.distributions.ExpTransform(), tg.distributions.AffineTransform(1.0, 2.0)])(tg.zeros(2))
     Tensor([3., 3.], device='cpu')
@@ -358,6 +366,9 @@ def _summed(x: Any, dims: int) -> Any:
 
 class TransformedDistribution(Distribution):
     """What becomes of the base distribution's values by elementwise transforms, one after the other.
+
+    dtype: float, as of the base. Raises ArgumentTypeError for what is no Transform, and ShapeError where one takes more dimensions as one
+    value than the base has.
 
     >>> base = tg.distributions.Normal(0.0, 1.0)
     >>> tg.distributions.TransformedDistribution(base, [tg.distributions.TanhTransform()]).log_prob(tg.tensor(0.5))

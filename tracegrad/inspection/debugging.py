@@ -18,7 +18,8 @@ from tracegrad.graph.leaves import Bundle
 from tracegrad.inspection.twin import Array, OperandAt, Operation, Twin, elements_of, number
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.ops.arrays.complex_numbers import view_as_real
-from tracegrad.ops.arrays.pointwise import isinf, isnan, where
+from tracegrad.ops.arrays.logical import isinf
+from tracegrad.ops.arrays.pointwise import isnan, where
 from tracegrad.ops.arrays.reductions import amax
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind

@@ -20,7 +20,9 @@ _GAINS = {"linear": 1.0, "sigmoid": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_tra
 
 @named
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """By what factor a layer's weights make up for its nonlinearity; `param` is the negative slope of "leaky_relu" (default 0.01).
+    """By what number, a float, a layer's weights make up for its nonlinearity.
+
+    param: the negative slope of "leaky_relu" (default 0.01).
 
     Raises ArgumentError for another nonlinearity.
 
@@ -175,7 +177,7 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
 
 @_initializes
 def zeros_(tensor: Tensor) -> Tensor:
-    """Zeros. Any shape and dtype.
+    """Zeros. Any shape and dtype. Raises DTypeError for what is no tensor.
 
     >>> nn.init.zeros_(tg.empty(2))
     """
@@ -184,7 +186,7 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 @_initializes
 def ones_(tensor: Tensor) -> Tensor:
-    """Ones. Any shape and dtype.
+    """Ones. Any shape and dtype. Raises DTypeError for what is no tensor.
 
     >>> nn.init.ones_(tg.empty(2))
     """

@@ -39,7 +39,8 @@ class Module(Hooked, TorchMethods, Named):
     """A part of a model: subclass it, assign parameters and other modules in `__init__`, and write `forward`.
 
     A traced function that uses a module watches its attributes: `train()`, `eval()` or another layer record anew, a new value of a
-    parameter does not.
+    parameter does not. Each parameter has a shape and dtype of its own; `to`, `float()`, `half()` and the like change all of a float dtype.
+    Raises AttributeError where `super().__init__()` was not called, NotImplementedError without a `forward`.
 
     >>> class Net(nn.Module):
     ...     def __init__(self):

@@ -60,7 +60,8 @@ class Parameter(Tensor):
 class Buffer(Tensor):
     """A tensor that registers itself as a buffer with the Module it is assigned to: what `register_buffer` makes of any other.
 
-    data: as of Parameter. persistent: whether it is part of the module's state_dict. dtype: any.
+    data: as of Parameter. persistent: whether it is part of the module's state_dict.
+    dtype: any. Raises DTypeError for what no tensor is made of.
 
     >>> module = nn.Linear(3, 2)
     >>> module.steps = nn.Buffer(tg.zeros(3))
@@ -90,7 +91,7 @@ def _buffer(array: np.ndarray[Any, Any], persistent: bool) -> Buffer:
 class UninitializedParameter(Parameter):
     """A Parameter without a shape, as lazy layers have it before their first input: `materialize` gives it one.
 
-    dtype: the default float one unless given.
+    dtype: the default float one unless given. Raises DTypeError for one without gradients.
 
     >>> nn.LazyLinear(2).weight.materialize((2, 3))
     """

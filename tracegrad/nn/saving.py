@@ -50,7 +50,9 @@ def save_file(tensors: Mapping[str, Any], path: str | PathLike[str], metadata: M
 
 
 def load_file(path: str | PathLike[str], device: Any = None) -> dict[str, Tensor]:
-    """The named tensors of a safetensors file, on `device` (default: the current one).
+    """The named tensors of a safetensors file, on `device` (default: the current one). Shapes and dtypes as there.
+
+    Raises ArgumentError for a file that is no safetensors file, or damaged.
 
     >>> model = nn.Linear(3, 2)
     >>> nn.save_file(model.state_dict(), "model.safetensors")
@@ -91,7 +93,7 @@ def save(obj: Any, f: str | PathLike[str] | IO[bytes]) -> None:
 
 
 def load(f: str | PathLike[str] | IO[bytes], map_location: Any = None, *, weights_only: bool = True) -> Any:
-    """What `save` wrote, or a checkpoint of torch.save (a .pt or .pth file), or the named tensors of any safetensors file.
+    """What `save` wrote, or a checkpoint of torch.save (a .pt or .pth file), or the named tensors of any safetensors file. dtypes as there.
 
     map_location: the device for the tensors (default: the current one). Nothing in the file is executed: of a torch checkpoint tensors,
     numbers, strings and containers are loaded, and whatever else it holds is an ArgumentError that names it (torch is not needed).

@@ -18,10 +18,12 @@ from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import scatter_rows
 from tracegrad.ops.arrays.pointwise import clamp, eq, le
-from tracegrad.ops.arrays.reductions import all_, logsumexp, softmax, sum_
-from tracegrad.ops.arrays.shaping import full_like_shape, mT
+from tracegrad.ops.arrays.reductions import all_, logsumexp, sum_
+from tracegrad.ops.arrays.shaping.reordering import mT
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.convolution.resampling import resampled
 from tracegrad.ops.linalg.products import matmul
+from tracegrad.ops.neural.softmax import softmax
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes
@@ -127,7 +129,16 @@ def _upsample_bilinear2d_aa(input: Array, output_size: Any, align_corners: bool,
 @on_nodes
 def max_pool2d_with_indices_backward(grad_output: Array, self: Array, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
                                      ceil_mode: bool, indices: Array) -> Array:
-    """The gradient of max_pool2d's input `self`: grad_output added up at indices. The windows' arguments are there for torch's sake."""
+    """The gradient of max_pool2d's input `self`: grad_output added up at indices. The windows' arguments are there for torch's sake.
+
+    self (*, C, H, W), the others (*, C, h, w); dtype: float, of indices int64. Raises ShapeError where they do not fit, IndexOutOfRange for
+    an index outside of its image.
+
+    >>> x = tg.rand(1, 4, 4)
+    >>> y, indices = nn.functional.max_pool2d(x, 2, return_indices=True)
+    >>> tg.max_pool2d_with_indices_backward(tg.ones_like(y), x, 2, 2, 0, 1, False, indices).sum()
+    Tensor(4., device='cpu')
+    """
     name = "max_pool2d_with_indices_backward"
     if self.ndim not in (3, 4) or grad_output.shape != indices.shape or grad_output.shape[:-2] != self.shape[:-2]:
         raise ShapeError(f"{name}: grad_output {grad_output.shape} and indices {indices.shape} must be what max_pool2d gives of the input, "

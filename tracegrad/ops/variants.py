@@ -118,7 +118,14 @@ def native_layer_norm(input: Array, normalized_shape: Sequence[int], weight: Arr
 @public("native_group_norm", method=False)
 @on_nodes
 def native_group_norm(input: Array, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float) -> Any:
-    """(nn.functional.group_norm, the means (N, group), 1 / sqrt(variance + eps)). weight and bias may be None."""
+    """(nn.functional.group_norm, the means (N, group), 1 / sqrt(variance + eps)). weight and bias may be None.
+
+    dtype: float. Raises ShapeError where N, C, HxW are not the input's sizes, DTypeError for integers.
+
+    >>> y, mean, scale = tg.native_group_norm(tg.rand(2, 4, 3), None, None, 2, 4, 3, 2, 1e-5)
+    >>> mean.shape
+    (2, 2)
+    """
     if input.shape[:2] != (N, C) or prod(input.shape[2:]) != HxW:
         raise ShapeError(f"native_group_norm: N {N}, C {C} and HxW {HxW} are not the sizes of the input {input.shape}")
     y = FUNCTIONAL["group_norm"](input, group, weight, bias, eps)
@@ -129,7 +136,14 @@ def native_group_norm(input: Array, weight: Any, bias: Any, N: int, C: int, HxW:
 @public("native_batch_norm", method=False)
 def native_batch_norm(input: Array, weight: Array, bias: Array, running_mean: Array, running_var: Array, training: bool, momentum: float,
                       eps: float) -> Any:
-    """(nn.functional.batch_norm, the batch's means (C), 1 / sqrt(variance + eps)); the latter empty unless training."""
+    """(nn.functional.batch_norm, the batch's means (C), 1 / sqrt(variance + eps)); the latter empty unless training.
+
+    dtype: float. Raises what that raises: ShapeError, DTypeError for integers, ArgumentError for one of the running ones alone.
+
+    >>> y, mean, scale = tg.native_batch_norm(tg.rand(8, 3), None, None, None, None, True, 0.1, 1e-5)
+    >>> mean.shape
+    (3,)
+    """
     y = FUNCTIONAL["batch_norm"](input, running_mean, running_var, weight, bias, training, momentum, eps)
     return (y, *_channel_moments(input, eps, bool(training)))
 

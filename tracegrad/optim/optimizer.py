@@ -52,9 +52,10 @@ def hooked(step: Callable[..., Any]) -> Callable[..., Any]:
 class Optimizer(Named):
     """Base of optimizers. A subclass gives `_update(group, params)`, and `_new_state(group, p)` if it keeps tensors for a parameter.
 
-    params: tensors that require grad, pairs of a name and such a tensor, or mappings with "params" and options of their own. Raises
-    ArgumentError for anything else. `implementation`: what torch's optimizers take to choose between equal implementations (foreach, fused,
-    capturable: accepted, and without a meaning here, where a traced step is fused anyway), and differentiable, which must be False.
+    params: float or complex tensors that require grad, pairs of a name and such a tensor, or mappings with "params" and options of
+    their own. Raises ArgumentError for anything else. `implementation`: what torch's optimizers take to choose between equal
+    implementations (foreach, fused, capturable: accepted, and without a meaning here, where a traced step is fused anyway), and
+    differentiable, which must be False.
 
     >>> class SignSGD(tg.optim.Optimizer):
     ...     def __init__(self, params, lr=0.1):

@@ -18,9 +18,9 @@ from tracegrad.tensors.tensor import Tensor
 class ParamGroup(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[metaclass, misc]
     """Parameters and their hyperparameters: `group["lr"]` and `group.lr` are the same. `group["params"]` is the list of tensors.
 
-    It is a dict, as torch's groups are, whose items are its attributes.
+    It is a dict, as torch's groups are, whose items are its attributes. Raises AttributeError, and KeyError, for others.
 
-    Inside @trace, reading `lr` gives a 0-d tensor that stands for its value at each replay. A learning rate that is a tensor of one
+    Inside @trace, `lr`, a float, is a 0-d tensor that stands for its value at each replay. A learning rate that is a tensor of one
     element stays that tensor, as in torch: what is written into it is the rate from then on, and schedulers write into it.
 
     >>> group = tg.optim.SGD([nn.Parameter(tg.ones(2))], lr=0.1).param_groups[0]

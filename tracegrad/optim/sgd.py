@@ -17,6 +17,8 @@ from tracegrad.tensors.tensor import Tensor, from_array
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum (Nesterov's if asked for), as torch.optim.SGD.
 
+    dtype: of the parameters, any float or complex one. Raises ArgumentError for negative rates, and for nesterov without a momentum.
+
     >>> model = nn.Linear(3, 2)
     >>> opt = tg.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     """

@@ -103,7 +103,7 @@ def poisson(input: Tensor) -> Tensor:
 
 @create(draws=True)
 def binomial(count: Tensor, prob: Tensor) -> Tensor:
-    """How many of `count` trials of probability `prob` succeed, both float tensors of one dtype that broadcast. On the host.
+    """How many of `count` trials of probability `prob` succeed, both float tensors of one dtype whose shapes broadcast. On the host.
 
     Raises DTypeError and ShapeError for what they are not, and ArgumentError, when the values are computed, for negative counts and
     probabilities outside of 0 to 1. generator: as in `rand`.

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from tracegrad.errors import ArgumentTypeError
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -153,31 +155,45 @@ class _SetGradMode(GradMode):
         return super().__call__(fn)
 
 
+def _function(name: str, fn: Any) -> Any:
+    if not callable(fn):
+        raise ArgumentTypeError(f"{name}: takes nothing, or the function that it decorates, got {fn!r}")
+    return fn
+
+
 def no_grad(fn: Callable[..., Any] | None = None) -> Any:
     """Context manager (and decorator, with or without parentheses): operations inside are not recorded for backward.
+
+    Raises ArgumentTypeError for what is no function.
 
     >>> with tg.no_grad():
     ...     y = tg.ones(2, requires_grad=True) * 2
     """
-    return GradMode(False) if fn is None else GradMode(False)(fn)
+    return GradMode(False) if fn is None else GradMode(False)(_function("no_grad", fn))
 
 
 def enable_grad(fn: Callable[..., Any] | None = None) -> Any:
     """Context manager (and decorator): operations inside are recorded, also within no_grad.
 
+    Raises ArgumentTypeError for what is no function.
+
     >>> with tg.no_grad(), tg.enable_grad():
     ...     y = tg.ones(2, requires_grad=True) * 2
     """
-    return GradMode(True) if fn is None else GradMode(True)(fn)
+    return GradMode(True) if fn is None else GradMode(True)(_function("enable_grad", fn))
 
 
 def set_grad_enabled(mode: bool) -> GradMode:
     """Record operations or not, from now on; as a context manager or decorator, inside only.
 
+    Raises ArgumentTypeError unless mode is a bool.
+
     >>> with tg.set_grad_enabled(False):
     ...     y = tg.ones(2, requires_grad=True) * 2
     """
-    return _SetGradMode(bool(mode))
+    if not isinstance(mode, bool):
+        raise ArgumentTypeError(f"set_grad_enabled: mode must be True or False, got {mode!r}")
+    return _SetGradMode(mode)
 
 
 def is_grad_enabled() -> bool:

@@ -58,6 +58,7 @@ class Generator:
     """A random stream of its own: what draws takes it as generator=..., and the others go on undisturbed. Untraced only.
 
     device: accepted; a stream is the same on every device.
+    `manual_seed` raises ArgumentError unless the seed is an int from 0 to 2**63 - 1.
 
     >>> g = tg.Generator().manual_seed(1)
     >>> tg.rand(3, generator=g)
@@ -134,7 +135,10 @@ def manual_seed(seed: int) -> Generator:
 
 
 def reseed() -> int:
-    """Start a stream that nobody knows; returns its seed. (torch.seed)"""
+    """Start a stream that nobody knows; returns its seed. (torch.seed)
+
+    >>> seed = tg.seed()
+    """
     return default_generator.seed()
 
 
@@ -188,11 +192,13 @@ def get_rng_state() -> tuple[int, int]:
     return _state.seed, _state.offset
 
 
-def set_rng_state(new_state: tuple[int, int]) -> None:
-    """Continue a stream where `get_rng_state` saw it.
+def set_rng_state(new_state: Any) -> None:
+    """Continue a stream where `get_rng_state` saw it. Raises ArgumentError for what is no such state.
 
     >>> tg.set_rng_state(tg.get_rng_state())
     """
+    if not isinstance(new_state, tuple) or len(new_state) != 2 or any(type(n) is not int or n < 0 for n in new_state):
+        raise ArgumentError(f"set_rng_state: expected a pair of ints, what get_rng_state gives, got {new_state!r}")
     _state.start(*new_state)
 
 

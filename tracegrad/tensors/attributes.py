@@ -213,7 +213,11 @@ def _never(name: str) -> Callable[[Tensor], bool]:
     def method(self: Tensor) -> bool:
         return False
 
-    method.__name__, method.__doc__ = name, "False: there are no such tensors here."
+    method.__name__, method.__doc__ = name, f"""False, of any shape and dtype: no tensor is so here. DTypeError for what is no tensor.
+
+    >>> tg.ones(2).{name}()
+    False
+    """
     return method
 
 

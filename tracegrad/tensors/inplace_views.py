@@ -121,7 +121,7 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
 
 
 def resize_as_(self: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:
-    """`resize_` to the shape of the_template.
+    """`resize_` to the shape of the_template. Any dtype, which stays. Raises AutogradError where it requires grad.
 
     >>> tg.arange(4).resize_as_(tg.ones(2, 2))
     Tensor([[0, 1],

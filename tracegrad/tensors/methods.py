@@ -56,8 +56,9 @@ _VIEWS = (
 )
 
 
-_IN_PLACE = {f"tracegrad.ops.{family}" for family in ("arrays.pointwise", "arrays.complex_numbers", "arrays.indexing", "arrays.scattering",
-                                                      "special.arithmetic", "special.functions", "special.gamma", "special.exports")}
+_IN_PLACE = {f"tracegrad.ops.{family}" for family in ("arrays.pointwise", "arrays.logical", "arrays.complex_numbers", "arrays.indexing",
+                                                      "arrays.scattering", "special.arithmetic", "special.functions", "special.gamma",
+                                                      "special.exports")}
 _ALSO = ("cumsum", "cumprod", "tril", "triu", "addmm", "addmv", "addr", "addbmm", "baddbmm", "renorm")
 # those that would change the shape or the dtype, or write a thing into another: torch has no such methods either
 _NOT_IN_PLACE = ("as_strided", "gather", "index_select", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal",
@@ -69,7 +70,9 @@ clip_ conj_physical_ cos_ cosh_ deg2rad_ detach_ erf_ erfc_ exp2_ exp_ expm1_ fi
 log10_ log1p_ log2_ log_ logit_ nan_to_num_ neg_ negative_ rad2deg_ reciprocal_ relu_ resize_as_ round_ rsqrt_ sigmoid_ sin_ sinc_ sinh_
 sqrt_ square_ tan_ tanh_ trunc_ xlogy_ zero_
 """
-_OF_SEVERAL = ("addmv_", "gcd_", "index_put_", "lcm_", "ldexp_", "xlogy_")           # one tensor makes no example
+_OPERANDS = {"addmv_": "tg.ones(2), tg.ones(2, 3), tg.ones(3)", "gcd_": "tg.tensor([4, 9]), tg.tensor([6, 6])",
+             "index_put_": "tg.zeros(3), (tg.tensor([0, 2]),), tg.ones(2)", "lcm_": "tg.tensor([4, 9]), tg.tensor([6, 6])",
+             "ldexp_": "tg.ones(2), tg.tensor([1, 2])", "xlogy_": "tg.ones(2), tg.tensor([1.0, 2.0])"}       # in examples; else one tensor
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&", "or": "|",
               "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
 
@@ -101,9 +104,9 @@ def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     Raises ShapeError if the result has another shape, DTypeError if it is of a higher kind (floats for integers), and AutogradError
     for a leaf that requires grad.
     """
-    if name in _IN_PLACE_FUNCTIONS.split() and name not in _OF_SEVERAL:
+    if name in _IN_PLACE_FUNCTIONS.split():
         limit = ", 0.3" if name.startswith(("clamp", "clip")) else ""
-        method.__doc__ += f"\n    >>> tg.{name}(tg.tensor([0.25, 0.5]){limit})\n    "
+        method.__doc__ += f"\n    >>> tg.{name}({_OPERANDS.get(name, f'tg.tensor([0.25, 0.5]){limit}')})\n    "
     return method
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from tracegrad.errors import INTERNAL, TraceError
+from tracegrad.errors import INTERNAL, ArgumentTypeError, TraceError
 from tracegrad.graph.ir import Node, topological
 from tracegrad.support.modes import GradMode, state
 
@@ -92,9 +92,13 @@ class _InferenceMode(GradMode):
 def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
     """`no_grad` whose tensors say so: x.is_inference() (mode=False: `enable_grad`). They may be used as any others.
 
+    Raises ArgumentTypeError unless mode is a bool, or the function to decorate.
+
     >>> with tg.inference_mode():
     ...     y = tg.ones(2) * 2
     """
+    if not isinstance(mode, bool) and not callable(mode):
+        raise ArgumentTypeError(f"inference_mode: mode must be True or False, got {mode!r}")
     return _InferenceMode(False)(mode) if callable(mode) else _InferenceMode(not mode)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tracegrad.errors import ArgumentError
 from tracegrad.execute.devices import find_device, set_device
 from tracegrad.support.modes import float32_matmul
-from tracegrad.tensors.parts.conversion import PRINTING  #X
+from tracegrad.tensors.parts.conversion import PRINTING
 
 _deterministic = [False, False]
 
@@ -18,7 +18,7 @@ def set_printoptions(precision: int | None = None, threshold: float | None = Non
     """How tensors print: digits, from how many elements on in short, how many at each end then, width of lines, and powers of ten.
 
     profile: "default", "short" (2 digits) or "full" (all elements), on which the others, if given, are put. sci_mode: True for powers of
-    ten always, False for never, None to decide by the values.
+    ten always, False for never, None to decide by the values. Raises ArgumentError for another profile, and for negative numbers.
 
     >>> tg.set_printoptions(precision=2)
     >>> tg.set_printoptions(profile="default")
@@ -69,6 +69,7 @@ def set_num_threads(n: int) -> None:
     """Accepted, with a warning unless it asks for what is: an OpenCL driver has the threads, and is told before it starts.
 
     PoCL is by the environment's POCL_MAX_PTHREAD_COUNT (POCL_CPU_MAX_CU_COUNT from PoCL 4 on), every driver for CPUs by `taskset`.
+    Raises ArgumentError unless n is a positive integer.
 
     >>> tg.set_num_threads(tg.get_num_threads())
     """

@@ -51,7 +51,7 @@ _SLICE, _SLICE_AT, _CAST = REGISTRY["slice"], REGISTRY["slice_at"], REGISTRY["ca
 class Tensor(History, InPlace, Subscripts, Conversion):
     """An n-dimensional array on a device, in PyTorch's idiom. Make one with `tg.tensor`, `tg.zeros`, `tg.from_numpy`, ...
 
-    As in torch, Tensor(2, 3) and Tensor([1, 2, 3]) are tensors of the default dtype, too.
+    As in torch, Tensor(2, 3) and Tensor([1, 2, 3]) are tensors of the default dtype, too. Raises what `tg.tensor` and `tg.empty` raise.
 
     shape: sizes. dtype: a numpy dtype (`tg.float32`, ...). device: where its values live. requires_grad: whether
     operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.

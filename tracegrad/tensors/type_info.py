@@ -56,7 +56,7 @@ class iinfo:
 
 
 def promote_types(type1: Any, type2: Any) -> Any:
-    """The dtype of an operation on tensors (with dimensions) of two dtypes.
+    """The dtype of an operation on tensors (with dimensions) of two dtypes. Raises DTypeError for what is no dtype.
 
     >>> tg.promote_types(tg.int32, tg.float16)
     """
@@ -90,6 +90,8 @@ def _weight(operand: Any) -> tuple[Any, int]:
 
 def can_cast(from_: Any, to: Any) -> bool:
     """Whether torch's in-place operations and out= take a result of dtype `from_` for a tensor of dtype `to`: not to a lower kind.
+
+    Raises DTypeError for what is no dtype.
 
     >>> tg.can_cast(tg.float64, tg.float32), tg.can_cast(tg.float32, tg.int64)
     """

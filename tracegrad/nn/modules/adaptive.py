@@ -29,7 +29,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
 
     input (N, in_features) or (in_features), target (N) or () from 0 to n_classes - 1; output: the targets' log-probabilities (N);
     loss: minus their mean. cutoffs: where clusters begin, ascending, below n_classes. Cluster k has in_features / div_value**k features.
-    Every cluster is computed for every row (torch looks which are needed), so it traces.
+    Every cluster is computed for every row (torch looks which are needed), so it traces. dtype: float, of targets int64.
+    Raises ArgumentError for other cutoffs, ShapeError and DTypeError for other inputs and targets, IndexOutOfRange for another class.
 
     >>> loss = nn.AdaptiveLogSoftmaxWithLoss(16, 1000, [10, 100])(tg.randn(5, 16), tg.randint(0, 1000, (5,))).loss
     """
@@ -94,6 +95,7 @@ class LinearCrossEntropyLoss(Module):
     """Cross entropy of a linear layer's outputs: nn.functional.linear_cross_entropy with weights of its own.
 
     The logits are (N, num_classes, *out_features). weight, reduction, ignore_index, label_smoothing: as of nn.CrossEntropyLoss.
+    dtype: float, of targets int64. Raises ArgumentError for another reduction, ShapeError for an input of another size.
 
     >>> nn.LinearCrossEntropyLoss(16, 10)(tg.randn(5, 16), tg.randint(0, 10, (5,)))
     """

@@ -123,6 +123,8 @@ def _copies(name: str, layer: Module, count: int) -> ModuleList:
 class TransformerEncoder(Module):
     """num_layers copies of an encoder layer, which all begin with its values, one after the other, and then `norm`.
 
+    dtype: float, as of the layer. Raises ArgumentError for what is no Module, and for fewer than 1.
+
     enable_nested_tensor, mask_check: accepted for programs written for torch; they choose a fast path there and mean nothing here.
 
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32), num_layers=2)
@@ -145,6 +147,8 @@ class TransformerEncoder(Module):
 
 class TransformerDecoder(Module):
     """num_layers copies of a decoder layer, which all begin with its values, one after the other, and then `norm`.
+
+    dtype: float, as of the layer. Raises ArgumentError for what is no Module, and for fewer than 1.
 
     >>> decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 4, 32), num_layers=2)
     """

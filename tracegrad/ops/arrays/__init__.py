@@ -5,6 +5,7 @@ from tracegrad.ops.arrays import (
            index_checks,
            indexing,
            joining,
+           logical,
            pointwise,
            random_bits,
            reductions,
@@ -15,5 +16,5 @@ from tracegrad.ops.arrays import (
            subscripts,
 )
 
-__all__ = ["complex_numbers", "index_checks", "indexing", "joining", "pointwise", "random_bits", "reductions", "scattering", "shaping",
-           "sorting", "stacking", "subscripts"]
+__all__ = ["complex_numbers", "index_checks", "indexing", "joining", "logical", "pointwise", "random_bits", "reductions", "scattering",
+           "shaping", "sorting", "stacking", "subscripts"]

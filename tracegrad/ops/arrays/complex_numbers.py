@@ -187,7 +187,7 @@ def resolve_conj(input: Array) -> Array:
 
 @public("is_conj", "is_neg")
 def is_conj(input: Array) -> bool:
-    """False: conjugates are computed here, never marked.
+    """False, of any shape and dtype: conjugates are computed here, never marked.
 
     >>> tg.is_conj(tg.ones(2))
     False

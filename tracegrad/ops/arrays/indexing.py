@@ -22,7 +22,8 @@ from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, const, io
 from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.pointwise import detach, eq
-from tracegrad.ops.arrays.shaping import full_like_shape, movedim
+from tracegrad.ops.arrays.shaping.reordering import movedim
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.scans import Largest, Smallest

@@ -10,7 +10,7 @@ from tracegrad.graph.families import common_dtype
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import Operators, public
 from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim
-from tracegrad.ops.arrays.shaping import unsqueeze
+from tracegrad.ops.arrays.shaping.reshaping import unsqueeze
 from tracegrad.ops.primitives import movement as mv
 
 Array = Any      # a Node or a Tensor

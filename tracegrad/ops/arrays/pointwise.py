@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.graph.families import broadcast_shapes, common_dtype, refuse_complex
+from tracegrad.graph.families import common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, by_itself, method, public, write
 from tracegrad.graph.primitive import REGISTRY, call, cast, saving_nothing
@@ -111,7 +111,11 @@ def add(input: Array, other: Array, *, alpha: float = 1) -> Array:
 @public("sub", "subtract")
 def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """input - alpha * other, broadcast together. Bools are refused, as in torch: use `^` or logical_not.
-    dtype: any but bool, which the result has. Raises DTypeError for bools, ShapeError where shapes do not broadcast."""
+    dtype: any but bool, which the result has. Raises DTypeError for bools, ShapeError where shapes do not broadcast.
+
+    >>> tg.sub(tg.tensor([5.0, 6.0]), tg.tensor([1.0, 2.0]), alpha=2)
+    Tensor([3., 2.], device='cpu')
+    """
     return _sum("sub", input, other, alpha)
 
 
@@ -149,7 +153,13 @@ def _in_common(input: Array, other: Array) -> Array:
 def div(input: Array, other: Array, *, rounding_mode: str | None = None) -> Array:
     """input / other as floats; rounding_mode "floor" or "trunc" rounds the quotient, as in torch.
     dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor, ShapeError where shapes do not
-    broadcast."""
+    broadcast.
+
+    >>> tg.div(tg.tensor([7, -7]), 2)
+    Tensor([ 3.5, -3.5], device='cpu')
+    >>> tg.div(tg.tensor([7, -7]), 2, rounding_mode="floor")
+    Tensor([ 3, -4], device='cpu')
+    """
     if rounding_mode == "floor":
         return floor_divide(input, other)
     if rounding_mode == "trunc":
@@ -176,7 +186,11 @@ def pow(input: Array, exponent: Array) -> Array:
     """input to the power exponent, broadcast together. The powers 0.5 and -0.5 are sqrt and rsqrt, as in torch.
 
     Raises ArgumentError for integers to a negative integer power; where only the elements tell, it is 1, -1 or 0.
-    dtype: any but bool, which the result has. DTypeError for bools, ShapeError where shapes do not broadcast."""
+    dtype: any but bool, which the result has. DTypeError for bools, ShapeError where shapes do not broadcast.
+
+    >>> tg.pow(tg.tensor([1.0, 2.0, 3.0]), 2)
+    Tensor([1., 4., 9.], device='cpu')
+    """
     if isinstance(exponent, float) and abs(exponent) == 0.5:
         return sqrt(input) if exponent > 0 else rsqrt(input)
     if isinstance(exponent, (int, np.integer)) and not isinstance(exponent, bool) and exponent < 0 and _dtype_kind(input) in "iu":
@@ -207,7 +221,13 @@ def where_(self: Array, condition: Array, other: Array) -> Array:
 @public("round")
 def round_(input: Array, *, decimals: int = 0) -> Array:
     """The nearest integer (halves to even), or the nearest multiple of 10**-decimals.
-    The shape and dtype stay; real dtypes. Raises DTypeError for complex numbers, and for decimals below 0 of integers."""
+    The shape and dtype stay; real dtypes. Raises DTypeError for complex numbers, and for decimals below 0 of integers.
+
+    >>> tg.round(tg.tensor([0.5, 1.5, 2.25]))
+    Tensor([0., 2., 2.], device='cpu')
+    >>> tg.round(tg.tensor([0.123, 4.567]), decimals=1)
+    Tensor([0.1, 4.6], device='cpu')
+    """
     decimals = integer("round", "decimals", decimals)
     scale = 10.0**decimals
     if _dtype_kind(input) not in "fc":
@@ -222,7 +242,11 @@ def round_(input: Array, *, decimals: int = 0) -> Array:
 @public("to_dtype", method=False)
 def to_dtype(input: Array, dtype: Any) -> Array:
     """input converted to dtype; floats to integers truncate towards zero (what does not fit wraps, or beyond int32 is undefined).
-    Any shape. Raises DTypeError for a dtype that is not supported."""
+    Any shape. Raises DTypeError for a dtype that is not supported.
+
+    >>> tg.to_dtype(tg.tensor([1.7, -1.7]), tg.int32)
+    Tensor([ 1, -1], dtype=int32, device='cpu')
+    """
     found = dtypes.as_dtype(dtype)
     if input.dtype == found and not (isinstance(input, Node) and input.aval.weak):
         return input
@@ -231,20 +255,32 @@ def to_dtype(input: Array, dtype: Any) -> Array:
 
 @public("reciprocal")
 def reciprocal(input: Array) -> Array:
-    """1 / input. Any shape. dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor."""
+    """1 / input. Any shape. dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor.
+
+    >>> tg.reciprocal(tg.tensor([2, 4]))
+    Tensor([0.5 , 0.25], device='cpu')
+    """
     return 1.0 / input
 
 
 @public("sign")
 def sign(input: Array) -> Array:
     """-1, 0 or 1 by the element's sign, 0 for NaN; bools come back as they are. The derivative is 0, as in torch.
-    The shape and dtype stay. Raises DTypeError for complex numbers."""
+    The shape and dtype stay. Raises DTypeError for complex numbers.
+
+    >>> tg.sign(tg.tensor([-2.0, 0.0, 3.0]))
+    Tensor([-1.,  0.,  1.], device='cpu')
+    """
     return input if _dtype_kind(input) == "b" else call(REGISTRY["sign"], (input,), {})
 
 
 @public("square")
 def square(input: Array) -> Array:
-    """input * input; of bools int64, as in torch. The shape and other dtypes stay. Raises DTypeError for what is no tensor."""
+    """input * input; of bools int64, as in torch. The shape and other dtypes stay. Raises DTypeError for what is no tensor.
+
+    >>> tg.square(tg.tensor([-2.0, 3.0]))
+    Tensor([4., 9.], device='cpu')
+    """
     x = call(REGISTRY["cast"], (input,), {"dtype": dtypes.int64, "weak": False}) if _dtype_kind(input) == "b" else input
     return x * x
 
@@ -266,7 +302,7 @@ def relu(input: Array, inplace: bool = False) -> Array:
 
     >>> tg.relu(tg.tensor([-1.0, 2.0]))
     """
-    return _into(input, _relu(input), inplace)
+    return into(input, _relu(input), inplace)
 
 
 @on_nodes
@@ -275,64 +311,9 @@ def _relu(input: Any) -> Any:
     return where(input <= 0, 0, input)
 
 
-def _into(input: Array, result: Array, inplace: bool) -> Array:
+def into(input: Array, result: Array, inplace: bool) -> Array:
+    """The result, written into input if it is wanted there."""
     return input.copy_(result) if inplace else result
-
-
-@public("leaky_relu", functional=True, method=False)
-def leaky_relu(input: Array, negative_slope: float = 0.01, inplace: bool = False) -> Array:
-    """x where positive, else negative_slope * x. inplace: the result is written into input.
-    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
-    return _into(input, _leaky_relu(input, negative_slope), inplace)
-
-
-@on_nodes
-def _leaky_relu(input: Any, negative_slope: float) -> Any:
-    refuse_complex("leaky_relu", input)
-    return where(input > 0, input, input * negative_slope)
-
-
-@public("gelu", functional=True, method=False)
-@on_nodes
-@rounded_once
-def gelu(input: Array, approximate: str = "none") -> Array:
-    """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh".
-    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
-
-    >>> nn.functional.gelu(tg.tensor([-1.0, 0.0, 1.0]))
-    Tensor([-0.1587,  0.    ,  0.8413], device='cpu')
-    """
-    refuse_complex("gelu", input)
-    if approximate == "tanh":
-        return input * 0.5 * (tanh((input + input * input * input * 0.044715) * 0.7978845608028654) + 1.0)
-    if approximate != "none":
-        raise ArgumentError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
-    return input * 0.5 * (erf(input * 0.7071067811865476) + 1.0)
-
-
-@public("silu", functional=True, method=False)
-def silu(input: Array, inplace: bool = False) -> Array:
-    """x * sigmoid(x). inplace: the result is written into input.
-    dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor."""
-    return _into(input, _silu(input), inplace)
-
-
-@on_nodes
-@rounded_once
-def _silu(input: Any) -> Any:
-    return input * sigmoid(input)
-
-
-@public("softplus", functional=True, method=False)
-@on_nodes
-@rounded_once
-def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
-    """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch.
-    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers."""
-    refuse_complex("softplus", input)
-    scaled = input * beta
-    small = where(scaled > threshold, 0.0, scaled)
-    return where(scaled > threshold, input, log1p(exp(small)) / beta)
 
 
 @public("clamp", "clip")
@@ -355,65 +336,12 @@ def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
     return out
 
 
-@public("isinf")
-def isinf(input: Array) -> Array:
-    """Whether x is +inf or -inf (of a complex number: a part of it).
-    dtype: any; the result is bool. Raises DTypeError for what is no tensor."""
-    if input.dtype.kind == "c":
-        return isinf(real(input)) | isinf(imag(input))
-    return eq(abs_(input), float("inf")) if dtype_kind(input.dtype) == "f" else ne(input, input)
-
-
-@public("isfinite")
-def isfinite(input: Array) -> Array:
-    """Whether x is neither infinite nor NaN (of a complex number: both parts).
-    dtype: any; the result is bool. Raises DTypeError for what is no tensor."""
-    if input.dtype.kind == "c":
-        return isfinite(real(input)) & isfinite(imag(input))
-    return lt(abs_(input), float("inf")) if dtype_kind(input.dtype) == "f" else eq(input, input)
-
-
 def abs_squared(x: Array) -> Array:
     """|x|², a real number."""
     if x.dtype.kind != "c":
         return x * x
     a, b = real(x), imag(x)
     return a * a + b * b
-
-
-def _logical(name: str, bitwise: Any, input: Array, other: Array) -> Array:
-    broadcast_shapes(name, [a.shape for a in (input, other) if isinstance(a, Operators)] or [()])
-    return bitwise(_as_bool(input), _as_bool(other))
-
-
-def _as_bool(x: Array) -> Array:
-    if not isinstance(x, Operators):
-        return bool(x) if acceptable(x) else x
-    return x if x.dtype == dtypes.bool_ else ne(x, 0)
-
-
-@public("logical_and")
-def logical_and(input: Array, other: Array) -> Array:
-    """Whether both are nonzero. dtype: any; the result is bool. ShapeError where shapes do not broadcast."""
-    return _logical("logical_and", bitwise_and, input, other)
-
-
-@public("logical_or")
-def logical_or(input: Array, other: Array) -> Array:
-    """Whether either is nonzero. dtype: any; the result is bool. ShapeError where shapes do not broadcast."""
-    return _logical("logical_or", bitwise_or, input, other)
-
-
-@public("logical_xor")
-def logical_xor(input: Array, other: Array) -> Array:
-    """Whether exactly one is nonzero. dtype: any; the result is bool. ShapeError where shapes do not broadcast."""
-    return _logical("logical_xor", bitwise_xor, input, other)
-
-
-@public("logical_not")
-def logical_not(input: Array) -> Array:
-    """Whether it is zero. Any shape. dtype: any; the result is bool. Raises DTypeError for what is no tensor."""
-    return bitwise_not(_as_bool(input))
 
 
 @on_nodes
@@ -429,7 +357,11 @@ def lerp(input: Array, end: Array, weight: Any) -> Array:
     """input + weight * (end - input); from a weight of 1/2 on computed from the end, so that it is end for a weight of 1.
     The shapes broadcast. dtype: float or complex; integers give the default float one. Raises DTypeError for bools, ShapeError where
     shapes do
-    not broadcast."""
+    not broadcast.
+
+    >>> tg.lerp(tg.tensor([0.0, 10.0]), tg.tensor([4.0, 20.0]), 0.25)
+    Tensor([ 1. , 12.5], device='cpu')
+    """
     if isinstance(weight, Operators):
         weight = _in_the_dtype_of(weight, end)
     near = abs_(weight) < 0.5 if isinstance(weight, Operators) else abs(weight) < 0.5
@@ -440,7 +372,12 @@ def lerp(input: Array, end: Array, weight: Any) -> Array:
 
 @public("detach", method=False)
 def detach(input: Array) -> Array:
-    """The same value, constant to differentiation. The shape and dtype stay. Raises DTypeError for what is no tensor."""
+    """The same value, constant to differentiation. The shape and dtype stay. Raises DTypeError for what is no tensor.
+
+    >>> x = tg.ones(2, requires_grad=True)
+    >>> tg.detach(x * 3).requires_grad
+    False
+    """
     return call(REGISTRY["detach"], (input,), {})
 
 

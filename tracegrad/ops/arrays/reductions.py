@@ -1,11 +1,10 @@
-"""Reductions and what is made of them: sum, mean, max, argmax, var, logsumexp, softmax, norm, cumsum, ...
+"""Reductions and what is made of them: sum, mean, max, argmax, var, logsumexp, norm, cumsum, ...
 
 dim: an integer, a sequence of them, or None for all; keepdim leaves reduced dimensions with size 1. IndexOutOfRange if a dim is none.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims
 from tracegrad.ops.arrays.pointwise import abs_, abs_squared, eq, gt, lt, maximum, minimum, ne, real, sqrt
 from tracegrad.ops.arrays.pointwise import pow as power
-from tracegrad.ops.arrays.shaping import as_float, flatten, full_like_shape
+from tracegrad.ops.arrays.shaping.reshaping import as_float, flatten, full_like_shape
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import times, where
 from tracegrad.ops.primitives.float_functions import exp, log
@@ -108,12 +107,12 @@ def as_asked(x: Node, dtype: Any) -> Node:
     return cast(x, found)
 
 
-def _empty(x: Node, dim: tuple[int, ...]) -> bool:
+def is_empty(x: Node, dim: tuple[int, ...]) -> bool:
     return any(x.shape[d] == 0 for d in dim)
 
 
 def _check_some(name: str, x: Node, dim: tuple[int, ...]) -> None:
-    if _empty(x, dim):
+    if is_empty(x, dim):
         raise ArgumentError(f"{name}: there is nothing along dimensions {dim} of shape {x.shape}: no extremum")
 
 
@@ -134,7 +133,11 @@ def sum_(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
 @on_nodes
 def prod_(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The product over dim; bools and integers are multiplied as int64. 1 of nothing.
-    Other dtypes stay. Raises IndexOutOfRange for other dims."""
+    Other dtypes stay. Raises IndexOutOfRange for other dims.
+
+    >>> tg.prod(tg.tensor([[1, 2], [3, 4]]), dim=0)
+    Tensor([3, 8], device='cpu')
+    """
     return reduce("prod", _accumulated(input, dtype), some_dims("prod", dim, input.ndim), keepdim)
 
 
@@ -161,7 +164,11 @@ def _inverse(n: float) -> float:
 @on_nodes
 @rounded_once
 def nansum(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """The sum over dim, NaNs counting as 0. dtype: real; bools and integers are summed as int64. Raises DTypeError for complex numbers."""
+    """The sum over dim, NaNs counting as 0. dtype: real; bools and integers are summed as int64. Raises DTypeError for complex numbers.
+
+    >>> tg.nansum(tg.tensor([1.0, float("nan"), 2.0]))
+    Tensor(3., device='cpu')
+    """
     refuse_complex("nansum", input)
     x = _accumulated(where(ne(input, input), const(0, input.dtype), input), dtype)
     return reduce("sum", x, some_dims("nansum", dim, input.ndim), keepdim)
@@ -170,7 +177,11 @@ def nansum(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any =
 @public("count_nonzero")
 @on_nodes
 def count_nonzero(input: Array, dim: Any = None) -> Array:
-    """How many elements are not zero, as int64. Raises IndexOutOfRange for other dims."""
+    """How many elements are not zero, as int64. Raises IndexOutOfRange for other dims.
+
+    >>> tg.count_nonzero(tg.tensor([[0, 1], [2, 3]]), dim=0)
+    Tensor([1, 2], device='cpu')
+    """
     return reduce("sum", cast(ne(input, 0), dtypes.int64), some_dims("count_nonzero", dim, input.ndim), False)
 
 
@@ -200,7 +211,7 @@ def all_(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
 def _boolean(name: str, primitive: str, x: Node, dim: Any, keepdim: bool) -> Node:
     dims = some_dims(name, dim, x.ndim) if dim is None or dim not in ((), []) else ()       # no dims: elementwise, as in torch
     truth = x if x.dtype == dtypes.bool_ else ne(x, 0)
-    if _empty(x, dims):
+    if is_empty(x, dims):
         kept = tuple(1 if d in dims else n for d, n in enumerate(x.shape) if keepdim or d not in dims)
         truth = full_like_shape(kept, name == "all", dtypes.bool_)
     else:
@@ -224,7 +235,11 @@ def cumsum(input: Array, dim: int, *, dtype: Any = None) -> Array:
 @on_nodes
 def cumprod(input: Array, dim: int, *, dtype: Any = None) -> Array:
     """Running products along dim; of bools and integers as int64. The shape and other dtypes stay.
-    Raises IndexOutOfRange for other dims."""
+    Raises IndexOutOfRange for other dims.
+
+    >>> tg.cumprod(tg.tensor([1.0, 2.0, 3.0]), 0)
+    Tensor([1., 2., 6.], device='cpu')
+    """
     x = _accumulated(input, dtype)
     d = one_dim("cumprod", dim, x.ndim)
     return bind(REGISTRY["cumprod"], (x,), {"dim": d}) if x.ndim else x
@@ -272,7 +287,11 @@ def max_(input: Array, dim: Any = None, keepdim: bool = False, *, other: Any = N
 @on_nodes
 def min_(input: Array, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """min(x): the smallest of all. min(x, dim): (values, indices) along dim. min(x, other): the smaller, elementwise.
-    dtype: any real one, which the result has. Indices are int64. Raises DTypeError for complex numbers, ArgumentError of nothing."""
+    dtype: any real one, which the result has. Indices are int64. Raises DTypeError for complex numbers, ArgumentError of nothing.
+
+    >>> tg.min(tg.tensor([[1.0, 5.0], [3.0, 2.0]]), dim=1).indices
+    Tensor([0, 1], device='cpu')
+    """
     return _extreme("min", input, dim, keepdim, other)
 
 
@@ -307,7 +326,11 @@ def argmax(input: Array, dim: int | None = None, keepdim: bool = False) -> Array
 @on_nodes
 def argmin(input: Array, dim: int | None = None, keepdim: bool = False) -> Array:
     """The index (int64) of the smallest along dim, or in the flattened tensor; the first of equals; NaN is the smallest.
-    Raises DTypeError for complex numbers, ArgumentError of nothing."""
+    Raises DTypeError for complex numbers, ArgumentError of nothing.
+
+    >>> tg.argmin(tg.tensor([[4.0, 1.0], [2.0, 3.0]]), dim=1)
+    Tensor([1, 0], device='cpu')
+    """
     return _arg("argmin", input, dim, keepdim)
 
 
@@ -365,7 +388,11 @@ def var(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bo
 @rounded_once
 def std(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Array:
     """The standard deviation over dim: the square root of `var`. The gradient where it is 0 is 0, as in torch.
-    dtype: float; float of complex numbers. Raises DTypeError for integers and bools."""
+    dtype: float; float of complex numbers. Raises DTypeError for integers and bools.
+
+    >>> tg.std(tg.tensor([1.0, 2.0, 3.0]))
+    Tensor(1., device='cpu')
+    """
     return _root(_spread("std", input, dim, unbiased, correction, keepdim))
 
 
@@ -373,7 +400,12 @@ def std(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bo
 @on_nodes
 @rounded_once
 def var_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Any:
-    """(variance, mean) over dim. dtype: float or complex, the variance real. Raises DTypeError for integers and bools."""
+    """(variance, mean) over dim. dtype: float or complex, the variance real. Raises DTypeError for integers and bools.
+
+    >>> variance, mean = tg.var_mean(tg.tensor([1.0, 2.0, 3.0]))
+    >>> variance, mean
+    (Tensor(1., device='cpu'), Tensor(2., device='cpu'))
+    """
     return _spread("var_mean", input, dim, unbiased, correction, keepdim), mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
@@ -385,7 +417,11 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
 
     or "nuc": the nuclear norm of the matrices in two dims (`linalg.matrix_norm`).
     The gradient at a zero vector is 0, as in torch.
-    dtype: any; of integers and bools the default float one. The norm is real. Raises IndexOutOfRange for other dims."""
+    dtype: any; of integers and bools the default float one. The norm is real. Raises IndexOutOfRange for other dims.
+
+    >>> tg.norm(tg.tensor([3.0, 4.0]))
+    Tensor(5., device='cpu')
+    """
     if dtype is not None and not dtypes.differentiable(dtypes.as_dtype(dtype)):
         raise DTypeError(f"norm: dtype must be a float dtype, got {dtypes.as_dtype(dtype)}")
     x = as_float(input) if dtype is None else as_asked(input, dtype)
@@ -428,10 +464,10 @@ def _root(total: Node) -> Any:
 def _finite_max(x: Node, dims: tuple[int, ...]) -> Any:
     """The largest, kept as dims of size 1, constant to differentiation; the largest (smallest) number for inf (-inf): no inf - inf."""
     limit = float(dtypes.finfo(x.dtype).max)
-    return maximum(minimum(_detached_max(x, dims), limit), -limit)
+    return maximum(minimum(detached_max(x, dims), limit), -limit)
 
 
-def _detached_max(x: Node, dims: tuple[int, ...]) -> Node:
+def detached_max(x: Node, dims: tuple[int, ...]) -> Node:
     return bind(REGISTRY["detach"], (reduce("amax", x, dims, True),), {})
 
 
@@ -447,51 +483,8 @@ def logsumexp(input: Array, dim: Any, keepdim: bool = False) -> Array:
     """
     x = as_float(input)
     dims = some_dims("logsumexp", dim, x.ndim)
-    if _empty(x, dims):
+    if is_empty(x, dims):
         return log(reduce("sum", x, dims, keepdim))
     top = _finite_max(real(x) if x.dtype.kind == "c" else x, dims)
     y = log(reduce("sum", exp(x - top), dims, True)) + top
     return y if keepdim else mv.reshape(y, tuple(n for d, n in enumerate(x.shape) if d not in dims))
-
-
-@public("softmax", functional=True)
-@on_nodes
-@rounded_once
-def softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
-    """exp(x) / sum(exp(x)) along dim, without overflow; NaN for rows that hold inf or only -inf, as in torch.
-
-    dim: None takes dim 1 (of one or three dimensions 0), as torch does, with a warning: give it.
-    dtype: float, which the result has. Raises DTypeError for integers unless dtype is given, and for complex numbers.
-
-    >>> tg.softmax(tg.tensor([1.0, 2.0]), dim=0)
-    """
-    x, dims = _softmax_operand("softmax", input, dim, dtype)
-    if _empty(x, dims):
-        return x
-    e = exp(x - _detached_max(x, dims))
-    return e / reduce("sum", e, dims, True)
-
-
-@public("log_softmax", functional=True)
-@on_nodes
-@rounded_once
-def log_softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
-    """log(softmax(x)) along dim, without overflow or loss of small values. dim: as of `softmax`.
-    dtype: float, which the result has. Raises DTypeError for integers unless dtype is given."""
-    x, dims = _softmax_operand("log_softmax", input, dim, dtype)
-    if _empty(x, dims):
-        return x
-    shifted = x - _detached_max(x, dims)
-    return shifted - log(reduce("sum", exp(shifted), dims, True))
-
-
-def _softmax_operand(name: str, x: Node, dim: int | None, dtype: Any) -> tuple[Node, tuple[int, ...]]:
-    if dim is None:
-        dim = 0 if x.ndim in (0, 1, 3) else 1
-        warnings.warn(f"{name}: dim was left out and is taken to be {dim} for {x.ndim} dimensions; give it", stacklevel=4)
-    if dtype is not None:
-        x = cast(x, dtypes.as_dtype(dtype))
-    refuse_complex(name, x)
-    if dtype_kind(x.dtype) != "f":
-        raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float() or dtype=tg.float32")
-    return x, some_dims(name, one_dim(name, dim, x.ndim), x.ndim)

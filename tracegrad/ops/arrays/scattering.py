@@ -20,9 +20,13 @@ from tracegrad.ops.arguments import integer, on_nodes, one_dim, sizes_of
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import _linear, scatter_rows, take_rows
 from tracegrad.ops.arrays.joining import select
-from tracegrad.ops.arrays.pointwise import detach, div, eq, isfinite, isinf, ne
+from tracegrad.ops.arrays.logical import isfinite, isinf
+from tracegrad.ops.arrays.pointwise import detach, div, eq, ne
 from tracegrad.ops.arrays.reductions import cumsum
-from tracegrad.ops.arrays.shaping import diagonal, expanded, full_like_shape, movedim
+from tracegrad.ops.arrays.shaping.diagonals import diagonal
+from tracegrad.ops.arrays.shaping.reordering import movedim
+from tracegrad.ops.arrays.shaping.repeating import expanded
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.arrays.sorting import argsort
 from tracegrad.ops.arrays.subscripts import getitem, setitem
 from tracegrad.ops.primitives import movement as mv

@@ -15,7 +15,7 @@ from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.arrays.indexing import gather
 from tracegrad.ops.arrays.pointwise import detach, eq, minimum
 from tracegrad.ops.arrays.reductions import ValuesIndices, amax, sum_
-from tracegrad.ops.arrays.shaping import transpose
+from tracegrad.ops.arrays.shaping.reordering import transpose
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes

@@ -19,7 +19,11 @@ from tracegrad.graph.primitive import cast, scalar
 from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim, sizes_of
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.joining import cat, split, stack
-from tracegrad.ops.arrays.shaping import diag_embed, flip, full_like_shape, meshgrid, pad, transpose
+from tracegrad.ops.arrays.shaping.diagonals import diag_embed
+from tracegrad.ops.arrays.shaping.padding import pad
+from tracegrad.ops.arrays.shaping.reordering import flip, transpose
+from tracegrad.ops.arrays.shaping.repeating import meshgrid
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.arrays.subscripts import getitem
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes
@@ -390,9 +394,13 @@ _pad = pad
 def unravel_index(indices: Array, shape: Sequence[int]) -> tuple[Array, ...]:
     """The indices (int64) along each dimension of `shape` of elements that are numbered in row-major order.
 
+    Raises DTypeError unless they are integers, IndexOutOfRange for what the shape does not have, ArgumentError for negative sizes.
+
     >>> tg.unravel_index(tg.tensor([3]), (2, 2))
     """
     sizes = sizes_of("unravel_index", (shape,))
+    if any(n < 0 for n in sizes):
+        raise ArgumentError(f"unravel_index: shape must hold sizes of 0 or more, got {sizes}")
     n = prod(sizes)
     rest = cast(in_range(indices, n, "unravel_index", "indices", f"the {n} elements of shape {sizes}", wrap=True), dtypes.int64)
     out = []
@@ -404,9 +412,7 @@ def unravel_index(indices: Array, shape: Sequence[int]) -> tuple[Array, ...]:
 
 @public("broadcast_shapes", method=False)
 def broadcast_shapes(*shapes: Any) -> Size:
-    """The shape that tensors of these shapes have in common: tuples, or sizes of one dimension. ShapeError if there is none.
-
-
+    """The shape that tensors of these shapes have in common: tuples, or sizes of one dimension, integers. ShapeError if there is none.
 
     >>> tg.broadcast_shapes((2, 1), (3,))
     """

@@ -18,7 +18,8 @@ from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import dimension_of, scatter_rows, take_rows
 from tracegrad.ops.arrays.joining import cat
-from tracegrad.ops.arrays.shaping import full_like_shape, movedim
+from tracegrad.ops.arrays.shaping.reordering import movedim
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.dynamic_slice import parts, put_slice, slice_at
 from tracegrad.ops.primitives.elementwise import where

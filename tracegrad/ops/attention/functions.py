@@ -12,11 +12,11 @@ from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.arrays.pointwise import le
-from tracegrad.ops.arrays.reductions import softmax
-from tracegrad.ops.arrays.shaping import mT
+from tracegrad.ops.arrays.shaping.reordering import mT
 from tracegrad.ops.attention.fused import NO_MASK, softmax_or_zeros
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.neural.dropout import dropout
+from tracegrad.ops.neural.softmax import softmax
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes
@@ -136,7 +136,15 @@ def multi_head_attention_forward(
     """(result, weights or None): what nn.MultiheadAttention computes, of its parameters (Vaswani et al. 2017).
 
     query (L, N, E), key (S, N, E), value (S, N, E), or all without N; see nn.MultiheadAttention for the masks and the weights.
-    static_k, static_v: (N * num_heads, S, E / num_heads), taken in place of the projected key and value.
+    static_k, static_v: (N * num_heads, S, E / num_heads), taken in place of the projected key and value. dtype: float; masks bool or float.
+    Raises ShapeError where sizes do not fit, DTypeError for other masks, ArgumentError for one of bias_k and bias_v alone.
+
+    >>> m = nn.MultiheadAttention(4, 2)
+    >>> x = tg.rand(5, 3, 4)
+    >>> y, weights = nn.functional.multi_head_attention_forward(
+    ...     x, x, x, 4, 2, m.in_proj_weight, m.in_proj_bias, None, None, False, 0.0, m.out_proj.weight, m.out_proj.bias)
+    >>> y.shape, weights.shape
+    ((5, 3, 4), (3, 5, 5))
     """
     name = "multi_head_attention_forward"
     if query.ndim not in (2, 3) or key.ndim != query.ndim or value.ndim != query.ndim:

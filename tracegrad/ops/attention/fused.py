@@ -22,7 +22,8 @@ from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaves import Shared
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, const, iota
 from tracegrad.ops.arrays.pointwise import detach, eq, le
-from tracegrad.ops.arrays.reductions import amax, softmax, sum_
+from tracegrad.ops.arrays.reductions import amax, sum_
+from tracegrad.ops.neural.softmax import softmax
 from tracegrad.ops.primitives.contraction import matmul, swap_last
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.float_functions import exp

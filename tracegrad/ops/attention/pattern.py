@@ -19,7 +19,7 @@ import numpy as np
 
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.primitive import REGISTRY, bind, cast
-from tracegrad.ops.arrays.pointwise import logical_not
+from tracegrad.ops.arrays.logical import logical_not
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.contraction import swap_last
 from tracegrad.support.cache import listed

@@ -14,7 +14,7 @@ from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.indexing import gather, take_rows
 from tracegrad.ops.arrays.pointwise import floor, ge, lt
 from tracegrad.ops.arrays.reductions import ValuesIndices
-from tracegrad.ops.arrays.shaping import movedim
+from tracegrad.ops.arrays.shaping.reordering import movedim
 from tracegrad.ops.convolution.convolution import per_dim
 from tracegrad.ops.convolution.pooling import export_with_indices
 from tracegrad.ops.primitives import movement as mv

@@ -16,7 +16,7 @@ from tracegrad.ops.arrays.indexing import scatter_rows
 from tracegrad.ops.arrays.pointwise import div, eq
 from tracegrad.ops.arrays.pointwise import pow as power
 from tracegrad.ops.arrays.reductions import ValuesIndices
-from tracegrad.ops.arrays.shaping import full_like_shape
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.convolution.convolution import out_size, per_dim
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where

@@ -16,7 +16,8 @@ from tracegrad.ops.arrays.indexing import gather, take_rows
 from tracegrad.ops.arrays.joining import stack
 from tracegrad.ops.arrays.pointwise import abs_, clamp, detach, eq, floor, fmod, ge, gt, le, lt, round_, sign
 from tracegrad.ops.arrays.reductions import sum_
-from tracegrad.ops.arrays.shaping import movedim, unsqueeze
+from tracegrad.ops.arrays.shaping.reordering import movedim
+from tracegrad.ops.arrays.shaping.reshaping import unsqueeze
 from tracegrad.ops.convolution.adaptive_pooling import adaptive_average
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.primitives import movement as mv

@@ -13,7 +13,7 @@ from tracegrad.graph.operators import FUNCTIONAL, public
 from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.arrays.complex_numbers import view_as_complex, view_as_real
-from tracegrad.ops.arrays.shaping import full_like_shape
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.fourier.transforms import dft, half_dft, real_dft
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.windows import overlapped, windows

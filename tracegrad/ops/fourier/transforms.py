@@ -23,7 +23,7 @@ from tracegrad.graph.operators import fourier
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.arrays.complex_numbers import conj
-from tracegrad.ops.arrays.shaping import roll
+from tracegrad.ops.arrays.shaping.reordering import roll
 from tracegrad.ops.linalg.lapack import spread
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where

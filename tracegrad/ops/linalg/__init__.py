@@ -9,11 +9,11 @@ from tracegrad.ops.linalg import (
            ldl,
            lu,
            matrix_exponential,
-           norms,
            orthogonal,
            products,
+           properties,
            systems,
 )
 
-__all__ = ["decompositions", "eigen", "factorizations", "inverses", "lapack", "ldl", "lu", "matrix_exponential", "norms", "orthogonal",
-           "products", "systems"]
+__all__ = ["decompositions", "eigen", "factorizations", "inverses", "lapack", "ldl", "lu", "matrix_exponential", "orthogonal",
+           "products", "properties", "systems"]

@@ -11,7 +11,7 @@ from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import linalg, public
 from tracegrad.ops.arguments import on_nodes
-from tracegrad.ops.arrays.shaping import full_like_shape
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.linalg import eigen, factorizations, lapack
 from tracegrad.ops.linalg.lapack import h, run
 from tracegrad.ops.linalg.products import matmul

@@ -12,7 +12,7 @@ from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaves import Shared
 from tracegrad.graph.primitive import REGISTRY, cast, iota
 from tracegrad.ops.arrays.pointwise import eq
-from tracegrad.ops.arrays.shaping import tril, triu
+from tracegrad.ops.arrays.shaping.diagonals import tril, triu
 from tracegrad.ops.linalg.inverses import TRIANGLE, bad_minor
 from tracegrad.ops.linalg.lapack import INDEFINITE, POSITIVE, SQUARE, TALL, WIDE, Lapack, eliminated, eye, h, hermitian_part, row, run
 from tracegrad.ops.primitives.contraction import matmul

@@ -10,7 +10,7 @@ from tracegrad.errors import ShapeError
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.primitive import REGISTRY, cast, const
 from tracegrad.ops.arrays.complex_numbers import conj, imag
-from tracegrad.ops.arrays.shaping import tril, triu
+from tracegrad.ops.arrays.shaping.diagonals import tril, triu
 from tracegrad.ops.linalg.lapack import RIGHT, SINGULAR, SQUARE, TALL, WIDE, Lapack, eliminated, eye, h, run, scalars
 from tracegrad.ops.primitives.contraction import matmul
 from tracegrad.ops.primitives.contraction import swap_last as t

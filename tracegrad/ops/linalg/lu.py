@@ -14,7 +14,8 @@ from tracegrad.graph.primitive import cast, const
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.arrays.pointwise import eq
 from tracegrad.ops.arrays.reductions import any_, argmax
-from tracegrad.ops.arrays.shaping import diagonal, full_like_shape, tril, triu
+from tracegrad.ops.arrays.shaping.diagonals import diagonal, tril, triu
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.linalg import factorizations, inverses
 from tracegrad.ops.linalg.decompositions import check_matrices, cholesky
 from tracegrad.ops.linalg.lapack import h, run

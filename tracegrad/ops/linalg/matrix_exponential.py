@@ -8,7 +8,7 @@ import numpy as np
 
 from tracegrad.graph.ir import Node
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.ops.arrays.shaping import full_like_shape
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.linalg.lapack import SQUARE, SYMMETRIC, Lapack, run
 from tracegrad.ops.primitives.contraction import swap_last as t
 from tracegrad.ops.primitives.movement import concat, narrow

@@ -11,7 +11,8 @@ from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC, Operators, linalg, public
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.arguments import integer, on_nodes
-from tracegrad.ops.arrays.shaping import full_like_shape, tril, triu
+from tracegrad.ops.arrays.shaping.diagonals import tril, triu
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.linalg import inverses
 from tracegrad.ops.linalg.decompositions import check_floats, check_matrices, qr
 from tracegrad.ops.linalg.decompositions import svd as full_svd

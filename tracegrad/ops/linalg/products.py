@@ -15,11 +15,12 @@ import numpy as np
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.families import broadcast_shapes, common_dtype
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operators import Operators, functional, method, public
+from tracegrad.graph.operators import Operators, functional, linalg, method, public
 from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.arrays.complex_numbers import conj
-from tracegrad.ops.arrays.shaping import diagonal, unsqueeze
+from tracegrad.ops.arrays.shaping.diagonals import diagonal
+from tracegrad.ops.arrays.shaping.reshaping import unsqueeze
 from tracegrad.ops.primitives import contraction
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.reduction import total
@@ -179,7 +180,12 @@ def trace(input: Array) -> Array:
 @on_nodes
 def addmm(input: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
     """beta * input + alpha * (mat1 @ mat2); input broadcasts to the product, and counts for nothing (NaNs either) if beta is 0.
-    (n, p), (n, m), (m, p). dtype: any but bool. Raises ShapeError where sizes do not fit."""
+    (n, p), (n, m), (m, p). dtype: any but bool. Raises ShapeError where sizes do not fit.
+
+    >>> tg.addmm(tg.ones(2), tg.ones(2, 3), tg.ones(3, 2), alpha=0.5)
+    Tensor([[2.5, 2.5],
+            [2.5, 2.5]], device='cpu')
+    """
     return _added("addmm", mm(mat1, mat2), input, beta, alpha)
 
 
@@ -199,7 +205,11 @@ def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alph
 @on_nodes
 def addbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
     """beta * input + alpha * the sum over b of batch1[b] @ batch2[b]: (n, p), (b, n, m), (b, m, p) -> (n, p).
-    dtype: any but bool. Raises ShapeError where sizes do not fit."""
+    dtype: any but bool. Raises ShapeError where sizes do not fit.
+
+    >>> tg.addbmm(tg.zeros(2, 5), tg.ones(3, 2, 4), tg.ones(3, 4, 5)).shape
+    (2, 5)
+    """
     _ranks("addbmm", (batch1, 3), (batch2, 3))
     b, n, m = batch1.shape
     if batch2.shape[:2] != (b, m):
@@ -224,34 +234,14 @@ def addmv(input: Array, mat: Array, vec: Array, *, beta: float = 1, alpha: float
 @on_nodes
 def addr(input: Array, vec1: Array, vec2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
     """beta * input + alpha * the outer product of vec1 and vec2: (n, m), (n), (m) -> (n, m).
-    dtype: any. Raises ShapeError where sizes do not fit."""
+    dtype: any. Raises ShapeError where sizes do not fit.
+
+    >>> tg.addr(tg.zeros(2, 2), tg.tensor([1.0, 2.0]), tg.tensor([3.0, 4.0]))
+    Tensor([[3., 4.],
+            [6., 8.]], device='cpu')
+    """
     _ranks("addr", (vec1, 1), (vec2, 1))
     return _added("addr", outer(vec1, vec2), input, beta, alpha)
-
-
-@public("cross")
-@on_nodes
-def cross(input: Array, other: Array, dim: int | None = None) -> Array:
-    """The cross product of vectors of three along dim (None: the first dimension of size 3, as in torch), broadcast.
-    dtype: any but bool, promoted. Raises ShapeError where no size is 3.
-
-    >>> tg.cross(tg.tensor([1.0, 0.0, 0.0]), tg.tensor([0.0, 1.0, 0.0]))
-    Tensor([0., 0., 1.], device='cpu')
-    """
-    shape = broadcast_shapes("cross", [input.shape, other.shape])
-    if dim is None:
-        dim = next((d for d, n in enumerate(shape) if n == 3), None)
-        if dim is None:
-            raise ShapeError(f"cross: no dimension of {input.shape} and {other.shape} has size 3")
-    d = one_dim("cross", dim, len(shape))
-    if not shape or shape[d] != 3 or 1 in (input.shape[d - len(shape)], other.shape[d - len(shape)]):
-        raise ShapeError(f"cross: dimension {dim} of {input.shape} and {other.shape} must have size 3")
-
-    def turned(x: Node, first: int) -> Any:
-        x = mv.expand(x, shape)
-        return mv.concat([mv.narrow(x, d, (first + k) % 3, 1) for k in range(3)], d)
-
-    return turned(input, 1) * turned(other, 2) - turned(input, 2) * turned(other, 1)
 
 
 @public("vdot")
@@ -264,6 +254,20 @@ def vdot(input: Array, other: Array) -> Array:
     Tensor(3.+0.j, device='cpu')
     """
     return dot(conj(input), other)
+
+
+@linalg()
+@on_nodes
+def vecdot(x: Array, y: Array, *, dim: int = -1) -> Array:
+    """Products summed along dim, those of x conjugated; x and y broadcast.
+    dtype: any, promoted. Raises ShapeError where shapes do not broadcast.
+
+    >>> tg.linalg.vecdot(tg.tensor([[1.0, 2.0], [3.0, 4.0]]), tg.tensor([1.0, 1.0]))
+    Tensor([3., 7.], device='cpu')
+    """
+    a, b = common_dtype([x, y], name="vecdot")
+    z = conj(a) * b
+    return total(z, (one_dim("vecdot", dim, z.ndim),)) if z.ndim else z
 
 
 def _added(name: str, product: Node, input: Node, beta: float, alpha: float) -> Node:
@@ -494,5 +498,3 @@ def _contract(x: Node, a: list[Any], y: Node, b: list[Any], keep: list[Any]) -> 
         z = _product(mv.reshape(x, (*one, m, k)), mv.reshape(y, (*one, k, n)))
         z = mv.reshape(z, lengths(batch + rows + columns))
     return arranged(z, batch + rows + columns, keep)
-
-

@@ -1,9 +1,9 @@
-"""tg.linalg: systems, inverses, determinants, ranks and products of several matrices, composed of the primitives in `inverses.py`.
+"""tg.linalg: systems, inverses, ranks and products of several matrices, composed of the primitives in `inverses.py`.
 
 Names and arguments are torch.linalg's. Everything takes matrices (*, m, n) of floats or complex numbers, `*` any batch dimensions, and is
 differentiable to any order, forward, under vmap and in a trace. Raises ShapeError and DTypeError at the call, LinAlgError (a matrix is
-singular, not positive definite, ...) when a value that depends on it is read. Factors and eigenvalues are in `decompositions.py`, norms in
-`norms.py`.
+singular, not positive definite, ...) when a value that depends on it is read. Factors and eigenvalues are in `decompositions.py`, norms
+and determinants in `properties.py`.
 """
 
 from __future__ import annotations
@@ -20,31 +20,23 @@ from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import linalg, public
 from tracegrad.graph.primitive import cast, const
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
-from tracegrad.ops.arrays.complex_numbers import conj, real
+from tracegrad.ops.arrays.complex_numbers import real
 from tracegrad.ops.arrays.pointwise import abs_squared, detach, lt, maximum
-from tracegrad.ops.arrays.shaping import diagonal as diagonal_
-from tracegrad.ops.arrays.shaping import full_like_shape, tril
+from tracegrad.ops.arrays.shaping.diagonals import diagonal as diagonal_
+from tracegrad.ops.arrays.shaping.diagonals import tril
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.linalg import inverses, lapack, matrix_exponential
 from tracegrad.ops.linalg.decompositions import check_floats, check_matrices, svdvals
 from tracegrad.ops.linalg.lapack import h, run
-from tracegrad.ops.linalg.products import cross as cross_along
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.contraction import swap_last as t
 from tracegrad.ops.primitives.elementwise import where
-from tracegrad.ops.primitives.float_functions import log
 from tracegrad.ops.primitives.reduction import total
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
-
-
-class SlogdetResult(NamedTuple):
-    """What `slogdet` returns."""
-
-    sign: Any
-    logabsdet: Any
 
 
 class LstsqResult(NamedTuple):
@@ -121,7 +113,12 @@ def inv(A: Array) -> Array:
 @public("inverse")
 @on_nodes
 def inverse(input: Array) -> Array:
-    """`linalg.inv`. The shapes and dtypes are those; raises what that raises."""
+    """`linalg.inv`. The shapes and dtypes are those; raises what that raises.
+
+    >>> tg.inverse(tg.tensor([[2.0, 0.0], [0.0, 4.0]]))
+    Tensor([[0.5 , 0.  ],
+            [0.  , 0.25]], device='cpu')
+    """
     return inv(input)
 
 
@@ -202,7 +199,11 @@ def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
 @public("pinverse")
 @on_nodes
 def pinverse(input: Array, rcond: float = 1e-15) -> Array:
-    """`linalg.pinv` with a relative tolerance. The shapes and dtypes are those; raises what that raises."""
+    """`linalg.pinv` with a relative tolerance. The shapes and dtypes are those; raises what that raises.
+
+    >>> tg.pinverse(tg.ones(3, 2)).shape
+    (2, 3)
+    """
     return pinv(input, rtol=rcond)
 
 
@@ -283,7 +284,11 @@ def matrix_exp(input: Array) -> Array:
 @on_nodes
 def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None) -> Array:
     """X in tensordot(A, X, X.ndim) = B. dims: A's dimensions to move to its end first; A's sizes are B's, then X's, with equal products.
-    dtype: float32, float64 or complex. Raises ShapeError where the products differ."""
+    dtype: float32, float64 or complex. Raises ShapeError where the products differ.
+
+    >>> tg.linalg.tensorsolve(2 * tg.eye(4).reshape(2, 2, 4), tg.ones(2, 2))
+    Tensor([0.5, 0.5, 0.5, 0.5], device='cpu')
+    """
     x = A
     if dims is not None:
         moved = [one_dim("tensorsolve", d, A.ndim) for d in dims]
@@ -314,48 +319,7 @@ def tensorinv(A: Array, ind: int = 2) -> Array:
     return mv.reshape(inv(mv.reshape(A, (n, n))), (*A.shape[k:], *A.shape[:k]))
 
 
-# -------------------------------------------------------------------------------------------------------------- determinants
-
-
-@linalg(public=True)
-@on_nodes
-def det(A: Array) -> Array:
-    """The determinants (*) of (*, n, n). The gradient is right for singular matrices, too; the second derivative needs the inverse.
-    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
-
-    >>> tg.linalg.det(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    """
-    check_matrices("det", A, square=True)
-    return run(inverses.DET, A)
-
-
-@linalg(public=True)
-@on_nodes
-def slogdet(A: Array) -> Any:
-    """(sign, logabsdet) of the determinants of (*, n, n): sign * exp(logabsdet), without overflow. (0, -inf) of a singular matrix.
-
-    The sign, of complex matrices a complex number of size 1, has no derivative for real ones; that of logabsdet is the inverse, transposed:
-    a LinAlgError where there is none.
-
-    >>> tg.linalg.slogdet(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
-    """
-    check_matrices("slogdet", A, square=True)
-    return SlogdetResult(run(inverses.SLOGDET, A), run(inverses.SLOGDET, A, index=1))
-
-
-@linalg(public=True)
-@on_nodes
-def logdet(input: Array) -> Array:
-    """The logarithm of the determinants of (*, n, n): -inf for 0, NaN for negative ones, but complex numbers of complex matrices.
-    Raises ShapeError for other shapes.
-
-    >>> tg.logdet(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
-    """
-    check_matrices("logdet", input, square=True)
-    size = run(inverses.SLOGDET, input, index=1)
-    if input.dtype.kind == "c":
-        return size + log(run(inverses.SLOGDET, input))
-    return where(lt(run(inverses.SLOGDET, input), 0.0), const(float("nan"), input.dtype), size)
+# ------------------------------------------------------------------------------------------------ Cholesky factors and ranks
 
 
 @linalg(public=True)
@@ -374,7 +338,12 @@ def cholesky_solve(input: Array, L: Array, upper: bool = False) -> Array:
 @on_nodes
 def cholesky_inverse(L: Array, upper: bool = False) -> Array:
     """The inverse of A = L L^T (upper: L^T L), from its Cholesky factor (*, n, n).
-    dtype: float32, float64 or complex. Raises ShapeError for other shapes."""
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.cholesky_inverse(tg.tensor([[2.0, 0.0], [0.0, 4.0]]))
+    Tensor([[0.25  , 0.    ],
+            [0.    , 0.0625]], device='cpu')
+    """
     check_matrices("cholesky_inverse", L, square=True)
     return cholesky_solve(mv.expand(_eye(L.shape[-1], L), L.shape), L, upper)
 
@@ -457,14 +426,29 @@ def multi_dot(tensors: Sequence[Array]) -> Array:
     return mv.reshape(y, (() if first else y.shape[:1]) + (() if last else y.shape[1:]))
 
 
-@linalg()
+@public("cross")
 @on_nodes
-def vecdot(x: Array, y: Array, *, dim: int = -1) -> Array:
-    """Products summed along dim, those of x conjugated; x and y broadcast.
-    dtype: any, promoted. Raises ShapeError where shapes do not broadcast."""
-    a, b = common_dtype([x, y], name="vecdot")
-    z = conj(a) * b
-    return total(z, (one_dim("vecdot", dim, z.ndim),)) if z.ndim else z
+def cross_(input: Array, other: Array, dim: int | None = None) -> Array:
+    """The cross product of vectors of three along dim (None: the first dimension of size 3, as in torch), broadcast.
+    dtype: any but bool, promoted. Raises ShapeError where no size is 3.
+
+    >>> tg.cross(tg.tensor([1.0, 0.0, 0.0]), tg.tensor([0.0, 1.0, 0.0]))
+    Tensor([0., 0., 1.], device='cpu')
+    """
+    shape = broadcast_shapes("cross", [input.shape, other.shape])
+    if dim is None:
+        dim = next((d for d, n in enumerate(shape) if n == 3), None)
+        if dim is None:
+            raise ShapeError(f"cross: no dimension of {input.shape} and {other.shape} has size 3")
+    d = one_dim("cross", dim, len(shape))
+    if not shape or shape[d] != 3 or 1 in (input.shape[d - len(shape)], other.shape[d - len(shape)]):
+        raise ShapeError(f"cross: dimension {dim} of {input.shape} and {other.shape} must have size 3")
+
+    def turned(x: Node, first: int) -> Any:
+        x = mv.expand(x, shape)
+        return mv.concat([mv.narrow(x, d, (first + k) % 3, 1) for k in range(3)], d)
+
+    return turned(input, 1) * turned(other, 2) - turned(input, 2) * turned(other, 1)
 
 
 @linalg()
@@ -477,14 +461,20 @@ def cross(input: Array, other: Array, *, dim: int = -1) -> Array:
     """
     if input.ndim != other.ndim:
         raise ShapeError(f"cross: takes tensors of as many dimensions, got {input.shape} and {other.shape}; use unsqueeze")
-    return cross_along(input, other, dim)
+    return cross_(input, other, dim)
 
 
 @linalg("vander")
 @on_nodes
 def vander(x: Array, *, N: int | None = None) -> Array:
     """The powers 0 ... N - 1 (default: as many as x has) of the elements of x (*, n), as rows: (*, n, N).
-    Integers and bools give int64, other dtypes stay. Raises ArgumentError for a number without N."""
+    Integers and bools give int64, other dtypes stay. Raises ArgumentError for a number without N.
+
+    >>> tg.linalg.vander(tg.tensor([1, 2, 3]))
+    Tensor([[1, 1, 1],
+            [1, 2, 4],
+            [1, 3, 9]], device='cpu')
+    """
     if not x.ndim:
         if N is None:
             raise ArgumentError("vander: of a single number, a tensor of shape (), N must be given")

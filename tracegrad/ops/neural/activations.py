@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import not_taken
+from tracegrad.graph.families import not_taken, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, F, functional, public
-from tracegrad.graph.primitive import cast, const, holds, iota
+from tracegrad.graph.primitive import cast, holds
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once
-from tracegrad.ops.arrays.pointwise import abs_, detach, eq, exp, expm1, ge, gt, le, log1p, lt, sigmoid, softplus, tanh
+from tracegrad.ops.arrays.pointwise import abs_, detach, erf, exp, expm1, ge, gt, into, le, log1p, lt, sigmoid, tanh
 from tracegrad.ops.arrays.pointwise import where as select
-from tracegrad.ops.arrays.reductions import softmax
-from tracegrad.ops.arrays.shaping import full_like_shape
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
-from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
@@ -41,6 +38,74 @@ def _or_in_place(fn: F) -> F:
 
     entry.__signature__ = whole  # type: ignore[attr-defined]
     return entry  # type: ignore[return-value]
+
+
+@public("leaky_relu", functional=True, method=False)
+def leaky_relu(input: Array, negative_slope: float = 0.01, inplace: bool = False) -> Array:
+    """x where positive, else negative_slope * x. inplace: the result is written into input.
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> nn.functional.leaky_relu(tg.tensor([-1.0, 2.0]), 0.1)
+    Tensor([-0.1,  2. ], device='cpu')
+    """
+    return into(input, _leaky_relu(input, negative_slope), inplace)
+
+
+@on_nodes
+def _leaky_relu(input: Any, negative_slope: float) -> Any:
+    refuse_complex("leaky_relu", input)
+    return select(input > 0, input, input * negative_slope)
+
+
+@public("gelu", functional=True, method=False)
+@on_nodes
+@rounded_once
+def gelu(input: Array, approximate: str = "none") -> Array:
+    """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh".
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> nn.functional.gelu(tg.tensor([-1.0, 0.0, 1.0]))
+    Tensor([-0.1587,  0.    ,  0.8413], device='cpu')
+    """
+    refuse_complex("gelu", input)
+    if approximate == "tanh":
+        return input * 0.5 * (tanh((input + input * input * input * 0.044715) * 0.7978845608028654) + 1.0)
+    if approximate != "none":
+        raise ArgumentError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+    return input * 0.5 * (erf(input * 0.7071067811865476) + 1.0)
+
+
+@public("silu", functional=True, method=False)
+def silu(input: Array, inplace: bool = False) -> Array:
+    """x * sigmoid(x). inplace: the result is written into input.
+    dtype: any; of integers and bools the default float one. Raises DTypeError for what is no tensor.
+
+    >>> nn.functional.silu(tg.tensor([-1.0, 0.0, 1.0]))
+    Tensor([-0.2689,  0.    ,  0.7311], device='cpu')
+    """
+    return into(input, _silu(input), inplace)
+
+
+@on_nodes
+@rounded_once
+def _silu(input: Any) -> Any:
+    return input * sigmoid(input)
+
+
+@public("softplus", functional=True, method=False)
+@on_nodes
+@rounded_once
+def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
+    """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch.
+    Any shape. dtype: real; of integers and bools the default float one. Raises DTypeError for complex numbers.
+
+    >>> nn.functional.softplus(tg.tensor([-1.0, 0.0, 30.0]))
+    Tensor([ 0.3133,  0.6931, 30.    ], device='cpu')
+    """
+    refuse_complex("softplus", input)
+    scaled = input * beta
+    small = select(scaled > threshold, 0.0, scaled)
+    return select(scaled > threshold, input, log1p(exp(small)) / beta)
 
 
 @public("logsigmoid", method=False, functional=True)
@@ -133,11 +198,6 @@ def glu(input: Array, dim: int = -1) -> Array:
     if n % 2:
         raise ShapeError(f"glu: dimension {d} of {input.shape} must be even")
     return mv.narrow(input, d, 0, n // 2) * sigmoid(mv.narrow(input, d, n // 2, n // 2))
-
-
-def into(input: Array, result: Array, inplace: bool) -> Array:
-    """The result, written into input if it is wanted there."""
-    return input.copy_(result) if inplace else result
 
 
 @functional
@@ -302,38 +362,6 @@ def threshold(input: Array, threshold: float, value: float, inplace: bool = Fals
     Tensor([9., 2.], device='cpu')
     """
     return into(input, select(le(input, threshold), value, input), inplace)
-
-
-@functional
-def softmin(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
-    """softmax(-x) along dim (None: as of `softmax`). Floats; integers (DTypeError) need a dtype.
-
-    >>> nn.functional.softmin(tg.zeros(4), dim=0)
-    Tensor([0.25, 0.25, 0.25, 0.25], device='cpu')
-    """
-    return softmax(-input, dim, dtype)
-
-
-@functional
-def gumbel_softmax(logits: Array, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Array:
-    """A sample of the Gumbel-softmax distribution along dim (Jang et al. 2017); hard: one-hot, with the gradient of the soft sample.
-    dtype: float, which the result has. Raises ArgumentError unless tau > 0.
-
-    >>> nn.functional.gumbel_softmax(tg.zeros(3), hard=True).sum()
-    Tensor(1., device='cpu')
-    """
-    if holds(tau <= 0):
-        raise ArgumentError(f"gumbel_softmax: tau must be positive, got {tau}")
-    noise = PUBLIC["empty_like"](logits).exponential_().log()
-    soft = softmax((logits - noise) / tau, dim)
-    return _hardened(soft, dim) - soft.detach() + soft if hard else soft
-
-
-@on_nodes
-def _hardened(soft: Any, dim: int) -> Any:
-    d = one_dim("gumbel_softmax", dim, soft.ndim)
-    best = soft.argmax(d, True) if soft.ndim else const(0, dtypes.int64)
-    return cast(eq(iota(soft.shape, d), best), soft.dtype) if soft.ndim else full_like_shape((), 1, soft.dtype)
 
 
 def _twin(name: str) -> None:

@@ -11,7 +11,7 @@ from tracegrad.graph.operators import Operators, functional, public
 from tracegrad.graph.primitive import holds
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.reductions import norm, sum_
-from tracegrad.ops.arrays.shaping import unsqueeze
+from tracegrad.ops.arrays.shaping.reshaping import unsqueeze
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.reduction import total

@@ -6,9 +6,9 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import functional
+from tracegrad.ops.arrays.pointwise import into
 from tracegrad.ops.arrays.pointwise import where as select
 from tracegrad.ops.arrays.random_bits import kept
-from tracegrad.ops.neural.activations import into
 
 Array = Any      # a Node or a Tensor
 
@@ -62,7 +62,9 @@ def _channel_dropout(name: str, spatial: int) -> Any:
 
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = (f"Each channel of (N, C, {spatial} sizes) or (C, ...) 0 with probability p, else divided by 1 - p (Tompson et al. 2015)."
-                  "\n    dtype: any; integers as floats. Raises ShapeError for others, ArgumentError unless p is from 0 to 1.")
+                  "\n    dtype: any; integers as floats. Raises ShapeError for others, ArgumentError unless p is from 0 to 1."
+                  f"\n\n    >>> nn.functional.{name}(tg.ones(1, 2{', 3' * spatial}), training=False).shape"
+                  f"\n    (1, 2{', 3' * spatial})\n    ")
     return functional(fn)
 
 

@@ -12,7 +12,7 @@ from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import embedding, scatter_rows, shorten_rows
 from tracegrad.ops.arrays.pointwise import eq, ge, le, lt, ne
 from tracegrad.ops.arrays.reductions import amax, sum_
-from tracegrad.ops.arrays.shaping import full_like_shape, unsqueeze
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape, unsqueeze
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.reduction import total

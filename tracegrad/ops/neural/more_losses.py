@@ -17,7 +17,7 @@ from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import gather
 from tracegrad.ops.arrays.pointwise import clamp, detach, eq, ge, gt, le, lt, maximum, minimum, ne, sqrt
 from tracegrad.ops.arrays.reductions import cumsum, logsumexp, mean, sum_
-from tracegrad.ops.arrays.shaping import full_like_shape, unsqueeze
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape, unsqueeze
 from tracegrad.ops.neural.activations import logsigmoid
 from tracegrad.ops.neural.distances import pairwise_distance
 from tracegrad.ops.neural.losses import _reduced, _same_shape

@@ -12,6 +12,7 @@ from tracegrad.graph.operators import Operators, public
 from tracegrad.graph.primitive import cast, const, holds, scalar
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.complex_numbers import complex_, imag, real
+from tracegrad.ops.arrays.logical import isfinite
 from tracegrad.ops.arrays.pointwise import (
     abs_,
     clamp,
@@ -23,7 +24,6 @@ from tracegrad.ops.arrays.pointwise import (
     floor_divide,
     ge,
     gt,
-    isfinite,
     le,
     log2,
     lt,

@@ -156,7 +156,7 @@ hypot, copysign, nextafter = operation("hypot", "hypot"), operation("copysign", 
 gcd, logaddexp2 = operation("gcd", "gcd"), operation("logaddexp2", "logaddexp2")
 entr = operation("entr", special=("entr",))
 SPECIAL.update(erf=PUBLIC["erf"], exp2=PUBLIC["exp2"], expit=PUBLIC["sigmoid"], expm1=PUBLIC["expm1"], log1p=PUBLIC["log1p"],
-               round=PUBLIC["round"], softmax=PUBLIC["softmax"], log_softmax=PUBLIC["log_softmax"], logsumexp=PUBLIC["logsumexp"])
+               round=PUBLIC["round"], logsumexp=PUBLIC["logsumexp"])
 
 
 @public("logaddexp")

@@ -16,7 +16,7 @@ from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.arrays.indexing import gather, scatter_rows, take_rows
 from tracegrad.ops.arrays.pointwise import detach, eq, floor, ge, le, lt, ne
 from tracegrad.ops.arrays.reductions import amax, amin, sum_
-from tracegrad.ops.arrays.shaping import full_like_shape
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes

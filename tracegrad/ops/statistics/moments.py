@@ -16,7 +16,7 @@ from tracegrad.ops.arrays.complex_numbers import complex_, imag, real
 from tracegrad.ops.arrays.joining import cat
 from tracegrad.ops.arrays.pointwise import clamp, eq, gt, ne, sqrt
 from tracegrad.ops.arrays.reductions import amax, amin, cumsum, mean, nansum, norm, std, sum_
-from tracegrad.ops.arrays.shaping import as_float
+from tracegrad.ops.arrays.shaping.reshaping import as_float
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import over, times, where

@@ -18,7 +18,8 @@ from tracegrad.ops.arrays.indexing import gather
 from tracegrad.ops.arrays.pointwise import ceil as ceil_
 from tracegrad.ops.arrays.pointwise import clamp, detach, eq, exp, floor, gt, log, maximum, ne, round_
 from tracegrad.ops.arrays.reductions import ValuesIndices, argmax, sum_
-from tracegrad.ops.arrays.shaping import full_like_shape, transpose
+from tracegrad.ops.arrays.shaping.reordering import transpose
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.arrays.sorting import argsort, shared, sort
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where

@@ -16,7 +16,7 @@ from tracegrad.graph.primitive import cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.arrays.pointwise import lt, ne
 from tracegrad.ops.arrays.reductions import sum_
-from tracegrad.ops.arrays.shaping import full_like_shape
+from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.arrays.sorting import argsort
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where

@@ -14,6 +14,7 @@ class LRScheduler(Named):
     """Base of schedulers. A subclass gives `get_lr()`: the learning rates of all groups in epoch `last_epoch`.
 
     last_epoch: -1 to begin, or the epoch to go on from (groups need their "initial_lr" then). Making one begins epoch 0.
+    Rates are floats; one that is a tensor of one element stays it, of its dtype.
     Raises ArgumentError for what is no Optimizer.
 
     >>> class Halving(tg.optim.lr_scheduler.LRScheduler):

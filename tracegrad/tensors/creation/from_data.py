@@ -90,7 +90,7 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | Non
 
 @create()
 def as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """torch's name for `asarray(data, dtype=dtype, device=device)`, with its errors.
+    """torch's name for `asarray(data, dtype=dtype, device=device)`. Shapes, dtypes and what it raises: as there.
 
     >>> tg.as_tensor([1, 2, 3], dtype=tg.float32)
     """

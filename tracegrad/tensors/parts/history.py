@@ -202,7 +202,7 @@ class History(Handle):
         return self._alias(result) if node.fn is _VARIABLE else result
 
     def detach_(self) -> Self:
-        """Forget the history, in place. A view cannot: its base has it.
+        """Forget the history, in place; shape and dtype stay. Raises AutogradError for a view: its base has it.
 
         >>> x = tg.ones(2, requires_grad=True) * 2
         >>> x.detach_().requires_grad

@@ -17,7 +17,7 @@ from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota, scalar
-from tracegrad.ops.arrays.shaping import expanded
+from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes
 from tracegrad.support.modes import set_grad_enabled, state

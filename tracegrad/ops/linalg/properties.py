@@ -1,28 +1,36 @@
-"""tg.linalg's norms and condition numbers: sums and extremes of absolute values, and of singular values."""
+"""tg.linalg's properties of matrices: norms (of absolute values and singular values), condition numbers, determinants."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.operators import linalg
 from tracegrad.graph.primitive import const
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims
-from tracegrad.ops.arrays.pointwise import eq, ne
+from tracegrad.ops.arrays.pointwise import eq, lt, ne
 from tracegrad.ops.arrays.reductions import as_asked, reduce
 from tracegrad.ops.arrays.reductions import norm as elementwise_norm
 from tracegrad.ops.linalg.decompositions import check_matrices, svdvals
-from tracegrad.ops.linalg.inverses import INFO, possible
+from tracegrad.ops.linalg.inverses import DET, INFO, SLOGDET, possible
 from tracegrad.ops.linalg.lapack import run
 from tracegrad.ops.linalg.systems import inv
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.float_functions import log
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
+
+
+class SlogdetResult(NamedTuple):
+    """What `slogdet` returns."""
+
+    sign: Any
+    logabsdet: Any
 
 
 def _float(name: str, x: Any, dtype: Any) -> Any:
@@ -122,3 +130,44 @@ def cond(A: Array, p: Any = None) -> Array:
     info = run(INFO, A, cholesky=False)
     _, a = possible(A, info)
     return where(ne(info, 0) & eq(size, size), const(inf, size.dtype), size * matrix_norm(inv(a), p))
+
+
+@linalg(public=True)
+@on_nodes
+def det(A: Array) -> Array:
+    """The determinants (*) of (*, n, n). The gradient is right for singular matrices, too; the second derivative needs the inverse.
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
+
+    >>> tg.linalg.det(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    """
+    check_matrices("det", A, square=True)
+    return run(DET, A)
+
+
+@linalg(public=True)
+@on_nodes
+def slogdet(A: Array) -> Any:
+    """(sign, logabsdet) of the determinants of (*, n, n): sign * exp(logabsdet), without overflow. (0, -inf) of a singular matrix.
+
+    The sign, of complex matrices a complex number of size 1, has no derivative for real ones; that of logabsdet is the inverse, transposed:
+    a LinAlgError where there is none.
+
+    >>> tg.linalg.slogdet(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
+    """
+    check_matrices("slogdet", A, square=True)
+    return SlogdetResult(run(SLOGDET, A), run(SLOGDET, A, index=1))
+
+
+@linalg(public=True)
+@on_nodes
+def logdet(input: Array) -> Array:
+    """The logarithm of the determinants of (*, n, n): -inf for 0, NaN for negative ones, but complex numbers of complex matrices.
+    Raises ShapeError for other shapes.
+
+    >>> tg.logdet(tg.tensor([[2.0, 0.0], [1.0, 4.0]]))
+    """
+    check_matrices("logdet", input, square=True)
+    size = run(SLOGDET, input, index=1)
+    if input.dtype.kind == "c":
+        return size + log(run(SLOGDET, input))
+    return where(lt(run(SLOGDET, input), 0.0), const(float("nan"), input.dtype), size)
