@@ -164,7 +164,7 @@ def added(n: int, repeats: int) -> float:
         start = time.perf_counter()
         reduced(parts, "sum")
         times.append(time.perf_counter() - start)
-    return len(parts) * parts[0].nbytes / statistics.median(times)
+    return (len(parts) - 1) * parts[0].nbytes / statistics.median(times)
 
 
 def ranks_program(repeats: int, largest: int) -> None:

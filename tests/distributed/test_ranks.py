@@ -11,7 +11,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.ranks import BEGIN, ROOT
-from tracegrad.autograd.hooks import after_backward
+from tracegrad.autograd.hooks import listeners
 from tracegrad.utils.data import DistributedSampler
 
 COLLECTIVES = """
@@ -335,16 +335,20 @@ def test_a_listener_hears_of_backwards_that_are_recalled(recalled):
     """DistributedDataParallel is one; that it lives keeps no backward from being recalled, of its parameters or others."""
 
     class Listener:
-        def after_backward(self, reached):
+        def before_backward(self, reached):
+            return None
+
+        def after_backward(self, reached, underway):
+            assert underway is None
             heard.append([id(t) for t in reached])
 
     heard, listener, w = [], Listener(), tg.ones(3, requires_grad=True)
-    after_backward.add(listener)
+    listeners[listener] = None
     try:
         for _ in range(5):
             (w * 2).sum().backward()
     finally:
-        after_backward.discard(listener)
+        listeners.pop(listener)
     assert recalled() >= 2
     assert heard == [[id(w)]] * 5
     assert w.grad.tolist() == [10, 10, 10]

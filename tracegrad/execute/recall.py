@@ -16,6 +16,7 @@ from tracegrad.execute.program import Program
 from tracegrad.graph.canonical import Key
 from tracegrad.graph.ir import Node
 from tracegrad.graph.locations import Location
+from tracegrad.runtime.launch import Ready
 from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
 
@@ -46,14 +47,14 @@ class Recipe:
         """What it counts as in a cache, beside its key: a key may name calls of many operations each, which are told by the program."""
         return 10 * len(self.program.order)
 
-    def run(self, nodes: Sequence[Node], line: Callable[[int], Location] | None = None) -> list[Any]:
-        """The program's results, for the nodes of this time's walk. Hold realize.lock."""
+    def run(self, nodes: Sequence[Node], line: Callable[[int], Location] | None = None, ready: Ready | None = None) -> list[Any]:
+        """The program's results, for the nodes of this time's walk; ready: see Program.run. Hold realize.lock."""
         constants = self.constants
         if self.varying:
             constants = list(constants)
             for k, i in self.varying:
                 constants[k] = nodes[i]
-        return self.program.run([*[nodes[i].value for i in self.inputs], *self.kept], constants, line)
+        return self.program.run([*[nodes[i].value for i in self.inputs], *self.kept], constants, line, ready)
 
 
 def _weight(key: Key, recipe: Any) -> int:
