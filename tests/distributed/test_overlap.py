@@ -172,6 +172,23 @@ def test_gradients_are_sent_while_backward_goes_on(ranks, count):
     ranks(count, TRAINING)
 
 
+@pytest.mark.long
+def test_a_halo_goes_beside_kernels_that_need_none_of_it(ranks):
+    ranks(2, """
+        import re
+        def step(u, w):
+            v = dist.halo(u, 1)
+            return v[2:] + v[:-2], tg.tanh(w @ w)
+        traced = tg.trace(step)
+        u, w = tg.arange(600.0).reshape(30, 20) + rank, tg.ones(300, 300) / 300
+        for _ in range(3):
+            for a, b in zip(traced(u, w), step(u, w)):
+                same(a, b.numpy())
+        found = re.findall("(?:send|recv): host code that begins here and overlaps with (\\\\w+) launch", traced.explain())
+        assert len(found) == 2 and "no" not in found, traced.explain()
+    """)
+
+
 UNTRACED = """
     from tracegrad.nn.parallel import DistributedDataParallel, _Underway
     from tracegrad.runtime.launch import Executable
