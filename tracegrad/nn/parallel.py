@@ -70,16 +70,14 @@ class DistributedDataParallel(Module):
             self.require_backward_grad_sync = before
 
     def before_backward(self, reached: Sequence[Tensor]) -> _Underway | None:
-        """What sends the buckets as their gradients come. Not with find_unused_parameters: ranks first ask each other which are used."""
+        """What sends the buckets as their gradients come, of a backward that reaches all parameters.
+
+        Not with find_unused_parameters: ranks first ask each other which are used.
+        """
         named = None if self.find_unused_parameters else self._averaged(reached)
-        known = {id(t) for t in reached}
-        there = [p for _, p in named or () if id(p) not in known]
-        if named is None or any(p.grad is None for p in there):
+        if named is None or not {id(p) for _, p in named} <= {id(t) for t in reached}:
             return None
-        underway = _Underway(self._in_buckets(named), self.process_group, user_line())
-        for p in there:                                 # an earlier backward's
-            underway.ready(p, p.grad.detach().numpy)    # type: ignore[union-attr]
-        return underway
+        return _Underway(self._in_buckets(named), self.process_group, user_line())
 
     def after_backward(self, reached: Sequence[Tensor], underway: _Underway | None) -> None:
         """Average the gradients, if a backward reached one of the parameters."""
