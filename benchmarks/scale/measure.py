@@ -103,8 +103,9 @@ def hidden(repeats: int) -> tuple[float, float, float]:
 def beside(repeats: int, wire: float, traced: bool = True, batch: int = 1024) -> dict[str, float]:
     """Seconds of a step of eight layers, each with a gradient of 1 MiB: alone, with messages beside backward, and without that.
 
-    Without it each message of a trace is awaited at once; untraced all are sent when backward has ended. wire: seconds that take the place of a bucket's message, in which nobody computes: a network card, which this machine does not have. (0:
-    messages as they are. They need the cores that the kernels need, too.)
+    Without it each message of a trace is awaited at once; untraced all are sent when backward has ended. wire: seconds that
+    take the place of a bucket's message, in which nobody computes: a network card, which this machine does not have. (0: messages as they
+    are. They need the cores that the kernels need, too.)
     """
     real_order, real_sum, real_agree = passes.overlapped, Exchange.all_reduce, Exchange.agree
 
@@ -187,7 +188,7 @@ def ranks_program(repeats: int, largest: int) -> None:
                 cells.append(f"{1e6 * seconds:10.0f} ({nbytes / seconds / 1e9:5.2f})")
             if first:
                 print(f"{name:16}" + "".join(f"{c:>18}" for c in cells), flush=True)
-        for traced, wire in ((True, 0.0), (True, 0.01), (True, 0.03), (False, 0.0), (False, 0.01)):         # (1 MiB takes 8 ms over 1 Gbit/s)
+        for traced, wire in ((True, 0.0), (True, 0.01), (True, 0.03), (False, 0.0), (False, 0.01)):   # (1 MiB takes 8 ms over 1 Gbit/s)
             found = beside(repeats, wire, traced)
             if first:
                 alone, both, waiting = (1e3 * found[name] for name in ("alone", "beside", "one by one"))

@@ -229,7 +229,7 @@ class PartitionedProgram(Program):
         """See Program."""
         return PartitionedProgram(self.graph.inputs, outputs, self.device, self.placed, [None] * len(outputs))
 
-    def __call__(self, values: Sequence[Any], lines: Any = None) -> list[Any]:
+    def __call__(self, values: Sequence[Any], lines: Any = None, ready: Any = None) -> list[Any]:
         """Values of the outputs. Waits for what is sent."""
         held: dict[Any, Any] = dict(zip(self.whole.inputs, values, strict=True))
         for step, done in zip(self.steps, self._done, strict=True):

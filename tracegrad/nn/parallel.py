@@ -107,7 +107,7 @@ class DistributedDataParallel(Module):
         place = {id(t): i for i, t in enumerate(reached)}
         if not self._forward_synced or not any(id(p) in place for p in self.module.parameters()):
             return None                                     # (nothing is asked of tensors that a trace of another model does not know)
-        named: list[tuple[str, Tensor]] = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad][::-1]
+        named: list[tuple[str, Tensor]] = [(name, p) for name, p in reversed([*self.module.named_parameters()]) if p.requires_grad]
         if not self.find_unused_parameters:                 # else another rank may go through the layers in another order
             named.sort(key=lambda pair: (pair[1].ndim < 2, -place.get(id(pair[1]), -1)))
         return named
