@@ -2,7 +2,7 @@
 # What is installed is remembered by stamp files in the environment and renewed when pyproject.toml changes.
 #
 #   make demo       train on scikit-learn's handwritten digits through generated OpenCL kernels
-#   make demo-mpi   the same with two ranks of MPI (RANKS=4: four), and with one: the same accuracy; installs mpi4py and an MPI
+#   make demo-mpi   the same with one rank, on two devices, and with two ranks of MPI (RANKS=4: four): the same accuracy; installs an MPI
 #   make test       what has to pass before a commit: lint, types, import rules, the quick tests (those of several ranks where MPI can be installed)
 #   make test-all   make test, and the long tests beside torch, SciPy and scikit-learn, which it installs
 #   make bench      tracegrad beside torch eager, torch.compile and jax.jit (PyTensor and Dr.Jit where installed); writes benchmarks/RESULTS.md
@@ -51,6 +51,7 @@ demo: $(VENV)/.installed-demo
 
 demo-mpi: $(VENV)/.installed-demo $(VENV)/.installed-mpi
 	$(BIN)/python examples/digits_mpi.py $(ARGS)
+	$(BIN)/python examples/digits_mpi.py --devices 2 $(ARGS)
 	PATH=$(abspath $(BIN)):$$PATH mpiexec -n $(or $(RANKS),2) $(BIN)/python examples/digits_mpi.py $(ARGS)
 
 check: $(VENV)/.installed-test

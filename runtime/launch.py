@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from math import prod
@@ -29,10 +29,11 @@ from tracegrad.runtime.buffer import Buffer, empty, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark, verify
 from tracegrad.runtime.programs.program import Kernels, kernels
-from tracegrad.runtime.staging import Arrival
+from tracegrad.runtime.staging import Arrival, mapped
 from tracegrad.support.cache import listed
-from tracegrad.support.plan import Fault, HostStart, HostStep, HostWait, Iteration, Line, Loop, Plan, Slot, Step
+from tracegrad.support.plan import Fault, HostStart, HostStep, HostWait, Iteration, Launch, Line, Loop, Plan, Slot, Step, each
 
+Ready = Callable[[int, Callable[[], Any]], None]        # of a result's number, and of what waits for its values, in any thread
 _clock = count()                           # ticks at every run of any Executable
 _loading = threading.Lock()                # guards the next
 _loaded: weakref.WeakSet[Executable] = listed("loaded programs", weakref.WeakSet())       # those that have kernels
@@ -145,10 +146,12 @@ class Executable:
         finally:
             self._lock.release()
 
-    def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[Line] | None = None) -> list[Buffer]:
+    def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[Line] | None = None,
+            ready: Ready | None = None) -> list[Buffer]:
         """Enqueue the plan and return its outputs; nothing is waited for (except by a host step).
 
-        lines: the user's lines of the plan's checks, where they are not those that the plan was made for.
+        lines: the user's lines of the plan's checks, where they are not those that the plan was made for. ready: is told of each output
+        when the launches that it needs are enqueued, before those behind them; not by a plan with host steps.
 
         An aliased output and a passed-through input are the very Buffers given (the latter a copy if the memory is an array's that
         may change). Raises OutOfMemoryError before anything is written, ArgumentError for inputs that do not fit the plan,
@@ -194,6 +197,8 @@ class Executable:
             run = self._mark(inputs, fresh, inherits, lines) if inherits or self._notes is not None else None
             if self._host:
                 self._run_with_host_steps(inputs, fresh, run)
+            elif ready is not None:
+                self._enqueue_telling(ready, inputs, fresh, run)
             else:
                 self._enqueue(self._items or ())
         finally:
@@ -274,6 +279,21 @@ class Executable:
         if profiling and len(self._events) > _EVENTS:
             self.profile()
 
+    def _enqueue_telling(self, ready: Ready, inputs: Sequence[Buffer], fresh: list[Buffer], run: Run | None) -> None:
+        """Enqueue the launches, and tell of each result behind the last one that it needs."""
+        plan, start = self.plan, 0
+        queue = self.device.host_queue if self.small else self.device.queue
+        for end, results in _ends(plan):
+            self._enqueue((self._items or ())[start:end])
+            start = end
+            for i in results:
+                slot = plan.slots[plan.outputs[i]]
+                arrival: Callable[[], Any] = self._pick(self._results[i], inputs, fresh).arriving(slot.shape, slot.dtype, queue)
+                if run is not None and run.notes is not None:
+                    arrival = run.notes.before(run, arrival, queue)
+                ready(i, arrival)
+        self._enqueue((self._items or ())[start:])
+
     def _enqueue_all(self, items: Sequence[Any], queue: cl.CommandQueue) -> None:
         profiling, device = config.profile, self.device
         tracked = device.__dict__.get("uploads") is not None     # transfers in another queue wait for the last command here
@@ -346,7 +366,7 @@ class Executable:
         """
         slots = self.plan.slots
         if step.into is not None and self.device.in_host_memory:
-            with _mapped(self.device, [buffers[i] for i in step.outputs], [slots[i] for i in step.outputs]) as outs:
+            with mapped(self.device, [buffers[i] for i in step.outputs], [slots[i] for i in step.outputs]) as outs:
                 step.into(outs, *(buffers[i].contents(slots[i].shape, slots[i].dtype) for i in step.inputs))
             return
         if isinstance(step, HostWait):
@@ -408,22 +428,23 @@ class Executable:
         return self._blocks[i]
 
 
-@contextlib.contextmanager
-def _mapped(device: Device, written: Sequence[Buffer], slots: Sequence[Any]) -> Iterator[list[np.ndarray[Any, Any]]]:
-    """The memory of Buffers on a device that computes in the host's, as arrays to be written over (of the slots' shapes and dtypes)."""
-    arrays, maps = [], []
-    for buffer, slot in zip(written, slots, strict=True):
-        with device.lock:
-            queue = device.use(device.host_queue)
-            array, _ = cl.enqueue_map_buffer(queue, buffer.mem, cl.map_flags.WRITE, 0, slot.shape, slot.dtype, is_blocking=True)
-        arrays.append(np.asarray(array))
-        maps.append(array.base)
-    try:
-        yield arrays
-    finally:
-        for region in maps:
-            with device.lock:
-                region.release(device.use(device.host_queue))
+def _ends(plan: Plan) -> list[tuple[int, list[int]]]:
+    """Behind how many items of a run which results are whole: the last that has a result's memory among its arguments."""
+    last: dict[int, int] = {}
+    count = 0
+    for step in plan.steps:
+        count += not (isinstance(step, Launch) and 0 in step.global_size)           # (that is no item: see bound_items)
+        for launch, _ in each((step,), 1):
+            last |= {_memory(plan, a): count for a in getattr(launch, "args", ()) if isinstance(a, int)}
+    found: dict[int, list[int]] = {}
+    for i, slot in enumerate(plan.outputs):
+        found.setdefault(last.get(_memory(plan, slot), 0), []).append(i)
+    return sorted(found.items())
+
+
+def _memory(plan: Plan, i: int) -> int:
+    alias = plan.slots[i].alias
+    return i if alias is None else alias
 
 
 def loops(steps: Sequence[Step]) -> Iterator[Loop]:

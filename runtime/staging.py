@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -163,3 +163,21 @@ def in_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) ->
 def of_dtype(array: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     """An array that was made by numpy's interface, which does not tell of bfloat16."""
     return array if array.dtype == dtype else array.view(dtype)
+
+
+@contextlib.contextmanager
+def mapped(device: Any, written: Sequence[Any], slots: Sequence[Any]) -> Iterator[list[np.ndarray[Any, Any]]]:
+    """The memory of Buffers on a device that computes in the host's, as arrays to be written over (of the slots' shapes and dtypes)."""
+    arrays, maps = [], []
+    for buffer, slot in zip(written, slots, strict=True):
+        with device.lock:
+            queue = device.use(device.host_queue)
+            array, _ = cl.enqueue_map_buffer(queue, buffer.mem, cl.map_flags.WRITE, 0, slot.shape, slot.dtype, is_blocking=True)
+        arrays.append(np.asarray(array))
+        maps.append(array.base)
+    try:
+        yield arrays
+    finally:
+        for region in maps:
+            with device.lock:
+                region.release(device.use(device.host_queue))

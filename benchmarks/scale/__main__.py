@@ -66,7 +66,7 @@ def model(programs: tuple[str, ...], networks: tuple[str, ...], counts: tuple[in
         for network in networks or NETWORKS:
             for ranks in counts or RANKS:
                 wires = NETWORKS[network](ranks, link)
-                step = (replay(recorded, wires, today(device), not recorded.faces, "pairwise", bucket) if now
+                step = (replay(recorded, wires, today(device), not recorded.faces, "levels", bucket) if now
                         else replay(recorded, wires, device, bucket=bucket))
                 print(row(name, network, ranks, step) + (f" (wanted: {WANTED:.0%})" if step.efficiency < WANTED else ""), flush=True)
 

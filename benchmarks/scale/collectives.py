@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.scale.network import Network, cube
+from tracegrad.distributed.exchange import factors
 
 Array = np.ndarray[Any, Any]
-_SAMPLES = 16         # of the shifts of a pairwise exchange: contention is found for so many of them
+_SAMPLES = 16         # of the shifts within a group: contention is found for so many of them
 
 
 class Round(NamedTuple):
@@ -37,17 +38,21 @@ def ring(network: Network, nbytes: float) -> Iterator[Round]:
     yield Round(order, np.roll(order, -1), piece, others)
 
 
-def halving(network: Network, nbytes: float) -> Iterator[Round]:
-    """All-reduce by recursive halving and doubling (Rabenseifner): log2(ranks) partners, twice. For powers of two."""
-    ranks = network.ranks
-    if ranks & (ranks - 1):
-        raise ValueError(f"recursive halving is for a power of two of ranks, got {ranks}; use the ring or the grid")
-    me = np.arange(ranks)
-    distances = [1 << k for k in range(ranks.bit_length() - 1)]
-    for k, distance in enumerate(distances):                     # near partners get most
-        yield Round(me, me ^ distance, nbytes / 2 ** (k + 1), 1, nbytes / 2 ** (k + 1))
-    for k, distance in reversed(list(enumerate(distances))):
-        yield Round(me, me ^ distance, nbytes / 2 ** (k + 1))
+def levels(network: Network, nbytes: float) -> Iterator[Round]:
+    """What tracegrad.distributed does: for each prime factor f of the ranks, f neighbours (then groups of them) swap pieces and add them;
+
+    then back, with the sums. For powers of two it is recursive halving and doubling (Rabenseifner). The f - 1 messages of a rank at a level
+    are followed one after the other, which is later than in truth.
+    """
+    me, stride = np.arange(network.ranks), 1
+    rounds: list[Round] = []
+    for f in factors(network.ranks):
+        own, piece = me // stride % f, nbytes / (stride * f)
+        shifts = np.unique(np.linspace(1, f - 1, min(_SAMPLES, f - 1)).round().astype(int)).tolist()
+        rounds += [Round(me, me + ((own + shift) % f - own) * stride, piece, (f - 1) / len(shifts), piece) for shift in shifts]
+        stride *= f
+    yield from rounds
+    yield from (r._replace(added=0.0) for r in reversed(rounds))
 
 
 def grid(network: Network, nbytes: float) -> Iterator[Round]:
@@ -79,16 +84,6 @@ def tree(network: Network, nbytes: float) -> Iterator[Round]:
     yield from down
 
 
-def pairwise(network: Network, nbytes: float) -> Iterator[Round]:
-    """What tracegrad.distributed does: each rank gets a piece of all ranks, adds them up in their order, and the sums go round."""
-    ranks, order = network.ranks, network.order()
-    me, piece = np.arange(ranks), nbytes / ranks
-    shifts = np.unique(np.linspace(1, ranks - 1, min(_SAMPLES, ranks - 1)).round().astype(int)).tolist() if ranks > 1 else []
-    for shift in shifts:
-        yield Round(me, (me + shift) % ranks, piece, (ranks - 1) / len(shifts), piece)
-    yield Round(order, np.roll(order, -1), piece, ranks - 1)
-
-
 def halo(dims: tuple[int, ...], faces: tuple[float, ...]) -> Iterator[Round]:
     """Dimension after dimension, both neighbours on a periodic grid of ranks at once, as `tracegrad.distributed.halo` does.
 
@@ -107,7 +102,7 @@ def moved(dims: tuple[int, ...], axis: int, by: int) -> Array:
 
 
 ALL_REDUCE: dict[str, Callable[[Network, float], Iterator[Round]]] = {
-    "ring": ring, "halving": halving, "grid": grid, "tree": tree, "pairwise": pairwise}
+    "ring": ring, "levels": levels, "grid": grid, "tree": tree}
 
 
 def seconds(network: Network, rounds: Iterator[Round], adds: float = np.inf) -> float:

@@ -100,11 +100,12 @@ def hidden(repeats: int) -> tuple[float, float, float]:
     return tuple(statistics.median(times[name]) for name in calls)  # type: ignore[return-value]
 
 
-def beside(repeats: int, wire: float, batch: int = 1024) -> dict[str, float]:
-    """Seconds of a traced step of eight layers, each with a gradient of 1 MiB: alone, with messages beside backward, with each awaited.
+def beside(repeats: int, wire: float, traced: bool = True, batch: int = 1024) -> dict[str, float]:
+    """Seconds of a step of eight layers, each with a gradient of 1 MiB: alone, with messages beside backward, and without that.
 
-    wire: seconds that take the place of a bucket's message, in which nobody computes: a network card, which this machine does not have. (0:
-    messages as they are. They need the cores that the kernels need, too.)
+    Without it each message of a trace is awaited at once; untraced all are sent when backward has ended. wire: seconds that
+    take the place of a bucket's message, in which nobody computes: a network card, which this machine does not have. (0: messages as they
+    are. They need the cores that the kernels need, too.)
     """
     real_order, real_sum, real_agree = passes.overlapped, Exchange.all_reduce, Exchange.agree
 
@@ -121,12 +122,16 @@ def beside(repeats: int, wire: float, batch: int = 1024) -> dict[str, float]:
     calls: dict[str, Call] = {}
     try:
         for name, order in (("alone", None), ("beside", real_order), ("one by one", list)):
-            passes.overlapped = order or real_order
+            passes.overlapped = order if order and traced else real_order
             tg.manual_seed(0)
             net = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.Tanh())))
-            step = tg.trace(step_of(nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1.01) if order else net))
+            model: Any = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1.01) if order else net
+            if order is list and not traced:
+                model.before_backward = lambda reached: None
+            step = tg.trace(step_of(model)) if traced else step_of(model)
             calls[name] = partial(lambda step, *args: step(*args).item(), step, tg.ones(batch, 512), tg.zeros(batch, dtype=tg.int64))
-            calls[name]()
+            for _ in range(6):                                    # from the third one on a backward is recalled
+                calls[name]()
         for _ in range(repeats):
             for name, call in calls.items():
                 times.setdefault(name, []).append(slowest(call, 1))
@@ -164,7 +169,7 @@ def added(n: int, repeats: int) -> float:
         start = time.perf_counter()
         reduced(parts, "sum")
         times.append(time.perf_counter() - start)
-    return len(parts) * parts[0].nbytes / statistics.median(times)
+    return (len(parts) - 1) * parts[0].nbytes / statistics.median(times)
 
 
 def ranks_program(repeats: int, largest: int) -> None:
@@ -183,14 +188,15 @@ def ranks_program(repeats: int, largest: int) -> None:
                 cells.append(f"{1e6 * seconds:10.0f} ({nbytes / seconds / 1e9:5.2f})")
             if first:
                 print(f"{name:16}" + "".join(f"{c:>18}" for c in cells), flush=True)
-        for wire in (0.0, 0.01, 0.03):                            # (1 MiB takes 8 ms over 1 Gbit/s)
-            found = beside(repeats, wire)
+        for traced, wire in ((True, 0.0), (True, 0.01), (True, 0.03), (False, 0.0), (False, 0.01)):   # (1 MiB takes 8 ms over 1 Gbit/s)
+            found = beside(repeats, wire, traced)
             if first:
                 alone, both, waiting = (1e3 * found[name] for name in ("alone", "beside", "one by one"))
                 share = (waiting - both) / (waiting - alone)
                 what = f"8 messages of {1e3 * wire:.0f} ms that need no core" if wire else "8 messages of 1 MiB"
-                print(f"a traced step of DistributedDataParallel with {what}: {alone:.1f} ms without them, {both:.1f} with them beside "
-                      f"backward, {waiting:.1f} with each awaited at once: {share:.0%} hides", flush=True)
+                step, other = ("a traced", "each awaited at once") if traced else ("an untraced", "all sent after it")
+                print(f"{step} step of DistributedDataParallel with {what}: {alone:.1f} ms without them, {both:.1f} with them beside "
+                      f"backward, {waiting:.1f} with {other}: {share:.0%} hides", flush=True)
         backward, send, both = hidden(repeats)
         if first:
             share = (backward + send - both) / min(backward, send)

@@ -82,10 +82,10 @@ def buckets(program: Recorded, size: int) -> list[tuple[int, int]]:
 
 
 def all_reduce(network: Network, nbytes: float, device: Device, algorithm: str) -> float:
-    """Seconds of an all-reduce between ranks. algorithm: a name of ALL_REDUCE, or "best" of all but pairwise."""
+    """Seconds of an all-reduce between ranks. algorithm: a name of ALL_REDUCE, or "best" of them."""
     if network.ranks == 1:
         return 0.0
-    names = [algorithm] if algorithm != "best" else ["ring", "grid", "tree"] + ["halving"] * (network.ranks & (network.ranks - 1) == 0)
+    names = ALL_REDUCE if algorithm == "best" else [algorithm]
     return min(seconds(network, ALL_REDUCE[name](network, nbytes), device.adds) for name in names)
 
 

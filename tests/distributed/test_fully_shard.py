@@ -44,7 +44,7 @@ def wrapped(model, how):
     return {"whole": lambda m: m, "parts": shard, "copies": nn.parallel.DistributedDataParallel}[how](model)
 def batches(steps):
     rng = np.random.default_rng(0)
-    return [rng.integers(0, 11, size=(12, 5)) for _ in range(steps)]
+    return [rng.integers(0, 11, size=(24, 5)) for _ in range(steps)]
 def step_of(model, optimizer, traced, clip=None):
     def step(tokens):
         optimizer.zero_grad()
@@ -123,7 +123,7 @@ assert len(alive) >= 18 and not any(ref() is not None for ref in alive), [ref() 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("name", ["LSTM", "Transformer"])
 def test_models_on_ranks_are_those_of_one_rank(ranks, count, name):
     """By parts and with copies, untraced and traced: the parameters of one rank to rounding, and equal bits from run to run."""

@@ -61,7 +61,7 @@ ERRORS = """
     assert raises(tg.errors.ShapeError, lambda: dist.halo(u, 4)).startswith("halo: a depth of 4 in dimension 0 of a block of shape (3, 2)")
 """
 WAVE = """
-    n, steps = 12, 10
+    n, steps = 24, 10
     rng = np.random.default_rng(1)
     start, speed = rng.normal(size=(n, n)), 1 + 0.2 * rng.random((n, n))
     def laplace(v):
@@ -111,6 +111,6 @@ def test_derivatives(ranks, count):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
 def test_a_wave_is_that_of_one_rank(ranks, count):
     ranks(count, WAVE)

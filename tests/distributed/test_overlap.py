@@ -137,7 +137,7 @@ TRAINING = """
         passes.overlapped = order
         tg.manual_seed(0)
         net = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(width, width), nn.Tanh())))
-        model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=width * (width + 1) * 4 / (1 << 20))       # a layer, a bucket
+        model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=width * (width + 1) * 4 / (1 << 20))       # a weight, a bucket
         optimizer = tg.optim.Adam(model.parameters(), lr=0.01)
         @tg.trace
         def step(x, y):
@@ -156,9 +156,9 @@ TRAINING = """
         assert (losses, values) == train(width, list)[:2]
         if size > 1:
             begun = [i for i, c in enumerate(order) if c == "s"]
-            assert len(begun) == 4 and order.count("w") == 4, order
+            assert len(begun) == 5 and order.count("w") == 5, order
             assert "k" in order[begun[0]:order.index("w")], order        # the first began before the last kernel of backward
-            assert "sw" in "".join(log) and log.count("s") == 4, log     # (without the pass, each is waited for at once)
+            assert "sw" in "".join(log) and log.count("s") == 5, log     # (without the pass, each is waited for at once)
         everybody = [None] * size
         dist.all_gather_object(everybody, values)
         assert everybody.count(everybody[0]) == size
@@ -170,6 +170,81 @@ TRAINING = """
 def test_gradients_are_sent_while_backward_goes_on(ranks, count):
     """A traced step of four layers: its messages begin between backward's kernels, and it has the bits of one that waits for each."""
     ranks(count, TRAINING)
+
+
+@pytest.mark.long
+def test_a_halo_goes_beside_kernels_that_need_none_of_it(ranks):
+    ranks(2, """
+        import re
+        def step(u, w):
+            v = dist.halo(u, 1)
+            return v[2:] + v[:-2], tg.tanh(w @ w)
+        traced = tg.trace(step)
+        u, w = tg.arange(600.0).reshape(30, 20) + rank, tg.ones(300, 300) / 300
+        for _ in range(3):
+            for a, b in zip(traced(u, w), step(u, w)):
+                same(a, b.numpy())
+        found = re.findall("(?:send|recv): host code that begins here and overlaps with (\\\\w+) launch", traced.explain())
+        assert len(found) == 2 and "no" not in found, traced.explain()
+    """)
+
+
+UNTRACED = """
+    from tracegrad.nn.parallel import DistributedDataParallel, _Underway
+    from tracegrad.runtime.launch import Executable
+    tg.config.eager = False                                 # kernels for small work, too
+    log, enqueue, ready = [], Executable._enqueue, _Underway.ready
+    def enqueued(self, items):
+        log.extend("k" * len(items))
+        enqueue(self, items)
+    def heard(self, leaf, arrival):
+        before = len(self.sent)
+        log.append("g")
+        ready(self, leaf, arrival)
+        log.extend("s" * (len(self.sent) - before))
+    Executable._enqueue, _Underway.ready = enqueued, heard
+    def train(width, steps=6, accumulated=1):
+        tg.manual_seed(0)
+        net = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(width, width), nn.Tanh())))
+        model = DistributedDataParallel(net, bucket_cap_mb=width * (width + 1) * 4 / (1 << 20))       # a weight, a bucket
+        optimizer = tg.optim.Adam(model.parameters(), lr=0.01)
+        rng = np.random.default_rng(rank)
+        for k in range(steps):
+            if k % accumulated == 0:
+                optimizer.zero_grad()
+            log.clear()
+            x, y = (tg.from_numpy(rng.normal(size=(16, width)).astype(np.float32)) for _ in range(2))
+            ((model(x) - y) ** 2).mean().backward()
+            order = "".join(log)
+            optimizer.step()
+        return order, b"".join(p.detach().numpy().tobytes() for p in net.parameters())
+    for width, accumulated in ((24, 1), (200, 1), (24, 2)):
+        order, values = train(width, accumulated=accumulated)
+        begun = order.index("s")
+        assert order.count("g") == 8 and order.count("s") == 5, order
+        assert "g" in order[begun:] and "k" in order[begun:order.rindex("g")], order      # neither gradients nor kernels are all there
+        before, DistributedDataParallel.before_backward = DistributedDataParallel.before_backward, lambda self, reached: None
+        after, same_values = train(width, accumulated=accumulated)
+        DistributedDataParallel.before_backward = before
+        assert "g" not in after and values == same_values
+        everybody = [None] * size
+        dist.all_gather_object(everybody, values)
+        assert everybody.count(everybody[0]) == size
+    both = [DistributedDataParallel(nn.Linear(24, 2)) for _ in range(2)]
+    for _ in range(5):
+        log.clear()
+        for model in both:
+            model.zero_grad()
+        (both[0](tg.ones(2, 24) + rank) + both[1](tg.ones(2, 24))).sum().backward()
+        same(both[0].module.weight.grad, np.full((2, 24), size + 1))
+    assert "g" not in log and "k" in log                    # two models: an order for each would not be one for both
+"""
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_untraced_the_first_bucket_is_sent_before_the_last_gradient_is_there(ranks, count):
+    """From the third backward of a structure on, and with the bits of one that sends when it has ended; also of gradients added up."""
+    ranks(count, UNTRACED)
 
 
 ORDER = """
@@ -231,14 +306,19 @@ def test_the_first_bucket_is_small():
 
 
 @pytest.mark.long
-def test_a_rank_that_fails_with_messages_on_their_way_ends_the_others(ranks):
-    told = ranks(2, """
+@pytest.mark.parametrize("wrap", ["tg.trace", "lambda f: f"])
+def test_a_rank_that_fails_with_messages_on_their_way_ends_the_others(ranks, wrap):
+    told = ranks(2, f"""
+        tg.config.eager = False
         table = nn.Embedding(5, 4)
         model = nn.parallel.DistributedDataParallel(nn.Sequential(table, nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)), bucket_cap_mb=1e-5)
-        @tg.trace
         def step(i):
             model(i).sum().backward()
-        step(tg.tensor([1, 2]))
+        step = ({wrap})(step)
+        for _ in range(5):
+            model.zero_grad()
+            step(tg.tensor([1, 2]))
+        model.zero_grad()
         step(tg.tensor([1, 2 + 5 * rank]))
     """, code=1)
     assert "rank 1 failed with IndexOutOfRange" in told

@@ -11,7 +11,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.ranks import BEGIN, ROOT
-from tracegrad.autograd.hooks import after_backward
+from tracegrad.autograd.hooks import listeners
 from tracegrad.utils.data import DistributedSampler
 
 COLLECTIVES = """
@@ -265,7 +265,7 @@ TRAINING = """
         run = tg.trace(step) if traced else step
         rng = np.random.default_rng(0)
         for _ in range(5):
-            x, y = rng.normal(size=(12, 4)), rng.normal(size=(12, 1))
+            x, y = rng.normal(size=(840, 4)), rng.normal(size=(840, 1))      # any number of ranks up to 8 has equal parts
             if parallel:
                 x, y = x[rank::size], y[rank::size]
             run(tg.from_numpy(x), tg.from_numpy(y))
@@ -283,7 +283,7 @@ TRAINING = """
 """
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 3, 4, 5, 6, 7, 8))])
 def test_data_parallel_training_is_that_of_one_rank(ranks, count):
     ranks(count, TRAINING)
 
@@ -316,6 +316,8 @@ def test_a_traced_step_beside_another_parallel_model(monkeypatch):
     tg.distributed.init_process_group()
     try:
         models = [tg.nn.parallel.DistributedDataParallel(tg.nn.Linear(2, 1)) for _ in range(2)]
+        assert not {*models} & {*listeners}                 # one rank has nothing to average, so its steps take no longer
+        listeners[models[0]] = None                         # as if there were others
 
         def step_of(model):
             @tg.trace
@@ -335,16 +337,20 @@ def test_a_listener_hears_of_backwards_that_are_recalled(recalled):
     """DistributedDataParallel is one; that it lives keeps no backward from being recalled, of its parameters or others."""
 
     class Listener:
-        def after_backward(self, reached):
+        def before_backward(self, reached):
+            return None
+
+        def after_backward(self, reached, underway):
+            assert underway is None
             heard.append([id(t) for t in reached])
 
     heard, listener, w = [], Listener(), tg.ones(3, requires_grad=True)
-    after_backward.add(listener)
+    listeners[listener] = None
     try:
         for _ in range(5):
             (w * 2).sum().backward()
     finally:
-        after_backward.discard(listener)
+        listeners.pop(listener)
     assert recalled() >= 2
     assert heard == [[id(w)]] * 5
     assert w.grad.tolist() == [10, 10, 10]

@@ -21,6 +21,7 @@ from benchmarks.scale.network import FatTree, Link, Torus, cube
 from benchmarks.scale.programs import GPT2, PROGRAMS, Kernel, Recorded, gpt2, planned, resnet, resnet50, stencil
 from benchmarks.scale.replay import Device, replay
 from tests.helpers.ranks import ENVIRONMENT, ROOT, why_not
+from tracegrad.distributed.exchange import factors
 
 ALPHA, BETA = 1e-6, 1e-9
 LINK = Link(ALPHA, 0.0, 1 / BETA)
@@ -49,11 +50,11 @@ def test_trees_take_what_their_formula_says(p):
     assert seconds(network, collectives.tree(network, N)) == pytest.approx(2 * once)
 
 
-@pytest.mark.parametrize("p", [2, 8, 64])
-def test_halving_and_the_grid_take_what_their_formulas_say(p):
+@pytest.mark.parametrize("p", [2, 8, 12, 35, 64])
+def test_levels_and_the_grid_take_what_their_formulas_say(p):
     network = crossbar(p)
     moved = 2 * (p - 1) / p * N * BETA
-    assert seconds(network, collectives.halving(network, N)) == pytest.approx(2 * log2(p) * ALPHA + moved)
+    assert seconds(network, collectives.levels(network, N)) == pytest.approx(2 * sum(f - 1 for f in factors(p)) * ALPHA + moved)
     assert seconds(Torus(p, LINK), collectives.grid(network, N)) == pytest.approx(2 * sum(n - 1 for n in cube(p)) * ALPHA + moved)
 
 
@@ -97,10 +98,6 @@ def test_no_link_carries_more_than_it_can_and_all_bytes_arrive():
 @pytest.mark.parametrize("name", ALL_REDUCE)
 @pytest.mark.parametrize("p", [2, 8, 12, 16])
 def test_an_all_reduce_sends_what_it_receives_and_every_rank_hears_of_all(name, p):
-    if name == "halving" and p == 12:
-        with pytest.raises(ValueError, match=r"power of two of ranks, got 12; use the ring or the grid"):
-            list(collectives.halving(crossbar(p), N))
-        return
     sent, received, added, known = np.zeros(p), np.zeros(p), 0.0, [{i} for i in range(p)]
     for r in ALL_REDUCE[name](crossbar(p), N):
         np.add.at(sent, r.src, r.nbytes * r.times)
@@ -254,7 +251,7 @@ def test_the_documents_efficiencies_are_the_models():
     assert [row[0] for row in now] == list(names)
     for title, tree, *_ in now:                                    # as the code is
         program = PROGRAMS[names[title]]()
-        steps = [replay(program, FatTree(ranks), today(Device()), not program.faces, "pairwise") for ranks in (8, 1024, 4096)]
+        steps = [replay(program, FatTree(ranks), today(Device()), not program.faces, "levels") for ranks in (8, 1024, 4096)]
         shown = [float(x) for x in tree.replace("%", "").split(", ")]
         assert [100 * step.efficiency for step in steps] == pytest.approx(shown, abs=2), title
 

@@ -62,7 +62,7 @@ OTHERS = {
     "tensors.parts.conversion": {"PRINTING": "state: how tensors are printed"},
     "ops.arrays.index_checks": {"_conditions": "state: of the code that is recorded"},
     "autograd.hooks": {"post_accumulate_hooks": "hooks of the user's",
-                       "after_backward": "models whose ranks average gradients, while they live"},
+                       "listeners": "models whose ranks average gradients, while they live"},
     "distributed.functional": {"_order": "state: for each device, the number that keeps collectives of a trace in order"},
     "autograd.forward_ad": {"_levels": "state: the levels that are open"},
     "nn.utils.parametrize": {"_within": "state: the blocks that are open", "_values": "of the blocks that are open, with which it ends"},

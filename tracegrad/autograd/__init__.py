@@ -16,6 +16,7 @@ from tracegrad.autograd.hooks import (
     GradFn,
     RemovableHandle,
     grad_fn_of,
+    listeners,
     post_accumulate_hooks,
     register_hook,
     register_post_accumulate_grad_hook,
@@ -101,7 +102,7 @@ def backward(
             known = Backward(roots[0])
             leaves_reached = known.run()
         if leaves_reached is not None:
-            tell_of_backward(leaves_reached)
+            tell_of_backward(leaves_reached, known.told)
             return
     cotangents = _cotangents("backward", roots, outputs, grad_tensors)
     order = _history("backward", outputs)
@@ -110,8 +111,8 @@ def backward(
     wanted = [n for n in order if n.fn is _VARIABLE or n in retained]
     grads = _differentiate(outputs, wanted, cotangents, create_graph)
     receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
-    for tensor, ct in receivers:
-        _accumulate(tensor, ct, create_graph)
+    for tensor, ct in reversed(receivers) if listeners else receivers:      # they want the last layers' gradients first, and what is
+        _accumulate(tensor, ct, create_graph)                               # asked for first is computed first
     if post_accumulate_hooks:
         run_post_accumulate_hooks([t for t, _ in receivers])
     if not (create_graph if retain_graph is None else retain_graph):
@@ -122,7 +123,7 @@ def backward(
             known.learn(works, order, sums)
     elif state.trace is None:
         flush()
-    tell_of_backward([t for t, _ in receivers])
+    tell_of_backward([t for t, _ in receivers], None if known is None else known.told)
 
 
 def _backward_to(

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad.autograd.history_key import History
+from tracegrad.autograd.hooks import Listener, Underway, expect_backward, listeners
 from tracegrad.config import config
 from tracegrad.errors import TracegradError
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
@@ -25,6 +26,7 @@ from tracegrad.graph.canonical import Key, fixed, resolve
 from tracegrad.graph.ir import ON_HOST, Node, forget_operands
 from tracegrad.graph.locations import Location, derivative_of
 from tracegrad.graph.primitive import REGISTRY, data
+from tracegrad.runtime.launch import Ready
 from tracegrad.support.modes import state
 from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
@@ -60,13 +62,13 @@ class _Gradients(Recipe):
         stands = {(n.loc[:3], n.loc.call): k for n, k in number.items()} if on_host else {}
         self.lines |= {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
 
-    def gradients(self, nodes: Sequence[Node]) -> list[Any]:
+    def gradients(self, nodes: Sequence[Node], ready: Ready | None = None) -> list[Any]:
         """The program's results; an error in it names the line of this time's forward pass."""
         def line(position: int) -> Location:
             number, derived = self.lines[position]
             return derivative_of(nodes[number].loc) if derived else nodes[number].loc
 
-        return self.run(nodes, line)
+        return self.run(nodes, line, ready)
 
 
 def _bits(numbers: Sequence[Node]) -> list[bytes]:
@@ -127,6 +129,8 @@ class Backward:
 
     def __init__(self, root: Tensor, inputs: Sequence[Node] | None = None) -> None:
         self.walk: History | None = None
+        self.tells = inputs is None                                 # listeners of backwards of its gradients, one by one
+        self.told: tuple[Listener, Underway] | None = None          # who wanted to hear of them
         if inputs is not None and not all(n.fn is _VARIABLE for n in inputs):
             return
         if not (state.plain and config.recall):
@@ -180,7 +184,7 @@ class Backward:
             walk.unfold()
             return None
         try:
-            results = recipe.gradients(nodes)
+            results = recipe.gradients(nodes, self._expected(nodes, recipe) if self.tells and listeners else None)
         except TracegradError:                      # at length, what can be computed is
             walk.unfold()
             return None
@@ -191,6 +195,21 @@ class Backward:
                 forget_operands(nodes[i])
         cut(walk.pending)
         return walk, recipe, [data(nodes[i].aval, results[k]) for i, k in recipe.grads]
+
+    def _expected(self, nodes: Sequence[Node], recipe: _Gradients) -> Ready | None:
+        """What tells a listener of gradients, by their positions among the results, if one wants to hear of them."""
+        at = {k: tensor for i, k in recipe.grads if (tensor := leaves.get(nodes[i].attrs["uid"])) is not None}
+        if len(at) == len(recipe.grads):                # (else one is gone, or two have one gradient)
+            self.told = expect_backward([*at.values()])
+        if self.told is None:
+            return None
+        underway = self.told[1]
+
+        def ready(k: int, arrival: Callable[[], Any]) -> None:
+            if k in at:
+                underway.ready(at[k], arrival)
+
+        return ready
 
     def _end(self, walk: History, recipe: _Gradients) -> None:
         """Free the history."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import AutogradError, DeviceError, TraceError
@@ -83,14 +83,36 @@ def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], 
     return RemovableHandle(hooks, key)
 
 
-# What wants to hear once, at the end of every backward, which leaves' gradients it added to. It may record: a trace has what it did.
-after_backward: weakref.WeakSet[Any] = weakref.WeakSet()
+class Underway(Protocol):
+    """What a listener wants to know of a backward that goes on."""
+
+    def ready(self, leaf: Tensor, arrival: Callable[[], Any]) -> None:
+        """The launches are enqueued that the leaf's gradient needs; `arrival` waits for its values, in any thread."""
 
 
-def tell_of_backward(tensors: Sequence[Tensor]) -> None:
-    """A backward has ended, recalled or not, which added to the gradients of these leaves."""
-    for listener in list(after_backward):
-        listener.after_backward(tensors)
+class Listener(Protocol):
+    """What hears of every backward. It may record: a trace has what it did."""
+
+    def before_backward(self, reached: Sequence[Tensor]) -> Underway | None:
+        """A backward that is recalled begins, which will add to the gradients of these leaves."""
+
+    def after_backward(self, reached: Sequence[Tensor], underway: Any) -> None:
+        """A backward has ended, recalled or not, which added to the gradients of these leaves. underway: what it was told on the way."""
+
+
+listeners: weakref.WeakKeyDictionary[Listener, None] = weakref.WeakKeyDictionary()     # in the order in which they came: alike on all ranks
+
+
+def expect_backward(tensors: Sequence[Tensor]) -> tuple[Listener, Underway] | None:
+    """Who wants to hear of gradients one by one. Not where several do: what they do on the way would have an order of its own."""
+    found = [(listener, underway) for listener in list(listeners) if (underway := listener.before_backward(tensors)) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def tell_of_backward(tensors: Sequence[Tensor], told: tuple[Listener, Underway] | None = None) -> None:
+    """A backward has ended, recalled or not, which added to the gradients of these leaves. told: who heard of it on the way."""
+    for listener in list(listeners):
+        listener.after_backward(tensors, told[1] if told is not None and told[0] is listener else None)
 
 
 def run_post_accumulate_hooks(tensors: Sequence[Tensor]) -> None:

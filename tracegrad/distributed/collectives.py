@@ -12,9 +12,10 @@ import numpy as np
 
 from tracegrad.distributed import functional
 from tracegrad.distributed.exchange import Exchange, ReduceOp, checked_op
-from tracegrad.distributed.functional import checked, described, perform, place, post, start, values
+from tracegrad.distributed.functional import Pending, checked, described, perform, place, post, start, start_when, values
 from tracegrad.distributed.world import ProcessGroup, member
 from tracegrad.errors import ArgumentError, AutogradError, DistributedError, ShapeError, user_line
+from tracegrad.graph.ir import Aval
 from tracegrad.ops.arrays.joining import stack
 from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.tensor import Tensor, from_array
@@ -94,6 +95,11 @@ def reduced(tensor: Tensor, op: str, group: ProcessGroup, names: Sequence[str]) 
     found = _written("all_reduce", group, described(tensor, op, *names), lambda e, a: e.all_reduce(a, op), tensor, [tensor], True)
     assert found is not None
     return found
+
+
+def reduced_when(arrival: Callable[[], Any], like: Aval, op: str, group: ProcessGroup, names: Sequence[str], line: str) -> Pending:
+    """The same of an array that is there when `arrival` returns it. like: its shape and dtype; line: the user's."""
+    return start_when(arrival, "all_reduce", group, described(like, op, *names), lambda e, a: e.all_reduce(a, op), line)
 
 
 def reduce(tensor: Tensor, dst: int, op: str = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:

@@ -1,6 +1,7 @@
 """Arrays between ranks: the operations on NumPy arrays, made of MPI's moves of bytes. Start at `Exchange`.
 
-Sums are made here, in the order of the ranks, so that they have the same bits on all ranks, at every run, and however values are packed.
+Sums are made here, in an order that the number of ranks alone decides (`levels`), so that they have the same bits on all ranks, at every
+run, and however values are packed.
 Every operation first compares what it is on all ranks: two that differ are an error in place of a hang.
 """
 
@@ -10,15 +11,17 @@ import hashlib
 import pickle
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tracegrad.distributed.world import ProcessGroup, world
 from tracegrad.errors import ArgumentError, DistributedError, DTypeError
+from tracegrad.support.cache import memoize
 
 Array = np.ndarray[Any, Any]
-_SMALL = 8192           # bytes: below, every rank gets all values in one round
+_SMALL = 1 << 15        # bytes of all ranks: up to here every rank gets all values in one round
+_LEVELS = 0             # the tag of messages of a reduction; those of `post` have others
 
 
 class ReduceOp:
@@ -43,17 +46,73 @@ def checked_op(who: str, op: str, dtype: Any) -> str:
     return op
 
 
-def reduced(parts: Sequence[Array], op: str) -> Array:
-    """The parts put together, first to last; halves are added in float32 and rounded once."""
+def factors(n: int) -> list[int]:
+    """The prime factors of a number of ranks, rising."""
+    found, f = [], 2
+    while n > 1:
+        while n % f:
+            f = f + 1 if f * f < n else n
+        found.append(f)
+        n //= f
+    return found
+
+
+class Level(NamedTuple):
+    """A round of a reduction: `peers` are the ranks that swap pieces, this one is peers[own], and peers[k] goes on with the pieces from
+
+    cuts[k] to cuts[k + 1], of as many as there are ranks.
+    """
+
+    peers: list[int]
+    own: int
+    cuts: list[int]
+
+
+def levels(rank: int, size: int) -> list[Level]:
+    """The rounds of a reduction, one for each prime factor f of `size`: groups of f neighbours, then f neighbouring groups, ...
+
+    In a round each rank keeps one f-th of what it has, so all that it sends in all of them is less than the vector; and it has f - 1
+    messages. With a power of two of ranks this is recursive halving, and back, doubling: Thakur, Rabenseifner and Gropp, Optimization of
+    collective communication operations in MPICH (2005); with a prime number of them each sends to each.
+    """
+    found, low, width, stride = [], 0, size, 1
+    for f in factors(size):
+        own, width = rank // stride % f, width // f
+        found.append(Level([rank + (k - own) * stride for k in range(f)], own, [low + k * width for k in range(f + 1)]))
+        low, stride = low + own * width, stride * f
+    return found
+
+
+@memoize(16)
+def owners(size: int) -> list[int]:
+    """To which rank `levels` leave the first piece, the second, ..."""
+    ends = [levels(r, size)[-1] for r in range(size)]
+    return sorted(range(size), key=lambda r: ends[r].cuts[ends[r].own])
+
+
+def _put_together(parts: Sequence[Array], op: str) -> Array:
+    """The parts, first to last; halves as float32. Of one part, itself."""
     dtype = parts[0].dtype
     wide = np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "biu" else dtype
-    total = np.array(parts[0], wide)                # (the parts of arrays without dimensions are numbers)
+    total = parts[0].astype(wide, copy=False)
     with np.errstate(all="ignore"):
-        for part in parts[1:]:
-            _UFUNCS[op](total, part.astype(wide, copy=False), out=total)
-        if op == "avg":
-            total /= len(parts)
-    return total.astype(dtype, copy=False)
+        for k, part in enumerate(parts[1:]):
+            total = _UFUNCS[op](total, part.astype(wide, copy=False), out=total if k else None)
+    return total
+
+
+def _ended(total: Array, count: int, op: str, dtype: Any) -> Array:
+    """Of a sum of `count` ranks, what the op makes of it, rounded once to the dtype."""
+    with np.errstate(all="ignore"):
+        return (total / count if op == "avg" else total).astype(dtype, copy=False)
+
+
+def reduced(parts: Sequence[Array], op: str) -> Array:
+    """All ranks' vectors put together in the order of `levels`: neighbours first. Halves are added in float32 and rounded once."""
+    found = list(parts)
+    for f in factors(len(parts)):
+        found = [_put_together(found[i:i + f], op) for i in range(0, len(found), f)]
+    return _ended(found[0], len(parts), op, parts[0].dtype)
 
 
 class Exchange:
@@ -68,7 +127,7 @@ class Exchange:
     def _wait(self, name: str, *args: Any) -> None:
         with self.world.lock:
             request = getattr(self.comm, name)(*args)
-        self.world.wait(request, self.who, self.line)
+        self.world.wait([request], self.who, self.line)
 
     def _gathered(self, data: bytes) -> list[bytes]:
         """One text of each rank, all of the same length."""
@@ -109,20 +168,53 @@ class Exchange:
         self._wait("Ialltoallv", [_bytes(flat), given, self.byte], [_bytes(out), got, self.byte])
         return out
 
+    def _swap(self, level: Level, given: Sequence[Array], got: Sequence[Array]) -> None:
+        """Send given[k] to the level's peer k, and receive got[k] of it."""
+        requests = []
+        with self.world.lock:
+            for k, peer in enumerate(level.peers):
+                if k != level.own:
+                    requests.append(self.comm.Irecv([_bytes(got[k]), self.byte], peer, _LEVELS))
+            for k, peer in enumerate(level.peers):
+                if k != level.own:
+                    requests.append(self.comm.Isend([_bytes(given[k]), self.byte], peer, _LEVELS))
+        self.world.wait(requests, self.who, self.line)
+
+    def _scatter(self, flat: Array, bounds: Sequence[int], op: str) -> Array:
+        """The piece that `levels` leave to this rank, of all ranks' vectors put together. bounds: where the pieces begin, and the end."""
+        total, start = flat, 0
+        for level in levels(self.rank, self.size):
+            ends = [bounds[c] for c in level.cuts]
+            given = [total[a - start:b - start] for a, b in pairwise(ends)]
+            parts = [given[k] if k == level.own else np.empty(given[level.own].size, flat.dtype if total is flat else total.dtype)
+                     for k in range(len(given))]
+            self._swap(level, given, parts)
+            total, start = _put_together(parts, op), ends[level.own]
+        return total
+
     def reduce_scatter(self, flat: Array, counts: Sequence[int], op: str) -> Array:
         """This rank's piece of the vectors of all ranks put together."""
-        mine = counts[self.rank]
-        return reduced(list(self.exchange(flat, counts, [mine] * self.size).reshape(self.size, mine)), op)
+        if self.size == 1:
+            return _ended(flat.copy(), 1, op, flat.dtype)
+        starts = np.cumsum([0, *counts])
+        order = owners(self.size)
+        if order != sorted(order):
+            flat = np.concatenate([flat[starts[r]:starts[r + 1]] for r in order])
+        return _ended(self._scatter(flat, np.cumsum([0, *(counts[r] for r in order)]).tolist(), op), self.size, op, flat.dtype)
 
     def all_reduce(self, array: Array, op: str) -> Array:
         """The arrays of all ranks put together."""
-        if array.nbytes <= _SMALL or self.size == 1:
-            return reduced(list(self.gather(array)), op)
         flat = array.reshape(-1)
+        if flat.nbytes * self.size <= _SMALL or self.size == 1:
+            return reduced(list(self.gather(flat)), op).reshape(array.shape)
         bounds = [flat.size * i // self.size for i in range(self.size + 1)]
-        counts = [b - a for a, b in pairwise(bounds)]
-        mine, out, item = self.reduce_scatter(flat, counts, op), np.empty_like(flat), flat.dtype.itemsize
-        self._wait("Iallgatherv", [_bytes(mine), self.byte], [_bytes(out), [n * item for n in counts], self.byte])
+        mine, out = _ended(self._scatter(flat, bounds, op), self.size, op, flat.dtype), np.empty_like(flat)
+        rounds = levels(self.rank, self.size)
+        own = rounds[-1].cuts[rounds[-1].own]
+        out[bounds[own]:bounds[own + 1]] = mine
+        for level in reversed(rounds):
+            pieces = [out[bounds[a]:bounds[b]] for a, b in pairwise(level.cuts)]
+            self._swap(level, [pieces[level.own]] * len(pieces), pieces)
         return out.reshape(array.shape)
 
     def broadcast(self, array: Array, src: int) -> Array:

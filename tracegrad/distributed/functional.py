@@ -84,7 +84,7 @@ def start_when(arrival: Callable[[], Any], who: str, group: ProcessGroup, shown:
 
 
 class Message(HostCall):
-    """An operation of all ranks in a trace, of x and its place in the order. It goes on while the device computes (see Shared.begin)."""
+    """An operation of ranks in a trace, of x and its place in the order. It goes on while the device computes (see Shared.begin)."""
 
     def __init__(self, begin: Callable[[Callable[[], Any]], Pending], avals: tuple[Aval, ...]) -> None:
         super().__init__(begin, avals)
@@ -150,7 +150,7 @@ def values(who: str, x: Tensor) -> Any:
     return np.array(x.detach()._value(who), order="C")
 
 
-def described(x: Tensor, *more: Any) -> str:
+def described(x: Tensor | Aval, *more: Any) -> str:
     return ", ".join([f"{x.dtype}{list(x.shape)}".replace("tracegrad.", ""), *map(str, more)])
 
 
@@ -209,11 +209,11 @@ def messages(who: str, group: ProcessGroup, x: Tensor, dst: int | None, src: int
     if state.trace is None:
         return from_array(move(values(who, x)), x.device)
 
-    def step(array: Any, number: Any) -> Any:
-        return move(np.array(array, order="C")), number
+    def begin(arrival: Callable[[], Any]) -> Pending:
+        return Pending(world(who), who, arrival, move)
 
-    step.__name__ = who
-    return _in_order(partial(HostCall, step), x, x.shape)
+    begin.__name__ = who
+    return _in_order(partial(Message, begin), x, x.shape)
 
 
 def post(who: str, group: ProcessGroup, array: Any, dst: int | None, src: int | None, tag: int, line: str) -> Callable[[], Any]:
@@ -232,7 +232,7 @@ def post(who: str, group: ProcessGroup, array: Any, dst: int | None, src: int | 
 
     def finish() -> Any:
         for request, what in requests:
-            own.wait(request, f"{who}: {what}" if who == "sendrecv" else what, line)
+            own.wait([request], f"{who}: {what}" if who == "sendrecv" else what, line)
         return out
 
     return finish

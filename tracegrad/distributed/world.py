@@ -115,15 +115,15 @@ class World:
             self.thread.join(_GRACE)
             self.thread = None
 
-    def wait(self, request: Any, what: str, line: str) -> None:
-        """Until the request is done. Raises DistributedError if a rank is gone or the time is up."""
+    def wait(self, requests: list[Any], what: str, line: str) -> None:
+        """Until the requests are done. Raises DistributedError if a rank is gone or the time is up."""
         start, noticed = time.monotonic(), 0.0
         self.doing = f"{what} at {line}"
         self.watched.at(f"waited in {self.doing}")
         try:
             while True:
                 with self.lock:
-                    if request.Test():
+                    if self.mpi.Request.Testall(requests):
                         return
                 now = time.monotonic()
                 self.listen()

@@ -137,7 +137,7 @@ class PartitionedProgram(Program):
         """See Program."""
         return PartitionedProgram(self.graph.inputs, outputs, self.device, self.placed, [None] * len(outputs))
 
-    def __call__(self, values: Sequence[Any], lines: Any = None) -> list[Any]:
+    def __call__(self, values: Sequence[Any], lines: Any = None, ready: Any = None) -> list[Any]:
         """Values of the outputs. Waits for what is sent through the host's memory."""
         self._given = [value if weak else weakref.ref(value) for value, weak in zip(values, self.weak, strict=True)]
         return self.through(self.steps, values)

@@ -36,7 +36,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.ops.primitives.movement import compact
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.runtime.faults import Run, mark
-from tracegrad.runtime.launch import Executable
+from tracegrad.runtime.launch import Executable, Ready
 from tracegrad.runtime.programs.background import Job, in_background
 from tracegrad.support.blas import quiet
 from tracegrad.support.cache import Cache
@@ -195,19 +195,20 @@ class Program:
 
     # --------------------------------------------------------------------------------------------------------- by kernels
 
-    def __call__(self, values: Sequence[Any], lines: Sequence[Line] | None = None) -> list[Any]:
+    def __call__(self, values: Sequence[Any], lines: Sequence[Line] | None = None, ready: Ready | None = None) -> list[Any]:
         """Values of the outputs of a compiled program, from those of the inputs (Buffers, and Python numbers for the weak ones).
 
-        Waits for nothing. lines: the user's lines of `checks`, where they are not those that the program was made for.
+        Waits for nothing. lines: the user's lines of `checks`, where they are not those that the program was made for. ready: see
+        Executable.run.
         """
         if self.left:
             self._count()
         if self.buffers_only:
-            return self.executable.run(values, (), lines)  # type: ignore[union-attr]
+            return self.executable.run(values, (), lines, ready)  # type: ignore[union-attr]
         if self.executable is None:
             return self._interpreted(values, lines)
         scalars = [v for v, weak in zip(values, self.weak, strict=True) if weak]
-        return self.executable.run([v for v, weak in zip(values, self.weak, strict=True) if not weak], scalars, lines)
+        return self.executable.run([v for v, weak in zip(values, self.weak, strict=True) if not weak], scalars, lines, ready)
 
     @property
     def checks(self) -> Sequence[Check | MatrixCheck]:
@@ -241,11 +242,12 @@ class Program:
 
     # ---------------------------------------------------------------------------------------------------- of untraced work
 
-    def run(self, values: Sequence[Any], numbers: Sequence[Node] = (), line: Callable[[int], Location] | None = None) -> list[Any]:
+    def run(self, values: Sequence[Any], numbers: Sequence[Node] = (), line: Callable[[int], Location] | None = None,
+            ready: Ready | None = None) -> list[Any]:
         """Values of the outputs, by NumPy or by kernels, as policy.py decides. Hold realize.lock.
 
         values: of the inputs. numbers: the nodes that stand for `self.numbers` this time. line(i): the user's line of operation i; without
-        it, that of the work that was recorded.
+        it, that of the work that was recorded. ready: is told of the outputs one by one, where kernels compute them.
         """
         usage, bits = self.usage, tuple([n.attrs["bits"] for n in numbers])
         usage.note(bits, numbers)
@@ -254,7 +256,7 @@ class Program:
                 policy.count("compiled", usage.reason or "used often")
                 version = self._version(bits, numbers)
                 scalars = [n.attrs["value"].item() for i, n in enumerate(numbers) if i in usage.numbers.varying]
-                return version([*values, *scalars], _lines(version.checks, line))
+                return version([*values, *scalars], _lines(version.checks, line), ready)
             results = self._by_numpy(values, numbers, line)
         except LinAlgError as error:
             if error.position >= 0 and line is not None:
@@ -386,14 +388,14 @@ class Recipe:
         """What it counts as in a cache, beside its key: a key may name calls of many operations each, which are told by the program."""
         return 10 * len(self.program.order)
 
-    def run(self, nodes: Sequence[Node], line: Callable[[int], Location] | None = None) -> list[Any]:
-        """The program's results, for the nodes of this time's walk. Hold realize.lock."""
+    def run(self, nodes: Sequence[Node], line: Callable[[int], Location] | None = None, ready: Ready | None = None) -> list[Any]:
+        """The program's results, for the nodes of this time's walk; ready: see Program.run. Hold realize.lock."""
         constants = self.constants
         if self.varying:
             constants = list(constants)
             for k, i in self.varying:
                 constants[k] = nodes[i]
-        return self.program.run([*[nodes[i].value for i in self.inputs], *self.kept], constants, line)
+        return self.program.run([*[nodes[i].value for i in self.inputs], *self.kept], constants, line, ready)
 
 
 programs = Cache("programs", KNOWN, lambda key, program: program.size, lambda program: max(0, program.usage.uses - 1))

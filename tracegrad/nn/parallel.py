@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from tracegrad.autograd.hooks import after_backward
+import numpy as np
+
+from tracegrad.autograd.hooks import listeners
 from tracegrad.distributed import ReduceOp, all_reduce, broadcast
-from tracegrad.distributed.collectives import reduced
+from tracegrad.distributed.collectives import Work, reduced, reduced_when
+from tracegrad.distributed.functional import Pending
 from tracegrad.distributed.world import ProcessGroup, member
-from tracegrad.errors import ArgumentError, AutogradError
+from tracegrad.errors import ArgumentError, AutogradError, user_line
+from tracegrad.graph.ir import Aval
 from tracegrad.nn.module import Module
 from tracegrad.ops.arrays.joining import cat
 from tracegrad.support.modes import no_grad, state
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor, from_array
 
 __all__ = ["DistributedDataParallel"]
 
@@ -43,11 +48,13 @@ class DistributedDataParallel(Module):
         self.first_bucket_bytes = 1 << 20 if bucket_cap_mb is None else self.bucket_bytes
         if not any(p.requires_grad for p in module.parameters()):
             raise ArgumentError("DistributedDataParallel: no parameter of the module requires grad; use the module as it is")
-        self._send_out([*module.parameters(), *module.buffers()])
-        after_backward.add(self)
+        self._alone = self.process_group.size() == 1            # then there is nothing to do
+        if not self._alone:
+            self._send_out([*module.parameters(), *module.buffers()])
+            listeners[self] = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if state.grad:
+        if not self._alone and state.grad:
             self._forward_synced = self.require_backward_grad_sync
             if self.broadcast_buffers and self.training and self._forward_synced:
                 self._send_out(list(self.module.buffers()))
@@ -62,53 +69,118 @@ class DistributedDataParallel(Module):
         finally:
             self.require_backward_grad_sync = before
 
-    def after_backward(self, reached: Sequence[Tensor]) -> None:
+    def before_backward(self, reached: Sequence[Tensor]) -> _Underway | None:
+        """What sends the buckets as their gradients come, of a backward that reaches all parameters.
+
+        Not with find_unused_parameters: ranks first ask each other which are used.
+        """
+        named = None if self.find_unused_parameters else self._averaged(reached)
+        if named is None or not {id(p) for _, p in named} <= {id(t) for t in reached}:
+            return None
+        return _Underway(self._in_buckets(named), self.process_group, user_line())
+
+    def after_backward(self, reached: Sequence[Tensor], underway: _Underway | None) -> None:
         """Average the gradients, if a backward reached one of the parameters."""
-        known = {id(t) for t in reached}
-        if not self._forward_synced or self.process_group.size() == 1 or not any(id(p) in known for p in self.module.parameters()):
-            return                                      # (nothing was asked of tensors that a trace of another model does not know)
-        named = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
+        named = self._averaged(reached)
+        if named is None:
+            return
         missing = [name for name, p in named if p.grad is None]
         if missing and not self.find_unused_parameters:
             raise AutogradError(f"DistributedDataParallel: backward gave no gradient to {', '.join(missing[:8])}, and other "
                                 "ranks may wait for it; give find_unused_parameters=True")
-        used: list[bool] = [True] * len(named)
         with no_grad():
             if self.find_unused_parameters:
                 flags = named[0][1].new_tensor([float(p.grad is not None) for _, p in named])
                 all_reduce(flags, ReduceOp.MAX, self.process_group)
                 used = [True] * len(named) if state.trace is not None else [bool(u) for u in flags.tolist()]
-            wanted = [(name, p) for (name, p), u in zip(named, used, strict=True) if u][::-1]
-            if not self.find_unused_parameters:             # else another rank may go through the layers in another order
-                place = {id(t): i for i, t in enumerate(reached)}
-                wanted.sort(key=lambda pair: -place.get(id(pair[1]), -1))
-            for _, p in wanted:
-                if p.grad is None:
-                    p.grad = p.new_zeros(p.shape)
-            self._average(wanted)
+                named = [pair for pair, u in zip(named, used, strict=True) if u]
+                for _, p in named:
+                    if p.grad is None:
+                        p.grad = p.new_zeros(p.shape)
+            self._average(self._in_buckets(named) if underway is None else underway.buckets, underway)
 
-    def _average(self, named: Sequence[tuple[str, Tensor]]) -> None:
-        """Their gradients' mean over the ranks, bucket by bucket: all are on their way before the first one is waited for."""
-        names, grads = [name for name, _ in named], [p.grad for _, p in named if p.grad is not None]
-        sent, start = [], 0
-        for bucket in _buckets(grads, self.bucket_bytes, self.first_bucket_bytes):
-            flat = cat([g.reshape(-1) for g in bucket])
-            own = names[start:start + len(bucket)]          # ranks that have another order hear of it
-            sent.append((reduced(flat, ReduceOp.AVG, self.process_group, own), flat, bucket))
-            start += len(bucket)
-        for work, flat, bucket in sent:
-            work.wait()
-            _spread(flat, bucket)
+    def _averaged(self, reached: Sequence[Tensor]) -> list[tuple[str, Tensor]] | None:
+        """The parameters in the order in which a backward that reached these leaves has their gradients; None where nothing is averaged.
+
+        Vectors are last: one launch may add up the gradients of several layers' biases.
+        """
+        place = {id(t): i for i, t in enumerate(reached)}
+        if not self._forward_synced or not any(id(p) in place for p in self.module.parameters()):
+            return None                                     # (nothing is asked of tensors that a trace of another model does not know)
+        named: list[tuple[str, Tensor]] = [(name, p) for name, p in reversed([*self.module.named_parameters()]) if p.requires_grad]
+        if not self.find_unused_parameters:                 # else another rank may go through the layers in another order
+            named.sort(key=lambda pair: (pair[1].ndim < 2, -place.get(id(pair[1]), -1)))
+        return named
+
+    def _in_buckets(self, named: Sequence[tuple[str, Tensor]]) -> list[_Bucket]:
+        """The parameters whose gradients are sent together, with their names: ranks that have another order hear of it."""
+        names = iter([name for name, _ in named])
+        together = _buckets([p for _, p in named], self.bucket_bytes, self.first_bucket_bytes)
+        return [_Bucket(tensors, [next(names) for _ in tensors]) for tensors in together]
+
+    def _average(self, buckets: Sequence[_Bucket], underway: _Underway | None) -> None:
+        """Their gradients' mean over the ranks: all are on their way before the first one is waited for."""
+        sent: list[Callable[[], Tensor]] = [] if underway is None else [*underway.sent]
+        for bucket in buckets[len(sent):]:
+            flat = cat([g.reshape(-1) for g in bucket.grads()])
+            sent.append(partial(_awaited, reduced(flat, ReduceOp.AVG, self.process_group, bucket.names), flat))
+        for bucket, come in zip(buckets, sent, strict=True):
+            _spread(come(), bucket.grads())
 
     def _send_out(self, tensors: Sequence[Tensor]) -> None:
         """Rank 0's values, on all ranks."""
-        if self.process_group.size() == 1:
-            return
         with no_grad():
             for bucket in _buckets(tensors, self.bucket_bytes):
                 flat = cat([t.detach().reshape(-1) for t in bucket])
                 broadcast(flat, self.process_group.ranks[0], self.process_group)
                 _spread(flat, bucket)
+
+
+class _Bucket(NamedTuple):
+    """Parameters whose gradients are sent together."""
+
+    parameters: list[Tensor]
+    names: list[str]
+
+    def grads(self) -> list[Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None]
+
+
+class _Underway:
+    """The buckets of a backward that goes on: each is sent when its last gradient is there, and those before it were sent."""
+
+    def __init__(self, buckets: Sequence[_Bucket], group: ProcessGroup, line: str) -> None:
+        self.buckets, self.group, self.line = buckets, group, line
+        self.arrivals: dict[int, Callable[[], Any]] = {}            # by id of the parameter
+        self.missing = [len(bucket.parameters) for bucket in buckets]
+        self.place = {id(p): k for k, bucket in enumerate(buckets) for p in bucket.parameters}
+        self.sent: list[Callable[[], Tensor]] = []
+
+    def ready(self, leaf: Tensor, arrival: Callable[[], Any]) -> None:
+        """Note what waits for the leaf's gradient, if it is in a bucket, and send what can be sent."""
+        if id(leaf) not in self.place:
+            return
+        self.arrivals[id(leaf)] = arrival
+        self.missing[self.place[id(leaf)]] -= 1
+        while len(self.sent) < len(self.buckets) and not self.missing[len(self.sent)]:
+            parameters, names = self.buckets[len(self.sent)]
+            flat = Aval((sum(p.numel() for p in parameters),), parameters[0].dtype)
+            joined = partial(_joined, [self.arrivals[id(p)] for p in parameters])
+            pending = reduced_when(joined, flat, ReduceOp.AVG, self.group, names, self.line)
+            self.sent.append(partial(_arrived, pending, parameters[0].device))
+
+
+def _joined(arrivals: Sequence[Callable[[], Any]]) -> Any:
+    return np.concatenate([arrival().reshape(-1) for arrival in arrivals])
+
+
+def _arrived(pending: Pending, device: Any) -> Tensor:
+    return from_array(pending.get(), device)
+
+
+def _awaited(work: Work, flat: Tensor) -> Tensor:
+    work.wait()
+    return flat
 
 
 def _buckets(tensors: Sequence[Tensor], size: int, first: int | None = None) -> list[list[Tensor]]:
