@@ -245,11 +245,10 @@ class Program:
         wanted = [base for base, _ in self._views.values()] + [x for node in self._checks for x in node.all_input_nodes]
         self._computed = [x for x in dict.fromkeys(wanted) if x not in given and isinstance(x.meta["val"], torch.Tensor)]
         self._needed = self._reached()
-        for node in self._needed:
-            if str(node.target) == _AS_STRIDED:
-                whole = _memory_of(node).meta["val"]
-                if whole.storage_offset() or not Layout(whole).dense:
-                    raise _Refused("aten.as_strided of a part of a tensor")
+        strided = {_memory_of(node) for node in self._needed if str(node.target) == _AS_STRIDED}
+        if any(x.meta["val"].storage_offset() or not Layout(x.meta["val"]).dense for x in strided):
+            raise _Refused("aten.as_strided of a part of a tensor")
+        self._from_start = strided & given                # must begin where their memory does: torch has no guard for that
         self._read = [node for node in (*self._arguments, *self._constants) if node in self._needed]
         dims = dict(zip(self._arguments, varying, strict=False))
         self._given = {node: Argument(node.meta["val"], dims.get(node, ())) for node in self._read}
@@ -278,7 +277,7 @@ class Program:
     def __call__(self, *args: Any) -> list[Any]:
         values: dict[Any, Any] = dict(zip(self._arguments, args, strict=True))
         values |= {node: getattr(self._gm, node.target) for node in self._constants}
-        if self._left:
+        if self._left or any(values[node].storage_offset() for node in self._from_start):
             return self._gm(*args)  # type: ignore[no-any-return]
         try:
             with no_grad():
