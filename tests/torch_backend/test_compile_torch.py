@@ -204,6 +204,23 @@ def test_outputs_that_are_arguments_views_and_none() -> None:
     close(fast(x, y)[2], x * y)
 
 
+@pytest.mark.usefixtures("on_numpy")
+def test_results_that_share_memory() -> None:
+    """Without gradients nobody but the backend sees to it. What is expanded is so in torch: it has the strides and cannot be written."""
+    def fn(x: Any) -> Any:
+        y = (x * 2).view(-1)
+        first, second = y.split(6)
+        return second, first, y[4:8], (x + 1).sum(0).expand(3, 3), x.unbind()[1]
+
+    x = torch.arange(12.0).reshape(4, 3)
+    found, wanted = compiled(fn)(x), fn(x)
+    for results in (found, wanted):
+        results[2].add_(100)                             # overlaps with both halves
+    close(found, wanted)
+    assert [y.stride() for y in found] == [y.stride() for y in wanted]
+    assert found[4].data_ptr() == wanted[4].data_ptr() == x[1].data_ptr()
+
+
 def test_results_are_nobody_elses() -> None:
     """Torch may write a result or an argument afterwards; the next call knows nothing of it."""
     fast = compiled(lambda x: (x.clone(), x * 1.0, torch.zeros(5), x.reshape(10, 10).contiguous(), torch.tensor([1.0, 2.0])))
@@ -296,6 +313,18 @@ def test_strides_of_memory() -> None:
         warnings.simplefilter("ignore", RuntimeWarning)
         for x in (torch.randn(20), torch.randn(20)[3:], torch.randn(8, 5).t()):
             close(compiled(fn)(x), fn(x))
+        fast = compiled(lambda x: x.as_strided((2, 2), (3, 1), 5) * 2)
+        for x in (torch.randn(17), torch.randn(20)[3:]):                    # one graph
+            close(fast(x), x.as_strided((2, 2), (3, 1), 5) * 2)
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_strides_of_a_result() -> None:
+    """as_strided of what a graph computes is computed, also of a view: it counts in the memory of what that is a view of."""
+    fn = lambda x: ((y := x.t() * 2)[1:].as_strided((2, 3), (1, 2), 1) + 1, y.t()[::2].as_strided((3,), (2,)).sin())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        beside(fn, torch.randn(4, 3, requires_grad=True))
 
 
 def test_graph_breaks_and_no_grad() -> None:
@@ -326,6 +355,26 @@ def test_sizes_that_vary(dynamic: Any) -> None:
         assert fast(x, w)[2].shape == (n,)
         own, other = (torch.autograd.grad(f(x, w)[0].square().sum(), w)[0] for f in (fn, fast))
         close(other, own)
+
+
+def test_a_third_size_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[Any] = []
+
+    class Noted(compiler.Program):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            programs.append(self)
+
+    monkeypatch.setattr(compiler, "Program", Noted)
+    w, fast = torch.randn(24, 16), compiled(lambda x, w: (x @ w).relu())
+    built = []
+    for n in (64, 96, 160, 224):
+        x = torch.randn(n, 24)
+        torch._dynamo.mark_dynamic(x, 0)
+        close(fast(x, w), (x @ w).relu())
+        built.append({function.key for program in programs for function in program._traced.plan.functions})
+    assert len(programs) == 4
+    assert built[1] == built[2] == built[3]
 
 
 # --------------------------------------------------------------------------------------------------- what torch computes itself
@@ -400,7 +449,7 @@ def test_memory_is_let_go_of() -> None:
 
 def test_a_graph_that_cannot_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device may lack what a graph needs."""
-    def fails(fn: Any) -> Any:
+    def fails(fn: Any, dynamic: Any) -> Any:
         def call(*tensors: Any) -> Any:
             raise DeviceError("this device has no float64 (of the test)")
         return call
@@ -425,6 +474,36 @@ def test_random_numbers_are_torchs() -> None:
         got = fast(x)
         close(got, wanted)
         close(torch.autograd.grad(got.sum(), x)[0], torch.autograd.grad(wanted.sum(), x)[0])
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_several_draws_come_in_the_order_of_the_program() -> None:
+    def fn(x: Any) -> Any:
+        y = F.dropout(x, 0.5)
+        z = torch.randn_like(x) + torch.rand(50)
+        return z, F.dropout(y * z, 0.3), torch.bernoulli(torch.full((50,), 0.5)) * y
+
+    x = torch.randn(50, requires_grad=True)
+    fast = compiled(fn)
+    for call in (fast, fast):
+        torch.manual_seed(3)
+        wanted, after = fn(x), torch.rand(1)
+        torch.manual_seed(3)
+        close(call(x), wanted)
+        assert torch.equal(torch.rand(1), after)
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_transforms_in_a_graph() -> None:
+    """Under vmap numbers are operands of tensors' operators."""
+    def fn(x: Any) -> Any:
+        each = torch.vmap(lambda row: row * 2 + row.sum())(x)
+        slope = torch.func.grad(lambda y: (y.sin() * y).sum())(x)
+        return each, slope, torch.utils.checkpoint.checkpoint(lambda y: y.exp().sin(), x, use_reentrant=False)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        beside(fn, torch.randn(4, 3, requires_grad=True))
 
 
 def test_options_are_refused() -> None:

@@ -34,7 +34,6 @@ MOST = 2                         # samples of an operation
 
 # What torch computes between the kernels: the operator, and an operation of the database that has it.
 BY_TORCH = {
-    "aten._batch_norm_with_update_functional.default": "_batch_norm_with_update",
     "aten._embedding_bag.default": "nn.functional.embedding_bag",
     "aten._embedding_bag_backward.default": "nn.functional.embedding_bag",
     "aten._embedding_bag_per_sample_weights_backward.default": "nn.functional.embedding_bag",
@@ -43,20 +42,8 @@ BY_TORCH = {
     "aten._linalg_det.default": "linalg.det",
     "aten._linalg_slogdet.default": "logdet",
     "aten._linalg_solve_ex.default": "linalg.solve_ex",
-    "aten._pdist_backward.default": "nn.functional.pdist",
-    "aten._pdist_forward.default": "nn.functional.pdist",
     "aten._segment_reduce_backward.default": "_segment_reduce.offsets",
-    "aten._trilinear.default": "nn.functional.bilinear",
-    "aten._upsample_bilinear2d_aa_backward.default": "_upsample_bilinear2d_aa",
-    "aten.as_strided.default": "as_strided_scatter",
-    "aten.batch_norm_backward.default": "_batch_norm_with_update",
-    "aten.fractional_max_pool2d.default": "nn.functional.fractional_max_pool2d",
-    "aten.fractional_max_pool3d.default": "nn.functional.fractional_max_pool3d",
-    "aten.masked_scatter_backward.default": "masked_scatter",
-    "aten.replication_pad1d_backward.default": "nn.functional.pad.replicate",
-    "aten.replication_pad2d_backward.default": "nn.functional.pad.replicate",
     "aten.resize.default": "resize_as_",
-    "aten.rrelu_with_noise_backward.default": "nn.functional.rrelu",
     "torch_nn._linear_cross_entropy_batch_chunked.default": "nn.functional.linear_cross_entropy.chunked",
     "torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default": "nn.functional.linear_cross_entropy.chunked_none",
 }

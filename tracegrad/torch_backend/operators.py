@@ -97,6 +97,7 @@ def _pools(ndim: int) -> dict[str, Callable[..., Any]]:
         f"aten.adaptive_max_pool{ndim}d_backward": _max_pool_backward(ndim),
         f"aten.avg_pool{ndim}d": _avg_pool(ndim),
         f"aten.avg_pool{ndim}d_backward": _avg_pool_backward(ndim),
+        f"aten.fractional_max_pool{ndim}d": _fractional_max_pool(ndim),
         f"aten.fractional_max_pool{ndim}d_backward": _max_pool_backward(ndim),
         f"aten.max_pool{ndim}d_with_indices": _max_pool(ndim),
         f"aten.max_pool{ndim}d_with_indices_backward": PUBLIC.get(f"max_pool{ndim}d_with_indices_backward", _max_pool_backward(ndim)),
@@ -123,11 +124,46 @@ def _grid_sampler_backward(ndim: int) -> Callable[..., Any]:
     return backward
 
 
+def _fractional_max_pool(ndim: int) -> Callable[..., Any]:
+    pool = FUNCTIONAL[f"fractional_max_pool{ndim}d"]
+    return lambda input, kernel_size, output_size, samples: pool(input, kernel_size, output_size, None, True, samples)
+
+
+def _replication_pad_backward(grad: Tensor, input: Tensor, padding: Any) -> Any:
+    return _pulled(lambda x: FUNCTIONAL["pad"](x, padding, "replicate"), grad, (input,), (True,))[0]
+
+
+def _upsample_aa_backward(grad: Tensor, output_size: Any, input_size: Any, align_corners: bool, scales_h: Any = None,
+                          scales_w: Any = None) -> Any:
+    def resized(x: Any) -> Any:
+        return PUBLIC["_upsample_bilinear2d_aa"](x, output_size, align_corners, None, scales_w, scales_h=scales_h)
+
+    return _pulled(resized, grad, (_empty(input_size, dtype=grad.dtype),), (True,))[0]
+
+
+def _masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: Any) -> Any:
+    source = _empty(sizes, dtype=grad.dtype)
+    return _pulled(lambda x: PUBLIC["masked_scatter"](grad, mask, x), grad, (source,), (True,))[0]
+
+
+def _pdist_backward(grad: Tensor, input: Tensor, p: float, distances: Tensor) -> Any:
+    return _pulled(lambda x: FUNCTIONAL["pdist"](x, p), grad, (input,), (True,))[0]
+
+
+def _trilinear(i1: Tensor, i2: Tensor, i3: Tensor, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1) -> Any:
+    """The sum over sumdim of the three's product. Each lacks the dimensions of its `expand`."""
+    letters = "abcdefghijklmnopqrstuvwxyz"[:i1.ndim + len(expand1)]
+    terms = ["".join(c for d, c in enumerate(letters) if d not in left) for left in (expand1, expand2, expand3, sumdim)]
+    return PUBLIC["einsum"](f"{terms[0]},{terms[1]},{terms[2]}->{terms[3]}", i1, i2, i3)
+
+
 def _elu(input: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
     return PUBLIC["where"](input > 0, input * scale, PUBLIC["expm1"](input * input_scale) * (alpha * scale))  # type: ignore[no-any-return]
 
 
-def _to_copy(input: Tensor, dtype: Any = None) -> Tensor:
+def _to_copy(input: Any, dtype: Any = None) -> Tensor:
+    if not isinstance(input, Tensor):                        # under vmap numbers are tensors in aten's eyes
+        return PUBLIC["scalar_tensor"](input, dtype=dtype)  # type: ignore[no-any-return]
     return input.clone() if dtype is None or dtype == input.dtype else input.to(dtype)
 
 
@@ -208,11 +244,15 @@ _OTHERS: dict[str, Callable[..., Any]] = _pools(2) | _pools(3) | {
     "aten._linalg_svd": _linalg_svd,
     "aten._log_softmax": _log_softmax,
     "aten._neg_view": PUBLIC["neg"],
+    "aten._pdist_backward": _pdist_backward,
+    "aten._pdist_forward": FUNCTIONAL["pdist"],
     "aten._scaled_dot_product_flash_attention_for_cpu": aten._scaled_dot_product_flash_attention_for_cpu,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "aten._softmax": _softmax,
     "aten._to_copy": _to_copy,
+    "aten._trilinear": _trilinear,
     "aten._unsafe_view": PUBLIC["view"],
+    "aten._upsample_bilinear2d_aa_backward": _upsample_aa_backward,
     "aten.alias": lambda input: input,
     "aten.clone": lambda input: input.clone(),
     "aten.convolution": _convolution,
@@ -229,7 +269,11 @@ _OTHERS: dict[str, Callable[..., Any]] = _pools(2) | _pools(3) | {
     "aten.hardtanh": lambda input, low=-1.0, high=1.0: PUBLIC["clamp"](input, low, high).to(input.dtype),
     "aten.index": _index,
     "aten.lift_fresh_copy": lambda input: input.clone(),
+    "aten.masked_scatter_backward": _masked_scatter_backward,
     "aten.new_empty_strided": _new_empty,
+    "aten.replication_pad1d_backward": _replication_pad_backward,
+    "aten.replication_pad2d_backward": _replication_pad_backward,
+    "aten.replication_pad3d_backward": _replication_pad_backward,
     "aten.slice": aten.slice,
     "prims.convert_element_type": lambda input, dtype: input.to(dtype),
     "prims.iota": _iota,
