@@ -19,14 +19,19 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import platformdirs
 
 from tracegrad.config import config
-from tracegrad.runtime.drivers.icd import cache_folder
 
 _MAGIC = "tracegrad 1"
 _SWEEP = 32                    # files that a process writes between two looks at the folder's size
 _DRAFT = ".draft"
 _ABANDONED = 3600.0            # seconds after which a draft's writer is dead
+
+
+def cache_folder(name: str) -> Path:
+    """The folder where tracegrad keeps its `name` files for this user (not created)."""
+    return Path(platformdirs.user_cache_dir("tracegrad", appauthor=False)) / name
 
 
 def _library() -> str:

@@ -14,7 +14,8 @@ import pyopencl as cl
 from tracegrad.config import config
 from tracegrad.errors import DeviceError
 from tracegrad.runtime.device import Device, contenders, devices, find
-from tracegrad.runtime.drivers.icd import SYSTEM_VENDORS, VARIABLES, cache_folder, intel_library, nvidia_library, platforms, system_icds
+from tracegrad.runtime.disk import cache_folder
+from tracegrad.runtime.drivers.icd import SYSTEM_VENDORS, VARIABLES, intel_library, nvidia_library, platforms, system_icds
 from tracegrad.runtime.drivers.trial import RUNS, faster, scores
 from tracegrad.runtime.programs.program import build
 

@@ -18,18 +18,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import platformdirs
 import pyopencl as cl
 
 from tracegrad.config import config
+from tracegrad.runtime.disk import cache_folder
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
-
-
-def cache_folder(name: str) -> Path:
-    """The folder where tracegrad keeps its `name` files for this user (not created)."""
-    return Path(platformdirs.user_cache_dir("tracegrad", appauthor=False)) / name
 
 
 def intel_library() -> Path | None:

@@ -23,7 +23,7 @@ from tests.helpers.marks import DEVICES, one_of
 from tests.helpers.values import given
 from tracegrad import nn
 from tracegrad.autograd import backward_cache
-from tracegrad.execute import recall
+from tracegrad.execute.program import recipes
 from tracegrad.graph.ir import LazyNode
 from tracegrad.nn import functional as F
 
@@ -442,8 +442,8 @@ def test_tensors_of_floats_are_what_numpy_makes_of_them(numbers, device):
 
 
 def test_what_is_remembered_of_structures_is_counted_and_forgotten(monkeypatch):
-    recall.recipes.clear()
-    monkeypatch.setattr(recall.recipes, "budget", 3000)
+    recipes.clear()
+    monkeypatch.setattr(recipes, "budget", 3000)
     monkeypatch.setattr(tg.config, "eager", True)
     x, w, b = parameters()
 
@@ -460,6 +460,6 @@ def test_what_is_remembered_of_structures_is_counted_and_forgotten(monkeypatch):
     for _ in range(2):
         for n in (1, 2, 8, 3, 7, 4, 6, 5, 8, 1):
             np.testing.assert_allclose(step(n), first[n - 1], rtol=1e-4, atol=1e-5)
-    known = recall.recipes
-    assert known.size() == sum(recall._weight(*item) for item in known.entries())
+    known = recipes
+    assert known.size() == sum(recipes.weigh(*item) for item in known.entries())
     assert known.size() <= 3000 or len(known.entries()) <= 2

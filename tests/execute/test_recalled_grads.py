@@ -13,7 +13,7 @@ import tracegrad as tg
 from tests.helpers.marks import one_of
 from tests.helpers.values import given
 from tracegrad import autograd, nn
-from tracegrad.execute import recall
+from tracegrad.execute.program import recipes
 from tracegrad.graph.ir import INTERN
 from tracegrad.nn import functional as F
 from tracegrad.tensors.parts.history import leaves
@@ -253,13 +253,13 @@ def test_nothing_grows(device, recalled):
 
     before, after = turns(1300), turns(3900)                       # of `*`, a thousand signatures are remembered, with their constants
     assert [b - a < limit for a, b, limit in zip(before, after, (1100, 10, 3000), strict=True)] == [True] * 3
-    assert len(recall.recipes.entries()) < 100
+    assert len(recipes.entries()) < 100
 
 
 @pytest.mark.parametrize("limit", [200, 2000])
 def test_structures_are_forgotten_when_there_are_too_many(limit, monkeypatch, recalled):
     monkeypatch.setattr(tg.config, "eager", tg.device().in_host_memory)
-    monkeypatch.setattr(recall.recipes, "budget", limit)
+    monkeypatch.setattr(recipes, "budget", limit)
     for turn in range(3):
         for n in range(1, 40):
             w = given(n, n).requires_grad_()
@@ -267,8 +267,8 @@ def test_structures_are_forgotten_when_there_are_too_many(limit, monkeypatch, re
                 g, = autograd.grad((w * (0.5 + k + turn)).sin().sum(), w)
                 scale = 0.5 + k + turn
                 np.testing.assert_allclose(g.numpy(), scale * np.cos(scale * w.detach().numpy()), rtol=1e-4, atol=1e-5)
-    found = sum(recall._weight(*item) for item in recall.recipes.entries())
-    assert recall.recipes.size() == found <= max(limit, 200)
+    found = sum(recipes.weigh(*item) for item in recipes.entries())
+    assert recipes.size() == found <= max(limit, 200)
 
 
 def test_threads(monkeypatch):
