@@ -524,3 +524,42 @@ def test_stick_breaking_and_other_transforms():
     flow = D.TransformedDistribution(D.Normal(t(_A[0]), 1.0), [T.IndependentTransform(T.ExpTransform(), 1)])
     assert (flow.batch_shape, flow.event_shape, flow.expand((2, 4)).sample().shape) == ((4,), (4,), (2, 4, 4))
     close(flow.log_prob(t(np.exp(_A[1]))), stats.norm(_A[0], 1.0).logpdf(_A[1]).sum(-1) - _A[1].sum(-1))
+
+
+def test_a_distribution_of_ones_own_expands_as_torchs_do():
+    """By the protocol that torch's classes have: `_get_checked_instance`, and attributes that the subclass has set already."""
+    class Triangle(D.Distribution):
+        def __init__(self, peak):
+            self.peak = peak
+            super().__init__(peak.shape)
+
+        def expand(self, batch_shape, _instance=None):
+            new = self._get_checked_instance(Triangle, _instance)
+            new.peak = self.peak.expand(batch_shape)
+            super(Triangle, new).__init__(batch_shape)
+            return new
+
+    class Tilted(D.Normal):
+        def __init__(self, loc, scale, tilt):
+            super().__init__(loc, scale)
+            self.tilt = tilt
+
+        def expand(self, batch_shape, _instance=None):
+            new = self._get_checked_instance(Tilted, _instance)
+            new.tilt = self.tilt.expand(batch_shape) + 1
+            return super().expand(batch_shape, _instance=new)
+
+    class Further(Triangle):
+        def __init__(self, peak, more):
+            super().__init__(peak)
+            self.more = more
+
+    found = Triangle(tg.ones(3)).expand((2, 3))
+    assert (type(found), found.batch_shape, found.peak.shape) == (Triangle, (2, 3), (2, 3))
+    tilted = Tilted(tg.zeros(3), tg.ones(3), tg.ones(3)).expand((2, 3))
+    assert (type(tilted), tilted.batch_shape, tilted.tilt.tolist()) == (Tilted, (2, 3), [[2.0] * 3] * 2)
+    assert tilted.log_prob(tg.zeros(2, 3)).shape == (2, 3)
+    with pytest.raises(NotImplementedError, match=r"^expand: Further has an __init__ of its own"):
+        Further(tg.ones(3), 2).expand((2, 3))
+    with pytest.raises(tg.TracegradError):
+        D.Normal(tg.zeros(3), 1.0).expand("ab")

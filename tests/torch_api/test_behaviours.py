@@ -324,6 +324,10 @@ from torch.futures import Future
 from torch.optim.lr_scheduler import LRScheduler, _LRScheduler
 from torch.optim.optimizer import Optimizer, required
 from torch.utils.checkpoint import get_device_states, set_device_states
+from torch.utils.dlpack import from_dlpack, to_dlpack
+from torch._dynamo.eval_frame import OptimizedModule
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel.scatter_gather import gather
 def reported() -> Future[torch.Tensor]:
     return ExpTransform()(torch.zeros(2))
 class Around(Optimizer):
@@ -357,5 +361,7 @@ say("set", lambda: set_device_states([], [], device_type="cpu"))
 say("collection", lambda: list(Collection()))
 say("recurrent", lambda: [isinstance(torch.nn.LSTM(2, 3), torch.nn.RNNBase), isinstance(torch.nn.GRUCell(2, 3), torch.nn.RNNCellBase)])
 say("aten", lambda: [torch.ops.aten.add.Tensor(torch.ones(2), 1), torch.ops.aten.clone.default == torch.ops.aten.clone.default])
+say("capsules", lambda: [from_dlpack(to_dlpack(torch.arange(3.0))), from_dlpack(torch.ones(2))])
+say("compiled", lambda: isinstance(torch.nn.ReLU(), OptimizedModule))
 say("built", lambda: [type(torch.__config__.show()), torch.cuda._initialized])
 """)

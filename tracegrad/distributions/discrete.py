@@ -344,7 +344,7 @@ class _OfChoices(Distribution):
         self._categorical = Categorical(probs, logits, validate_args)
         super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args)
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
         made = object.__new__(type(self))
         made.__dict__.update(vars(self), _categorical=self._categorical.expand(batch_shape), _batch_shape=tuple(batch_shape))
         return made

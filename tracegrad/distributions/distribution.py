@@ -10,6 +10,7 @@ from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Size
 from tracegrad.graph.operators import Named
+from tracegrad.ops.arguments import sizes_of
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.creation.from_data import tensor
@@ -90,8 +91,28 @@ class Distribution(Named):
     def _shape(self, sample_shape: Sequence[int] | int = ()) -> tuple[int, ...]:
         return (*leading(sample_shape), *self._batch_shape, *self._event_shape)
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
-        """The same distribution with its parameters broadcast to batch_shape."""
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
+        """The same distribution with its parameters broadcast to batch_shape.
+
+        _instance: as in torch, what a subclass has begun that has attributes of its own; it gets those that it lacks. Raises ShapeError for
+        a shape that the batch does not broadcast to.
+        """
+        made = self._expanded(sizes_of("expand", batch_shape))
+        if _instance is None:
+            return made
+        vars(_instance).update({**vars(made), **vars(_instance)})
+        return _instance  # type: ignore[no-any-return]
+
+    def _get_checked_instance(self, cls: type, _instance: Any = None) -> Any:
+        """What the `expand` of a subclass begins with, by torch's name: an instance without attributes, or the one that is given."""
+        if _instance is not None:
+            return _instance
+        if type(self).__init__ is not cls.__init__:  # type: ignore[misc]
+            raise MissingRuleError(f"expand: {type(self).__name__} has an __init__ of its own, and needs an expand of its own: that of "
+                                   f"{cls.__name__} does not know its attributes")
+        return object.__new__(type(self))
+
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
         made = object.__new__(type(self))
         made.__dict__.update(vars(self))
         batch = Size(batch_shape)
@@ -205,7 +226,7 @@ class Independent(Distribution):
     def has_rsample(self) -> bool:  # type: ignore[override]
         return self.base_dist.has_rsample
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
         n = self.reinterpreted_batch_ndims
         return type(self)(self.base_dist.expand((*batch_shape, *self._event_shape[:n])), n, self._validate_args)
 

@@ -378,7 +378,7 @@ class MultivariateNormal(Distribution):
             flipped = LINALG["cholesky"](vars(self)["precision_matrix"].flip((-2, -1))).flip((-2, -1)).mT
             self._factor = LINALG["solve_triangular"](flipped, PUBLIC["eye"](n, dtype=loc.dtype, device=loc.device), upper=False)
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
         batch, n = tuple(batch_shape), self.loc.shape[-1]
         return type(self)(self.loc.expand((*batch, n)), scale_tril=self._factor.expand((*batch, n, n)), validate_args=False)
 

@@ -37,7 +37,7 @@ class LowRankMultivariateNormal(Distribution):
         self.cov_factor = cov_factor.expand((*batch, n, cov_factor.shape[-1]))
         super().__init__(batch, (n,), validate_args)
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
         batch, (n, r) = tuple(batch_shape), self.cov_factor.shape[-2:]
         return type(self)(self.loc.expand((*batch, n)), self.cov_factor.expand((*batch, n, r)), self.cov_diag.expand((*batch, n)), False)
 

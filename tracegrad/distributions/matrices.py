@@ -58,7 +58,7 @@ class Wishart(Distribution):
         if self._validate_args and valued() and bool((df <= p - 1).any()):
             raise ArgumentError(f"Wishart: df has to be greater than p - 1 = {p - 1}, got {df}")
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
         factor = self._normal.scale_tril
         return type(self)(self.df.expand(tuple(batch_shape)), scale_tril=factor.expand((*batch_shape, *factor.shape[-2:])),
                           validate_args=False)

@@ -41,7 +41,7 @@ class MixtureSameFamily(Distribution):
         """Numbers of the components (..., K), with a dimension of 1 for each of an event."""
         return x.reshape((*x.shape, *(1 for _ in self._event_shape)))
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
         component = self.component_distribution.expand((*batch_shape, self.mixture_distribution.param_shape[-1]))
         return type(self)(self.mixture_distribution.expand(batch_shape), component, self._validate_args)
 

@@ -38,8 +38,8 @@ class LogitRelaxedBernoulli(_ByOdds):
     def _given(self) -> Any:
         return vars(self).get("probs", vars(self).get("logits"))
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
-        made = super().expand(batch_shape)
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
+        made = super()._expanded(batch_shape)
         made.temperature = self.temperature                         # one for all
         return made
 
@@ -88,7 +88,7 @@ class _Relaxed(TransformedDistribution):
     def logits(self) -> Any:
         return self.base_dist.logits  # type: ignore[attr-defined]
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
         made = object.__new__(type(self))
         TransformedDistribution.__init__(made, self._expanded_base(batch_shape), self.transforms, self._validate_args)
         return made
@@ -144,7 +144,7 @@ class LogisticNormal(TransformedDistribution):
     def scale(self) -> Any:
         return self.base_dist.scale  # type: ignore[attr-defined]
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
         shape = (*batch_shape, self.loc.shape[-1])
         return type(self)(self.loc.expand(shape), self.scale.expand(shape), self._validate_args)
 

@@ -393,7 +393,7 @@ class TransformedDistribution(Distribution):
     def support(self) -> constraints.Constraint:
         return self.transforms[-1].codomain if self.transforms else self.base_dist.support
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
         return type(self)(self._expanded_base(batch_shape), self.transforms, self._validate_args)
 
     def _expanded_base(self, batch_shape: Sequence[int]) -> Distribution:
