@@ -77,5 +77,6 @@ class Cuda(Backend):
 
 
 cudnn = Backend("cudnn", enabled=False, benchmark=False, deterministic=False, allow_tf32=False)
-mps = Backend("mps")
+mps, mkl, openmp, opt_einsum = (Backend(name) for name in ("mps", "mkl", "openmp", "opt_einsum"))
+mkldnn = Backend("mkldnn", enabled=False, deterministic=False, allow_tf32=False)
 cuda = Cuda("cuda")

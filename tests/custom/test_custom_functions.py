@@ -813,3 +813,32 @@ def test_gradients_within_backward(run):
     fn = run(lambda x: Checkpoint.apply(x, tg.sin))
     close(gradients(fn, x)[0], np.cos(x.detach().numpy()))
     assert gradgradcheck(fn, x)
+
+
+def test_saved_tensors_have_the_history_that_they_had(run):
+    """Also those that are no leaves: a backward that evaluates a function again, and differentiates it (as adjoints of integrals do)."""
+    class Integral(tg.Function):
+        @staticmethod
+        def forward(ctx, f, a, *parameters):
+            ctx.f = f
+            ctx.save_for_backward(a, *parameters)
+            return f(a)
+
+        @staticmethod
+        def backward(ctx, g):
+            a, *parameters = ctx.saved_tensors
+            with tg.enable_grad():
+                y = ctx.f(a)
+            return (None, None, *tg.autograd.grad(y, parameters, g, retain_graph=True))
+
+    @run
+    def step(w, a):
+        factor = w * 2
+        out = Integral.apply(lambda t: (t * factor).sin(), a, factor).sum()
+        return tg.autograd.grad(out, w)[0]
+
+    w, a = tg.tensor([0.5, 1.5], dtype=tg.float64, requires_grad=True), tg.tensor([1.0, 2.0], dtype=tg.float64)
+    for _ in range(3):
+        found = step(w, a)
+        assert not found.requires_grad
+        np.testing.assert_allclose(found.numpy(), 2 * a.numpy() * np.cos(2 * a.numpy() * w.detach().numpy()), rtol=1e-12)

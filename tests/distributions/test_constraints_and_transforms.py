@@ -151,3 +151,52 @@ class Own(d.ExponentialFamily):
         return -torch.log(-x)
 say("entropy", lambda: Own(torch.tensor([0.5, 2.0])).entropy())
 """, 1e-6)
+
+
+def test_transforms_of_ones_own_are_written_as_for_torch():
+    """`_call` and `_inverse`, a domain and a codomain of which one value has several dimensions, and a cache."""
+    beside_torch("""
+import torch.distributions as D
+from torch.distributions import constraints
+torch.manual_seed(0)
+class Rotation(D.Transform):
+    domain = codomain = constraints.real_vector
+    bijective = True
+    def __init__(self, angle, cache_size=0):
+        super().__init__(cache_size=cache_size)
+        c, s = torch.cos(angle), torch.sin(angle)
+        self.matrix, self.inverses = torch.stack([torch.stack([c, -s]), torch.stack([s, c])]), 0
+    def _call(self, x):
+        return x @ self.matrix.T
+    def _inverse(self, y):
+        self.inverses += 1
+        return y @ self.matrix
+    def log_abs_det_jacobian(self, x, y):
+        return x.new_zeros(x.shape[:-1])
+def of(transforms, *batch):
+    return D.TransformedDistribution(D.Normal(torch.zeros(*batch, 2), torch.ones(2)), transforms)
+x = torch.linspace(-0.9, 0.8, 12).reshape(2, 3, 2)
+angle = torch.tensor(0.3, requires_grad=True)
+for name, parts in {"one": [Rotation(angle)], "before": [Rotation(angle), D.SigmoidTransform()],
+                    "after": [D.TanhTransform(), Rotation(angle)],
+                    "inverse": [Rotation(angle).inv, D.AffineTransform(1.0, torch.tensor([2.0, 3.0]), event_dim=1)],
+                    "composed": [D.ComposeTransform([Rotation(angle), D.TanhTransform()]).inv]}.items():
+    d = of(parts, 3)
+    say(name, lambda: (d.batch_shape, d.event_shape, d.support.event_dim, d.expand((4, 3)).batch_shape))
+    whole = D.ComposeTransform(parts)
+    say(name + " values", lambda: d.log_prob(whole(x)))
+    say(name + " whole", lambda: (whole.domain.event_dim, whole.codomain.event_dim, whole.log_abs_det_jacobian(x, whole(x)).shape))
+corr = D.TransformedDistribution(D.Normal(torch.zeros(5, 3), 1.0), D.CorrCholeskyTransform())
+say("corr", lambda: (corr.batch_shape, corr.event_shape, corr.log_prob(D.CorrCholeskyTransform()(torch.linspace(-1, 1, 15).reshape(5, 3)))))
+def refused(f):
+    try:
+        f()
+    except ValueError:
+        return True
+say("dims", lambda: refused(lambda: D.CorrCholeskyTransform().event_dim))
+kept = Rotation(angle, cache_size=1)
+y = kept(x)
+say("kept", lambda: (kept.inv(y) is x, kept(x) is y, kept.inverses, kept.with_cache(1) is kept,
+                      D.ExpTransform().with_cache(1)(x) is x))
+say("size", lambda: refused(lambda: Rotation(angle, cache_size=2)))
+""", tolerance=1e-6)

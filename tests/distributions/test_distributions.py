@@ -549,6 +549,23 @@ def test_a_distribution_of_ones_own_expands_as_torchs_do():
             new.tilt = self.tilt.expand(batch_shape) + 1
             return super().expand(batch_shape, _instance=new)
 
+    class Diagonal(D.Independent):                              # zuko's are made so
+        def __init__(self, loc, scale):
+            super().__init__(D.Normal(loc, scale), 1)
+            self.given = "diagonal"
+
+        def expand(self, batch_shape, _instance=None):
+            return super().expand(batch_shape, self._get_checked_instance(Diagonal, _instance))
+
+    class Later(D.MultivariateNormal):                          # gpytorch's computes its factor when it is asked for
+        def __init__(self, loc, factor):
+            self.loc, self.factor = loc, factor
+            D.Distribution.__init__(self, loc.shape[:-1], loc.shape[-1:], validate_args=False)
+
+        @property
+        def _unbroadcasted_scale_tril(self):
+            return self.factor
+
     class Further(Triangle):
         def __init__(self, peak, more):
             super().__init__(peak)
@@ -559,6 +576,12 @@ def test_a_distribution_of_ones_own_expands_as_torchs_do():
     tilted = Tilted(tg.zeros(3), tg.ones(3), tg.ones(3)).expand((2, 3))
     assert (type(tilted), tilted.batch_shape, tilted.tilt.tolist()) == (Tilted, (2, 3), [[2.0] * 3] * 2)
     assert tilted.log_prob(tg.zeros(2, 3)).shape == (2, 3)
+    diagonal = Diagonal(tg.zeros(3), tg.ones(3)).expand((2,))
+    assert (type(diagonal), diagonal.batch_shape, diagonal.event_shape, diagonal.given) == (Diagonal, (2,), (3,), "diagonal")
+    x, loc, factor = tg.randn(3), tg.zeros(3), 2 * tg.eye(3)
+    assert Later(loc, factor).log_prob(x).item() == D.MultivariateNormal(loc, scale_tril=factor).log_prob(x).item()
+    mixture = D.MixtureSameFamily(D.Categorical(tg.ones(2)), D.MultivariateNormal(tg.zeros(2, 3), tg.eye(3))).expand((4,))
+    assert mixture.sample().shape == (4, 3)
     with pytest.raises(NotImplementedError, match=r"^expand: Further has an __init__ of its own"):
         Further(tg.ones(3), 2).expand((2, 3))
     with pytest.raises(tg.TracegradError):

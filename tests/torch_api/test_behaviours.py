@@ -363,5 +363,11 @@ say("recurrent", lambda: [isinstance(torch.nn.LSTM(2, 3), torch.nn.RNNBase), isi
 say("aten", lambda: [torch.ops.aten.add.Tensor(torch.ones(2), 1), torch.ops.aten.clone.default == torch.ops.aten.clone.default])
 say("capsules", lambda: [from_dlpack(to_dlpack(torch.arange(3.0))), from_dlpack(torch.ones(2))])
 say("compiled", lambda: isinstance(torch.nn.ReLU(), OptimizedModule))
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype as group
+tensors = [torch.ones(1), torch.ones(2, dtype=torch.float64), torch.ones(3)]
+groups = group([tensors, tensors[::-1]], with_indices=True).values()
+say("groups", lambda: sorted(([lists, numbers] for lists, numbers in groups), key=lambda g: g[1]))
+say("itself", lambda: [torch.torch is torch, torch.backends.mkldnn.is_available() is not None])
+say("hooks", lambda: [len(torch.nn.ReLU()._forward_hooks), len(torch.nn.ReLU()._backward_hooks)])
 say("built", lambda: [type(torch.__config__.show()), torch.cuda._initialized])
 """)

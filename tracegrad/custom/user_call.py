@@ -319,9 +319,10 @@ class UserCall(CustomCall):
         return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, device, state.trace)
 
     def _saved(self, node: Node, device: Device) -> Tensor:
-        """A saved tensor: the leaf that it was, or what `_tensor` gives."""
+        """A saved tensor, with the history that it had, whatever the gradients shall have: backward may differentiate again. A leaf is
+        the tensor that it was."""
         if node.fn is not _VARIABLE or state.trace is not None:
-            return self._tensor(node, device)
+            return Tensor(node, device, state.trace)
         leaf = leaves.get(node.attrs["uid"])
         return leaf if isinstance(leaf, Tensor) and leaf._node() is node else Tensor(node, device)
 

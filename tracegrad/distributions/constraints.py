@@ -210,6 +210,12 @@ class independent(Constraint):
         return f"IndependentConstraint({self.base_constraint!r}, {self.reinterpreted_batch_ndims})"
 
 
+def of_dims(constraint: Constraint, event_dim: int) -> Constraint:
+    """The constraint, for values of so many dimensions."""
+    more = event_dim - constraint.event_dim
+    return independent(constraint, more) if more > 0 else constraint
+
+
 class cat(Constraint):
     """Along `dim`, one constraint for each piece, of `lengths` elements (default: 1 each)."""
 

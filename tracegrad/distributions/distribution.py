@@ -112,6 +112,15 @@ class Distribution(Named):
                                    f"{cls.__name__} does not know its attributes")
         return object.__new__(type(self))
 
+    def _again(self, cls: type, *args: Any, **kwargs: Any) -> Self:
+        """One of the same class, made by the __init__ of `cls`, with the attributes that a subclass of that has beside."""
+        made = object.__new__(type(self))
+        cls.__init__(made, *args, **kwargs)  # type: ignore[misc]
+        if type(self) is not cls:
+            known = vars(made).keys() | self.arg_constraints.keys()
+            made.__dict__.update({name: value for name, value in vars(self).items() if name not in known})
+        return made
+
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         made = object.__new__(type(self))
         made.__dict__.update(vars(self))
@@ -228,7 +237,7 @@ class Independent(Distribution):
 
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         n = self.reinterpreted_batch_ndims
-        return type(self)(self.base_dist.expand((*batch_shape, *self._event_shape[:n])), n, self._validate_args)
+        return self._again(Independent, self.base_dist.expand((*batch_shape, *self._event_shape[:n])), n, self._validate_args)
 
     @property
     def support(self) -> Constraint:

@@ -32,7 +32,8 @@ class CatTransform(Transform):
         if not self.transforms or len(self.lengths) != len(self.transforms):
             raise ArgumentError(f"CatTransform: takes a length for each of one or more transforms, got {len(self.lengths)} lengths and "
                                 f"{len(self.transforms)} transforms")
-        self.event_dim = max(t.event_dim for t in tseq)
+        self.domain = constraints.cat([t.domain for t in tseq], dim, self.lengths)
+        self.bijective = all(t.bijective for t in tseq)
         self.codomain = constraints.cat([t.codomain for t in tseq], dim, self.lengths)
 
     @property
@@ -43,11 +44,11 @@ class CatTransform(Transform):
     def _pieces(self, x: Tensor) -> Any:
         return PUBLIC["split"](x, self.lengths, self.dim)
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return PUBLIC["cat"]([t(part) for t, part in zip(self.transforms, self._pieces(x), strict=True)], self.dim)
 
     def _inverse(self, y: Tensor) -> Any:
-        return PUBLIC["cat"]([t._inverse(part) for t, part in zip(self.transforms, self._pieces(y), strict=True)], self.dim)
+        return PUBLIC["cat"]([t._inv_call(part) for t, part in zip(self.transforms, self._pieces(y), strict=True)], self.dim)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
         found = []
@@ -70,6 +71,8 @@ class StackTransform(Transform):
     def __init__(self, tseq: Sequence[Transform], dim: int = 0, cache_size: int = 0) -> None:
         super().__init__(cache_size)
         self.transforms, self.dim = list(tseq), dim
+        self.bijective = all(t.bijective for t in tseq)
+        self.domain = constraints.stack([t.domain for t in tseq], dim)
         self.codomain = constraints.stack([t.codomain for t in tseq], dim)
 
     def _slices(self, x: Tensor) -> Any:
@@ -78,11 +81,11 @@ class StackTransform(Transform):
             raise ShapeError(f"StackTransform: has {len(self.transforms)} transforms for {len(found)} slices of {x.shape} along {self.dim}")
         return found
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return PUBLIC["stack"]([t(part) for t, part in zip(self.transforms, self._slices(x), strict=True)], self.dim)
 
     def _inverse(self, y: Tensor) -> Any:
-        return PUBLIC["stack"]([t._inverse(part) for t, part in zip(self.transforms, self._slices(y), strict=True)], self.dim)
+        return PUBLIC["stack"]([t._inv_call(part) for t, part in zip(self.transforms, self._slices(y), strict=True)], self.dim)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
         parts = zip(self.transforms, self._slices(x), self._slices(y), strict=True)
@@ -102,10 +105,10 @@ class ReshapeTransform(Transform):
         self.in_shape, self.out_shape = tuple(in_shape), tuple(out_shape)
         if prod(self.in_shape) != prod(self.out_shape):
             raise ShapeError(f"ReshapeTransform: in_shape {self.in_shape} and out_shape {self.out_shape} must have as many elements")
-        self.event_dim = max(len(self.in_shape), len(self.out_shape))
+        self.domain = constraints.independent(constraints.real, len(self.in_shape))
         self.codomain = constraints.independent(constraints.real, len(self.out_shape))
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return x.reshape(self.forward_shape(x.shape))
 
     def _inverse(self, y: Tensor) -> Any:
@@ -141,9 +144,9 @@ class CumulativeDistributionTransform(Transform):
 
     def __init__(self, distribution: Distribution, cache_size: int = 0) -> None:
         super().__init__(cache_size)
-        self.distribution, self.sign = distribution, 1
+        self.distribution, self.sign, self.domain = distribution, 1, distribution.support
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return self.distribution.cdf(x)
 
     def _inverse(self, y: Tensor) -> Any:
@@ -161,14 +164,14 @@ class PositiveDefiniteTransform(Transform):
     >>> tg.distributions.PositiveDefiniteTransform()(tg.ones(2, 2))
     """
 
-    codomain, event_dim = constraints.positive_definite, 2
+    domain, codomain = constraints.independent(constraints.real, 2), constraints.positive_definite
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         factor = LowerCholeskyTransform()(x)
         return factor @ factor.mT
 
     def _inverse(self, y: Tensor) -> Any:
-        return LowerCholeskyTransform()._inverse(PUBLIC["cholesky"](y))
+        return LowerCholeskyTransform().inv(PUBLIC["cholesky"](y))
 
 
 class CorrCholeskyTransform(Transform):
@@ -179,9 +182,9 @@ class CorrCholeskyTransform(Transform):
     >>> tg.distributions.CorrCholeskyTransform()(tg.zeros(3))
     """
 
-    codomain, event_dim = constraints.corr_cholesky, 1
+    domain, codomain = constraints.real_vector, constraints.corr_cholesky
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         x = x.tanh().clamp(-1 + 2.0**-22, 1 - 2.0**-22) if x.dtype == "float32" else x.tanh()
         r = _triangle(x)
         left = (1 - r * r).sqrt().cumprod(-1)

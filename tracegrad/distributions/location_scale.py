@@ -370,31 +370,34 @@ class MultivariateNormal(Distribution):
             if m is not None:
                 vars(self)[name] = m.expand((*batch, n, n))
         super().__init__(batch, (n,), validate_args)
+        # The factor has torch's name: subclasses that compute it when it is asked for (gpytorch's) have a property of that name.
         if scale_tril is not None:
-            self._factor = vars(self)["scale_tril"]
+            self._unbroadcasted_scale_tril = vars(self)["scale_tril"]
         elif covariance_matrix is not None:
-            self._factor = LINALG["cholesky"](vars(self)["covariance_matrix"])
+            self._unbroadcasted_scale_tril = LINALG["cholesky"](vars(self)["covariance_matrix"])
         else:                                                     # L^-T of the precision's factor, turned upside down, is lower triangular
             flipped = LINALG["cholesky"](vars(self)["precision_matrix"].flip((-2, -1))).flip((-2, -1)).mT
-            self._factor = LINALG["solve_triangular"](flipped, PUBLIC["eye"](n, dtype=loc.dtype, device=loc.device), upper=False)
+            eye = PUBLIC["eye"](n, dtype=loc.dtype, device=loc.device)
+            self._unbroadcasted_scale_tril = LINALG["solve_triangular"](flipped, eye, upper=False)
 
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         batch, n = tuple(batch_shape), self.loc.shape[-1]
-        return type(self)(self.loc.expand((*batch, n)), scale_tril=self._factor.expand((*batch, n, n)), validate_args=False)
+        factor = self._unbroadcasted_scale_tril.expand((*batch, n, n))
+        return self._again(MultivariateNormal, self.loc.expand((*batch, n)), scale_tril=factor, validate_args=False)
 
     @property
     def scale_tril(self) -> Any:
-        return self._factor
+        return self._unbroadcasted_scale_tril
 
     @property
     def covariance_matrix(self) -> Any:
         given: Tensor | None = vars(self).get("covariance_matrix")
-        return self._factor @ self._factor.mT if given is None else given
+        return self._unbroadcasted_scale_tril @ self._unbroadcasted_scale_tril.mT if given is None else given
 
     @property
     def precision_matrix(self) -> Any:
         given: Tensor | None = vars(self).get("precision_matrix")
-        return PUBLIC["cholesky_inverse"](self._factor) if given is None else given
+        return PUBLIC["cholesky_inverse"](self._unbroadcasted_scale_tril) if given is None else given
 
     @property
     def mean(self) -> Any:
@@ -406,20 +409,21 @@ class MultivariateNormal(Distribution):
 
     @property
     def variance(self) -> Any:
-        return (self._factor**2).sum(-1)
+        return (self._unbroadcasted_scale_tril**2).sum(-1)
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
         eps = randn(*self._shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
-        return self.loc + (self._factor @ eps.unsqueeze(-1)).squeeze(-1)
+        return self.loc + (self._unbroadcasted_scale_tril @ eps.unsqueeze(-1)).squeeze(-1)
 
     def _half_log_det(self) -> Any:
-        return self._factor.diagonal(0, -2, -1).log().sum(-1)
+        return self._unbroadcasted_scale_tril.diagonal(0, -2, -1).log().sum(-1)
 
     def log_prob(self, value: Tensor) -> Any:
         away = (self._value("log_prob", value) - self.loc).unsqueeze(-1)
         shape = PUBLIC["broadcast_shapes"](away.shape[:-2], self._batch_shape)
         n = self.loc.shape[-1]
-        z = LINALG["solve_triangular"](self._factor.expand((*shape, n, n)), away.expand((*shape, n, 1)), upper=False).squeeze(-1)
+        factor = self._unbroadcasted_scale_tril.expand((*shape, n, n))
+        z = LINALG["solve_triangular"](factor, away.expand((*shape, n, 1)), upper=False).squeeze(-1)
         return -0.5 * (z**2).sum(-1) - self._half_log_det() - n * _HALF_LOG_2PI
 
     def entropy(self) -> Any:

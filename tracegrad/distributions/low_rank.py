@@ -39,7 +39,8 @@ class LowRankMultivariateNormal(Distribution):
 
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         batch, (n, r) = tuple(batch_shape), self.cov_factor.shape[-2:]
-        return type(self)(self.loc.expand((*batch, n)), self.cov_factor.expand((*batch, n, r)), self.cov_diag.expand((*batch, n)), False)
+        return self._again(LowRankMultivariateNormal, self.loc.expand((*batch, n)), self.cov_factor.expand((*batch, n, r)),
+                           self.cov_diag.expand((*batch, n)), False)
 
     def _capacitance(self) -> Any:
         """The Cholesky factor of I + W^T D^-1 W."""

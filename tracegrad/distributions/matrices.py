@@ -60,8 +60,8 @@ class Wishart(Distribution):
 
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         factor = self._normal.scale_tril
-        return type(self)(self.df.expand(tuple(batch_shape)), scale_tril=factor.expand((*batch_shape, *factor.shape[-2:])),
-                          validate_args=False)
+        return self._again(Wishart, self.df.expand(tuple(batch_shape)), scale_tril=factor.expand((*batch_shape, *factor.shape[-2:])),
+                           validate_args=False)
 
     @property
     def scale_tril(self) -> Any:

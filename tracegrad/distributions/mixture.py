@@ -43,7 +43,7 @@ class MixtureSameFamily(Distribution):
 
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         component = self.component_distribution.expand((*batch_shape, self.mixture_distribution.param_shape[-1]))
-        return type(self)(self.mixture_distribution.expand(batch_shape), component, self._validate_args)
+        return self._again(MixtureSameFamily, self.mixture_distribution.expand(batch_shape), component, self._validate_args)
 
     @property
     def support(self) -> Constraint:

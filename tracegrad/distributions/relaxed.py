@@ -88,11 +88,6 @@ class _Relaxed(TransformedDistribution):
     def logits(self) -> Any:
         return self.base_dist.logits  # type: ignore[attr-defined]
 
-    def _expanded(self, batch_shape: Sequence[int]) -> Self:
-        made = object.__new__(type(self))
-        TransformedDistribution.__init__(made, self._expanded_base(batch_shape), self.transforms, self._validate_args)
-        return made
-
 
 class RelaxedBernoulli(_Relaxed):
     """Numbers from 0 to 1 that tend to those of Bernoulli as temperature tends to 0, and are differentiable functions of probs or logits.
@@ -146,7 +141,7 @@ class LogisticNormal(TransformedDistribution):
 
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         shape = (*batch_shape, self.loc.shape[-1])
-        return type(self)(self.loc.expand(shape), self.scale.expand(shape), self._validate_args)
+        return self._again(LogisticNormal, self.loc.expand(shape), self.scale.expand(shape), self._validate_args)
 
 
 class Kumaraswamy(Distribution):

@@ -2,39 +2,76 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, Self
 
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution
-from tracegrad.errors import MissingRuleError, ShapeError
+from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.operators import PUBLIC, Named
-from tracegrad.support.modes import no_grad
+from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tensors.type_info import finfo
 
 
 class Transform(Named):
-    """An elementwise invertible function. cache_size is accepted: `log_prob` of a sample inverts it, exactly or nearly so.
+    """An invertible function, by torch's protocol. cache_size: 1 keeps the latest x and y, so that `log_prob` of a sample inverts nothing.
 
-    dtype: float. A subclass gives `__call__`, `_inverse` and `log_abs_det_jacobian`; what it lacks raises MissingRuleError.
+    dtype: float. A subclass gives `_call`, `_inverse`, `log_abs_det_jacobian`, and `domain` and `codomain`, whose `event_dim` is how many
+    of the last dimensions make one value. What it lacks raises MissingRuleError; another cache_size an ArgumentError.
 
     >>> t = tg.distributions.ExpTransform()
     >>> t.inv(t(tg.zeros(2)))
     Tensor([0., 0.], device='cpu')
     """
 
-    codomain = constraints.real
-    event_dim: int = 0                                                   # how many of the last dimensions make one value
+    domain: constraints.Constraint = constraints.real
+    codomain: constraints.Constraint = constraints.real
+    bijective = True
     sign: Any = 1
     _trace_all_attributes = True                                         # a traced function may reach it: its tensors are watched
+    _trace_by_reference = ("_cached_x_y",)                               # ... but for these
+    _cached_x_y: tuple[Any, Any] = (None, None)
 
     def __init__(self, cache_size: int = 0) -> None:
+        if cache_size not in (0, 1):
+            raise ArgumentError(f"{type(self).__name__}: cache_size is 0 or 1, got {cache_size!r}")
         self._cache_size = cache_size
 
+    @property
+    def event_dim(self) -> int:
+        """How many of the last dimensions make one value, where that is the same before and after."""
+        if self.domain.event_dim != self.codomain.event_dim:
+            raise ArgumentError(f"{type(self).__name__}: event_dim is {self.domain.event_dim} before it and {self.codomain.event_dim} "
+                                "after it; use domain.event_dim or codomain.event_dim")
+        return self.domain.event_dim
+
     def __call__(self, x: Tensor) -> Any:
-        raise MissingRuleError(f"{type(self).__name__} has no __call__")
+        if not self._cache_size or state.trace is not None:
+            return self._call(x)
+        if self._cached_x_y[0] is not x:
+            self._cached_x_y = x, self._call(x)
+        return self._cached_x_y[1]
+
+    def _inv_call(self, y: Tensor) -> Any:
+        if not self._cache_size or state.trace is not None:
+            return self._inverse(y)
+        if self._cached_x_y[1] is not y:
+            self._cached_x_y = self._inverse(y), y
+        return self._cached_x_y[0]
+
+    def with_cache(self, cache_size: int = 1) -> Transform:
+        """Itself, or one like it with that cache_size."""
+        if self._cache_size == cache_size:
+            return self
+        made = copy.copy(self)
+        Transform.__init__(made, cache_size)
+        return made
+
+    def _call(self, x: Tensor) -> Any:
+        raise MissingRuleError(f"{type(self).__name__} has no _call")
 
     def _inverse(self, y: Tensor) -> Any:
         raise MissingRuleError(f"{type(self).__name__} has no inverse")
@@ -62,11 +99,12 @@ class Transform(Named):
 class _Inverse(Transform):
     def __init__(self, of: Transform) -> None:
         super().__init__()
-        self._of, self.sign, self.event_dim = of, of.sign, of.event_dim
+        self._of, self.sign, self.bijective = of, of.sign, of.bijective
+        self.domain, self.codomain = of.codomain, of.domain
         self.forward_shape, self.inverse_shape = of.inverse_shape, of.forward_shape  # type: ignore[method-assign]
 
-    def __call__(self, x: Tensor) -> Any:
-        return self._of._inverse(x)
+    def _call(self, x: Tensor) -> Any:
+        return self._of._inv_call(x)
 
     def _inverse(self, y: Tensor) -> Any:
         return self._of(y)
@@ -87,7 +125,7 @@ class ExpTransform(Transform):
 
     codomain = constraints.positive
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return PUBLIC["exp"](x)
 
     def _inverse(self, y: Tensor) -> Any:
@@ -105,7 +143,7 @@ class SigmoidTransform(Transform):
 
     codomain = constraints.unit_interval
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return PUBLIC["sigmoid"](x)
 
     def _inverse(self, y: Tensor) -> Any:
@@ -123,7 +161,7 @@ class TanhTransform(Transform):
 
     codomain = constraints.interval(-1.0, 1.0)
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return PUBLIC["tanh"](x)
 
     def _inverse(self, y: Tensor) -> Any:
@@ -139,14 +177,14 @@ class PowerTransform(Transform):
     >>> tg.distributions.PowerTransform(2.0)(tg.tensor([1.0, 2.0]))
     """
 
-    codomain = constraints.positive
+    domain = codomain = constraints.positive
 
     def __init__(self, exponent: Any, cache_size: int = 0) -> None:
         super().__init__(cache_size)
         self.exponent = exponent
         self.sign = exponent.sign() if isinstance(exponent, Tensor) else math.copysign(1, exponent)
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return x**self.exponent
 
     def _inverse(self, y: Tensor) -> Any:
@@ -164,7 +202,7 @@ class SoftplusTransform(Transform):
 
     codomain = constraints.positive
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return PUBLIC["softplus"](x)
 
     def _inverse(self, y: Tensor) -> Any:
@@ -180,9 +218,9 @@ class AbsTransform(Transform):
     >>> tg.distributions.AbsTransform()(tg.tensor([-1.0, 2.0]))
     """
 
-    codomain = constraints.nonnegative
+    codomain, bijective = constraints.positive, False
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return x.abs()
 
     def _inverse(self, y: Tensor) -> Any:
@@ -197,9 +235,9 @@ class SoftmaxTransform(Transform):
     >>> tg.distributions.SoftmaxTransform()(tg.tensor([1.0, 2.0]))
     """
 
-    codomain, event_dim = constraints.simplex, 1
+    domain, codomain, bijective = constraints.real_vector, constraints.simplex, False
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return x.softmax(-1)
 
     def _inverse(self, y: Tensor) -> Any:
@@ -214,12 +252,12 @@ class StickBreakingTransform(Transform):
     >>> tg.distributions.StickBreakingTransform()(tg.tensor([1.0, 2.0]))
     """
 
-    codomain, event_dim = constraints.simplex, 1
+    domain, codomain = constraints.real_vector, constraints.simplex
 
     def _offset(self, x: Any, n: int) -> Any:
         return PUBLIC["arange"](n, 0, -1, dtype=x.dtype, device=x.device).log()
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         if not x.ndim:
             raise ShapeError("StickBreakingTransform: takes at least 1 dimension, got (); use x.unsqueeze(0)")
         shares = (x - self._offset(x, x.shape[-1])).sigmoid()
@@ -256,14 +294,15 @@ class IndependentTransform(Transform):
     def __init__(self, base_transform: Transform, reinterpreted_batch_ndims: int, cache_size: int = 0) -> None:
         super().__init__(cache_size)
         self.base_transform, self.reinterpreted_batch_ndims = base_transform, reinterpreted_batch_ndims
-        self.event_dim = base_transform.event_dim + reinterpreted_batch_ndims
-        self.codomain, self.sign = base_transform.codomain, base_transform.sign
+        self.domain = constraints.independent(base_transform.domain, reinterpreted_batch_ndims)
+        self.codomain = constraints.independent(base_transform.codomain, reinterpreted_batch_ndims)
+        self.sign, self.bijective = base_transform.sign, base_transform.bijective
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return self.base_transform(x)
 
     def _inverse(self, y: Tensor) -> Any:
-        return self.base_transform._inverse(y)
+        return self.base_transform._inv_call(y)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
         return _summed(self.base_transform.log_abs_det_jacobian(x, y), self.reinterpreted_batch_ndims)
@@ -283,9 +322,9 @@ class LowerCholeskyTransform(Transform):
     >>> tg.distributions.LowerCholeskyTransform()(tg.ones(2, 2))
     """
 
-    codomain, event_dim = constraints.lower_cholesky, 2
+    domain, codomain = constraints.independent(constraints.real, 2), constraints.lower_cholesky
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return x.tril(-1) + x.diagonal(0, -2, -1).exp().diag_embed()
 
     def _inverse(self, y: Tensor) -> Any:
@@ -300,10 +339,12 @@ class AffineTransform(Transform):
 
     def __init__(self, loc: Any, scale: Any, event_dim: int = 0, cache_size: int = 0) -> None:
         super().__init__(cache_size)
-        self.loc, self.scale, self.event_dim = loc, scale, event_dim
+        self.loc, self.scale = loc, scale
+        if event_dim:
+            self.domain = self.codomain = constraints.independent(constraints.real, event_dim)
         self.sign = scale.sign() if isinstance(scale, Tensor) else math.copysign(1, scale)
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         return self.loc + self.scale * x
 
     def _inverse(self, y: Tensor) -> Any:
@@ -326,26 +367,39 @@ class ComposeTransform(Transform):
     def __init__(self, parts: Sequence[Transform], cache_size: int = 0) -> None:
         super().__init__(cache_size)
         self.parts = list(parts)
-        self.codomain = self.parts[-1].codomain if self.parts else constraints.real
-        self.event_dim = max((part.event_dim for part in self.parts), default=0)
+        if self.parts:
+            self.domain, self.codomain = self._ends()
+        self.bijective = all(part.bijective for part in self.parts)
         self.sign = math.prod(part.sign for part in self.parts)
 
-    def __call__(self, x: Tensor) -> Any:
+    def _call(self, x: Tensor) -> Any:
         for part in self.parts:
             x = part(x)
         return x
 
     def _inverse(self, y: Tensor) -> Any:
         for part in reversed(self.parts):
-            y = part._inverse(y)
+            y = part._inv_call(y)
         return y
+
+    def _ends(self) -> tuple[constraints.Constraint, constraints.Constraint]:
+        """domain and codomain: a value has the dimensions that any part takes as one."""
+        first, last = self.parts[0].domain, self.parts[-1].codomain
+        before, after = last.event_dim, first.event_dim
+        for part in reversed(self.parts):
+            before = max(before + part.domain.event_dim - part.codomain.event_dim, part.domain.event_dim)
+        for part in self.parts:
+            after = max(after + part.codomain.event_dim - part.domain.event_dim, part.codomain.event_dim)
+        return constraints.of_dims(first, before), constraints.of_dims(last, after)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
         total: Any = 0.0 if self.parts else PUBLIC["zeros_like"](x)
-        for part in self.parts:
-            y = part(x)
-            total = total + _summed(part.log_abs_det_jacobian(x, y), self.event_dim - part.event_dim)
-            x = y
+        event = self.domain.event_dim
+        for k, part in enumerate(self.parts, 1):
+            after = part(x) if k < len(self.parts) else y
+            total = total + _summed(part.log_abs_det_jacobian(x, after), event - part.domain.event_dim)
+            event += part.codomain.event_dim - part.domain.event_dim
+            x = after
         return total
 
     def forward_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -379,10 +433,11 @@ class TransformedDistribution(Distribution):
         self.base_dist = base_distribution
         self.transforms = [transforms] if isinstance(transforms, Transform) else list(transforms)
         shape, events = (*base_distribution.batch_shape, *base_distribution.event_shape), len(base_distribution.event_shape)
-        for t in self.transforms:
-            shape, events = t.forward_shape(shape), max(events, t.event_dim)
-        if events > len(shape):
-            raise ShapeError(f"TransformedDistribution: a transform takes {events} dimensions as one value, the distribution has {shape}")
+        whole = ComposeTransform(self.transforms)
+        before, after = whole.domain.event_dim, whole.codomain.event_dim
+        if before > len(shape):
+            raise ShapeError(f"TransformedDistribution: a transform takes {before} dimensions as one value, the distribution has {shape}")
+        shape, events = whole.forward_shape(shape), max(after, events + after - before)
         super().__init__(shape[:len(shape) - events], shape[len(shape) - events:], validate_args)
 
     @property
@@ -391,10 +446,10 @@ class TransformedDistribution(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        return self.transforms[-1].codomain if self.transforms else self.base_dist.support
+        return constraints.of_dims(self.transforms[-1].codomain, len(self._event_shape)) if self.transforms else self.base_dist.support
 
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
-        return type(self)(self._expanded_base(batch_shape), self.transforms, self._validate_args)
+        return self._again(TransformedDistribution, self._expanded_base(batch_shape), self.transforms, self._validate_args)
 
     def _expanded_base(self, batch_shape: Sequence[int]) -> Distribution:
         """The base for that batch: some of its own batch dimensions may be part of a transform's value."""
@@ -415,8 +470,9 @@ class TransformedDistribution(Distribution):
     def log_prob(self, value: Tensor) -> Any:
         y, total, event = self._value("log_prob", value), 0.0, len(self._event_shape)
         for t in reversed(self.transforms):
-            x = t._inverse(y)
-            total = total - _summed(t.log_abs_det_jacobian(x, y), event - t.event_dim)
+            x = t._inv_call(y)
+            event += t.domain.event_dim - t.codomain.event_dim
+            total = total - _summed(t.log_abs_det_jacobian(x, y), event - t.domain.event_dim)
             y = x
         return _summed(self.base_dist.log_prob(y), event - len(self.base_dist.event_shape)) + total
 
@@ -431,7 +487,7 @@ class TransformedDistribution(Distribution):
         if self._event_shape:
             raise self._missing("cdf")
         for t in reversed(self.transforms):
-            value = t._inverse(value)
+            value = t._inv_call(value)
         return self._monotone(self.base_dist.cdf(value))
 
     def icdf(self, value: Tensor) -> Any:

@@ -101,6 +101,12 @@ class Hooked:
     if TYPE_CHECKING:
         forward: Callable[..., Any]
 
+    # Torch's names of them, by which programs ask whether there are some, and take all away.
+    _forward_pre_hooks = property(lambda self: self._hooks.get("forward_pre", {}))
+    _forward_hooks = property(lambda self: self._hooks.get("forward", {}))
+    _backward_pre_hooks = property(lambda self: self._hooks.get("backward_pre", {}))
+    _backward_hooks = property(lambda self: self._hooks.get("backward", {}))
+
     def _call_hooked(self, args: Any, kwargs: dict[str, Any]) -> Any:
         called: set[int] = set()
         result: Any = None

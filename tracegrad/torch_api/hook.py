@@ -68,7 +68,9 @@ class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
         return [requirements.Torch()] if getattr(context, "name", None) in (None, "torch") else []
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing: names are found when they are asked for."""
+        """Names are found when they are asked for. (`torch.torch` is torch, as it imports itself.)"""
+        if module.__name__ == "torch":
+            vars(module)["torch"] = module
 
 
 def install(device: str | None = None) -> None:

@@ -60,11 +60,13 @@ def _exists(module: str) -> bool:
 ABSENT = {
     "torch": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage HalfStorage "
              "BFloat16Storage ComplexFloatStorage ComplexDoubleStorage "
-             "Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
+             "Future Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
     "torch._dynamo.eval_frame": "OptimizedModule",
+    "torch.distributed.device_mesh": "DeviceMesh init_device_mesh",
     "torch.distributed.optim": "ZeroRedundancyOptimizer PostLocalSGDOptimizer",
     "torch.distributed.tensor": "DTensor",
+    "torch._tensor_str": "PRINT_OPTS _tensor_str",
     "torch.futures": "Future collect_all wait_all",
     "torch.multiprocessing": "spawn start_processes",
     "torch.quasirandom": "SobolEngine",
