@@ -91,7 +91,7 @@ class WorkGroup(KernelBuilder):
         """The kernel is one of an item for each of `count`: its number, and where there is that. most: of a group."""
         local = min(most or self.context.target.group(tuning().group), count)      # as few beyond the last as can be: they may read
         self.sizes, self.local = [-(-count // local) * local], [local]
-        i = self.writer.number(name, count, 0)
+        i = self.writer.item(name, count, 0).index                  # of one, too: equal kernels become one launch, which has the number
         return i, self.where(*[(i, count)] * (self.sizes[0] > count))
 
     def shared(self, name: str, type_: str, size: int) -> Array:

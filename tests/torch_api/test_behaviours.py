@@ -369,5 +369,16 @@ groups = group([tensors, tensors[::-1]], with_indices=True).values()
 say("groups", lambda: sorted(([lists, numbers] for lists, numbers in groups), key=lambda g: g[1]))
 say("itself", lambda: [torch.torch is torch, torch.backends.mkldnn.is_available() is not None])
 say("hooks", lambda: [len(torch.nn.ReLU()._forward_hooks), len(torch.nn.ReLU()._backward_hooks)])
+from torch._subclasses.fake_tensor import is_fake
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+def asserted():
+    torch._assert_async(torch.tensor(True))
+    try:
+        torch._assert_async(torch.tensor(False))
+    except RuntimeError:
+        return [is_fake(torch.ones(1)), get_proxy_mode(), torch._C._are_functorch_transforms_active()]
+say("asserted", asserted)
+say("generators", lambda: [torch.Generator().device.type, torch.Generator("cpu").device.type, torch.default_generator.device.type])
+from torch.distributed import rpc
 say("built", lambda: [type(torch.__config__.show()), torch.cuda._initialized])
 """)

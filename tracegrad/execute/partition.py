@@ -100,7 +100,8 @@ class PartitionedProgram(Program):
             wanted[self.where[node]].append(node)
         partition = Partition(wanted, lambda n: n, set(self.whole.inputs).__contains__,
                               lambda n: moves(n) or self.where[n] is None, last=True)
-        self.steps = self._steps(partition, donate or {}, varying)
+        self.updates = dict(donate or {})                # which outputs are inputs anew
+        self.steps = self._steps(partition, self.updates, varying)
         parts = [step for step in self.steps if isinstance(step, Part)]
         written = {part.reads[i] for part in parts for i in part.program.written}
         self.written = [i for i, node in enumerate(self.whole.inputs) if node in written]
@@ -140,7 +141,11 @@ class PartitionedProgram(Program):
     def __call__(self, values: Sequence[Any], lines: Any = None, ready: Any = None) -> list[Any]:
         """Values of the outputs. Waits for what is sent through the host's memory."""
         self._given = [value if weak else weakref.ref(value) for value, weak in zip(values, self.weak, strict=True)]
-        return self.through(self.steps, values)
+        results = self.through(self.steps, values)
+        for k, i in self.updates.items():                # the interpreter's are not written in place
+            if k < len(results) and not self.weak[i] and self._given[i]() is not results[k]:
+                self._given[i] = weakref.ref(results[k])
+        return results
 
     def through(self, steps: Sequence[Step], values: Sequence[Any]) -> list[Any]:
         """What a call does, by other steps than its own if need be: by such that also note when they were done."""

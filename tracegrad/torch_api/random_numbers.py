@@ -9,10 +9,20 @@ import numpy as np
 from tracegrad.support import random_state
 from tracegrad.support.mersenne import Mersenne
 from tracegrad.tensors.tensor import Tensor, from_own
+from tracegrad.torch_api import devices
 
 
 class Generator(random_state.Generator):
-    """torch.Generator. The state is the bytes that torch itself saves, and reads."""
+    """torch.Generator. The state is the bytes that torch itself saves, and reads. device: which programs ask; the numbers are the same."""
+
+    @property
+    def device(self) -> Any:
+        """The device that it was made for. Found when somebody asks: a program's workers may be forked before any is needed."""
+        return devices.device(self._given or "cpu")  # type: ignore[call-arg]
+
+    @device.setter
+    def device(self, device: Any) -> None:
+        self._given = device
 
     def manual_seed(self, seed: int) -> Generator:
         """Start the stream `seed` from its beginning; returns the generator. Negative seeds count from 2**64 down, as in torch."""

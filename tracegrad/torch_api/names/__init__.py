@@ -14,6 +14,7 @@ from tracegrad import amp
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.support import dtypes
 from tracegrad.support.layouts import layout
+from tracegrad.support.modes import state
 from tracegrad.tensors import type_info
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import dtypes as torchs
@@ -103,6 +104,12 @@ def clear_autocast_cache() -> None:
 
 def _assert(condition: Any, message: str) -> None:
     assert condition, message
+
+
+def _assert_async(input: Any, assert_msg: str = "") -> None:
+    """Raise RuntimeError where a tensor of one element is 0 or False, at once; in a trace, where there is no value, nothing."""
+    if state.trace is None and not bool(input):
+        raise RuntimeError(assert_msg or "Expected Tensor with single nonzero value, but got zero")
 
 
 def get_device_module(_: Any = None) -> Any:

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import Any
 
 from tracegrad.execute.devices import find_device
+from tracegrad.support.modes import state
 from tracegrad.torch_api import devices
 from tracegrad.torch_api.devices import device
 from tracegrad.torch_api.names._markers import Unchanged
@@ -18,6 +19,11 @@ from tracegrad.torch_api.random_numbers import Generator
 
 __all__ = ["DisableTorchFunction", "DispatchKey", "DispatchKeySet", "Generator", "Graph", "Node", "Value",
            "_disabled_torch_function_impl", "_is_torch_function_enabled", "_len_torch_function_stack", "device"]
+
+
+def _are_functorch_transforms_active() -> bool:
+    """Whether a vmap goes on, for whose examples there are no values to look at."""
+    return bool(state.examples)
 
 
 class DispatchKey(Enum):

@@ -1,0 +1,1 @@
+"""torch._subclasses: no tensors without values but those on "meta"."""
