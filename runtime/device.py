@@ -152,12 +152,12 @@ class Device(Placed):
 
         >>> one, other = tg.device("cpu").split(2)
         """
-        cores = self.cl_device.max_compute_units
-        try:
-            each: list[Any] = [cl.device_partition_property.EQUALLY, cores // count]
-            parts = [Device(part) for part in self.cl_device.create_sub_devices(each)[:count]]
-        except (cl.Error, ZeroDivisionError) as error:
-            raise DeviceError(f"split: {self.name} ({self.driver}, {cores} cores) cannot be {count} devices: {error}") from error
+        driver: Any = self.cl_device
+        cores, equally = driver.max_compute_units, cl.device_partition_property.EQUALLY
+        able = equally in driver.partition_properties and isinstance(count, int)         # asked first: some drivers end the process
+        if not able or not 0 < count <= min(cores, driver.partition_max_sub_devices):
+            raise DeviceError(f"split: {self.name} ({self.driver}, {cores} cores) cannot be {count!r} devices")
+        parts = [Device(part) for part in driver.create_sub_devices([equally, cores // count])[:count]]
         for part in parts:
             part.peers = parts
         return parts
