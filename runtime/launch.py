@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, count
 from math import prod
 from operator import is_
@@ -279,11 +280,26 @@ class Executable:
         if profiling and len(self._events) > _EVENTS:
             self.profile()
 
+    @cached_property
+    def _ends(self) -> list[tuple[int, list[int]]]:
+        """Behind how many items of a run which results are whole: the last that has a result's memory among its arguments."""
+        plan = self.plan
+        last: dict[int, int] = {}
+        count = 0
+        for step in plan.steps:
+            count += not (isinstance(step, Launch) and 0 in step.global_size)           # (that is no item: see bound_items)
+            for launch, _ in each((step,), 1):
+                last |= {_memory(plan, a): count for a in getattr(launch, "args", ()) if isinstance(a, int)}
+        found: dict[int, list[int]] = {}
+        for i, slot in enumerate(plan.outputs):
+            found.setdefault(last.get(_memory(plan, slot), 0), []).append(i)
+        return sorted(found.items())
+
     def _enqueue_telling(self, ready: Ready, inputs: Sequence[Buffer], fresh: list[Buffer], run: Run | None) -> None:
         """Enqueue the launches, and tell of each result behind the last one that it needs."""
         plan, start = self.plan, 0
         queue = self.device.host_queue if self.small else self.device.queue
-        for end, results in _ends(plan):
+        for end, results in self._ends:
             self._enqueue((self._items or ())[start:end])
             start = end
             for i in results:
@@ -426,20 +442,6 @@ class Executable:
             return self._notes.buffer  # type: ignore[no-any-return]
         assert self._blocks is not None
         return self._blocks[i]
-
-
-def _ends(plan: Plan) -> list[tuple[int, list[int]]]:
-    """Behind how many items of a run which results are whole: the last that has a result's memory among its arguments."""
-    last: dict[int, int] = {}
-    count = 0
-    for step in plan.steps:
-        count += not (isinstance(step, Launch) and 0 in step.global_size)           # (that is no item: see bound_items)
-        for launch, _ in each((step,), 1):
-            last |= {_memory(plan, a): count for a in getattr(launch, "args", ()) if isinstance(a, int)}
-    found: dict[int, list[int]] = {}
-    for i, slot in enumerate(plan.outputs):
-        found.setdefault(last.get(_memory(plan, slot), 0), []).append(i)
-    return sorted(found.items())
 
 
 def _memory(plan: Plan, i: int) -> int:
