@@ -477,6 +477,29 @@ def test_random_numbers_are_torchs() -> None:
 
 
 @pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attention_is_torchs_only_where_it_draws(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+    by_torch = compiler.Program._by_torch
+
+    def noted(self: Any, node: Any, *rest: Any) -> Any:
+        left.append(str(node.target))
+        return by_torch(self, node, *rest)
+
+    monkeypatch.setattr(compiler.Program, "_by_torch", noted)
+
+    def fn(q: Any) -> Any:
+        return F.scaled_dot_product_attention(q, q * 2, q - 1, dropout_p=dropout)
+
+    q = torch.randn(2, 3, 8, 4)
+    torch.manual_seed(1)
+    wanted = fn(q)
+    torch.manual_seed(1)
+    close(compiled(fn)(q), wanted)
+    assert bool(left) is bool(dropout)
+
+
+@pytest.mark.usefixtures("on_numpy")
 def test_several_draws_come_in_the_order_of_the_program() -> None:
     def fn(x: Any) -> Any:
         y = F.dropout(x, 0.5)

@@ -208,6 +208,17 @@ def _is_view(node: Any) -> bool:
     return bool(returns) and all(x.alias_info is not None and not x.alias_info.is_write for x in returns)
 
 
+def _draws(node: Any) -> bool:
+    """Whether an operator draws random numbers. Attention does where its dropout is not 0."""
+    from torch import Tag  # noqa: PLC0415
+
+    if Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    given = dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)) | node.kwargs
+    rate = next((a.default_value for a in node.target._schema.arguments if a.name == "dropout_p"), None)
+    return rate is None or bool(given.get("dropout_p", rate))
+
+
 def _memory_of(node: Any) -> Any:
     """Whose memory an as_strided is about."""
     return _views(node.args[0], lambda x: _is_view(x) and str(x.target) not in ("aten._conj.default", "aten._neg_view.default"))[0]
@@ -335,9 +346,7 @@ class Program:
     def _apply(self, node: Any, values: dict[Any, Any]) -> Any:
         if node.target is operator.getitem:
             return values[node.args[0]][node.args[1]]
-        from torch import Tag  # noqa: PLC0415
-
-        name, random = str(node.target), Tag.nondeterministic_seeded in node.target.tags         # those are torch's, so that its seeds hold
+        name, random = str(node.target), _draws(node)           # what draws is torch's, so that its seeds hold
         if name == _AS_STRIDED:
             return self._as_strided(node, values)
         function = None if random else find(name)

@@ -12,7 +12,9 @@ from tracegrad.errors import DLPackError
 from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import Aval
 from tracegrad.ops.primitives.movement import inverse
+from tracegrad.runtime.buffer import Buffer
 from tracegrad.runtime.device import Device
+from tracegrad.runtime.faults import verify
 from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.tensors.creation.from_data import from_dlpack
@@ -44,9 +46,14 @@ class Layout:
 
     def in_torch(self, x: Tensor) -> Any:
         """A result, its dimensions in the order of memory, as torch's tensor. Waits for the values."""
-        from torch import from_dlpack as shared  # noqa: PLC0415
+        import torch  # noqa: PLC0415
 
-        made = shared(x).contiguous()
+        value, aval = x._n.value, x._n.aval
+        if type(value) is Buffer and value.device.in_host_memory and value.nbytes and aval.dtype != dtypes.bfloat16:
+            verify(value)
+            made = torch.from_numpy(value.contents(aval.shape, aval.dtype))         # (half the time of DLPack)
+        else:
+            made = torch.from_dlpack(x).contiguous()
         if type(x._device) is Device and x._device.in_host_memory:
             _results[made.data_ptr()] = x._n.value
         return made
