@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.config import config
+from tracegrad.errors import DeviceError
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
 from tracegrad.runtime.faults import Record, Suspicions, verify
@@ -60,6 +61,14 @@ class HostDevice(devices_.Placed):
 
     def finish(self) -> None:
         """Nothing is ever pending."""
+
+    def split(self, count: int) -> list[Any]:
+        """Raises DeviceError: see `Device.split`."""
+        raise DeviceError(f"split: {self.name!r} is no driver's device, and cannot be {count!r} devices; tg.devices() lists those that are")
+
+    def share_context(self, *others: Any) -> None:
+        """Raises DeviceError: see `Device.share_context`."""
+        raise DeviceError(f"share_context: {self.name!r} is no driver's device, and has no context; tg.devices() lists those that have")
 
 
 class MetaDevice(HostDevice):
@@ -155,22 +164,36 @@ def depart(value: Any, target: Device, shape: tuple[int, ...], dtype: Any) -> De
     """Have a value, once the commands enqueued so far have made it, leave for another device. Nobody waits for that here.
 
     Devices of one context wait for each other's events: nobody on the host does. Else it is staged through the host's memory, and
-    `arrive` waits for it. An error that is found later comes along.
+    `arrive` waits for it: what has to be read from a device's own memory comes in pieces, through pinned memory. An error that is found
+    later comes along.
     """
     if buffers.linked(value, target):
         there, event = buffers.copy_to(target, value)
         return Departure(event, lambda: there, False)
-    array, event = value.fetch(shape, dtype)
-    checks = value.deferred_checks
+    checks, sent = value.deferred_checks, buffers.leaving(value)
+    array, event = value.fetch(shape, dtype) if sent is None else (None, sent.events[0])
 
     def arrive() -> Any:
-        if event is not None:
-            event.wait()
-        there = upload(target, array)
+        if sent is not None:
+            there = receive(target, sent, shape, dtype)
+        else:
+            if event is not None:
+                event.wait()
+            there = upload(target, array)
         there.deferred_checks = checks
         return there
 
     return Departure(event, arrive, True)
+
+
+def receive(device: Device, sent: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A value on `device` with what left another one, piece by piece (see `buffers.leaving`)."""
+    if not isinstance(device, HostDevice):
+        return buffers.receive(device, sent)
+    flat = np.empty(sent.nbytes, np.uint8)
+    for at, piece in sent.pieces():
+        flat[at : at + piece.size] = piece
+    return HostValue(device, flat.view(dtype).reshape(shape))
 
 
 obstacle = buffers.obstacle
