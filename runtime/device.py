@@ -142,7 +142,7 @@ class Device(Placed):
             sides = [side for device in self.peers or [self] for side in (device.cl_basic, device.cl_device) if side is not None]
             return known[0] if known else cl.Context([*dict.fromkeys(sides)])
 
-    def share_context(self, *others: Device) -> None:
+    def share_context(self, *others: Any) -> None:
         """Have one context with other devices of the same driver: what goes from one to another then does not pass the host. (Else each
         has its own: one for all would take memory on each GPU of a machine, also in a process that uses one.) Call it before anything is
         computed on them. Raises DeviceError, and changes nothing, where something was, where they are of several drivers, and where the

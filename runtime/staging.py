@@ -82,7 +82,7 @@ def ring_of(device: Any) -> Ring | None:
 def _pinned(context: cl.Context, queue: cl.CommandQueue, nbytes: int) -> np.ndarray[Any, Any]:
     """Host memory that devices of a context fetch from, and write to, by themselves: mapped as long as the array is there."""
     memory = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
-    both = cl.map_flags.READ | cl.map_flags.WRITE
+    both: Any = cl.map_flags.READ | cl.map_flags.WRITE
     mapped, _ = cl.enqueue_map_buffer(queue, memory, both, 0, (nbytes,), np.dtype(np.uint8), is_blocking=True)
     return np.asarray(mapped)
 

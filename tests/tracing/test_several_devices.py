@@ -7,6 +7,9 @@ Device of the same driver, and beside each other driver that is installed.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import types
 from typing import Any
@@ -26,8 +29,10 @@ from tracegrad.execute import devices as devices_module
 from tracegrad.execute.partition import Fetch, Part, PartitionedProgram, Receive
 from tracegrad.inspection import profiling
 from tracegrad.inspection.recorded_runs import Run, Sent
+from tracegrad.inspection.report import device_names
 from tracegrad.runtime.buffer import Buffer, copy_to, upload
 from tracegrad.runtime.device import Device
+from tracegrad.runtime.drivers.pocl_cpu import is_pocl
 from tracegrad.runtime.limits import Limits
 from tracegrad.runtime.profiler import Span
 
@@ -514,6 +519,57 @@ def test_devices_share_a_context_before_anything_is_computed_on_them(two_halves:
     one.share_context(other)
     assert one.context == other.context != a.context
     assert one.peers == other.peers == [one, other]
+
+
+SHARED = """
+import tracegrad as tg
+first = tg.devices()[0]
+one, other = [d for d in tg.devices() if d.driver == first.driver][:2]
+one.share_context(other)
+x, w = tg.arange(1000.0, device=one), tg.full((1000,), 3.0, device=other)
+f = tg.trace(lambda x, w: tg.autograd.grad((((x * w.to(one)).to(other) * w).to(one) ** 2).sum(), [x, w]))
+x.requires_grad_(), w.requires_grad_()
+found = f(x, w), f(x, w)
+for gx, gw in found:
+    assert (gx.device, gw.device) == (one, other)
+    assert gx.tolist() == (2 * 81 * x).tolist() and gw.tolist() == (4 * 27 * x.to(other) ** 2).tolist()
+print(f.explain().count("and the host does not"), one.context == other.context)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["pthread", "basic"])
+def test_devices_that_a_driver_lists_separately_share_a_context(kind: str) -> None:
+    if not (device := tg.devices()[:1]) or not is_pocl(device[0].cl_device):
+        pytest.skip("only PoCL lists as many devices as it is told to")
+    done = subprocess.run([sys.executable, "-c", SHARED], env=os.environ | {"POCL_DEVICES": f"{kind} {kind}"}, capture_output=True,
+                          text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["6", "True"], done.stderr        # three transfers, and those of their derivatives
+
+
+@pytest.mark.parametrize("kind", ["halves", *DRIVERS, pytest.param("another driver", marks=pytest.mark.long)])
+def test_three_devices_in_one_trace(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of drivers and the interpreter, in a ring, with derivatives by all three; some of it is sent on as it came."""
+    a, b = two_devices(kind, "kernels", monkeypatch)
+    c = tg.device("numpy")
+    v, w, u = leaf([0.5, -0.25, 1.5], a), leaf([1.0, 2.0, 3.0], b), leaf([0.1, 0.2, 0.3], c)
+
+    def loss(x: Any) -> Any:
+        y = ((x * v).sin().to(b) * w).exp()
+        return ((y.to(c) * u).to(a) * v + y.to(c).to(a)).sum()
+
+    def step(x: Any) -> Any:
+        first = tg.autograd.grad(loss(x), [v, w, u], create_graph=True)
+        second = tg.autograd.grad(sum((g * g).sum().to(a) for g in first), [v, w, u])
+        return *first, *second
+
+    traced, x = tg.trace(step), tg.tensor([1.0, 2.0, 3.0], device=a)
+    for _ in range(2):
+        for found, expected in zip(traced(x), step(x), strict=True):
+            assert found.device is expected.device
+            same(found, expected, 1e-3)
+    assert [*traced.memory().devices] == [*device_names(traced._latest.program).values()]
+    assert len(traced.memory().devices) == 3
 
 
 def test_the_interpreter_has_no_parts_and_no_context() -> None:

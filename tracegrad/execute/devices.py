@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from tracegrad.errors import DeviceError
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
 from tracegrad.runtime.faults import Record, Suspicions, verify
+from tracegrad.runtime.staging import frozen, shown
 
 
 class HostValue:
@@ -30,7 +32,7 @@ class HostValue:
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         verify(self)
-        return buffers.shown(self, np.asarray(self.array, dtype).reshape(shape))
+        return shown(self, np.asarray(self.array, dtype).reshape(shape))
 
     def fetch(self, shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray[Any, Any], None]:
         """The contents, suspect or not: see Buffer."""
@@ -143,9 +145,9 @@ def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True
     time: if nobody is expected to write the array, and it is large enough to gain.
     """
     if copy is None:
-        copy = array.nbytes <= buffers.SMALL_UPLOAD or not buffers.frozen(array) or bool(obstacle(device, array))
+        copy = array.nbytes <= buffers.SMALL_UPLOAD or not frozen(array) or bool(obstacle(device, array))
     if isinstance(device, HostDevice):
-        return HostValue(device, np.array(array) if copy else array, not (copy or buffers.frozen(array)))
+        return HostValue(device, np.array(array) if copy else array, not (copy or frozen(array)))
     if copy and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
         return buffers.host_buffer(device, array if own else np.array(array, order="C"))
     return buffers.upload(device, array) if copy else buffers.wrap(device, array)
@@ -171,22 +173,23 @@ def depart(value: Any, target: Device, shape: tuple[int, ...], dtype: Any) -> De
         there, event = buffers.copy_to(target, value)
         return Departure(event, lambda: there, False)
     checks, sent = value.deferred_checks, buffers.leaving(value)
-    array, event = value.fetch(shape, dtype) if sent is None else (None, sent.events[0])
+    if sent is not None:
+        event, receive = sent.events[0], partial(_from_pieces, target, sent, shape, dtype)
+    else:
+        array, event = value.fetch(shape, dtype)
+        receive = partial(upload, target, array)
 
     def arrive() -> Any:
-        if sent is not None:
-            there = receive(target, sent, shape, dtype)
-        else:
-            if event is not None:
-                event.wait()
-            there = upload(target, array)
+        if event is not None:
+            event.wait()
+        there = receive()
         there.deferred_checks = checks
         return there
 
     return Departure(event, arrive, True)
 
 
-def receive(device: Device, sent: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def _from_pieces(device: Device, sent: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """A value on `device` with what left another one, piece by piece (see `buffers.leaving`)."""
     if not isinstance(device, HostDevice):
         return buffers.receive(device, sent)

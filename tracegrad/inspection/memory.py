@@ -194,8 +194,10 @@ def memory(program: Any, name: str) -> Memory:
     plan = program.plan
     if plan is None:
         raise ArgumentError(f"memory: {no_plan(name)}")
-    sizes = {kind: sum(s.nbytes for s in plan.slots if s.kind == kind and s.alias is None) for kind in ("input", "output", "constant")}
-    return Memory(name, [(row.name, "") for row in rows], _values(plan), {program.device.name: Totals(*sizes.values(), sum(plan.blocks))})
+    inputs, outputs, constants = (sum(s.nbytes for s in plan.slots if s.kind == kind and s.alias is None)
+                                  for kind in ("input", "output", "constant"))
+    own = Totals(inputs, outputs, constants, sum(plan.blocks))
+    return Memory(name, [(row.name, "") for row in rows], _values(plan), {program.device.name: own})
 
 
 @dataclass(frozen=True)

@@ -282,9 +282,9 @@ def _timed(found: Model, timed: Measured, rows: Sequence[Row]) -> None:
     places: dict[Any, int] = {}
     counts: Counter[tuple[int, bool]] = Counter()
     for i, row in enumerate(rows):
-        key = row.part, not isinstance(row.step, Launch)
-        places[(*key, counts[key]) if row.transfer is None else row.transfer] = i
-        counts[key] += 1
+        own = row.part, not isinstance(row.step, Launch)
+        places[(*own, counts[own]) if row.transfer is None else row.transfer] = i
+        counts[own] += 1
     last = timed.runs[-1]
     for key, measured_row in zip([*timed.keys, *(sent.transfer for sent in last.sent)], timed.profile, strict=True):
         found["steps"][places[key]].update(seconds=measured_row.seconds, share=measured_row.share, limit=measured_row.limit)
