@@ -366,7 +366,7 @@ class Device(Placed):
     @cached_property
     def ring(self) -> Ring | None:
         """The way of writes, where the host's memory is not the device's; None if it is, or cannot be pinned."""
-        return ring_of(self)
+        return None if self.kind == "cpu" or ask(self.cl_device, "host_unified_memory", False) else ring_of(self.context, self.host_queue)
 
     @cached_property
     def pinned(self) -> Pinned:

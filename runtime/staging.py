@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from tracegrad.runtime.queries import ask
 from tracegrad.support.dtypes import dtype_kind
 
 PIECES, PIECE = 8, 1 << 20             # how many pieces, and bytes of each
@@ -69,12 +68,10 @@ class Ring:
         return event
 
 
-def ring_of(device: Any) -> Ring | None:
-    """The way of writes to a device, where the host's memory is not the device's; None if it is, or cannot be pinned."""
-    if device.kind == "cpu" or ask(device.cl_device, "host_unified_memory", False):
-        return None
+def ring_of(context: cl.Context, queue: cl.CommandQueue) -> Ring | None:
+    """A ring of a context; None where the driver can pin no memory."""
     try:
-        return Ring(device.context, device.host_queue)
+        return Ring(context, queue)
     except cl.Error:
         return None
 
@@ -117,7 +114,7 @@ class Pinned:
 
 
 class Leaving:
-    """The contents of a Buffer as they are behind `marker`, on their way to the host: `pieces` gives them as they come.
+    """The contents of a Buffer as they are behind `marker`, on their way to the host: `pieces` gives them as they come, eight at most.
 
     The reads are in a queue of their own. Until they are done this holds the Buffer, so that nobody writes its memory.
     """
@@ -127,8 +124,9 @@ class Leaving:
         self.events: list[Any] = []
         self._pinned: Pinned = device.pinned
         self._block = self._pinned.take(self.nbytes)
-        for start in range(0, self.nbytes, PIECE):
-            part = self._block[start : min(start + PIECE, self.nbytes)]
+        self._piece = PIECE * -(-self.nbytes // (PIECES * PIECE))
+        for start in range(0, self.nbytes, self._piece):
+            part = self._block[start : min(start + self._piece, self.nbytes)]
             self.events.append(cl.enqueue_copy(device.downloads, part, mem, src_offset=start, is_blocking=False, wait_for=[marker]))
         device.downloads.flush()
 
@@ -136,7 +134,8 @@ class Leaving:
         """(where it begins, the bytes) of each piece, once it is there. They are not to be used after this object is gone."""
         for k, event in enumerate(self.events):
             event.wait()
-            yield k * PIECE, self._block[k * PIECE : min((k + 1) * PIECE, self.nbytes)]
+            start = k * self._piece
+            yield start, self._block[start : min(start + self._piece, self.nbytes)]
 
     def __del__(self) -> None:
         with contextlib.suppress(cl.Error):
