@@ -253,6 +253,34 @@ def test_a_transfer_waits_for_what_it_sends_only(two: Any) -> None:
     assert "0" not in steps(passed)
 
 
+def test_a_device_computes_its_own_share_while_another_one_does(two: Any) -> None:
+    """What is added to a gradient that arrives is computed before it does, once."""
+    a, b = two
+    w = leaf([[0.5, -0.25], [1.0, 2.0]], a)
+
+    def step(x: Any) -> Any:
+        shares = [((y @ v).sin() ** 2).sum() for y, v in ((x, w), ((x * 2).to(b), w.to(b)))]
+        loss = shares[0] + shares[1].to(a)
+        return loss, *tg.autograd.grad(loss, [w])
+
+    traced, x = tg.trace(step), tg.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], device=a)
+    for found, expected in zip(traced(x), step(x), strict=True):
+        same(found, expected)
+    program = traced._latest.program
+    assert steps(traced) == ">0><<1>>0<<0"
+    products = [n for part in program.parts for n in part.graph if n.fn.name == "matmul"]
+    assert len(products) == sum(n.fn.name == "matmul" for n in program.whole) == 4
+
+    @tg.trace
+    def drawn(x: Any) -> Any:
+        p, q = tg.host_call(lambda x: (calls.append(1), (x * 2, x * 3))[1], x, like=[x, x])
+        return p, q.exp() + (x * 2).to(b).to(a)
+
+    calls: list[int] = []
+    assert drawn(x)[0].tolist() == (x * 2).tolist()
+    assert calls == [1]                                     # results of one call are of one part
+
+
 def test_a_call_that_fails_has_changed_nothing(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = two
     v, w = tg.ones(2, device=a), tg.ones(2, device=b)
