@@ -341,7 +341,7 @@ def test_errors(two: Any) -> None:
 # ------------------------------------------------------------------------------------------------------------------- looking at it
 
 
-def test_what_a_traced_function_tells(pair: Any, tmp_path: Any) -> None:
+def test_what_a_traced_function_tells(pair: Any, limits_known: None, tmp_path: Any) -> None:
     a, b = pair
     sends = tg.trace(lambda x, w: ((x * 2).to(b) * w).sin().sum())
     x, w = tg.ones(3, device=a), tg.ones(3, device=b)
