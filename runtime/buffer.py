@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ import pyopencl as cl
 from tracegrad.errors import DeviceError, OutOfMemoryError
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import Suspicions, verify
-from tracegrad.runtime.staging import APART, KEPT, Arrival, Block, Ring, Uploads, bits, in_shape, of_dtype
+from tracegrad.runtime.staging import APART, KEPT, Arrival, Block, Leaving, Ring, Uploads, bits, frozen, in_shape, of_dtype, shown
 
 # Up to here an upload makes a fresh buffer from the array (0.6 us for 4 KB, no queue involved, so nothing is waited for);
 # above, page faults make that 6x slower than a copy into pooled memory (64 MB: 41 ms against 6). Below it, a copy is also preferred to
@@ -73,14 +74,14 @@ class Buffer:
     def arriving(self, shape: tuple[int, ...], dtype: Any, queue: cl.CommandQueue) -> Arrival:
         """A copy of the contents as the commands so far leave them, for another thread, while further commands run. Nothing waits here.
 
-        queue: the one in use. Nobody may write the memory before the copy is there. Nothing is verified.
+        queue: the one in use. Until the copy is there it holds this Buffer. Nothing is verified.
         """
         device, out = self.device, np.empty(shape, dtype)
         with device.lock:
             mem = self.mem                                   # which may be uploaded for it
             marker = cl.enqueue_marker(device.use(queue))
             queue.flush()
-            found = Arrival(device.downloads, marker, mem, out)
+            found = Arrival(self, marker, mem, out)
         if queue is not device.queue and queue is device.host_queue:        # it runs in this thread: the contents are there
             found()
         return found
@@ -155,8 +156,8 @@ class Buffer:
         made.deferred_checks = self.deferred_checks
         return made
 
-    def write(self, array: np.ndarray[Any, Any]) -> None:
-        """Replace the contents by `array`, which has the same number of bytes and may change afterwards.
+    def write(self, array: np.ndarray[Any, Any], at: int = 0) -> None:
+        """Replace the contents, from the byte `at` on, by those of `array`, which may change afterwards.
 
         Waits for the commands before it, but on a device with memory of its own, where it is one more of them.
         """
@@ -166,9 +167,9 @@ class Buffer:
                 queue, array = device.use(device.host_queue), np.ascontiguousarray(array)
                 if device.ring is not None:
                     mem = self.mem                           # which may be waited for
-                    device.last = device.ring.write(queue, mem, array)
+                    device.last = device.ring.write(queue, mem, array, (), at)
                 else:
-                    cl.enqueue_copy(queue, self.mem, bits(array), is_blocking=True)
+                    cl.enqueue_copy(queue, self.mem, bits(array), dst_offset=at, is_blocking=True)
 
 
 class _Wrapped(Buffer):
@@ -316,21 +317,6 @@ class _Mapping:
         self.buffer.device.unmap(self.__dict__.pop("mapped"))
 
 
-class View:
-    """What a read-only array of a buffer's memory has as its base: it ends the mapping before it lets go of the buffer."""
-
-    def __init__(self, buffer: Any, mapped: np.ndarray[Any, Any]) -> None:
-        self.mapped, self.buffer = mapped, buffer
-        self.__array_interface__ = mapped.__array_interface__
-
-
-def shown(buffer: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A read-only array of the memory that a buffer has as `array`."""
-    out = np.asarray(View(buffer, array))
-    out.flags.writeable = False
-    return of_dtype(out, array.dtype)
-
-
 def empty(device: Device, nbytes: int) -> Buffer:
     """A Buffer of `nbytes` bytes with unspecified contents. Raises OutOfMemoryError, which leaves everything usable."""
     if nbytes >= LARGE_BLOCK and _exceeds(device, nbytes):
@@ -359,24 +345,50 @@ def upload(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
         except cl.Error:
             make_room(device)
     if array.nbytes >= APART and device.uploads is not None and device.ring is not None:
-        return _apart(device, device.ring, device.uploads, array)
+        return _apart(device, device.ring, device.uploads, array.nbytes, [(0, array)])
     buffer = empty(device, array.nbytes)
     buffer.write(array)
     return buffer
 
 
-def _apart(device: Device, ring: Ring, uploads: Uploads, array: np.ndarray[Any, Any]) -> Buffer:
-    """The same in the queue of transfers. What fails leaves the memory where it was."""
+def leaving(value: Any) -> Leaving | None:
+    """A large value on its way out of a device with memory of its own, through pinned memory; None of others. Nobody waits here."""
+    device = value.device
+    if device.in_host_memory or held(value) is not None or value.nbytes < APART:
+        return None
     with device.lock:
-        block = _block(device, array.nbytes)
-        try:
-            block.filled = ring.write(uploads.queue, block.mem, array, block.awaited())
-        except cl.Error as error:
-            with contextlib.suppress(cl.Error):
-                uploads.queue.finish()
-            uploads.give_back(block, block.free)
-            raise DeviceError(f"upload: {device.name} refused to copy {array.nbytes} bytes: {error}") from error
-        block.free = None
+        mem, queue = value.mem, device.use(device.active)
+        marker = cl.enqueue_marker(queue)
+        queue.flush()
+        return Leaving(value, mem, marker)
+
+
+def receive(device: Device, sent: Leaving) -> Buffer:
+    """A Buffer with what left another device: a piece is written while the next one is read. Raises OutOfMemoryError."""
+    if device.uploads is not None and device.ring is not None:
+        return _apart(device, device.ring, device.uploads, sent.nbytes, sent.pieces())
+    buffer = empty(device, sent.nbytes)
+    for at, piece in sent.pieces():
+        buffer.write(piece, at)
+    return buffer
+
+
+def _apart(device: Device, ring: Ring, uploads: Uploads, nbytes: int, pieces: Iterable[tuple[int, np.ndarray[Any, Any]]]) -> Buffer:
+    """A new Buffer, written in the queue of transfers. What fails leaves the memory where it was."""
+    with device.lock:
+        block = _block(device, nbytes)
+    awaited = block.awaited()
+    try:
+        for at, piece in pieces:
+            with device.lock:
+                block.filled = ring.write(uploads.queue, block.mem, piece, awaited, at)
+            awaited = []                                     # the queue is in order
+    except cl.Error as error:
+        with contextlib.suppress(cl.Error):
+            uploads.queue.finish()
+        uploads.give_back(block, block.free)
+        raise DeviceError(f"upload: {device.name} refused to copy {nbytes} bytes: {error}") from error
+    block.free = None
     return _Uploaded(device, block)
 
 
@@ -446,28 +458,6 @@ def obstacle(device: Device, array: np.ndarray[Any, Any]) -> str:
     if not array.flags.aligned or array.ctypes.data % device.host_alignment:
         return f"the array starts at {array.ctypes.data:#x}, not at a multiple of {max(array.itemsize, device.host_alignment)} bytes"
     return ""
-
-
-def frozen(array: np.ndarray[Any, Any]) -> bool:
-    """Whether nobody is expected to write `array`'s memory: it and all that it is a view of are read-only.
-
-    A read-only view of a writable array is not enough, and of an owner that does not tell (a DLPack capsule) nothing is known.
-    """
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        if owner.flags.writeable:
-            return False
-        owner = owner.base
-    while isinstance(owner, memoryview):
-        owner = owner.obj                  # a read-only memoryview may be one of a bytearray
-    if owner is None:
-        return True
-    if isinstance(owner, View):
-        return not owner.buffer.may_change
-    try:
-        return memoryview(owner).readonly
-    except TypeError:
-        return False
 
 
 def make_room(device: Device) -> None:

@@ -146,3 +146,38 @@ def _built(source: str, context: cl.Context, device: cl.Device) -> cl.Program | 
         except cl.Error:
             pass
     return None
+
+
+_PROBE = 1 << 16               # bytes: drivers treat small buffers otherwise
+
+
+def host_alignment(device: cl.Device) -> int:
+    """The alignment in bytes, beside that of its elements, at which a host array can be a buffer; 0 if none can.
+
+    Kernels rely on the elements' alignment only (kernel/ir/vectors.py). A driver, though, may work on a copy of what USE_HOST_PTR
+    names, and OpenCL has no query for that: so see whether it reads the memory itself, at an odd address, and at a multiple of
+    CL_DEVICE_MEM_BASE_ADDR_ALIGN (which Intel's wants from some KB on; the others take any).
+    """
+    base = max(2, device.mem_base_addr_align // 8)
+    block = np.zeros(_PROBE + 2 * base, np.uint8)
+    start = -block.ctypes.data % base
+    return next((alignment for alignment in (1, base) if _reads(device, block[start + alignment :][:_PROBE])), 0)
+
+
+def _reads(device: cl.Device, array: np.ndarray[Any, Any]) -> bool:
+    """Whether a buffer made of `array` shows what is written to the array afterwards."""
+    seen = np.empty_like(array)
+    try:
+        context = cl.Context([device])                       # not the device's own: there may never be one (see `Device.decide`)
+        mem = cl.Buffer(context, cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, hostbuf=array)
+        other = cl.Buffer(context, cl.mem_flags.READ_WRITE, array.nbytes)
+        queue = cl.CommandQueue(context, device)
+        for value in (1, 2):
+            array[:] = value
+            cl.enqueue_copy(queue, other, mem, byte_count=array.nbytes)
+            cl.enqueue_copy(queue, seen, other, is_blocking=True)
+            if not (seen == value).all():
+                return False
+    except cl.Error:
+        return False
+    return True

@@ -23,19 +23,18 @@ from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
 
-import numpy as np
 import pyopencl as cl
 from pyopencl.tools import ImmediateAllocator, MemoryPool
 
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
-from tracegrad.runtime.capabilities import Capabilities, capabilities, plain_name
+from tracegrad.runtime.capabilities import Capabilities, capabilities, host_alignment, plain_name
 from tracegrad.runtime.drivers.icd import driver_name, platforms
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl, name_cpu
 from tracegrad.runtime.drivers.trial import faster, remembered
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.queries import ask, kind_of, memory_of, target_of
-from tracegrad.runtime.staging import Ring, Uploads
+from tracegrad.runtime.staging import Pinned, Ring, Uploads, ring_of
 from tracegrad.support.html import table
 from tracegrad.support.plan import Launch, Plan, Target, by_one
 
@@ -51,8 +50,6 @@ SMALL_WORK_PER_LAUNCH = 1 << 18
 # No thread can help with a launch of one work-item, which counts so much less. But not nothing: meanwhile no other thread of
 # Python's runs (3 to 50 ms, on 2 cores).
 HELD = 16
-
-_PROBE = 1 << 16               # bytes: drivers treat small buffers otherwise
 
 NO_DRIVER = "no OpenCL driver was found; install one with `pip install pocl-binary-distribution`, or see `python -m tracegrad doctor`"
 
@@ -143,7 +140,36 @@ class Device(Placed):
         with _choice:
             known = [peer.__dict__["context"] for peer in self.peers if "context" in peer.__dict__]
             sides = [side for device in self.peers or [self] for side in (device.cl_basic, device.cl_device) if side is not None]
-            return known[0] if known else cl.Context(sides)
+            return known[0] if known else cl.Context([*dict.fromkeys(sides)])
+
+    def share_context(self, *others: Any) -> None:
+        """Have one context with other devices of the same driver: what goes from one to another then does not pass the host. (Else each
+        has its own: one for all would take memory on each GPU of a machine, also in a process that uses one.) Call it before anything is
+        computed on them. Raises DeviceError, and changes nothing, where something was, where they are of several drivers, and where the
+        driver makes no such context.
+
+        >>> gpus = [device for device in tg.devices() if device.kind == "gpu"]
+        >>> if gpus[1:]: gpus[0].share_context(*gpus[1:])
+        """
+        shared = list(dict.fromkeys((self, *others)))
+        text = " and ".join(str(device) for device in shared)
+        if any(not isinstance(device, Device) or device.cl_device.platform != self.cl_device.platform for device in shared):
+            raise DeviceError(f"share_context: {text} are not of one driver; what goes between them passes the host's memory")
+        with _choice:
+            if any(device.cl_basic is not None for device in shared):            # small work runs in the calling thread, and may not wait
+                raise DeviceError(f"share_context: one of {text} is PoCL's pair of devices; set POCL_DEVICES='pthread pthread' to have two")
+            if any(device.peers or "context" in device.__dict__ for device in shared):
+                raise DeviceError(f"share_context: one of {text} has a context; call it before anything is computed on them")
+            for device in shared:
+                device.peers = shared
+            try:
+                _ = self.context
+            except cl.Error as error:
+                for device in shared:
+                    device.peers = ()
+                raise DeviceError(f"share_context: {self.driver} makes no context of {text}: {error}") from error
+            for device in (d for d in (self, *_devices) if not set(shared).isdisjoint(d.undecided)):
+                device.undecided = ()                                            # these were asked for
 
     def split(self, count: int) -> list[Device]:
         """Its cores as `count` devices, each with as many. They share a context: what goes from one to another does not pass the host.
@@ -257,36 +283,10 @@ class Device(Placed):
 
     @cached_property
     def host_alignment(self) -> int:
-        """The alignment in bytes, beside that of its elements, at which a host array can be a buffer; 0 if none can.
-
-        Kernels rely on the elements' alignment only (kernel/ir/vectors.py). A driver, though, may work on a copy of what USE_HOST_PTR
-        names, and OpenCL has no query for that: so see whether it reads the memory itself, at an odd address, and at a multiple of
-        CL_DEVICE_MEM_BASE_ADDR_ALIGN (which Intel's wants from some KB on; the others take any).
-        """
-        base = max(2, self.cl_device.mem_base_addr_align // 8)
-        block = np.zeros(_PROBE + 2 * base, np.uint8)
-        start = -block.ctypes.data % base
-        return next((alignment for alignment in (1, base) if self._reads(block[start + alignment :][:_PROBE])), 0)
-
-    def _reads(self, array: np.ndarray[Any, Any]) -> bool:
-        """Whether a buffer made of `array` shows what is written to the array afterwards."""
-        seen = np.empty_like(array)
-        try:
-            context = cl.Context([self.cl_device])               # not the device's own: there may never be one (see `decide`)
-            mem = cl.Buffer(context, cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, hostbuf=array)
-            other = cl.Buffer(context, cl.mem_flags.READ_WRITE, array.nbytes)
-            self._check_process()
-            with self.lock:
-                queue = cl.CommandQueue(context, self.cl_device)
-                for value in (1, 2):
-                    array[:] = value
-                    cl.enqueue_copy(queue, other, mem, byte_count=array.nbytes)
-                    cl.enqueue_copy(queue, seen, other, is_blocking=True)
-                    if not (seen == value).all():
-                        return False
-        except cl.Error:
-            return False
-        return True
+        """The alignment in bytes, beside that of its elements, at which a host array can be a buffer; 0 if none can."""
+        self._check_process()
+        with self.lock:
+            return host_alignment(self.cl_device)
 
     @cached_property
     def pool(self) -> MemoryPool:
@@ -360,18 +360,18 @@ class Device(Placed):
             if self.profiling != mode:
                 self.finish()
                 self.profiling, self._active = mode, None
-                for name in ("queue", "host_queue"):
+                for name in ("queue", "host_queue", "downloads"):
                     self.__dict__.pop(name, None)
 
     @cached_property
     def ring(self) -> Ring | None:
         """The way of writes, where the host's memory is not the device's; None if it is, or cannot be pinned."""
-        if self.kind == "cpu" or ask(self.cl_device, "host_unified_memory", False):
-            return None
-        try:
-            return Ring(self.context, self.host_queue)
-        except cl.Error:
-            return None
+        return None if self.kind == "cpu" or ask(self.cl_device, "host_unified_memory", False) else ring_of(self.context, self.host_queue)
+
+    @cached_property
+    def pinned(self) -> Pinned:
+        """Host memory for what is read from a device with memory of its own."""
+        return Pinned(self.context, self.downloads)
 
     @cached_property
     def uploads(self) -> Uploads | None:

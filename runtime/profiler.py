@@ -86,6 +86,8 @@ class Recording:
         self.found: list[Span] = []
         self.calls: list[tuple[int, int, Any]] = []        # that the host began: number, when, and what is called for the results
         self._walk(self.items)
+        with self.device.lock:
+            self.device.use(queue).flush()                 # else it may begin when somebody waits, behind other devices
 
     def spans(self) -> list[Span]:
         """What ran when, once it has."""

@@ -1,4 +1,4 @@
-"""Writes to a device with memory of its own, by way of pinned host memory and without waiting. Start at `Ring`. (Reads: `Arrival`.)
+"""To and from a device with memory of its own, by way of pinned host memory. Start at `Ring` for writes, at `Leaving` for reads.
 
 A driver copies what it is given from ordinary memory in two steps, and the caller waits for both, and for every kernel before them. Here
 a piece of the array is copied into memory that the device can fetch from by itself, and its transfer is enqueued: while it runs the host
@@ -10,6 +10,9 @@ transfer waits for the last command that may use the memory (`Block.free`), and 
 transfer (`Block.filled`). Memory of such arrays is kept for the next ones of the same size (`Uploads`): that of the batch before last is
 free when the next one comes, while the pool's may be in use by the plan that has just been enqueued. What another device of the same
 context sends goes into such memory, too, by a command of that device's queue (`buffer.copy_to`).
+
+What goes to a device of another context is read piece by piece (`Leaving`), beside the kernels that were enqueued later: while one piece is
+read, the one before it is written.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ PIECES, PIECE = 8, 1 << 20             # how many pieces, and bytes of each
 APART = 1 << 16                        # bytes from which on a new array's transfer is worth a queue and two events
 SPARE = 3                              # blocks of a size: the running plan's, the next one's, and one for the array that comes
 KEPT = 1 << 28                         # bytes of memory that are kept for arrays to come, or an eighth of the device's
+SPARE_PINNED = 1 << 26                 # bytes of pinned memory that are kept for what leaves next
 
 
 class Ring:
@@ -36,15 +40,13 @@ class Ring:
 
     def __init__(self, context: cl.Context, queue: cl.CommandQueue, pieces: int = PIECES, piece: int = PIECE) -> None:
         self.piece = piece
-        self._memory = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, pieces * piece)
-        shape, byte = (pieces, piece), np.dtype(np.uint8)
-        mapped, _ = cl.enqueue_map_buffer(queue, self._memory, cl.map_flags.WRITE, 0, shape, byte, is_blocking=True)
-        self._pieces: list[Any] = list(np.asarray(mapped))
+        self._pieces: list[Any] = list(_pinned(context, queue, pieces * piece).reshape(pieces, piece))
         self._transfers: list[Any] = [None] * pieces
         self._next = 0
 
-    def write(self, queue: cl.CommandQueue, mem: Any, array: np.ndarray[Any, Any], after: Sequence[Any] = ()) -> Any:
+    def write(self, queue: cl.CommandQueue, mem: Any, array: np.ndarray[Any, Any], after: Sequence[Any] = (), at: int = 0) -> Any:
         """Enqueue that `mem` gets the bytes of `array`, which is contiguous and may change afterwards; after: events to wait for before.
+        at: the first byte that is written.
 
         Returns the last transfer's event.
         """
@@ -53,16 +55,93 @@ class Ring:
         event = None
         for start in range(0, given.size, self.piece):
             part = given[start : start + self.piece]
-            at = self._next
-            self._next = (at + 1) % len(self._pieces)
-            if self._transfers[at] is not None:
-                self._transfers[at].wait()
-            pinned = self._pieces[at][: part.size]
+            own = self._next
+            self._next = (own + 1) % len(self._pieces)
+            if self._transfers[own] is not None:
+                self._transfers[own].wait()
+            pinned = self._pieces[own][: part.size]
             pinned[:] = part
-            event = self._transfers[at] = cl.enqueue_copy(queue, mem, pinned, dst_offset=start, is_blocking=False, wait_for=wait_for)
+            event = cl.enqueue_copy(queue, mem, pinned, dst_offset=at + start, is_blocking=False, wait_for=wait_for)
+            self._transfers[own] = event
             wait_for = []                                    # the queue is in order
         queue.flush()
         return event
+
+
+def ring_of(context: cl.Context, queue: cl.CommandQueue) -> Ring | None:
+    """A ring of a context; None where the driver can pin no memory."""
+    try:
+        return Ring(context, queue)
+    except cl.Error:
+        return None
+
+
+def _pinned(context: cl.Context, queue: cl.CommandQueue, nbytes: int) -> np.ndarray[Any, Any]:
+    """Host memory that devices of a context fetch from, and write to, by themselves: mapped as long as the array is there."""
+    memory = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
+    both: Any = cl.map_flags.READ | cl.map_flags.WRITE
+    mapped, _ = cl.enqueue_map_buffer(queue, memory, both, 0, (nbytes,), np.dtype(np.uint8), is_blocking=True)
+    return np.asarray(mapped)
+
+
+class Pinned:
+    """Pinned blocks of a context for what leaves: a power of two of bytes each. Free ones are kept, up to `SPARE_PINNED` bytes."""
+
+    def __init__(self, context: cl.Context, queue: cl.CommandQueue) -> None:
+        self._context, self._queue = context, queue
+        self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """A block of so many bytes or more. Where the driver has none it is ordinary memory, into which reads are slower."""
+        size = 1 << (nbytes - 1).bit_length()
+        with self._lock:
+            if free := self._free.get(size):
+                self._bytes -= size
+                return free.pop()
+        try:
+            return _pinned(self._context, self._queue, size)
+        except cl.Error:
+            return np.empty(size, np.uint8)
+
+    def give_back(self, block: np.ndarray[Any, Any]) -> None:
+        """Nobody needs a block any more, nor does a command."""
+        with self._lock:
+            if self._bytes + block.size <= SPARE_PINNED:
+                self._bytes += block.size
+                self._free.setdefault(block.size, []).append(block)
+
+
+class Leaving:
+    """The contents of a Buffer as they are behind `marker`, on their way to the host: `pieces` gives them as they come, eight at most.
+
+    The reads are in a queue of their own. Until they are done this holds the Buffer, so that nobody writes its memory.
+    """
+
+    def __init__(self, buffer: Any, mem: Any, marker: cl.Event) -> None:
+        self.buffer, self.nbytes, device = buffer, buffer.nbytes, buffer.device
+        self.events: list[Any] = []
+        self._pinned: Pinned = device.pinned
+        self._block = self._pinned.take(self.nbytes)
+        self._piece = PIECE * -(-self.nbytes // (PIECES * PIECE))
+        for start in range(0, self.nbytes, self._piece):
+            part = self._block[start : min(start + self._piece, self.nbytes)]
+            self.events.append(cl.enqueue_copy(device.downloads, part, mem, src_offset=start, is_blocking=False, wait_for=[marker]))
+        device.downloads.flush()
+
+    def pieces(self) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+        """(where it begins, the bytes) of each piece, once it is there. They are not to be used after this object is gone."""
+        for k, event in enumerate(self.events):
+            event.wait()
+            start = k * self._piece
+            yield start, self._block[start : min(start + self._piece, self.nbytes)]
+
+    def __del__(self) -> None:
+        with contextlib.suppress(cl.Error):
+            for event in self.events:
+                event.wait()
+            self._pinned.give_back(self._block)
 
 
 class Block:
@@ -132,18 +211,21 @@ class Uploads:
 
 
 class Arrival:
-    """A copy of a Buffer's contents that comes when `marker` is passed: call it, in any thread, and it waits. See Buffer.arriving."""
+    """A copy of a Buffer's contents that comes when `marker` is passed: call it, in any thread, and it waits. See Buffer.arriving.
 
-    def __init__(self, queue: cl.CommandQueue, marker: cl.Event, mem: Any, array: np.ndarray[Any, Any]) -> None:
+    Until then it holds the Buffer: its memory is nobody else's, and is not written in place.
+    """
+
+    def __init__(self, buffer: Any, marker: cl.Event, mem: Any, array: np.ndarray[Any, Any]) -> None:
         self._lock, self._array = threading.Lock(), array
-        self._source: Any = (queue, marker, mem) if array.size else None
+        self._source: Any = (buffer, marker, mem) if array.size else None
 
     def __call__(self) -> np.ndarray[Any, Any]:
         with self._lock:
             if self._source is not None:
-                queue, marker, mem = self._source
+                buffer, marker, mem = self._source
                 marker.wait()
-                cl.enqueue_copy(queue, bits(self._array), mem, is_blocking=True)
+                cl.enqueue_copy(buffer.device.downloads, bits(self._array), mem, is_blocking=True)
                 self._source = None
         return self._array
 
@@ -163,6 +245,43 @@ def in_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) ->
 def of_dtype(array: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     """An array that was made by numpy's interface, which does not tell of bfloat16."""
     return array if array.dtype == dtype else array.view(dtype)
+
+
+class View:
+    """What a read-only array of a buffer's memory has as its base: it ends the mapping before it lets go of the buffer."""
+
+    def __init__(self, buffer: Any, mapped: np.ndarray[Any, Any]) -> None:
+        self.mapped, self.buffer = mapped, buffer
+        self.__array_interface__ = mapped.__array_interface__
+
+
+def shown(buffer: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A read-only array of the memory that a buffer has as `array`."""
+    out = np.asarray(View(buffer, array))
+    out.flags.writeable = False
+    return of_dtype(out, array.dtype)
+
+
+def frozen(array: np.ndarray[Any, Any]) -> bool:
+    """Whether nobody is expected to write `array`'s memory: it and all that it is a view of are read-only.
+
+    A read-only view of a writable array is not enough, and of an owner that does not tell (a DLPack capsule) nothing is known.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return False
+        owner = owner.base
+    while isinstance(owner, memoryview):
+        owner = owner.obj                  # a read-only memoryview may be one of a bytearray
+    if owner is None:
+        return True
+    if isinstance(owner, View):
+        return not owner.buffer.may_change
+    try:
+        return memoryview(owner).readonly
+    except TypeError:
+        return False
 
 
 @contextlib.contextmanager

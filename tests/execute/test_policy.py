@@ -19,8 +19,9 @@ from tracegrad.execute import program as tg_program
 from tracegrad.execute.realize import Work
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.nn import functional as F
-from tracegrad.runtime.buffer import View, host_buffer
+from tracegrad.runtime.buffer import host_buffer
 from tracegrad.runtime.programs.background import in_background
+from tracegrad.runtime.staging import View
 from tracegrad.support import cache
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,5 @@
-"""Two devices for tests of transfers: `two_devices`. Of one driver there are two kinds: another Device on it, and halves of a CPU."""
+"""Two devices for tests of transfers: `two_devices`. Of one driver there are three kinds: another Device on it, two with queues in one
+context, and halves of a CPU."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ DRIVERS = ("intel", "rusticl")
 
 _twins: dict[Any, Device] = {}
 _halves: dict[Any, list[Device]] = {}
+_queues: dict[Any, list[Device]] = {}
 
 
 def halves() -> list[Device]:
@@ -27,6 +29,15 @@ def halves() -> list[Device]:
         except DeviceError:
             pytest.skip(f"{here} has no halves")
     return _halves[here]
+
+
+def queues() -> list[Device]:
+    """Two devices that are the default one's, each with a queue of its own in one context."""
+    here = tg.device()
+    if here not in _queues:
+        _queues[here] = [Device(here.cl_device), Device(here.cl_device)]
+        _queues[here][0].share_context(_queues[here][1])
+    return _queues[here]
 
 
 def _second(name: str) -> Any:
@@ -47,8 +58,8 @@ def two_devices(kind: str, way: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(tg.config, "eager", way == "eager")
     if kind == "from numpy":
         return tg.device("numpy"), tg.device()
-    if kind == "halves":
-        return halves()
+    if kind in ("halves", "queues"):
+        return halves() if kind == "halves" else queues()
     return tg.device(), tg.device("numpy") if kind == "numpy" else _second(kind)
 
 

@@ -390,7 +390,7 @@ class TestBuffers:
         assert others
 
     def test_a_driver_that_works_on_a_copy_is_not_asked_to_share(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Device, "_reads", lambda self, array: False)
+        monkeypatch.setattr(capabilities, "_reads", lambda device, array: False)
         monkeypatch.delitem(device.__dict__, "host_alignment", raising=False)
         try:
             assert (device.host_alignment, device.in_host_memory) == (0, False)

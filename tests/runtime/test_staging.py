@@ -15,11 +15,12 @@ import pyopencl as cl
 import pytest
 
 import tracegrad as tg
-from tracegrad.errors import DeviceError
+from tracegrad.errors import DeviceError, OutOfMemoryError
+from tracegrad.execute.devices import depart
 from tracegrad.runtime import staging
-from tracegrad.runtime.buffer import empty, make_room, upload
+from tracegrad.runtime.buffer import Buffer, empty, leaving, make_room, receive, upload
 from tracegrad.runtime.device import Device
-from tracegrad.runtime.staging import APART, Ring
+from tracegrad.runtime.staging import APART, PIECE, Ring
 
 
 @pytest.fixture
@@ -208,3 +209,80 @@ def test_many_arrays_of_some_sizes(discrete: Device) -> None:
         given[:] = -1
     for found, wanted in later:
         assert float(found.sum()) == wanted
+
+
+# ------------------------------------------------------------------------------------------------------- to another device
+
+
+@pytest.fixture
+def apart(discrete: Device) -> Device:
+    """The same; its memory is not the host's, either, when it is read."""
+    discrete.__dict__["host_alignment"] = 0
+    return discrete
+
+
+@pytest.mark.parametrize("nbytes", [4, APART - 4, APART, PIECE, 2 * PIECE + 12])
+def test_what_is_sent_arrives(nbytes: int, apart: Device) -> None:
+    given = np.random.default_rng(nbytes).standard_normal(nbytes // 4).astype(np.float32)
+    other = Device(apart.cl_device)                                         # of another context
+    for target in (other, apart, tg.device("numpy")):
+        sent = depart(upload(apart, given), target, given.shape, np.float32)
+        np.testing.assert_array_equal(sent.arrive().download(given.shape, np.float32), given)
+        x = tg.tensor(given, device=apart)
+        x.add_(1)
+        y = (x * 2).to(target)
+        assert y.device is target
+        np.testing.assert_array_equal(y.numpy(), (given + 1) * 2)
+
+
+class Noted:
+    """An event, or a Buffer's write, that notes when it is asked for."""
+
+    def __init__(self, what: str, of: Any, notes: list[str]) -> None:
+        self.what, self.of, self.notes = what, of, notes
+
+    def wait(self) -> None:
+        self.notes.append(f"{self.what} read")
+        self.of.wait()
+
+
+def test_a_piece_is_written_while_the_next_one_is_read(apart: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All reads are enqueued; nobody waits for the second one before the first piece is written."""
+    given, notes, write = np.arange(3 * PIECE // 8, dtype=np.float64), list[str](), Buffer.write
+    sent = leaving(upload(apart, given))
+    assert sent is not None
+    sent.events = [Noted(str(k), event, notes) for k, event in enumerate(sent.events)]
+
+    def noted(self: Buffer, array: Any, at: int = 0) -> None:
+        notes.append(f"{at // PIECE} written")
+        write(self, array, at)
+
+    monkeypatch.setattr(Buffer, "write", noted)
+    found = receive(Device(apart.cl_device), sent)
+    assert notes == ["0 read", "0 written", "1 read", "1 written", "2 read", "2 written"]
+    np.testing.assert_array_equal(found.download(given.shape, np.float64), given)
+
+
+def test_what_leaves_waits_for_what_it_sends_only(apart: Device) -> None:
+    """Kernels that are enqueued later do not hold it back, and do not write over it."""
+    x = tg.tensor(np.ones(N, np.float32), device=apart)
+    double = tg.trace(lambda x: x.mul_(2))
+    double(x)
+    value = x._n.value
+    sent = depart(value, tg.device("numpy"), (N,), np.float32)
+    del value
+    with held_back(apart, apart.queue):
+        double(x)
+        found = sent.arrive().array
+    np.testing.assert_array_equal(found, np.full(N, 2, np.float32))
+    np.testing.assert_array_equal(x.numpy(), np.full(N, 4, np.float32))
+
+
+def test_a_transfer_that_fails_gives_its_memory_back(apart: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, given = Device(apart.cl_device), np.ones(N, np.float32)
+    monkeypatch.setattr(other, "max_buffer", 0)
+    monkeypatch.setattr("tracegrad.runtime.buffer.LARGE_BLOCK", 1)
+    for _ in range(3):
+        with pytest.raises(OutOfMemoryError):
+            depart(upload(apart, given), other, given.shape, np.float32).arrive()
+    assert [len(free) for free in apart.pinned._free.values()] == [1]

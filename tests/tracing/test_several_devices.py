@@ -1,12 +1,15 @@
 """Traces whose tensors lie on two devices: the graph is cut at its transfers into parts of one device each. Reference: the same untraced.
 
-`pair` is two devices: two halves of the CPU, or the default device beside the interpreter, beside another Device of the same driver, and
-beside each other driver that is installed.
+`pair` is two devices: two halves of the CPU, two queues of it in one context, or the default device beside the interpreter, beside another
+Device of the same driver, and beside each other driver that is installed.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import types
 from typing import Any
@@ -19,18 +22,23 @@ import tracegrad as tg
 from tests.helpers.marks import one_of
 from tests.helpers.two_devices import DRIVERS, leaf, same, two_devices
 from tests.tensors.test_transfer import OPTIMIZERS, Two, random_leaves, random_program
+from tests.tracing.test_page import check_links, page_of
 from tracegrad import nn
 from tracegrad.errors import ArgumentError, DeviceError, IndexOutOfRange, TraceError
 from tracegrad.execute import devices as devices_module
 from tracegrad.execute.partition import Fetch, Part, PartitionedProgram, Receive
 from tracegrad.inspection import profiling
 from tracegrad.inspection.recorded_runs import Run, Sent
+from tracegrad.inspection.report import device_names
 from tracegrad.runtime.buffer import Buffer, copy_to, upload
+from tracegrad.runtime.device import Device
+from tracegrad.runtime.drivers.pocl_cpu import is_pocl
 from tracegrad.runtime.limits import Limits
 from tracegrad.runtime.profiler import Span
 
 
-@pytest.fixture(params=["halves", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("numpy", "twin")), *DRIVERS, "another driver"])
+@pytest.fixture(params=["halves", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("numpy", "twin", "queues")), *DRIVERS,
+                        "another driver"])
 def pair(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two devices, without NumPy for small work."""
     return two_devices(request.param, "kernels", monkeypatch)
@@ -245,6 +253,34 @@ def test_a_transfer_waits_for_what_it_sends_only(two: Any) -> None:
     assert "0" not in steps(passed)
 
 
+def test_a_device_computes_its_own_share_while_another_one_does(two: Any) -> None:
+    """What is added to a gradient that arrives is computed before it does, once."""
+    a, b = two
+    w = leaf([[0.5, -0.25], [1.0, 2.0]], a)
+
+    def step(x: Any) -> Any:
+        shares = [((y @ v).sin() ** 2).sum() for y, v in ((x, w), ((x * 2).to(b), w.to(b)))]
+        loss = shares[0] + shares[1].to(a)
+        return loss, *tg.autograd.grad(loss, [w])
+
+    traced, x = tg.trace(step), tg.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], device=a)
+    for found, expected in zip(traced(x), step(x), strict=True):
+        same(found, expected)
+    program = traced._latest.program
+    assert steps(traced) == ">0><<1>>0<<0"
+    products = [n for part in program.parts for n in part.graph if n.fn.name == "matmul"]
+    assert len(products) == sum(n.fn.name == "matmul" for n in program.whole) == 4
+
+    @tg.trace
+    def drawn(x: Any) -> Any:
+        p, q = tg.host_call(lambda x: (calls.append(1), (x * 2, x * 3))[1], x, like=[x, x])
+        return p, q.exp() + (x * 2).to(b).to(a)
+
+    calls: list[int] = []
+    assert drawn(x)[0].tolist() == (x * 2).tolist()
+    assert calls == [1]                                     # results of one call are of one part
+
+
 def test_a_call_that_fails_has_changed_nothing(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = two
     v, w = tg.ones(2, device=a), tg.ones(2, device=b)
@@ -305,7 +341,7 @@ def test_errors(two: Any) -> None:
 # ------------------------------------------------------------------------------------------------------------------- looking at it
 
 
-def test_what_a_traced_function_tells(pair: Any, tmp_path: Any) -> None:
+def test_what_a_traced_function_tells(pair: Any, limits_known: None, tmp_path: Any) -> None:
     a, b = pair
     sends = tg.trace(lambda x, w: ((x * 2).to(b) * w).sin().sum())
     x, w = tg.ones(3, device=a), tg.ones(3, device=b)
@@ -319,12 +355,79 @@ def test_what_a_traced_function_tells(pair: Any, tmp_path: Any) -> None:
     assert f"arrives on {second}; {'that waits for it, and the host does not' if b.peers else 'the host waits for it'}" in text
     assert "sin" in sends.kernels() or b.kind == "numpy"
     assert f".to(tg.device({b.name!r}))" in sends.source()
-    with pytest.raises(ArgumentError, match=r"runs on several devices.*explain\(\)"):
-        sends.memory()
+    held = sends.memory()
+    assert [*held.devices] == [first, second]
+    assert [totals.inputs for totals in held.devices.values()] == [12, 12]
+    assert [(v.device, v.bytes) for v in held.values if v.slot < 0] == [(first, 12), (second, 12)]
     sends.page(tmp_path / "page.html", runs=1)
     assert json.dumps(f"to {b.name}")[1:-1] in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert sends.plan is None
     assert y.item() == pytest.approx(3 * np.sin(2.0), rel=1e-5)
+
+
+def test_memory_is_told_by_device(two_halves: Any) -> None:
+    a, b = two_halves
+    f = tg.trace(lambda x, w: (((x @ x).to(b) @ w) @ w).to(a) + 1)
+    x, w = tg.ones(64, 64, device=a), tg.ones(64, 64, device=b)
+    f(x, w)
+    held, size = f.memory(), 64 * 64 * 4
+    first, second = held.devices
+    on_a, on_b = held.devices.values()
+    assert (on_a.inputs, on_b.inputs, on_a.outputs, on_b.outputs) == (size, size, size, 0)
+    assert (held.inputs, held.outputs, held.reserved) == (2 * size, size, on_a.reserved + on_b.reserved)
+    between = [value for value in held.values if value.slot < 0]            # what a part makes for the other, and what arrived
+    assert [(value.device, value.bytes) for value in between] == [(first, size), (second, size), (second, size), (first, size)]
+    for value in held.values:
+        for i, moment in enumerate(held):
+            assert (value in moment.alive) == (value.first <= i <= value.last and moment.device == value.device)
+    assert on_a.peak.bytes == max(m.bytes for m in held if m.device == first) >= size
+    assert on_b.peak.bytes == max(m.bytes for m in held if m.device == second) >= 3 * size      # what arrived, a product, and the next
+    assert held.peak.bytes == max(on_a.peak.bytes, on_b.peak.bytes) == sum(held.by_line.values())
+    text = str(held)
+    assert f"on {first}: intermediates take" in text
+    assert f"on {second}: intermediates take" in text
+    assert sum("arrives" in moment.step for moment in held) == text.count(" arrives") == 2
+
+
+def test_the_page_shows_what_each_device_does(pair: Any, limits_known: None, tmp_path: Any) -> None:
+    a, b = pair
+    v, w = leaf([[0.5, 0.25, 1.0]] * 3, a), leaf([1.0, 2.0, 3.0], b)
+    f = tg.trace(lambda x: tg.autograd.grad(((x @ v).to(b) * w).sin().sum(), [v, w]))
+    x = tg.ones(5, 3, device=a)
+    f(x)
+    program = page_of(f, tmp_path / "page.html", runs=2)["programs"][0]
+    check_links(program)
+    assert len(program["devices"]) == 2
+    assert [kernel["name"] for kernel in program["kernels"]] == [name for part in f._latest.program.parts if part.plan is not None
+                                                                 for name in dict.fromkeys(launch.entry for launch in part.plan.launches)]
+    assert {step["lane"] for step in program["steps"]} == {0, 1}
+    arrivals = [step for step in program["steps"] if step["name"].endswith(" arrives")]
+    assert [step["bytes"] for step in arrivals] == [60, 60]
+    sent = [node for node in program["nodes"] if node["op"] == "transfer"]
+    assert [program["steps"][i]["lane"] for node in sent for i in node["steps"]] == [1, 0]
+    assert all(node["how"] != "gone" for node in program["nodes"] if node["op"] != "const")
+    assert {at for at, _, _ in program["timeline"]} == set(range(len(program["steps"])))
+    assert program["seconds"] > 0
+    assert program["memory"]["inputs"] == f.memory().inputs
+
+
+def test_halves_compute_at_once(two_halves: Any, tmp_path: Any) -> None:
+    """By the devices' clocks: a kernel of one runs while one of the other does. (Who else has the cores decides for how much of the time;
+    in one of many calls some of it is left.)"""
+    a, b = two_halves
+
+    def work(x: Any) -> Any:
+        for _ in range(8):
+            x = (x @ x) / x.amax()
+        return x
+
+    f = tg.trace(lambda x, y: (work(x), (work(y).sum()).to(a)))
+    x, y = tg.rand(256, 256, device=a), tg.rand(256, 256, device=b)
+    f(x, y)
+    f.timeline(tmp_path / "trace.json", runs=20)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    here, there = ([(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") == "kernel" and e["pid"] == pid] for pid in (1, 2))
+    assert any(start < other_end and other_start < end for start, end in here for other_start, other_end in there)
 
 
 @pytest.fixture
@@ -425,6 +528,103 @@ def test_a_transfer_in_one_context_needs_no_host(two_halves: Any, monkeypatch: p
     assert [y.tolist() for y in found] == [[9.0] * 3] * 3
     assert v.tolist() == [5.0] * 3
     assert sent.tolist() == [5.0] * 3
+
+
+def test_devices_share_a_context_before_anything_is_computed_on_them(two_halves: Any) -> None:
+    a = two_halves[0]
+    here = tg.device()
+    one, other = Device(here.cl_device), Device(here.cl_device)
+    for device in (here, a):                                # a pair, or one that has a context
+        assert device.context
+        with pytest.raises(DeviceError, match=r"share_context: one of .* (is PoCL's pair|has a context)"):
+            device.share_context(other)
+    with pytest.raises(DeviceError, match=r"share_context: .* are not of one driver"):
+        one.share_context(tg.device("numpy"))
+    with pytest.raises(DeviceError, match=r"share_context: one of .* has a context; call it before anything is computed"):
+        one.share_context(other, a)
+    assert not one.peers
+    assert "context" not in one.__dict__
+    one.share_context(other)
+    assert one.context == other.context != a.context
+    assert one.peers == other.peers == [one, other]
+
+
+SHARED = """
+import tracegrad as tg
+first = tg.devices()[0]
+one, other = [d for d in tg.devices() if d.driver == first.driver][:2]
+one.share_context(other)
+x, w = tg.arange(1000.0, device=one), tg.full((1000,), 3.0, device=other)
+f = tg.trace(lambda x, w: tg.autograd.grad((((x * w.to(one)).to(other) * w).to(one) ** 2).sum(), [x, w]))
+x.requires_grad_(), w.requires_grad_()
+found = f(x, w), f(x, w)
+for gx, gw in found:
+    assert (gx.device, gw.device) == (one, other)
+    assert gx.tolist() == (2 * 81 * x).tolist() and gw.tolist() == (4 * 27 * x.to(other) ** 2).tolist()
+print(f.explain().count("and the host does not"), one.context == other.context)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["pthread", "basic"])
+def test_devices_that_a_driver_lists_separately_share_a_context(kind: str) -> None:
+    if not (device := tg.devices()[:1]) or not is_pocl(device[0].cl_device):
+        pytest.skip("only PoCL lists as many devices as it is told to")
+    done = subprocess.run([sys.executable, "-c", SHARED], env=os.environ | {"POCL_DEVICES": f"{kind} {kind}"}, capture_output=True,
+                          text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["6", "True"], done.stderr        # three transfers, and those of their derivatives
+
+
+@pytest.mark.parametrize("kind", ["halves", *DRIVERS, pytest.param("another driver", marks=pytest.mark.long)])
+def test_three_devices_in_one_trace(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of drivers and the interpreter, in a ring, with derivatives by all three; some of it is sent on as it came."""
+    a, b = two_devices(kind, "kernels", monkeypatch)
+    c = tg.device("numpy")
+    v, w, u = leaf([0.5, -0.25, 1.5], a), leaf([1.0, 2.0, 3.0], b), leaf([0.1, 0.2, 0.3], c)
+
+    def loss(x: Any) -> Any:
+        y = ((x * v).sin().to(b) * w).exp()
+        return ((y.to(c) * u).to(a) * v + y.to(c).to(a)).sum()
+
+    def step(x: Any) -> Any:
+        first = tg.autograd.grad(loss(x), [v, w, u], create_graph=True)
+        second = tg.autograd.grad(sum((g * g).sum().to(a) for g in first), [v, w, u])
+        return *first, *second
+
+    traced, x = tg.trace(step), tg.tensor([1.0, 2.0, 3.0], device=a)
+    for _ in range(2):
+        for found, expected in zip(traced(x), step(x), strict=True):
+            assert found.device is expected.device
+            same(found, expected, 1e-3)
+    assert [*traced.memory().devices] == [*device_names(traced._latest.program).values()]
+    assert len(traced.memory().devices) == 3
+
+
+def test_the_interpreter_has_no_parts_and_no_context() -> None:
+    with pytest.raises(DeviceError, match="split: 'numpy' is no driver's device, and cannot be 2 devices"):
+        tg.device("numpy").split(2)
+    with pytest.raises(DeviceError, match="share_context: 'numpy' is no driver's device"):
+        tg.device("numpy").share_context(tg.device("numpy"))
+
+
+def test_what_another_thread_reads_is_not_written_over(two_halves: Any) -> None:
+    """An array that is on its way to another thread holds its memory, which the next one that is sent would get."""
+    a, b = two_halves
+    given = [upload(a, np.full(5003, float(k))) for k in range(2)]
+    spare = [copy_to(b, given[1])[0] for _ in range(4)]     # memory for what is sent: three blocks that nobody uses, and one
+    first = copy_to(b, given[0])[0]
+    assert [made.mem for made in (*spare, first)]
+    b.finish()
+    block, closed = first.block, gate(b)
+    arrival = first.arriving((5003,), np.float64, b.queue)
+    del first, spare[1:]
+    kept = [copy_to(b, given[1])[0] for _ in range(3)]
+    assert all(made.block is not block for made in kept)
+    a.finish()
+    closed.set_status(0)
+    assert (arrival() == 0.0).all()
+    del arrival, spare[:]
+    assert any(copy_to(b, given[1])[0].block is block for _ in range(5))     # it is free again
 
 
 def test_a_device_is_split_into_as_many_as_it_has_cores_at_most(two_halves: Any) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tracegrad.config import config
+from tracegrad.errors import DeviceError
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
 from tracegrad.runtime.faults import Record, Suspicions, verify
+from tracegrad.runtime.staging import frozen, shown
 
 
 class HostValue:
@@ -29,7 +32,7 @@ class HostValue:
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         verify(self)
-        return buffers.shown(self, np.asarray(self.array, dtype).reshape(shape))
+        return shown(self, np.asarray(self.array, dtype).reshape(shape))
 
     def fetch(self, shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray[Any, Any], None]:
         """The contents, suspect or not: see Buffer."""
@@ -60,6 +63,14 @@ class HostDevice(devices_.Placed):
 
     def finish(self) -> None:
         """Nothing is ever pending."""
+
+    def split(self, count: int) -> list[Any]:
+        """Raises DeviceError: see `Device.split`."""
+        raise DeviceError(f"split: {self.name!r} is no driver's device, and cannot be {count!r} devices; tg.devices() lists those that are")
+
+    def share_context(self, *others: Any) -> None:
+        """Raises DeviceError: see `Device.share_context`."""
+        raise DeviceError(f"share_context: {self.name!r} is no driver's device, and has no context; tg.devices() lists those that have")
 
 
 class MetaDevice(HostDevice):
@@ -134,9 +145,9 @@ def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True
     time: if nobody is expected to write the array, and it is large enough to gain.
     """
     if copy is None:
-        copy = array.nbytes <= buffers.SMALL_UPLOAD or not buffers.frozen(array) or bool(obstacle(device, array))
+        copy = array.nbytes <= buffers.SMALL_UPLOAD or not frozen(array) or bool(obstacle(device, array))
     if isinstance(device, HostDevice):
-        return HostValue(device, np.array(array) if copy else array, not (copy or buffers.frozen(array)))
+        return HostValue(device, np.array(array) if copy else array, not (copy or frozen(array)))
     if copy and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
         return buffers.host_buffer(device, array if own else np.array(array, order="C"))
     return buffers.upload(device, array) if copy else buffers.wrap(device, array)
@@ -155,22 +166,37 @@ def depart(value: Any, target: Device, shape: tuple[int, ...], dtype: Any) -> De
     """Have a value, once the commands enqueued so far have made it, leave for another device. Nobody waits for that here.
 
     Devices of one context wait for each other's events: nobody on the host does. Else it is staged through the host's memory, and
-    `arrive` waits for it. An error that is found later comes along.
+    `arrive` waits for it: what has to be read from a device's own memory comes in pieces, through pinned memory. An error that is found
+    later comes along.
     """
     if buffers.linked(value, target):
         there, event = buffers.copy_to(target, value)
         return Departure(event, lambda: there, False)
-    array, event = value.fetch(shape, dtype)
-    checks = value.deferred_checks
+    checks, sent = value.deferred_checks, buffers.leaving(value)
+    if sent is not None:
+        event, receive = sent.events[0], partial(_from_pieces, target, sent, shape, dtype)
+    else:
+        array, event = value.fetch(shape, dtype)
+        receive = partial(upload, target, array)
 
     def arrive() -> Any:
         if event is not None:
             event.wait()
-        there = upload(target, array)
+        there = receive()
         there.deferred_checks = checks
         return there
 
     return Departure(event, arrive, True)
+
+
+def _from_pieces(device: Device, sent: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A value on `device` with what left another one, piece by piece (see `buffers.leaving`)."""
+    if not isinstance(device, HostDevice):
+        return buffers.receive(device, sent)
+    flat = np.empty(sent.nbytes, np.uint8)
+    for at, piece in sent.pieces():
+        flat[at : at + piece.size] = piece
+    return HostValue(device, flat.view(dtype).reshape(shape))
 
 
 obstacle = buffers.obstacle

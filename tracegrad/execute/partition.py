@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
@@ -80,7 +80,8 @@ class PartitionedProgram(Program):
     """A Program whose graph has transfers: parts of one device each, which are Programs, and transfers between them.
 
     Parts that make what is sent come first, each with its transfers behind it, so that a transfer waits for nothing else; what is left is
-    one part a device, the last. Only these overwrite inputs: nothing has changed when a transfer fails.
+    one part a device, the last, and before it one of what need not wait for the transfers. Only the last ones overwrite inputs: nothing has
+    changed when a transfer fails.
 
     where: the device of each node of `whole`, the graph without what only differentiation cares about; None of what is made on each
     device that reads it, as constants are. steps: in the order in which a call makes them.
@@ -193,6 +194,10 @@ class PartitionedProgram(Program):
                     steps.append(self._part(device, [*targets, *kept], [*targets, *kept], there, {}, varying))
                     there.update(targets, kept)
                     fetch()
+        for device, nodes in partition.computed[-1].items():
+            if early := self._meanwhile(nodes, there, begins):
+                steps.append(self._part(device, early, early, there, {}, varying))
+                there.update(early)
         while under_way:
             receive(list(under_way))
         for device, nodes in partition.computed[-1].items():
@@ -200,6 +205,25 @@ class PartitionedProgram(Program):
             given = {j: donate[k] for j, k in enumerate(makes) if k in donate}
             steps.append(self._part(device, [self.whole.outputs[k] for k in makes], makes, there, given, varying))
         return steps
+
+    def _meanwhile(self, targets: Sequence[Node], there: set[Node], begins: Callable[[Node], bool]) -> list[Node]:
+        """What the last part of a device reads, and can be computed while what it waits for is sent: a gradient that is added to another
+        device's. Nothing is computed twice, and elementwise work that only the last part reads is left to it, to be fused there."""
+        order = [n for n in topological(targets, begins) if n not in there]
+        if not any(n.fn is TRANSFER for n in order) or any("index" in n.attrs or n.fn.family in ON_HOST for n in targets):
+            return []                                     # (results of one call are of one part)
+        late = {n for n in order if n.fn is TRANSFER} | set(targets)
+        for node in order:
+            if not late.isdisjoint(node.operands):
+                late.add(node)
+        readers: dict[Node, list[Node]] = defaultdict(list)
+        for node in order:
+            for o in node.operands:
+                readers[o].append(node)
+        for node in reversed(order):
+            if (moves(node) or node.fn.family == "elementwise") and late.issuperset(readers[node]):
+                late.add(node)
+        return [n for n in order if n not in late and self.where[n] is not None and n.operands and not late.isdisjoint(readers[n])]
 
     def _apart(self, targets: Sequence[Node], there: set[Node]) -> list[list[Node]]:
         """Targets that have nothing to do with each other, each by themselves: those of several batches, say. (They may read the same

@@ -19,7 +19,7 @@ from tracegrad.execute.devices import NUMPY
 from tracegrad.graph.printing import suggest_name
 from tracegrad.inspection.recorded_runs import Recorded, Run, Sent, recorded
 from tracegrad.inspection.remedies import remedies
-from tracegrad.inspection.report import bytes_text, flops_text, lines_text
+from tracegrad.inspection.report import bytes_text, flops_text, interpreted, lines_text
 from tracegrad.runtime.limits import Limits, limits
 from tracegrad.runtime.profiler import Key, Span, own_times
 from tracegrad.support.dtypes import dtype_kind
@@ -150,7 +150,7 @@ def measured(program: Any, name: str, runs: int, what: str) -> Measured:
         part = found.parts[number]
         on = found.names[part.device] if several else ""
         if part.plan is None:
-            rows.append(KernelTime(_interpreted(part), 1, seconds, 0, 0, 0.0, "", "", device=on))
+            rows.append(KernelTime(interpreted(part), 1, seconds, 0, 0, 0.0, "", "", device=on))
         elif host:
             rows.append(KernelTime(_hosts(part.plan)[own].name, counts[key], seconds, 0, 0, 0.0, "", "", device=on))
         else:
@@ -164,10 +164,6 @@ def measured(program: Any, name: str, runs: int, what: str) -> Measured:
     text = " and ".join(found.names.values())
     return Measured(Profile(name, text, rows, 1e-9 * whole, runs, next(iter(most.values())), told,
                             {found.names[device]: own_limits for device, own_limits in most.items()}, at_once), keys, found.runs)
-
-
-def _interpreted(part: Any) -> str:
-    return f"{sum(bool(node.operands) for node in part.graph)} operations by NumPy"
 
 
 def _sent_rows(found: Recorded) -> list[KernelTime]:
@@ -227,7 +223,7 @@ def timeline(program: Any, name: str, path: str | os.PathLike[str], runs: int) -
             part = found.parts[s.part]
             pid, plan, times = pids[part.device], part.plan, (s.start, s.end - s.start)
             if plan is None:
-                shown(pid, 1, "host", _interpreted(part), *times, {})
+                shown(pid, 1, "host", interpreted(part), *times, {})
             elif s.host:
                 step = _hosts(plan)[s.number]
                 shown(pid, 3 if isinstance(step, HostStart) else 1, "host", step.name, *times, _beside_us(s, run.spans))

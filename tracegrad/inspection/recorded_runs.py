@@ -61,7 +61,7 @@ def recorded(program: Program, name: str, runs: int, what: str) -> Recorded:
         return Recorded(program.parts, device_names(program), _OnSeveral(program, given).runs(runs))
     executable = program.executable
     if executable is None:
-        raise ArgumentError(f"{what}: {no_plan(program, name)}")
+        raise ArgumentError(f"{what}: {no_plan(name)}")
     inputs = executable.latest()
     _check_given(inputs, [executable.plan.slots[i].name for i in executable.plan.inputs], name, what)
     spans = record(executable, [buffer for buffer in inputs if buffer is not None], runs)

@@ -156,6 +156,11 @@ def device_names(program: PartitionedProgram) -> dict[Any, str]:
     return {d: f"{name} number {i}" if alike[name] > 1 else name for i, (d, name) in enumerate(names.items(), 1)}
 
 
+def interpreted(part: Program) -> str:
+    """What to call a part that the interpreter computes."""
+    return f"{sum(bool(node.operands) for node in part.graph)} operations by NumPy"
+
+
 def _of_part(program: Program, names: dict[Any, str]) -> list[str]:
     """The lines on what one of several devices does at a stretch."""
     return [f"  on {names[program.device]}:", *(f"  {line}" for line in [_counts(program.graph), *_of_program(program)])]
@@ -206,11 +211,8 @@ def kernels(program: Program) -> Kernels:
     return Kernels(program.plan, inner_plans(program.graph))
 
 
-def no_plan(program: Program, name: str) -> str:
+def no_plan(name: str) -> str:
     """Why a program has no plan to be looked at, and what to do."""
-    if isinstance(program, PartitionedProgram):
-        return (f"{name} runs on several devices, each with plans of its own; explain() shows them all; trace what one of the devices does "
-                "in a function of its own to look at it here")
     return f"{name} ran on the device \"numpy\", which interprets the graph; choose an OpenCL device with tg.set_device, and call it there"
 
 

@@ -25,7 +25,7 @@ from tracegrad.graph.ir import own_leaves
 from tracegrad.graph.operators import DECORATORS
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import aval_text, returned_names
-from tracegrad.inspection.report import Kernels, explain, kernels, no_plan
+from tracegrad.inspection.report import Kernels, explain, kernels
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import float32_matmul, state, without_collection
 from tracegrad.tensors.attributes import base_of
@@ -316,7 +316,8 @@ class Traced:
     def memory(self) -> Memory:
         """What the latest call's plan holds in memory, and when: for each step the intermediates that are alive, their bytes and lines.
 
-        Raises ArgumentError where there was no call yet, and on the device "numpy".
+        Of several devices each step tells of its own; `memory().devices` has the totals of each. (What the interpreter holds within a
+        part is not known.) Raises ArgumentError where there was no call yet, and for a call on the device "numpy" alone.
 
         >>> f = tg.trace(lambda x: ((x @ x).sin() @ x).sum())
         >>> y = f(tg.ones(64, 64))
@@ -324,7 +325,7 @@ class Traced:
         """
         from tracegrad.inspection.memory import memory  # noqa: PLC0415
 
-        return memory(self._planned("memory"), self.__name__)
+        return memory(self._seen().program, self.__name__)
 
     def compare(self, /, *args: Any, reference: Any = "float64", tolerance: float | None = None, **kwargs: Any) -> Comparison:
         """Find the first operation whose result leaves a reference, in a call with these arguments.
@@ -388,12 +389,6 @@ class Traced:
         from tracegrad.inspection.page.document import framed  # noqa: PLC0415
 
         return None if self._latest is None else framed(self._page(0))
-
-    def _planned(self, what: str) -> Any:
-        program = self._seen().program
-        if program.plan is None:
-            raise ArgumentError(f"{what}: {no_plan(program, self.__name__)}")
-        return program
 
     def timeline(self, path: str | os.PathLike[str], runs: int = 3) -> None:
         """Write what runs when, in the latest call run again `runs` times, as Chrome's trace format (open it in Perfetto or chrome://tracing).

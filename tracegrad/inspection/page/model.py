@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from os.path import basename
 from typing import Any
 
 from tracegrad.errors import ArgumentError
 from tracegrad.execute.compile import executable_graph
+from tracegrad.execute.partition import PartitionedProgram
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.printing import aval_text
-from tracegrad.inspection.memory import Memory, touched
+from tracegrad.inspection.memory import Row, memory, rows_of, touched
 from tracegrad.inspection.page.layout import folded
 from tracegrad.inspection.profiling import Measured, for_whom, measured
 from tracegrad.inspection.remedies import remedies
-from tracegrad.inspection.report import inner_plans, kernel_text, no_plan
+from tracegrad.inspection.report import device_names, inner_plans, kernel_text, no_plan
 from tracegrad.support.plan import HostStep, Launch, Plan
 from tracegrad.support.source_lines import lines_of, parsed
 
@@ -46,35 +48,44 @@ def model(program: Any, name: str, reason: str = "", guards: Sequence[str] = (),
 
     reason: why it was compiled. guards: what a replay compares.
     """
-    graph, plan = executable_graph(program.graph, transfers=True), program.plan
+    graph = executable_graph(program.graph, transfers=True)
     lines = _Lines()
     nodes = list(graph)
     number = {node: i for i, node in enumerate(nodes)}
-    steps = [] if plan is None else plan.each()
     shown = [_node(node, number, graph, lines) for node in nodes]
     timed, untimed = _times(program, name, runs)
-    devices = " and ".join(dict.fromkeys(part.device.name for part in program.parts))
+    rows, names = rows_of(program), _names(program)
+    plans = {i: part.plan for i, part in enumerate(program.parts) if part.plan is not None}
     found: Model = {
-        "name": name, "device": devices, "reason": reason, "guards": list(guards),
+        "name": name, "device": " and ".join(names.values()), "devices": list(names.values()), "reason": reason, "guards": list(guards),
         "inputs": [_input(node) for node in graph.inputs], "nodes": shown, "steps": [], "kernels": [], "slots": [], "moments": [],
-        "recomputed": [], "timeline": [], "untimed": untimed, "notes": [] if plan is None else list(plan.notes),
-        "remedies": list(dict.fromkeys([*remedies(graph, plan), *([] if timed is None else timed.profile.remedies)])),
+        "recomputed": [], "timeline": [], "untimed": untimed, "notes": [note for plan in plans.values() for note in plan.notes],
+        "remedies": list(dict.fromkeys([*remedies(graph, program.plan), *([] if timed is None else timed.profile.remedies)])),
         "limits": None if timed is None else _limits(timed),
     }
-    if plan is not None:
-        found["kernels"] = _kernels(plan, inner_plans(program.graph))
-        found["steps"] = [_step(step, times, plan, lines, found["kernels"]) for step, times in steps]
-        _memory(found, plan, name, lines)
-        _link(nodes, number, graph, [step for step, _ in steps], found)
-        found["recomputed"] = _recomputed([step for step, _ in steps], lines)
+    if rows or plans:
+        of = {i: f"part {i}, on {names[part.device]}" if len(names) > 1 else "" for i, part in enumerate(program.parts)}
+        found["kernels"] = _kernels([(i, of[i], plan) for i, plan in plans.items()], inner_plans(program.graph))
+        places = {key: i for i, key in enumerate(found["kernels"])}
+        found["kernels"] = list(found["kernels"].values())
+        first = dict(zip(plans, accumulate([0, *(len(plan.slots) for plan in plans.values())]), strict=False))
+        found["steps"] = [_step(row, plans.get(row.part), first.get(row.part, 0), lines, places) | {"lane": list(names).index(row.device)}
+                          for row in rows]
+        _memory(found, program, plans, lines)
+        _link(nodes, number, graph, rows, program.parts, found)
+        found["recomputed"] = _recomputed(rows, lines)
         if timed is not None:
-            _timed(found, timed, [step for step, _ in steps])
+            _timed(found, timed, rows)
     _code_lines(found["kernels"], lines)
     found["files"] = _files(lines)
     found["lines"] = _line_links(found, lines)
     found["folds"] = {what: _fold(shown, what) for what in ("line", "module", "kernel")}
     found["totals"] = _totals(found)
     return found
+
+
+def _names(program: Any) -> dict[Any, str]:
+    return device_names(program) if isinstance(program, PartitionedProgram) else {program.device: program.device.name}
 
 
 # ---------------------------------------------------------------------------------------------------------------- nodes
@@ -94,22 +105,22 @@ def _node(node: Node, number: dict[Node, int], graph: Graph, lines: _Lines) -> M
             "module": node.loc.module, "call": node.loc.call, "inputs": inputs, "steps": [], "how": "", "bytes": node.aval.nbytes}
 
 
-def _keys(steps: Iterable[Launch | HostStep]) -> dict[tuple[Any, ...], dict[int, list[int]]]:
-    """What steps compute: (operation, line, derived, file) -> number -> the steps."""
-    found: dict[tuple[Any, ...], dict[int, list[int]]] = defaultdict(dict)
-    for i, step in enumerate(steps):
-        for *key, number in step.fused if isinstance(step, Launch) else ():
-            at = found[tuple(key)].setdefault(number, [])
+def _keys(rows: Iterable[Row]) -> dict[tuple[Any, ...], dict[Any, list[int]]]:
+    """What steps compute: (operation, line, derived, file) -> its number, and that of its part -> the steps."""
+    found: dict[tuple[Any, ...], dict[Any, list[int]]] = defaultdict(dict)
+    for i, row in enumerate(rows):
+        for *key, number in row.step.fused if isinstance(row.step, Launch) else ():
+            at = found[tuple(key)].setdefault((row.part, number), [])
             if i not in at:
                 at.append(i)
     return found
 
 
-def _link(nodes: Sequence[Node], number: dict[Node, int], graph: Graph, steps: Sequence[Launch | HostStep], found: Model) -> None:
+def _link(nodes: Sequence[Node], number: dict[Node, int], graph: Graph, rows: Sequence[Row], parts: Sequence[Any], found: Model) -> None:
     """Which steps have to do with which nodes, and how: a node is "computed" there, computed as part of the "line" (passes made something
     else of it), "inlined" in what reads it, "read" if it is given, or "gone" if passes found that nothing needs it.
     """
-    keys, shown = _keys(steps), found["nodes"]
+    keys, shown = _keys(rows), found["nodes"]
     alike: dict[tuple[Any, ...], list[Node]] = defaultdict(list)
     of_line: dict[tuple[Any, ...], set[int]] = defaultdict(set)
     for (_, *line), numbers in keys.items():
@@ -117,9 +128,13 @@ def _link(nodes: Sequence[Node], number: dict[Node, int], graph: Graph, steps: S
     for node in nodes:
         alike[node.fn.name, node.loc.line, node.loc.derived, node.loc.filename].append(node)
     hosts: dict[str, list[int]] = defaultdict(list)
-    for i, step in enumerate(steps):
-        if isinstance(step, HostStep):
-            hosts[step.name].append(i)
+    apart: dict[Any, list[int]] = defaultdict(list)             # what no kernel computes: transfers, and what the interpreter does
+    for i, row in enumerate(rows):
+        if isinstance(row.step, HostStep):
+            hosts[row.step.name].append(i)
+        elif row.step is None:
+            for node in parts[row.part].graph if row.transfer is None else [row.transfer]:
+                apart[_place(node)].append(i)
     for alike_key, group in alike.items():
         places = list(keys.get(alike_key, {}).values())
         for k, node in enumerate(group):
@@ -134,6 +149,8 @@ def _link(nodes: Sequence[Node], number: dict[Node, int], graph: Graph, steps: S
         leaf = node.fn.family == "leaf"
         if node.fn.name in hosts:
             own.update(steps=hosts[node.fn.name], how="computed")
+        elif not leaf and _place(node) in apart:
+            own.update(steps=sorted(set(apart[_place(node)])), how="computed")
         elif leaf:
             own.update(steps=users, how="read" if users else "gone")
         else:
@@ -150,35 +167,46 @@ def _link(nodes: Sequence[Node], number: dict[Node, int], graph: Graph, steps: S
 # ----------------------------------------------------------------------------------------------------- kernels and steps
 
 
-def _kernels(plan: Plan, inner: Sequence[tuple[str, Plan]]) -> list[Model]:
-    """Each kernel once. of: what of the program runs it, "" for the program itself."""
-    found: dict[str, Model] = {}
-    for of, each in [("", plan), *inner]:
-        for launch in each.launches:
-            if launch.entry not in found:
-                text = kernel_text(each.source, launch.entry)
-                found[launch.entry] = {"name": launch.entry, "of": of, "text": text.rstrip("\n").split("\n"), "code": [], "steps": [],
-                                       "lines": [], "fused": []}
-            found[launch.entry]["fused"] += launch.fused
-    return list(found.values())
+def _kernels(plans: Sequence[tuple[int, str, Plan]], inner: Sequence[tuple[str, Plan]]) -> dict[tuple[int, str], Model]:
+    """Each kernel once, by its part and name. of: what of the program runs it, "" for the program itself."""
+    found: dict[tuple[int, str], Model] = {}
+    for part, of, plan in [*plans, *((plans[0][0] if plans else 0, what, plan) for what, plan in inner)]:
+        for launch in plan.launches:
+            if (part, launch.entry) not in found:
+                text = kernel_text(plan.source, launch.entry)
+                found[part, launch.entry] = {"name": launch.entry, "of": of, "text": text.rstrip("\n").split("\n"), "code": [], "steps": [],
+                                             "lines": [], "fused": []}
+            found[part, launch.entry]["fused"] += launch.fused
+    return found
 
 
-def _step(step: Launch | HostStep, times: int, plan: Plan, lines: _Lines, kernels: Sequence[Model]) -> Model:
-    if isinstance(step, HostStep):
-        return {"name": step.name, "kernel": -1, "host": True, "times": times, "bytes": 0, "flops": 0, "computes": [], "lines": [],
-                "why": [step.note] if step.note else [], "nodes": [], "slots": touched(step), "items": ""}
-    own = next(i for i, kernel in enumerate(kernels) if kernel["name"] == step.entry)
+def _step(row: Row, plan: Plan | None, first: int, lines: _Lines, kernels: Mapping[tuple[int, str], int]) -> Model:
+    """first: the number of the plan's first slot."""
+    step, node = row.step, row.transfer
+    found: Model = {"name": row.name, "kernel": -1, "host": True, "times": row.times, "bytes": 0, "flops": 0, "computes": [], "lines": [],
+                    "why": [], "nodes": [], "slots": [] if step is None else [first + slot for slot in touched(step)], "items": ""}
+    if node is not None:
+        line = lines.of(node.loc.filename, node.loc.line)
+        return found | {"bytes": node.aval.nbytes, "why": [f"sent from {node.attrs['source'].name}"], "lines": [line] if line >= 0 else []}
+    if not isinstance(step, Launch) or plan is None:
+        return found | {"why": [step.note] if step is not None and step.note else []}
     fused = for_whom(step, plan)
-    return {"name": step.entry, "kernel": own, "host": False, "times": times, "bytes": step.bytes * times, "flops": step.flops * times,
-            "why": [w for w in step.note.split("; ") if w], "computes": [name for name, *_ in step.fused],
-            "lines": list(dict.fromkeys(lines.of(file, line) for _, line, _, file, _ in fused)),
-            "nodes": [], "slots": touched(step), "items": "x".join(map(str, step.global_size))}
+    return found | {"kernel": kernels[row.part, step.entry], "host": False,
+                    "bytes": step.bytes * row.times, "flops": step.flops * row.times,
+                    "why": [w for w in step.note.split("; ") if w], "computes": [name for name, *_ in step.fused],
+                    "lines": list(dict.fromkeys(lines.of(file, line) for _, line, _, file, _ in fused)),
+                    "items": "x".join(map(str, step.global_size))}
 
 
-def _recomputed(steps: Sequence[Launch | HostStep], lines: _Lines) -> list[Model]:
+def _place(node: Node) -> tuple[Any, ...]:
+    """What a node of the graph, and the same one in what runs, have in common."""
+    return node.fn.name, node.shape, node.loc.filename, node.loc.line, node.loc.derived, node.attrs.get("target")
+
+
+def _recomputed(rows: Sequence[Row], lines: _Lines) -> list[Model]:
     """What several steps compute, each for itself, in place of storing it."""
     return [{"op": op, "line": lines.of(file, line), "derived": derived, "steps": at}
-            for (op, line, derived, file), numbers in _keys(steps).items() for at in numbers.values() if len(at) > 1]
+            for (op, line, derived, file), numbers in _keys(rows).items() for at in numbers.values() if len(at) > 1]
 
 
 def _code_lines(kernels: Sequence[Model], lines: _Lines) -> None:
@@ -202,22 +230,32 @@ def _code_lines(kernels: Sequence[Model], lines: _Lines) -> None:
 # ---------------------------------------------------------------------------------------------------------------- memory
 
 
-def _memory(found: Model, plan: Plan, name: str, lines: _Lines) -> None:
-    memory = Memory(name, plan)
-    lives = {value.slot: value for value in memory.values}
-    for i, slot in enumerate(plan.slots):
-        line = lines.of(*slot.line[:2]) if slot.line else -1
-        life = lives.get(i)
-        held = i if slot.alias is None else slot.alias          # where its bytes are
-        steps = [k for k, step in enumerate(found["steps"]) if held in step["slots"]]
-        if life is not None and line < 0 and steps:
-            line = next(iter(found["steps"][steps[0]]["lines"]), -1)
-        found["slots"].append({"name": slot.name or slot.kind, "kind": slot.kind, "bytes": slot.nbytes, "line": line,
-                               "type": f"{slot.dtype}[{', '.join(map(str, slot.shape))}]", "block": slot.block, "alias": slot.alias,
-                               "first": life.first if life else -1, "last": life.last if life else -1, "steps": steps})
-    found["moments"] = [moment.bytes for moment in memory]
-    found["memory"] = {"inputs": memory.inputs, "outputs": memory.outputs, "constants": memory.constants, "reserved": memory.reserved,
-                       "peak": memory.peak.bytes}
+def _memory(found: Model, program: Any, plans: Mapping[int, Plan], lines: _Lines) -> None:
+    held = memory(program, "")
+    lives = {(value.part, value.slot): value for value in held.values if value.slot >= 0}
+    blocks = 0
+    for part, plan in plans.items():
+        first = len(found["slots"])
+        for i, slot in enumerate(plan.slots):
+            line = lines.of(*slot.line[:2]) if slot.line else -1
+            life = lives.get((part, i))
+            at = first + (i if slot.alias is None else slot.alias)          # where its bytes are
+            steps = [k for k, step in enumerate(found["steps"]) if at in step["slots"]]
+            if life is not None and line < 0 and steps:
+                line = next(iter(found["steps"][steps[0]]["lines"]), -1)
+            found["slots"].append({
+                "name": slot.name or slot.kind, "kind": slot.kind, "bytes": slot.nbytes, "line": line,
+                "type": f"{slot.dtype}[{', '.join(map(str, slot.shape))}]", "block": None if slot.block is None else blocks + slot.block,
+                "alias": None if slot.alias is None else first + slot.alias, "first": life.first if life else -1,
+                "last": life.last if life else -1, "steps": steps})
+        blocks += len(plan.blocks)
+    for block, value in enumerate((value for value in held.values if value.slot < 0), blocks):
+        found["slots"].append({"name": value.name, "kind": "temp", "bytes": value.bytes, "line": -1, "block": block, "alias": None,
+                               "type": f"{value.dtype}[{', '.join(map(str, value.shape))}]", "first": value.first, "last": value.last,
+                               "steps": []})
+    found["moments"] = [moment.bytes for moment in held]
+    found["memory"] = {"inputs": held.inputs, "outputs": held.outputs, "constants": held.constants, "reserved": held.reserved,
+                       "peak": held.peak.bytes}
 
 
 # ----------------------------------------------------------------------------------------------------------------- times
@@ -227,8 +265,8 @@ def _times(program: Any, name: str, runs: int) -> tuple[Measured | None, str]:
     """The measured times; or why there are none."""
     if not runs:
         return None, "not measured"
-    if program.plan is None:
-        return None, no_plan(program, name)
+    if program.plan is None and not isinstance(program, PartitionedProgram):
+        return None, no_plan(name)
     try:
         return measured(program, name, runs, "page"), ""
     except ArgumentError as error:
@@ -240,17 +278,19 @@ def _limits(timed: Measured) -> Model:
     return {"bandwidth": most.bandwidth, "float32": most.float32, "float64": most.float64}
 
 
-def _timed(found: Model, timed: Measured, steps: Sequence[Launch | HostStep]) -> None:
-    places: dict[tuple[bool, int], int] = {}
-    counts = [0, 0]
-    for i, step in enumerate(steps):
-        host = isinstance(step, HostStep)
-        places[host, counts[host]] = i
-        counts[host] += 1
-    for key, row in zip(timed.keys, timed.profile, strict=True):
-        found["steps"][places[key[1:]]].update(seconds=row.seconds, share=row.share, limit=row.limit)
+def _timed(found: Model, timed: Measured, rows: Sequence[Row]) -> None:
+    places: dict[Any, int] = {}
+    counts: Counter[tuple[int, bool]] = Counter()
+    for i, row in enumerate(rows):
+        own = row.part, not isinstance(row.step, Launch)
+        places[(*own, counts[own]) if row.transfer is None else row.transfer] = i
+        counts[own] += 1
+    last = timed.runs[-1]
+    for key, measured_row in zip([*timed.keys, *(sent.transfer for sent in last.sent)], timed.profile, strict=True):
+        found["steps"][places[key]].update(seconds=measured_row.seconds, share=measured_row.share, limit=measured_row.limit)
     found["seconds"] = timed.profile.seconds
-    found["timeline"] = [[places[s.host, s.number], round(1e-3 * s.start, 3), round(1e-3 * s.end, 3)] for s in timed.runs[-1].spans]
+    ran = [((s.part, s.host, s.number), s.start, s.end) for s in last.spans] + [(s.transfer, s.start, s.end) for s in last.sent]
+    found["timeline"] = [[places[key], round(1e-3 * start, 3), round(1e-3 * end, 3)] for key, start, end in ran]
 
 
 # ----------------------------------------------------------------------------------------------------------------- lines

@@ -371,14 +371,16 @@
     const end = Math.max(1e-9, ...spans.map((span) => span[2])), width = 1000;
     const bars = spans.map(([i, start, stop]) => {
       const step = program.steps[i], x = width * start / end, w = Math.max(1, width * (stop - start) / end);
-      const bar = s("g", { class: step.host ? "bar host" : "bar" }, s("rect", { x, y: step.host ? 4 : 32, width: w, height: 22 }));
-      if (w > 40) bar.append(s("text", { x: x + 4, y: step.host ? 19 : 47 }, step.name.slice(0, Math.floor(w / 7))));
-      bar.append(s("title", {}, step.name));
+      const y = 60 * step.lane + (step.host ? 4 : 32);
+      const bar = s("g", { class: step.host ? "bar host" : "bar" }, s("rect", { x, y, width: w, height: 22 }));
+      if (w > 40) bar.append(s("text", { x: x + 4, y: y + 15 }, step.name.slice(0, Math.floor(w / 7))));
+      bar.append(s("title", {}, program.devices.length > 1 ? `${step.name}, on ${program.devices[step.lane]}` : step.name));
       return register("step", i, bar);
     });
     const scale = program.timeline.length ? `one call: ${end.toFixed(1)} us from the first launch on; host steps above, kernels below`
       : `not measured (${program.untimed}); a bar is as long as a launch moves bytes`;
-    return h("div", { class: "tab", id: "timeline" }, h("p", {}, scale), s("svg", { viewBox: `0 0 ${width} 60` }, ...bars));
+    const lanes = program.devices.length > 1 ? ` · from above: ${program.devices.join("; ")}; what is sent stands with who gets it` : "";
+    return h("div", { class: "tab", id: "timeline" }, h("p", {}, scale + lanes), s("svg", { viewBox: `0 0 ${width} ${60 * program.devices.length}` }, ...bars));
   }
 
   function memory() {
