@@ -14,10 +14,11 @@ import numpy as np
 
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.generated import SPREAD, Writer
-from tracegrad.numpy_backend.steps import Step, StepList
+from tracegrad.numpy_backend.steps import Step, Steps
 
 _SLICE, _RESHAPE, _PERMUTE = REGISTRY["slice"], REGISTRY["reshape"], REGISTRY["permute"]
 SOME = 3                        # iterations, of an array that stands for one of all iterations
+MOST = 1 << 14                  # bytes of an array that keeps its memory: larger ones had better follow each other in the cache
 
 
 class GeneratedLoop(Writer):
@@ -31,15 +32,12 @@ class GeneratedLoop(Writer):
 
     parameters = "state, wholes, still, stacks, constants, count"
 
-    def __init__(self, routine: StepList, inputs: Sequence[Any], strides: dict[int, Any], carries: int, rows: int) -> None:
+    def __init__(self, routine: Steps, inputs: Sequence[Any], strides: dict[int, Any], carries: int, rows: int) -> None:
         """carries, rows: how many of the inputs, and of the results, are carries; how many inputs after them are rows."""
         self.carries, self.rows = carries, rows
         self.head: list[str] = []
         self.body: list[str] = []
         self.memory: dict[str, Any] = {}                # arrays that stay the same ones, and views of them: one like it
-        self.shares: dict[int, set[str]] = {}           # of each place, the b... whose memory it may lie in
-        self.alive: dict[str, set[int]] = {}            # of each b..., the places that may
-        self.free: dict[Any, list[str]] = {}            # by shape and dtype, the b... of which none does
         self.row_views: dict[str, Any] = {}             # o..., and views of it, of which w... has all iterations': some iterations like it
         super().__init__(routine, inputs, strides)
 
@@ -49,7 +47,7 @@ class GeneratedLoop(Writer):
         state, rows, still = (", ".join(f"i{k}" for k in range(*part)) for part in ((n,), (n, m), (m, self.inputs)))
         outs = [f"o{k}" for k in range(len(routine.targets) - n)]
         given = {"state": state, "still": still, "constants": ", ".join(f"c{i}" for i in routine.constants)}
-        ends, views = self._run_iteration()
+        ends, views = self._write()
         moving = ", ".join([*([rows] if rows else []), *outs, *views])
         through = ", ".join([*(["*wholes"] if rows else []), *(["*stacks"] if outs else []), *(f"w{v}" for v in views)])
         lines = [f"{names}, = {what}" for what, names in given.items() if names]
@@ -58,7 +56,7 @@ class GeneratedLoop(Writer):
             self.body.append(f"{state}, = {', '.join(ends)},")
         return [*lines, *(f" {line}" for line in self.body or ["pass"]), f"return [{state}]"]
 
-    def _run_iteration(self) -> tuple[list[str], list[str]]:
+    def _write(self) -> tuple[list[str], list[str]]:
         """Writes `head` and `body`. Gives the names of the iteration's carries, and of views of results that it reads."""
         routine, avals = self.routine, self.routine.avals
         at = {~k: f"i{k}" for k in range(self.inputs)} | {i: f"c{i}" for i in routine.constants}
@@ -70,26 +68,23 @@ class GeneratedLoop(Writer):
         for count, step in enumerate(self.steps):
             place, arguments = step.place, [at[o] for o in step.operands]
             into = self._into(step, arguments)
-            if into is not None and (place in wanted or place not in lasting):
-                name = at[place] = wanted.pop(place, "") or self._memory_of(step, at, f"b{count}")
+            if into is not None and (place in wanted or (place not in lasting and avals[place].nbytes <= MOST)):
+                name = at[place] = wanted.pop(place, f"b{count}")
                 self.body.append(into.format(name))
                 if name[0] == "o":
                     self.row_views[name] = np.empty((SOME, *avals[place].shape), avals[place].dtype)
                     self.head.append(f"w{name} = stacks[{name[1:]}]")
+                else:
+                    self.memory[name] = np.empty(avals[place].shape, avals[place].dtype)
+                    self.head.append(f"{name} = empty({self._name(avals[place].shape, 's')}, {self._name(avals[place].dtype, 'd')})")
             else:
                 name = at[place] = f"v{count}"
-                self.shares[place] = set().union(*(self.shares.get(o, ()) for o in step.operands))
-                for b in self.shares[place]:
-                    self.alive[b].add(place)
                 if self._is_row_view(step, name, arguments):
                     arguments = []
                 else:
-                    call = self._call(step, arguments)
-                    right = self._is_right(step, avals[place].shape if place < routine.size else ())
                     lines = self.head if self._is_invariant_view(step, name, arguments) else self.body
-                    lines.append(f"{name} = {call}" if right else f"{name} = asarray({call}, {self._name(step.dtype, 'd')})")
+                    lines.append(f"{name} = {self._made_right(step, self._call(step, arguments))}")
             read.update(dict.fromkeys(arguments))
-            self._let_go(step.dead)
             self.body += [f"{at[o]} = None" for o in step.dead if at[o][0] == "v" and at[o] not in self.memory
                           and (o >= routine.size or avals[o].nbytes >= SPREAD)]
         self.body += [f"o{k}[...] = {at[place]}" for k, place in enumerate(stacked) if at[place] != f"o{k}"]
@@ -109,40 +104,15 @@ class GeneratedLoop(Writer):
 
     def _into(self, step: Step, arguments: Sequence[str]) -> str | None:
         """The call that computes a step into an array, whose name is put in for {}; None where it is not known to give the same."""
-        if step.fn is None or not self._is_right(step, self.routine.avals[step.place].shape):
+        aval = step.node.aval
+        if step.dtype is None or not self._is_right(step) or self.strides[step.place] != np.empty(aval.shape, aval.dtype).strides:
             return None
-        aval = self.routine.avals[step.place]
-        if self.strides[step.place] != np.empty(aval.shape, aval.dtype).strides:
-            return None
-        takes = self._by_itself(step) is not None or isinstance(step.rule, np.ufunc)
-        return self._call(step, arguments, "{}") if takes else None
-
-    def _memory_of(self, step: Step, at: dict[int, str], new: str) -> str:
-        """The b... that a step is computed into: one that nobody needs any more, or a new one."""
-        aval = self.routine.avals[step.place]
-        if step.fn.family == "elementwise":             # it may be computed over what it reads, if that is no view
-            self._let_go([o for o in step.dead if at[o] in self.memory and self.memory[at[o]].base is None])
-        found = self.free.get((aval.shape, aval.dtype))
-        name = found.pop() if found else new
-        if name is new:
-            self.memory[name] = np.empty(aval.shape, aval.dtype)
-            self.head.append(f"{name} = empty({self._name(aval.shape, 's')}, {self._name(aval.dtype, 'd')})")
-        self.shares[step.place], self.alive[name] = {name}, {step.place}
-        return name
-
-    def _let_go(self, places: Sequence[int]) -> None:
-        """Nobody reads what is at these places any more."""
-        for o in places:
-            for name in self.shares.pop(o, ()):
-                self.alive[name].discard(o)
-                if not self.alive[name]:
-                    array = self.memory[name]
-                    self.free.setdefault((array.shape, array.dtype), []).append(name)
+        return self._call(step, arguments, "{}") if self._function(step)[2] else None
 
     def _is_invariant_view(self, step: Step, name: str, arguments: Sequence[str]) -> bool:
         """Whether a step is a view of an array that stays the same: it stays the same, too."""
         base = self.memory.get(arguments[0])
-        view = step.rule(base) if base is not None and step.fn in (_SLICE, _RESHAPE, _PERMUTE) else None
+        view = step.rule(base) if base is not None and step.node.fn in (_SLICE, _RESHAPE, _PERMUTE) else None
         if view is None or not np.may_share_memory(view, base):
             return False
         self.memory[name] = view
@@ -151,16 +121,16 @@ class GeneratedLoop(Writer):
     def _is_row_view(self, step: Step, name: str, arguments: Sequence[str]) -> bool:
         """Whether a step is a view of a row of results: one of a view of all of them."""
         whole = self.row_views.get(arguments[0])
-        if whole is None or step.fn not in (_SLICE, _RESHAPE, _PERMUTE):
+        if whole is None or step.node.fn not in (_SLICE, _RESHAPE, _PERMUTE):
             return False
-        if step.fn is _SLICE:
-            index = (slice(None), *map(slice, *(step.attrs[end] for end in ("start", "stop", "step"))))
+        if step.node.fn is _SLICE:
+            index = (slice(None), *map(slice, *(step.node.attrs[end] for end in ("start", "stop", "step"))))
             view, call = whole[index], f"[{self._name(index, 's')}]"
-        elif step.fn is _RESHAPE:
-            shape = tuple(map(int, step.attrs["shape"]))
+        elif step.node.fn is _RESHAPE:
+            shape = tuple(map(int, step.node.attrs["shape"]))
             view, call = whole.reshape((SOME, *shape)), f".reshape((count, *{self._name(shape, 's')}))"
         else:
-            dims = (0, *(d + 1 for d in step.attrs["dims"]))
+            dims = (0, *(d + 1 for d in step.node.attrs["dims"]))
             view, call = whole.transpose(dims), f".transpose({self._name(dims, 's')})"
         if not np.may_share_memory(view, whole) or view.ndim == 1:       # going through numbers gives copies of what was there before
             return False
