@@ -59,7 +59,8 @@ class Writer:
         if source is not None and (fn is _EXPAND or (fn is _RESHAPE and shape[len(shape) - len(source):] == source
                                                      and set(shape[:len(shape) - len(source)]) <= {1})):
             self.sources[step.place] = self.sources.get(step.operands[0], step.operands[0])
-        if not self._broadcasts(step):
+        # Where numpy broadcasts the operands itself, it goes through the same elements in the same way, to the same bits.
+        if not isinstance(step.rule, np.ufunc) and not isinstance(fn, type(_WHERE)):
             return step
         operands = list(step.operands)
         for k, o in enumerate(operands):
@@ -69,11 +70,6 @@ class Writer:
                 if len(known) == len(shapes) and np.broadcast_shapes(*known) == shape:
                     operands[k] = self.sources[o]
         return step._replace(operands=tuple(operands))
-
-    @staticmethod
-    def _broadcasts(step: Step) -> bool:
-        """Whether numpy broadcasts the operands itself: it then goes through the same elements in the same way, to the same bits."""
-        return isinstance(step.rule, np.ufunc) or isinstance(step.node.fn, type(_WHERE))
 
     def _needed(self, steps: list[Step]) -> list[Step]:
         """The steps that something needs, each with the places that nobody reads after it."""

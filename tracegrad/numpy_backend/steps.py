@@ -18,7 +18,7 @@ from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.passes.liveness import last_uses
 from tracegrad.passes.loops import shortened
-from tracegrad.passes.paddings import Limits, put_together
+from tracegrad.passes.paddings import Limits, paddings
 
 _PAD = REGISTRY["pad"]
 LIMITS = Limits(least=2, pieces=1, most=1 << 30)                # NumPy puts any number together in one call
@@ -99,27 +99,16 @@ def _simplified(order: Sequence[Any], places: Sequence[Places], ends: Places
                 ) -> tuple[Sequence[Any], Sequence[Places], Places, list[int]]:
     """The list after the passes that pay for NumPy, with the places of its results, and of its numbers in the order that they had."""
     numbers = [i for i, node in enumerate(order) if is_number(node)]
-    pads, loops = sum(node.fn is _PAD for node in order) >= LIMITS.least, any(node.fn.family == "loop" for node in order)
-    if not (pads or loops) or not isinstance(order[0], Node):
+    pads = sum(node.fn is _PAD for node in order)
+    if not (pads >= LIMITS.least or any(node.fn.family == "loop" for node in order)) or not isinstance(order[0], Node):
         return order, places, ends, numbers
     leaves = {p: o for node, operands in zip(order, places, strict=True) for p, o in zip(operands, node.operands, strict=True) if p < 0}
     inputs = dict.fromkeys([*(order[i] for i in numbers), *leaves.values()])
     # What reports comes first, so that its order stays.
     kept = [i for i, node in enumerate(order) if node.fn.reports] + [i for i in ends if i >= 0]
-    graph = Graph.capture([*inputs], [order[i] for i in kept])
-    new = put_together(graph, LIMITS, _node)
-    changed = Graph.capture(graph.inputs, [new.get(o, o) for o in graph.outputs])
-    if loops:
-        changed = shortened(changed, _early)
+    changed = shortened(paddings(Graph.capture([*inputs], [order[i] for i in kept]), LIMITS), _early)
     nodes = [*(order[i] for i in numbers), *(node for node in changed if node not in inputs)]
     place = {node: p for p, node in leaves.items()} | {node: i for i, node in enumerate(nodes)}
     found = {i: place[node] for i, node in zip(kept, changed.outputs, strict=True)}
     return (nodes, [tuple([place[o] for o in node.operands]) for node in nodes], tuple([found.get(i, i) for i in ends]),
             list(range(len(numbers))))
-
-
-def _node(like: Node, operands: tuple[Node, ...]) -> Node:
-    """A node of a graph of its own, which nobody else shares: it needs no check and no place among the nodes that are alive."""
-    made = Node(like.fn, operands, like.attrs, like.aval, False)
-    made.loc = like.loc
-    return made

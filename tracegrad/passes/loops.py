@@ -201,6 +201,8 @@ def shortened(graph: Graph, early: Callable[[Node, int], bool]) -> Graph:
     for node in graph:
         if node.fn.family == "loop":
             used.setdefault((node.fn, node.operands), set()).add(node.attrs["index"])
+    if not used:
+        return graph
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
         fn: Any = node.fn
