@@ -113,7 +113,7 @@ def made(program, n, m, length, reverse, dtype):
     """The loops of a program and of its derivative, nodes of theirs."""
     avals = [Aval((n, m), dtype), Aval((n, m), dtype), Aval((m,), dtype), Aval((length, n, m), dtype), Aval((m, m), dtype)]
     given = [variable(placeholder(a)) for a in avals]
-    lasts, stacks = scan.turned(lambda c, x: program(c, x, given[-1]), given[:3], given[3:4], reverse)
+    lasts, stacks = scan.scan_nodes(lambda c, x: program(c, x, given[-1]), given[:3], given[3:4], reverse)
     outs = [*lasts, *stacks]
     grads = derivatives.vjp(outs, given, [placeholder(o.aval) for o in outs])
     return [node for node in topological([*outs, *(g for g in grads if g is not None)]) if isinstance(node.fn, Loop)]
