@@ -76,6 +76,7 @@ def with_reductions(x, w, b):
 PROGRAMS = [with_reductions, normalized, with_columns, compared, with_numbers, with_views]
 
 
+@pytest.mark.recall
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("shape", [(7, 13), (33, 65), (1, 16), (129, 100), (300, 5)])
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -100,6 +101,7 @@ def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy)
             assert f.tobytes() == w.tobytes()
 
 
+@pytest.mark.recall
 def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monkeypatch):
     monkeypatch.setattr(numpy_program, "LINES", 10)
     monkeypatch.setattr(generated, "LINES", 10)
@@ -127,6 +129,7 @@ def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monk
     assert cache.code_of.cache_info().currsize == kept
 
 
+@pytest.mark.recall
 def test_steps_of_thousands_of_operations(monkeypatch):
     """A simulation of 12 numbers in 500 iterations, fitted: what numpy does is written after some steps."""
     if tg.device().kind == "numpy" or not tg.device().in_host_memory:
@@ -157,6 +160,7 @@ def test_steps_of_thousands_of_operations(monkeypatch):
     assert max(written) > numpy_program.LINES
 
 
+@pytest.mark.recall
 def test_arrays_are_written_over_where_nobody_reads_them_again(on_numpy):
     x = np.ones((64, 65), np.float32)
     made, constants = made_of(lambda x: ((x * 2.0 + 1.0) - x).exp() * x, x)
@@ -286,6 +290,7 @@ def test_what_passes_change_reports_as_before(on_numpy):
             assert f.tobytes() == w.tobytes()
 
 
+@pytest.mark.recall
 def test_routines_that_differ_in_sizes_share_their_text(on_numpy):
     written = []
     for n in (7, 13):
