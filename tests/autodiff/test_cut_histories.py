@@ -145,11 +145,11 @@ def test_nothing_is_kept_of_the_steps_before(case, eager, monkeypatch):
 @pytest.mark.parametrize("eager", [True, False])
 def test_writes_to_what_was_detached_reach_its_source(eager, monkeypatch):
     monkeypatch.setattr(config, "eager", eager)
-    for turn in range(4):
+    for repeat in range(4):
         x = tg.arange(12.0).requires_grad_()
         y = x * 2
         d, row, later = x.detach(), x.detach()[3:5], y.detach()
-        if turn % 2:
+        if repeat % 2:
             y.sum().backward()
             later.numpy()
         with tg.no_grad():

@@ -1,7 +1,7 @@
 """Calls of composed functions whose nodes nobody asks for (ir.LazyNode): whoever asks sees what he saw when the call was made at length.
 
-The first calls of a function make nodes, later ones of the same signature do not. So every test makes some turns of a loop that are the
-same to the user, and compares what the later ones tell with what the first one told.
+The first calls of a function make nodes, later ones of the same signature do not. So every test makes some iterations of a loop that are
+the same to the user, and compares what the later ones tell with what the first one told.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def told(error):
 
 
 @one_of(4, ("name", "device"), product(CALLS, DEVICES), indirect=["device"])
-def test_what_a_freed_call_tells_is_the_same_at_every_turn(name, device):
+def test_what_a_freed_call_tells_is_the_same_in_every_iteration(name, device):
     x, w, b = parameters()
     found = []
     for _ in range(TURNS):
@@ -92,16 +92,16 @@ def test_derivatives_of_derivatives_hooks_and_histories(name, device):
         gs = tg.autograd.grad(y.square().mean(), [w], create_graph=True, allow_unused=True)
         second = None if gs[0] is None else tg.autograd.grad(gs[0].square().sum(), w)[0].numpy()
         found.append((names, first, second, seen[0]))
-    for turn in found[1:]:
-        assert turn[0] == found[0][0]
-        for one, other in zip((*turn[1], *turn[2:]), (*found[0][1], *found[0][2:]), strict=True):
+    for attempt in found[1:]:
+        assert attempt[0] == found[0][0]
+        for one, other in zip((*attempt[1], *attempt[2:]), (*found[0][1], *found[0][2:]), strict=True):
             assert (one is None) == (other is None)
             if one is not None:
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_histories_give_what_torch_gives_at_every_turn(name, monkeypatch):
+def test_histories_give_what_torch_gives_in_every_iteration(name, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
     for _ in range(TURNS):
         for ours, theirs in zip(values(PROGRAMS[name](tg, *leaves())), EXPECTED[name], strict=True):
@@ -109,7 +109,7 @@ def test_histories_give_what_torch_gives_at_every_turn(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_freed_histories_are_refused_at_every_turn(name, monkeypatch):
+def test_freed_histories_are_refused_in_every_iteration(name, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
     for _ in range(TURNS):
         with pytest.raises(tg.AutogradError, match=r"the history of .* was freed by an earlier backward"):
@@ -143,7 +143,7 @@ STEPS = [
     lambda r, a, b: _changed(a * 1.0, None), lambda r, a, b: _changed(a.tanh(), r.randrange(4)), lambda r, a, b: _hooked(a),
     lambda r, a, b: F.silu(a) - b.mean(1, keepdim=True), lambda r, a, b: a.chunk(2)[1], lambda r, a, b: a.clone()[1:3],
     lambda r, a, b: F.elu(a, 0.5) + F.softplus(b), lambda r, a, b: _changed(a, r.choice([None, 2])),
-    # with floats that are others at each turn
+    # with floats that are others in each iteration
     lambda r, a, b: a * NUMBER[0] + b, lambda r, a, b: (a - NUMBER[0]) * (1.0 - NUMBER[0]), lambda r, a, b: NUMBER[0] / (a * a + 1.0),
     lambda r, a, b: a / (2.0 + NUMBER[0]) - b * 0.3, lambda r, a, b: (a * a + 0.1) ** NUMBER[0], lambda r, a, b: a.clamp(NUMBER[0]) * b,
     lambda r, a, b: tg.where(a > NUMBER[0], a, b * NUMBER[0]), lambda r, a, b: F.leaky_relu(a, NUMBER[0] * 0.1) + NUMBER[0],
@@ -162,13 +162,13 @@ def leaves_of(root):
     return list(found.values())
 
 
-def by_chance(seed, reached, turn, first=False):
-    """What one turn of a program gives: numbers that it looked at, errors, gradients, values.
+def by_chance(seed, reached, attempt, first=False):
+    """What one iteration of a program gives: numbers that it looked at, errors, gradients, values.
 
-    reached: the leaves by which it takes gradients, found out at the first turn (who asks for a history has the nodes of all calls made).
+    reached: the leaves by which it takes gradients, found out at first (who asks for a history has the nodes of all calls made).
     """
     r = random.Random(seed)
-    NUMBER[0] = NUMBERS[turn]
+    NUMBER[0] = NUMBERS[attempt]
     starts = [given(seed * 7 + i, *shape).requires_grad_() for i, shape in enumerate([(4, 6), (4, 6), (4, 6), (6,)])]
     made, seen, found, taken, asked = list(starts), [], [], [], 0
     for _ in range(r.randrange(3, 12)):
@@ -209,15 +209,15 @@ def by_chance(seed, reached, turn, first=False):
 
 
 @one_of(2, "seed", range(80))
-def test_programs_by_chance_are_the_same_at_every_turn_and_at_length(seed, monkeypatch):
+def test_programs_by_chance_are_the_same_in_every_iteration_and_at_length(seed, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
     reached = []
     with monkeypatch.context() as patch:
         patch.setattr(tg.config, "recall", False)
         by_chance(seed, reached, 0, first=True)
-        wanted = [by_chance(seed, reached, turn) for turn in range(len(NUMBERS))]
-    for turn, (seen, found) in enumerate(wanted):
-        told, made = by_chance(seed, reached, turn)
+        wanted = [by_chance(seed, reached, attempt) for attempt in range(len(NUMBERS))]
+    for attempt, (seen, found) in enumerate(wanted):
+        told, made = by_chance(seed, reached, attempt)
         assert len(told) == len(seen)
         for one, other in zip(told, seen, strict=True):
             assert one == (other if isinstance(other, str) else pytest.approx(other, rel=2e-3, abs=2e-3, nan_ok=True))
@@ -228,12 +228,12 @@ def test_programs_by_chance_are_the_same_at_every_turn_and_at_length(seed, monke
 
 
 @pytest.mark.parametrize("name", corpus.programs())
-def test_gradients_of_the_corpus_at_every_turn_with_other_numbers(name, monkeypatch):
+def test_gradients_of_the_corpus_in_every_iteration_with_other_numbers(name, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
     program = corpus.programs()[name]
 
-    def gradients(turn):
-        x, y = (given(turn + k, *corpus.N).requires_grad_() for k in (0, 100))
+    def gradients(attempt):
+        x, y = (given(attempt + k, *corpus.N).requires_grad_() for k in (0, 100))
         found = program(x * 1.0, y * 1.0, 0.5)
         floats = [r for r in (found if isinstance(found, tuple) else (found,)) if r.dtype.kind == "f" and r.requires_grad]
         if not floats:
@@ -241,15 +241,15 @@ def test_gradients_of_the_corpus_at_every_turn_with_other_numbers(name, monkeypa
         sum((r.float() * r.float()).mean() for r in floats).backward()
         return [r.detach().numpy() for r in floats] + [None if v.grad is None else v.grad.numpy() for v in (x, y)]
 
-    made = [gradients(turn) for turn in range(14)]
+    made = [gradients(attempt) for attempt in range(14)]
     with monkeypatch.context() as patch:
         patch.setattr(tg.config, "recall", False)
-        wanted = [gradients(turn) for turn in range(14)]
-    for turn, (found, others) in enumerate(zip(made, wanted, strict=True)):
+        wanted = [gradients(attempt) for attempt in range(14)]
+    for attempt, (found, others) in enumerate(zip(made, wanted, strict=True)):
         for a, b in zip(found, others, strict=True):
-            assert (a is None) == (b is None), turn
+            assert (a is None) == (b is None), attempt
             if a is not None:
-                np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4, err_msg=f"turn {turn}")
+                np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4, err_msg=f"iteration {attempt}")
 
 
 @pytest.mark.recall
@@ -344,7 +344,7 @@ def test_views_of_a_history_follow_their_base(looked, device):
         w.grad = None
 
 
-def test_views_of_a_history_are_views_at_every_turn(device):
+def test_views_of_a_history_are_views_in_every_iteration(device):
     w = given(6, 4, 6).requires_grad_()
     for _ in range(TURNS):
         h = w * 1.0
@@ -365,7 +365,7 @@ def test_views_of_a_history_are_views_at_every_turn(device):
         w.grad = None
 
 
-def test_a_look_at_every_move_gives_the_same_gradients(monkeypatch):
+def test_a_read_at_every_move_gives_the_same_gradients(monkeypatch):
     """A policy that is looked at before its derivative is taken, with episodes of varying length: with and without what is remembered."""
     monkeypatch.setattr(tg.config, "eager", True)
 
@@ -397,7 +397,7 @@ def test_a_look_at_every_move_gives_the_same_gradients(monkeypatch):
 
 
 @pytest.mark.recall
-def test_a_folded_node_is_an_ordinary_one_from_the_first_look_on(device):
+def test_a_lazy_node_is_an_ordinary_one_from_the_first_read_on(device):
     x, w, b = parameters()
     for _ in range(3):
         y = F.linear(x, w, b)

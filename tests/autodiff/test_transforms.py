@@ -89,8 +89,8 @@ def test_vjp_and_jvp_are_transposes():
 
 def test_forward_mode_looks_at_a_history_once(monkeypatch):
     """Indices, products and solutions are pushed forward by transposing twice: each looked for its probe in the whole history."""
-    def loop(x, turns):
-        for k in range(turns):
+    def loop(x, iterations):
+        for k in range(iterations):
             step = tg.linalg.solve(tg.eye(4, dtype=x.dtype) + tg.outer(x, x), x)
             x = x + 0.1 * tg.stack([x[k % 4] * step[1], x[2].sin(), step[3], x[0].conj()])
         return (x * x).sum()
@@ -105,9 +105,9 @@ def test_forward_mode_looks_at_a_history_once(monkeypatch):
 
     monkeypatch.setattr(autodiff, "topological", topological)
     x, counts = tg.linspace(0.1, 1.0, 4, dtype=tg.float64), []
-    for turns in (10, 40):
+    for iterations in (10, 40):
         seen[0] = 0
-        tg.jvp(tg.grad(lambda x, turns=turns: loop(x, turns)), (x,), (x,))           # nobody looks at the values
+        tg.jvp(tg.grad(lambda x, iterations=iterations: loop(x, iterations)), (x,), (x,))           # nobody looks at the values
         counts.append(seen[0])
     assert counts[1] < 5 * counts[0]
 

@@ -254,7 +254,7 @@ def test_kernels_bear_the_names_and_lines_of_the_program() -> None:
 NOISE = (
     r"\(\([^()]*\)\)",                                      # doubled parentheses
     r"(?<![.\w])[01] \* |\* [01](?![.\w])|[-+] 0[\];,)]",    # arithmetic with nothing in it
-    r"for \(int (\w+) = 0; \1 < (\d+); \1 \+= \2\)|for \(int (\w+) = 0; \3 < 1;",         # a loop of one turn
+    r"for \(int (\w+) = 0; \1 < (\d+); \1 \+= \2\)|for \(int (\w+) = 0; \3 < 1;",         # a loop of one iteration
     r"\(-\w+\) \?",                                         # a mask of what is one condition for all lanes
     r"_v\d\d",                                              # the second accumulator's second half
 )
@@ -452,7 +452,7 @@ def test_small_kernels_share_a_launch() -> None:
 
 
 def test_small_products_are_loops_in_one_launch() -> None:
-    """What one core does before others wake up: every work-item becomes a turn of a loop. An operand used twice has one name."""
+    """What one core does before others wake up: every work-item becomes an iteration of a loop. An operand used twice has one name."""
     a, b = leaf(40, 30, label="a"), leaf(40, 40, label="item0")
     y = op("matmul", a.t(), a)
     plan = plan_of([a, b], [op("matmul", a, y), (y * 2.0).sum(), op("matmul", b, b)])

@@ -162,7 +162,7 @@ def test_a_group_without_an_anchor_says_so() -> None:
 
 
 def test_groups_that_differ_in_a_number_that_is_a_result_are_not_one():
-    """A ring buffer whose place wraps: each turn's place is a constant and returned, and stands as a number in the kernel of the next."""
+    """A ring buffer whose place wraps: each iteration's place is a constant and returned, and is a number in the kernel of the next."""
     @tg.trace
     def filled(*rows):
         buffer, place, seen = tg.zeros(50, 3), tg.zeros(1, dtype=tg.int64), []

@@ -162,20 +162,20 @@ BODIES: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("n", [65, 20_000])
 @pytest.mark.parametrize("body", BODIES)
 def test_a_loop_changes_elements_of_its_carries(body: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, turn = np.random.default_rng(n), BODIES[body]
+    rng, iterate = np.random.default_rng(n), BODIES[body]
     a, b = (tg.tensor(rng.standard_normal(n), requires_grad=True) for _ in range(2))
     ks = tg.tensor(rng.integers(0, n, 33))
 
     @tg.trace
     def loop(a: Any, b: Any, ks: Any) -> Any:
-        (c, d), rows = tg.scan(turn, (a, b), ks)
+        (c, d), rows = tg.scan(iterate, (a, b), ks)
         return c, d, rows, *tg.autograd.grad((c * d).sum() + rows.sum() ** 2, (a, b), allow_unused=True, materialize_grads=True)
 
     results = loop(a, b, ks)
     monkeypatch.setattr(tg.config, "eager", True)
     c, rows = (a, b), []
     for k in ks:
-        c, row = turn(c, k)
+        c, row = iterate(c, k)
         rows.append(row)
     rows = tg.stack(rows)
     wanted = *c, rows, *tg.autograd.grad((c[0] * c[1]).sum() + rows.sum() ** 2, (a, b), allow_unused=True, materialize_grads=True)

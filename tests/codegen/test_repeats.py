@@ -190,8 +190,8 @@ def test_the_lines_of_a_kernel_are_counted_without_its_text(on_numpy: Any, monke
     assert all(a == b for a, b in counted)
 
 
-def steps_of(x: Any, w: Any, turns: int) -> Any:
-    for _ in range(turns):
+def steps_of(x: Any, w: Any, iterations: int) -> Any:
+    for _ in range(iterations):
         x = tg.softmax((x @ w).tanh(), 1)
     return x
 
@@ -276,12 +276,12 @@ def test_sums_in_sums_are_not_written_out(on_numpy: Any) -> None:
     assert checked.count == len(SOME)
 
 
-@pytest.mark.parametrize("turns", [(1, 2), (1, 1, 2, 2), (1, 1, 1, 2, 2)])
-def test_equal_updates_with_other_numbers_keep_theirs(on_numpy: Any, turns: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("iterations", [(1, 2), (1, 1, 2, 2), (1, 1, 1, 2, 2)])
+def test_equal_updates_with_other_numbers_keep_theirs(on_numpy: Any, iterations: tuple[int, ...]) -> None:
     """A number may be in a buffer as well as in the kernel's text: groups that are alike but for it are not equal."""
     x, k = tg.tensor(np.linspace(-1, 1, 31)), tg.tensor([0, 0, 6])
     with Checked(SOME):
-        for t in turns:
+        for t in iterations:
             x[k[t]] = t
         assert x[0].item() == 1
         assert x[6].item() == 2

@@ -17,7 +17,7 @@ from tracegrad.support.dtypes import float32
 from tracegrad.support.plan import Target
 
 
-def test_a_freed_block_is_taken_that_fits_best() -> None:
+def test_the_freed_block_that_fits_best_is_reused() -> None:
     sizes = {"a": 65536, "b": 6400, "c": 12800, "d": 6401, "e": 64, "f": 131072}
     made, blocks = assign(sizes, [["a", "b", "c"], ["d"], ["e"], ["f"]])
     assert made == {"a": 0, "b": 1, "c": 2, "d": 2, "e": 3, "f": 0}            # f's grows; that of e would be much too large

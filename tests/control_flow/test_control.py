@@ -95,11 +95,11 @@ def test_vmap_of_cond_and_its_gradient():
 def test_derivatives_of_a_cond_read_what_is_around():
     """Branches that read a row, a carry without a derivative or another argument of a vmap, which their derivatives did not find."""
     def chain(x, rows):
-        def turn(carry, row):
+        def iterate(carry, row):
             count, x = carry
             x = tg.cond(count % 2 == 0, lambda: x.sin() * row, lambda: tg.cond(count > 2, lambda x: x * row, lambda x: x * x * count, x))
             return (count + 1, x), (x * x).sum()
-        return tg.scan(turn, (tg.tensor(0), x), rows)[1].sum()
+        return tg.scan(iterate, (tg.tensor(0), x), rows)[1].sum()
 
     def one(x, scale):
         return tg.cond(scale > 0, lambda x: x * x * scale.exp(), lambda x: x * scale, x).sum()
@@ -163,7 +163,7 @@ class TestWhile:
         np.testing.assert_allclose(x.item(), 10, rtol=1e-4)
         assert n.item() > 4
 
-    def test_no_turn_at_all(self, which):
+    def test_no_iteration_at_all(self, which):
         f = both(lambda x: tg.while_loop(lambda x: x.sum() < 0, lambda x: x * 2, x))[which]
         assert f(tg.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
 

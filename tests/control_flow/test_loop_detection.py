@@ -1,4 +1,4 @@
-"""Untraced scans: turns that are alike become one operation (control_flow/loop_detection.py), and nothing else about them changes."""
+"""Untraced scans: iterations that are alike become one operation (control_flow/loop_detection.py), and nothing else about them changes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def loops(*tensors):
     return len({(n.fn, n.operands) for n in topological([t._node() for t in tensors]) if n.fn.family == "loop"})
 
 
-def turn(c, x):
+def iterate(c, x):
     c = (c * 0.9 + x.sin()).tanh()
     return c, c * x
 
 
 def of(scan, w, xs):
-    c, ys = scan(lambda c, x: turn(c * w, x), w * 0.5, xs)
+    c, ys = scan(lambda c, x: iterate(c * w, x), w * 0.5, xs)
     return (c * c).sum() + ys.cos().sum()
 
 
 @one_of(6, "n", [7, 9, 33], 1)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
-def test_values_and_derivatives_are_those_of_the_turns(interpreter, program, n):
+def test_values_and_derivatives_are_those_of_the_iterations(interpreter, program, n):
     """Of Python's loop, untraced both: the value, the gradients, a product with the Hessian, a tangent."""
     f, args = program(tg.scan, n)
     g, same = program(unrolled, n)
@@ -58,13 +58,13 @@ def test_values_and_derivatives_are_those_of_the_turns(interpreter, program, n):
     np.testing.assert_allclose(tangents[0], tangents[1], rtol=1e-9, atol=1e-12)
 
 
-def test_turns_become_a_loop(interpreter):
+def test_iterations_become_a_loop(interpreter):
     """Where there are enough, whatever their results are part of; also where the first has other operands than the others."""
     x = numbers(20, 5).requires_grad_()
-    c, ys = tg.scan(turn, tg.zeros(5, dtype=F), x)
+    c, ys = tg.scan(iterate, tg.zeros(5, dtype=F), x)
     assert loops(c, ys) == 1
-    assert loops(*tg.scan(turn, tg.zeros(5, dtype=F), x, reverse=True)) == 1
-    assert loops(*tg.scan(turn, tg.zeros(5, dtype=F), x[:loop_detection.LEAST - 1])) == 0
+    assert loops(*tg.scan(iterate, tg.zeros(5, dtype=F), x, reverse=True)) == 1
+    assert loops(*tg.scan(iterate, tg.zeros(5, dtype=F), x[:loop_detection.LEAST - 1])) == 0
     u = numbers(7)
     (a, b), none = tg.scan(lambda c, _: ((c[1], 2.0 * c[1] - c[0]), None), (u, u), length=64)
     assert none is None
@@ -76,24 +76,24 @@ def test_turns_become_a_loop(interpreter):
 
 
 def test_what_is_python_s_stays_python_s(interpreter):
-    """What a body counts and appends, prints and looks at, it does at every turn."""
+    """What a body counts and appends, prints and looks at, it does in every iteration."""
     count, seen, kept = [0], [], []
 
     def counting(c, x):
         count[0] += 1
-        return turn(c, x)
+        return iterate(c, x)
 
     def looking(c, x):
         seen.append(c.sum().item())
-        return turn(c, x)
+        return iterate(c, x)
 
     def keeping(c, x):
-        c, y = turn(c, x)
+        c, y = iterate(c, x)
         kept.append(c)
         return c, y
 
     x, start = numbers(20, 3).requires_grad_(), tg.zeros(3, dtype=F)
-    expected = unrolled(turn, start, x)[1].detach().numpy()
+    expected = unrolled(iterate, start, x)[1].detach().numpy()
     for body in (counting, looking, keeping):
         ys = tg.scan(body, start, x)[1]
         np.testing.assert_allclose(ys.detach().numpy(), expected, rtol=1e-13)
@@ -126,16 +126,16 @@ def test_derivatives_with_respect_to_what_the_user_kept(interpreter, leak):
         assert np.abs(g.numpy()).sum() > 0
 
 
-def test_hooks_effects_and_draws_leave_the_turns_alone(interpreter):
+def test_hooks_effects_and_draws_leave_the_iterations_alone(interpreter):
     seen, total = [], tg.zeros(3, dtype=F)
 
     def hooked(c, x):
-        c, y = turn(c, x)
+        c, y = iterate(c, x)
         c.register_hook(lambda g: seen.append(1))
         return c, y
 
     def adding(c, x):
-        c, y = turn(c, x)
+        c, y = iterate(c, x)
         with tg.no_grad():
             total.add_(c.detach())
         return c, y
@@ -144,9 +144,9 @@ def test_hooks_effects_and_draws_leave_the_turns_alone(interpreter):
     tg.scan(hooked, tg.zeros(3, dtype=F), x)[1].sum().backward()
     assert len(seen) == 10
     tg.scan(adding, tg.zeros(3, dtype=F), x)
-    states = [c.detach() for c in [turn(tg.zeros(3, dtype=F), x[0])[0]]]
+    states = [c.detach() for c in [iterate(tg.zeros(3, dtype=F), x[0])[0]]]
     for i in range(1, 10):
-        states.append(turn(states[-1], x[i])[0].detach())
+        states.append(iterate(states[-1], x[i])[0].detach())
     np.testing.assert_allclose(total.numpy(), sum(s.numpy() for s in states), rtol=1e-13)
     tg.manual_seed(3)
     drawn = tg.scan(lambda c, _: (c, c + tg.rand(3)), tg.zeros(3), length=12)[1].numpy()
@@ -154,7 +154,7 @@ def test_hooks_effects_and_draws_leave_the_turns_alone(interpreter):
 
 
 def test_a_long_loop_waits_for_its_end(interpreter):
-    """More tensors than `config.pending`; a body of several hundred turns is one operation all the same."""
+    """More tensors than `config.pending`; a body of several hundred iterations is one operation all the same."""
     x = numbers(700, 2)
 
     def body(c, x):
@@ -171,16 +171,16 @@ def test_a_long_loop_waits_for_its_end(interpreter):
 
 def test_nested_loops_and_vmap(interpreter):
     def outer(c, x):
-        c, ys = tg.scan(turn, c, x)
+        c, ys = tg.scan(iterate, c, x)
         return c * 0.5, ys.sum(0)
 
     x = numbers(9, 11, 3)
     c, ys = tg.scan(outer, tg.zeros(3, dtype=F), x)
-    assert loops(c, ys) == 2                                  # the first turn's, and the one of the others
-    want = unrolled(lambda c, x: (lambda c, ys: (c * 0.5, ys.sum(0)))(*unrolled(turn, c, x)), tg.zeros(3, dtype=F), x)
+    assert loops(c, ys) == 2                                  # the first iteration's, and the one of the others
+    want = unrolled(lambda c, x: (lambda c, ys: (c * 0.5, ys.sum(0)))(*unrolled(iterate, c, x)), tg.zeros(3, dtype=F), x)
     np.testing.assert_allclose(ys.numpy(), want[1].numpy(), rtol=1e-12)
-    got = tg.vmap(lambda x: tg.scan(turn, x[0], x)[1])(x).numpy()
-    np.testing.assert_allclose(got, np.stack([unrolled(turn, r[0], r)[1].numpy() for r in x]), rtol=1e-12)
+    got = tg.vmap(lambda x: tg.scan(iterate, x[0], x)[1])(x).numpy()
+    np.testing.assert_allclose(got, np.stack([unrolled(iterate, r[0], r)[1].numpy() for r in x]), rtol=1e-12)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -211,15 +211,15 @@ def test_a_second_call_builds_nothing(device, grad):
 
 
 def test_the_loop_is_compiled_once_it_came_often(device, monkeypatch):
-    """By the rule of other untraced work; the program has a loop, not so many turns."""
+    """By the rule of other untraced work; the program has a loop, not so many iterations."""
     if device.kind == "numpy" or not tg.config.eager:
-        pytest.skip("of the two ways of untraced work")
+        pytest.skip("of the two backends of untraced work")
     from tracegrad.execute import policy  # noqa: PLC0415
     from tracegrad.execute.program import programs  # noqa: PLC0415
 
     monkeypatch.setattr(policy, "_tier_up", lambda order, device: (3, ""))
     x, c = numbers(100, 6).float(), tg.zeros(6)
-    values = [tg.scan(turn, c + 0.0, x)[1].numpy() for _ in range(6)]
+    values = [tg.scan(iterate, c + 0.0, x)[1].numpy() for _ in range(6)]
     np.testing.assert_allclose(values[0], values[-1], rtol=2e-5, atol=1e-6)
     found = [program for _, program in programs.entries() if program.versions]
     program = found[-1]

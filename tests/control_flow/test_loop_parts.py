@@ -1,4 +1,4 @@
-"""Loops whose batch is cut into parts that go through all turns by themselves: what is cut, what is not, and that it changes no value."""
+"""Loops whose batch is cut into parts that go through all iterations by themselves: what is cut and what is not, and no value changes."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def notes(traced, target=TARGETS["two"], tuning=LAUNCHED):
     return [launch.note for launch in plan.launches if "parts of the batch" in launch.note]
 
 
-# ------------------------------------------------------------------------------------------------------------------- one turn
+# ------------------------------------------------------------------------------------------------------------------- one iteration
 
 B, H = 6, 5
 W = np.linspace(-1, 1, H * H).reshape(H, H)
@@ -135,8 +135,8 @@ def test_dtypes(dtype):
 
 
 @pytest.mark.usefixtures("on_numpy")
-def test_turns_that_take_nothing_in():
-    """What every turn makes of constants, or of nothing, has no batch."""
+def test_iterations_that_take_nothing_in():
+    """What every iteration makes of constants, or of nothing, has no batch."""
     same = tg.trace(lambda x: tg.scan(lambda c, _: (c, tg.ones(64, 100)), x, None, length=3))
     given = tg.trace(lambda x, v: tg.scan(lambda c, _: (c, (v * 2).exp() + tg.ones(4, 1)), x, None, length=3))
     with Checked(TARGETS, tuning=LAUNCHED) as checked:

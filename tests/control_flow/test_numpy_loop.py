@@ -1,5 +1,4 @@
-"""Loops by NumPy (tracegrad/numpy_backend/): what is computed before and in the turns is what the interpreter makes, turn by
-turn."""
+"""Loops by NumPy (tracegrad/numpy_backend/): what is computed before and in the iterations is what the interpreter makes, one by one."""
 
 from __future__ import annotations
 
@@ -12,12 +11,13 @@ from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.derivatives import variable
 from tracegrad.control_flow import scan
 from tracegrad.control_flow.loop import Loop
+from tracegrad.graph.canonical import canonical
 from tracegrad.graph.ir import Aval, topological
-from tracegrad.graph.primitive import REGISTRY, placeholder
+from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.nn.modules import recurrent
 from tracegrad.numpy_backend import numpy_program
 from tracegrad.numpy_backend.interpreter import run_loop
-from tracegrad.numpy_backend.numpy_program import LoopRoutine
+from tracegrad.numpy_backend.numpy_program import LoopRoutine, NumpyProgram
 from tracegrad.ops.primitives.movement import reshape
 from tracegrad.support import cache
 
@@ -30,12 +30,12 @@ def sums(c, x, k):
 
 
 def levels(c, x, k):
-    """What is the same in all turns, results that are, a carry that is another's row, a sum of what is always the same."""
+    """What is the same in all iterations, results that are, a carry that is another's row, a sum of what is always the same."""
     return [c[1], c[0] * (k.exp() @ k).mean() + x[0], c[2] + k.sum(0) * 2.0], [k.T + 1.0, c[0], x[0]]
 
 
 def read_sums(c, x, k):
-    """Sums that somebody reads in a turn: none of them may wait."""
+    """Sums that somebody reads in an iteration: none of them may wait."""
     s, t, u = c
     return [s + x[0], t + x[0] * 3.0, u + t.sum(0)], [s * 2.0]
 
@@ -57,14 +57,14 @@ def gru(c, x, k):
 
 
 def exchanged(c, x, k):
-    """Carries that are each other's rows, views of what turns use anew, numbers; parts that are no equals, or are read as a whole, too."""
+    """Carries that are each other's rows, views of what iterations write anew, numbers; unequal parts, or read as a whole, too."""
     both = REGISTRY["concat"](c[0], c[1] * x[0], dim=1) + 0.25
     some, other = both[:, 1:6].tanh(), both[:, 2:] * 2.0
     wide = (both * 0.5).sigmoid()
     m = c[0].shape[1]
-    turned = (x[0].T * c[0].T).sin().T                             # in another order
+    transposed = (x[0].T * c[0].T).sin().T                             # in another order
     new = wide[:, m:].sum(0) * 0.1 + c[2] * (c[0].mean() + 0.5)
-    return [wide[:, :m] + turned, c[0], new], [some, other.T, wide[:, m:], c[2].sum(), c[0]]
+    return [wide[:, :m] + transposed, c[0], new], [some, other.T, wide[:, m:], c[2].sum(), c[0]]
 
 
 def unequal(c, x, k):
@@ -77,7 +77,7 @@ def unequal(c, x, k):
 
 
 def views(c, x, k):
-    """A carry that is a view of what the next turn must not write over before it is read."""
+    """A carry that is a view of what the next iteration must not write over before it is read."""
     m = c[0].shape[1]
     both = REGISTRY["concat"](c[1], x[0], dim=1) * 0.5
     other = (REGISTRY["concat"](x[0] * c[1] + both[:, m:], c[0], dim=1) + 0.25).tanh()
@@ -85,7 +85,7 @@ def views(c, x, k):
 
 
 def numbers(c, x, k):
-    """Numbers that are elements of rows which the same turn makes: results, and read by others."""
+    """Numbers that are elements of rows which the same iteration makes: results, and read by others."""
     new, low = (c[0] * 0.5 + x[0]).sin(), (c[2] + x[0].sum(0)).tanh()
     one, other = reshape(new[-1:, 1:2], ()), reshape(low[2:3], ())
     return [new, c[1] * one, low], [new, one, low, other, new[0, 1:3] * other]
@@ -94,11 +94,26 @@ def numbers(c, x, k):
 PROGRAMS = (sums, levels, read_sums, lstm, gru, exchanged, unequal, views, numbers)
 
 
+def prepared(loop, used=None):
+    """The NumpyProgram of these results of a loop (of all), and what goes through its iterations."""
+    used = range(len(loop._avals)) if used is None else used
+    inputs = [placeholder(aval) for aval in operands_of(loop)]
+    outs = [bind(loop, tuple(inputs), {"index": i}) for i in used]
+    found = canonical(outs, inputs)
+    program = NumpyProgram(found.order, found.places, [found.number[o] for o in outs])
+    return program, next((step.rule for step in program.steps if isinstance(step.rule, LoopRoutine)), None)
+
+
+def operands_of(loop):
+    n, m = loop.body.carries, loop.body.carries + loop.body.rows
+    return [Aval((loop.length, *p.shape), p.dtype) if n <= i < m else p.aval for i, p in enumerate(loop.graph.inputs)]
+
+
 def made(program, n, m, length, reverse, dtype):
     """The loops of a program and of its derivative, nodes of theirs."""
     avals = [Aval((n, m), dtype), Aval((n, m), dtype), Aval((m,), dtype), Aval((length, n, m), dtype), Aval((m, m), dtype)]
     given = [variable(placeholder(a)) for a in avals]
-    lasts, stacks = scan.turned(lambda c, x: program(c, x, given[-1]), given[:3], given[3:4], reverse)
+    lasts, stacks = scan.scan_nodes(lambda c, x: program(c, x, given[-1]), given[:3], given[3:4], reverse)
     outs = [*lasts, *stacks]
     grads = derivatives.vjp(outs, given, [placeholder(o.aval) for o in outs])
     return [node for node in topological([*outs, *(g for g in grads if g is not None)]) if isinstance(node.fn, Loop)]
@@ -108,7 +123,7 @@ def made(program, n, m, length, reverse, dtype):
     (31, 7, 13, np.float32, False), (16, 13, 7, np.float64, True), (1, 7, 13, np.float32, True),
     (2, 33, 129, np.float32, False)])                                   # the last one's arrays are above the limit of what is put together
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_turns_are_the_interpreters(program, length, n, m, dtype, reverse):
+def test_iterations_are_the_interpreters(program, length, n, m, dtype, reverse):
     rng = np.random.default_rng(length)
     found = {}
     for node in made(program, n, m, length, reverse, np.dtype(dtype)):
@@ -121,20 +136,15 @@ def test_turns_are_the_interpreters(program, length, n, m, dtype, reverse):
         count = len(wanted)
         for used in (range(count), range(0, count, 2), range(count - 1, count)):
             for _ in range(2 if used == range(count) else 1):
-                results = LoopRoutine.of(loop, tuple(used))(*arrays)
+                results = prepared(loop, used)[0](arrays, [], [])
                 for i, y in zip(used, results, strict=True):
                     assert (y.shape, y.dtype) == (wanted[i].shape, wanted[i].dtype)
                     np.testing.assert_allclose(y, wanted[i], rtol=3e-5 if dtype == np.float32 else 1e-12, atol=1e-5 * abs(wanted[i]).max())
         assert all(map(np.array_equal, arrays, before))
 
 
-def computed(loop):
-    """What computes all results of a loop, as new."""
-    return LoopRoutine(loop, range(len(loop._avals)))
-
-
 def any_program(seed):
-    """A turn of random operations on parts, views and whole arrays."""
+    """An iteration of random operations on parts, views and whole arrays."""
     def program(c, x, k):
         pick = random.Random(seed)
         n, m = c[0].shape
@@ -173,29 +183,29 @@ SHAPES = [(9, 7, 13, np.float32, False), (5, 13, 7, np.float16, True), (2, 12, 6
     *((any_program(seed), *SHAPES[seed % 4]) for seed in range(32)),
     *(pytest.param(any_program(seed), *SHAPES[seed % 4], marks=pytest.mark.slow) for seed in range(32, 600))])
 @pytest.mark.recall
-def test_written_turns_have_the_bits_of_turns_one_by_one(program, length, n, m, dtype, reverse, monkeypatch):
+def test_generated_loops_have_the_bits_of_iterations_one_by_one(program, length, n, m, dtype, reverse, monkeypatch):
     monkeypatch.setattr(numpy_program, "WRITTEN", 12)
     rng = np.random.default_rng(length)
     found = {}
     for node in made(program, n, m, length, reverse, np.dtype(dtype)):
         found.setdefault(node.fn, node.operands)
     for loop, operands in found.items():
-        compute = computed(loop)
+        compute, iterations = prepared(loop)
         arrays, others = ([(0.3 * rng.standard_normal(o.shape)).astype(o.dtype) for o in operands] for _ in range(2))
         with np.errstate(all="ignore"):
-            wanted = [np.array(y) for y in compute(*arrays)]
-            assert compute.iterations.written is None                          # too few turns for one call
-            compute(*others)
-            assert compute.iterations.written is not None
-            again = compute(*arrays)
-            compute(*others)                                        # which must not change what was given
+            wanted = [np.array(y) for y in compute(arrays, [], [])]
+            assert iterations.written is None                          # too few iterations for one call
+            compute(others, [], [])
+            assert iterations.written is not None
+            again = compute(arrays, [], [])
+            compute(others, [], [])                                        # which must not change what was given
         for y, z in zip(wanted, again, strict=True):
             assert y.dtype == z.dtype
             np.testing.assert_array_equal(y, z)
 
 
 @pytest.mark.recall
-def test_turns_of_an_lstm_need_few_operations():
+def test_iterations_of_an_lstm_need_few_operations():
     """What is stacked is computed into its place, views are taken once: no line of an iteration copies."""
     loop = next(node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if not node.fn.reverse)
     operands = [np.ones((9, *p.shape) if 3 <= i < 4 else p.shape, p.dtype) for i, p in enumerate(loop.graph.inputs)]
@@ -203,15 +213,15 @@ def test_turns_of_an_lstm_need_few_operations():
     with pytest.MonkeyPatch.context() as patch:
         read = cache.code_of
         patch.setattr(cache, "code_of", lambda text: texts.append(text) or read(text))
-        compute = computed(loop)
+        compute, _ = prepared(loop)
         for _ in range(3):
-            compute(*operands)
+            compute(operands, [], [])
     body = [line for line in texts[-1].splitlines() if line.startswith("  ")]
     assert not any("[...]" in line or "reshape" in line for line in body)
     assert len(body) <= 12
 
 
-def test_most_of_an_lstms_derivative_is_before_its_turns(monkeypatch):
+def test_most_of_an_lstms_derivative_is_before_its_iterations(monkeypatch):
     sizes = []
     real = numpy_program.NumpyProgram.__init__
 
@@ -221,7 +231,7 @@ def test_most_of_an_lstms_derivative_is_before_its_turns(monkeypatch):
 
     monkeypatch.setattr(numpy_program.NumpyProgram, "__init__", counted)
     loop, = {node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if node.fn.reverse}
-    LoopRoutine(loop, [i for i, o in enumerate(loop.graph.outputs) if o not in loop.graph.inputs])
-    before, iteration = sizes
+    prepared(loop, [i for i, o in enumerate(loop.graph.outputs) if o not in loop.graph.inputs])
+    iteration, before = sizes
     assert iteration <= 36                              # of 53; what the gates are, the first loop has kept
     assert before >= 20

@@ -273,7 +273,7 @@ TUNINGS = {"one launch": Tuning(), "launch by launch": PLAIN, "in parts": PARTED
 
 @one_of(3, ("program", "tuning"), [(program, [*TUNINGS][(number + k) % 3]) for number, program in enumerate(PROGRAMS) for k in range(3)])
 def test_kernels_read_in_c(interpreter, program, tuning):
-    """Every access checked: rows, the two places of a carry, what turns share."""
+    """Every access checked: rows, the two places of a carry, what iterations share."""
     with Checked({"cpu": CPU}, tuning=TUNINGS[tuning]) as checked:
         for scan in (tg.scan, checkpointed(3)):
             f, args = first_order(program, scan, 7)
@@ -290,7 +290,7 @@ def test_lengths(interpreter, n):
 
 
 @pytest.mark.parametrize("n", [40, 95, 128, 181, 260])
-def test_a_turn_is_one_core_s_or_all_of_them_launched(n):
+def test_an_iteration_is_one_core_s_or_all_of_them_launched(n):
     """On both sides of where one core is slower: the same numbers as numpy's, and at these sizes on the device."""
     def f(u, v):
         def step(state, row):
@@ -312,8 +312,8 @@ def test_a_turn_is_one_core_s_or_all_of_them_launched(n):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
     graph = executable_graph(traced.graph)
     with tuned(PLAIN):
-        turns, = (step for step in compile_graph(graph, CPU).steps if isinstance(step, Loop))
-    work = max(launch.work for launch in turns.steps)
+        iterations, = (step for step in compile_graph(graph, CPU).steps if isinstance(step, Loop))
+    work = max(launch.work for launch in iterations.steps)
     for more, launched in ((1, False), (0, True)):                         # of two cores, each saves half
         with tuned(Tuning(launch_work=0, iteration_work=work // 2 + more)):
             assert any(isinstance(step, Loop) for step in compile_graph(graph, CPU).steps) == launched
@@ -322,11 +322,11 @@ def test_a_turn_is_one_core_s_or_all_of_them_launched(n):
 @one_of(2, "n", [700, 4097, 6400, 9000])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_loop_of_several_work_items_becomes_part_of_another_kernel(n, dtype):
-    """Each of its items goes through all turns: so does each where they are a loop of one work-item, in a loop around or beside others."""
+    """Each of its items goes through all iterations: so does each where they are a loop of one work-item, inside or beside others."""
     def segments(x, xs):                                     # a loop in a loop: as checkpoints make them
-        def turn(c, rows):
+        def iterate(c, rows):
             return tg.scan(lambda c, x: ((x * 0.3 + c[1] * 0.2, c[0]), None), c, rows)[0], None
-        (h, g), _ = tg.scan(turn, (x, x * 0.5), xs.reshape(2, 3, n))
+        (h, g), _ = tg.scan(iterate, (x, x * 0.5), xs.reshape(2, 3, n))
         return h, g, tg.scan(lambda c, x: ((x * 0.3 + c[1] * 0.2, c[0]), None), (x, x * 0.5), xs, checkpoint=3)[0][0]
 
     def beside(x, xs):
@@ -342,35 +342,35 @@ def test_a_loop_of_several_work_items_becomes_part_of_another_kernel(n, dtype):
     tolerance = dict(rtol=1e-5, atol=1e-5) if dtype == "float32" else dict(rtol=1e-12, atol=1e-12)
     for a, b in zip(found, (h, g, h), strict=True):
         np.testing.assert_allclose(a, b, **tolerance)
-    for turns in (1, 2):
+    for iterations in (1, 2):
         h = x.numpy()
-        for row in xs.numpy()[:turns]:
+        for row in xs.numpy()[:iterations]:
             h = row * 0.3 + h * 0.2
-        found = leaves(tg.trace(beside)(x, xs[:turns]))
+        found = leaves(tg.trace(beside)(x, xs[:iterations]))
         for a, b in zip(found, (h, np.roll(h[::-1], 3) * 2.0, x.numpy().sum()), strict=True):
             np.testing.assert_allclose(a, b, **(tolerance if a.ndim else dict(rtol=1e-3, atol=1e-3)))
 
 
 @pytest.mark.parametrize("program", [wave, adams_bashforth, behind_one_another, signs_that_change])
 @one_of(4, "tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
-@pytest.mark.parametrize("turns", [(1, 2, 3, 12), pytest.param((4, 5, 6, 40), marks=pytest.mark.long)])
-def test_carries_that_become_others_lie_in_a_ring(interpreter, program, tuning, turns):
-    """Also where there are fewer turns than carries in the row."""
-    for n in turns:
+@pytest.mark.parametrize("iterations", [(1, 2, 3, 12), pytest.param((4, 5, 6, 40), marks=pytest.mark.long)])
+def test_carries_that_become_others_lie_in_a_ring(interpreter, program, tuning, iterations):
+    """Also where there are fewer iterations than carries in the row."""
+    for n in iterations:
         with Checked({"cpu": CPU, "gpu": TARGETS["gpu"]} if n in (2, 5) else {"cpu": CPU}, tuning=tuning):
             f, _ = first_order(program, tg.scan, n)
             g, args = first_order(program, unrolled, n)
             close(arrays(f(*args)), arrays(g(*args)))
 
 
-def test_a_leapfrog_copies_nothing_and_is_one_launch_a_turn():
-    """Nor does its gradient launch a kernel for what a turn's cotangent only negates."""
+def test_a_leapfrog_copies_nothing_and_is_one_launch_an_iteration():
+    """Nor does its gradient launch a kernel for what an iteration's cotangent only negates."""
     f, args = first_order(wave, tg.scan, 50)
     f(*args)
     with tuned(PLAIN):
         plan = compile_graph(executable_graph(f.graph), CPU)
-    turns = [step for step in plan.steps if isinstance(step, Loop)]
-    assert [len(turn.steps) for turn in turns] == [1, 1]
+    loops = [step for step in plan.steps if isinstance(step, Loop)]
+    assert [len(loop.steps) for loop in loops] == [1, 1]
     assert "_ring" in plan.source
     assert "variable" not in plan.source
 
@@ -414,7 +414,7 @@ def test_kernels_for_other_devices(interpreter, name):
 
 @pytest.mark.parametrize("name", ["sse, 16 cores", "gpu"])
 def test_elements_that_do_not_depend_on_each_other(interpreter, name):
-    """Each work-item does all turns of its own elements: a batch of pendulums is one launch. Where neighbours are read, it is not."""
+    """Each work-item does all iterations of its own elements: a batch of pendulums is one launch. Where neighbours are read, it is not."""
     def loss(scan, coupled):
         def f(u, angle):
             def body(state, u):
@@ -437,29 +437,29 @@ def test_elements_that_do_not_depend_on_each_other(interpreter, name):
         assert any(isinstance(step, Loop) for step in plan.steps) == coupled
 
 
-def test_what_is_counted_in_a_turn_is_counted_anew(interpreter):
+def test_what_is_counted_in_an_iteration_is_counted_anew(interpreter):
     """A GPU's scatter sorts its indices: a launch counts their digits, and one adds up the counts in place, which reads nothing else."""
-    def turn(carry, row):
+    def iterate(carry, row):
         carry = tg.zeros(35).index_add(0, (carry * 10).long().clamp(0, 34), row)
         return carry, (carry * row).sum()
 
     carry, rows = numbers(35).abs().float(), numbers(4, 35).float()
     with Checked({"gpu": TARGETS["gpu"]}) as checked:
-        found = tg.trace(lambda c, x: tg.scan(turn, c, x))(carry, rows)
+        found = tg.trace(lambda c, x: tg.scan(iterate, c, x))(carry, rows)
     assert checked.count
-    for a, b in zip(found, unrolled(turn, carry, rows), strict=True):
+    for a, b in zip(found, unrolled(iterate, carry, rows), strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
 
 
-def test_equal_launches_of_a_loop_that_read_other_turns_have_other_names(interpreter):
+def test_equal_launches_of_a_loop_that_read_other_iterations_have_other_names(interpreter):
     """The loss before a step and the one after it are equal kernels, of the carry that was and of the one that will be."""
     def descent(x, y):
-        def turn(w, row):
+        def iterate(w, row):
             def loss(w):
                 return ((w.tanh() * row[0]).sum() - row[1]) ** 2 + 0.01 * (w**4).sum()
             w = w - 0.05 * tg.grad(loss)(w)
             return w, loss(w)
-        w, losses = tg.scan(turn, x[0] * 0.1, (x, y))
+        w, losses = tg.scan(iterate, x[0] * 0.1, (x, y))
         return w.sum() + losses.sum()
 
     x, y = numbers(11, 33).float(), numbers(11).float()
@@ -564,7 +564,7 @@ def test_large_rows_are_launched_turn_by_turn():
         assert sum(isinstance(step, Loop) for step in f.plan.steps) == 2
 
 
-def test_everything_is_as_long_for_2048_turns_as_for_64(interpreter):
+def test_everything_is_as_long_for_2048_iterations_as_for_64(interpreter):
     """Nodes, kernels and launches do not grow with the length; of small bodies, the loop is in the kernel."""
     def program(n):
         f, args = first_order(rnn, tg.scan, n)
@@ -610,7 +610,7 @@ def test_sqrt_is_chosen_above_a_bound(interpreter, monkeypatch):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_random_numbers(interpreter, reverse):
-    """Each turn has its own; the stream is that of the Python loop; the derivative sees the same; a replay draws on."""
+    """Each iteration has its own; the stream is that of the Python loop; the derivative sees the same; a replay draws on."""
     def run(scan):
         def f(w):
             def body(c, x):
@@ -629,7 +629,7 @@ def test_random_numbers(interpreter, reverse):
 
 @pytest.mark.parametrize("n", [7, 33])
 def test_the_gradient_of_a_weight_is_one_product(interpreter, n):
-    """Of what the turns stack, not a sum that every turn adds to; of the rows that are there, nothing is stacked again."""
+    """Of what the iterations stack, not a sum that every iteration adds to; of the rows that are there, nothing is stacked again."""
     def f(scan):
         def loss(w, r, xs):
             c, ys = scan(lambda c, x: ((x @ w + (c @ r.T) * 0.5).tanh(), c.sum(0)), xs[0] @ w, xs)
@@ -704,14 +704,14 @@ def test_host_calls_factorizations_and_users_kernels_in_the_body():
 
 @one_of(4, "length", [1, 5], first=1)
 @pytest.mark.usefixtures("device")
-def test_host_calls_and_users_kernels_read_what_a_turn_hands_on(length):
-    """They are given whole buffers, and carries and rows lie somewhere else in every turn: also in a loop around theirs."""
+def test_host_calls_and_users_kernels_read_what_an_iteration_hands_on(length):
+    """They are given whole buffers, and carries and rows lie somewhere else in every iteration: also in a loop around theirs."""
     source = "__kernel void twice(__global const double *x, __global double *y) { y[get_global_id(0)] = 2.0 * x[get_global_id(0)]; }"
     twice = tg.opencl_function(source=source, entry="twice") if tg.device().kind != "numpy" else lambda x: 2 * x
     double = lambda x: tg.host_call(lambda x: 2 * x, x)
 
     def f(scan, call, around):
-        def turn(c, x):
+        def iterate(c, x):
             c, row = c * 0.5 + x, x.sin()
             return c, (row, call(c) + call(row), call(c))
 
@@ -719,7 +719,7 @@ def test_host_calls_and_users_kernels_read_what_a_turn_hands_on(length):
             m, row = m * 0.5 + x, x.sin()
             c, ys = scan(lambda c, _: ((call(m) + call(row) + call(x)) * c, call(c)), row, length=3)
             return m, (row, c, ys)
-        return tg.trace(lambda c, xs: scan(outer if around else turn, c, xs))
+        return tg.trace(lambda c, xs: scan(outer if around else iterate, c, xs))
 
     c, xs = numbers(37), numbers(length, 37)
     for call in (double, twice):
@@ -892,7 +892,7 @@ def test_gradient_of_a_while_loop_on_the_device():
         run = tg.trace(tg.value_and_grad(f, (0, 1)))
         close(arrays(run(*args)), arrays(tg.value_and_grad(g, (0, 1))(*args)))
         more = tuple(a * 0.5 for a in args)
-        close(arrays(run(*more)), arrays(tg.value_and_grad(g, (0, 1))(*more)))       # another number of turns
+        close(arrays(run(*more)), arrays(tg.value_and_grad(g, (0, 1))(*more)))       # another number of iterations
 
 
 @pytest.mark.parametrize("way", [tg.trace, lambda f: f])
@@ -905,8 +905,8 @@ def test_vmap_of_a_while_loop(interpreter, way):
 
 
 def test_untraced_vmap_of_loops_whose_condition_is_each_examples_own(interpreter):
-    """At first, after some turns that are the same for all, or never: those draw numbers and change tensors like Python's loop."""
-    xs, turns = numbers(12, 5).abs() + 0.1, []
+    """At first, after some iterations that are the same for all, or never: those draw numbers and change tensors like Python's loop."""
+    xs, iterations = numbers(12, 5).abs() + 0.1, []
 
     def summing(loop):
         return lambda x: loop(lambda s: s[0].sum() < 40, lambda s: (s[0] + x, s[1] + 1), (tg.zeros(5, dtype=F), 0))
@@ -917,11 +917,11 @@ def test_untraced_vmap_of_loops_whose_condition_is_each_examples_own(interpreter
         tg.vmap(lambda x: tg.while_loop(lambda y: y.sum() < 40, lambda y: y + tg.rand(5, dtype=F), x), randomness="same")(xs)
 
     def counted(s):
-        turns.append(s[1])
+        iterations.append(s[1])
         return s[0] + tg.rand(5, dtype=F), s[1] + 1
 
     different = tg.vmap(lambda x: tg.while_loop(lambda s: s[1] < 3, counted, (x, 0))[0], randomness="different")(xs)
-    assert turns == [0, 1, 2]
+    assert iterations == [0, 1, 2]
     assert len(np.unique((different - xs).numpy().round(9))) == 60
 
 
@@ -1029,7 +1029,7 @@ def test_text_of_a_loop(interpreter):
     source = f.source()
     names: dict = {}
     exec(compile(source, "source", "exec"), names)
-    run = next(v for k, v in reversed(names.items()) if callable(v) and getattr(v, "__code__", None) and k not in ("pair", "turn"))
+    run = next(v for k, v in reversed(names.items()) if callable(v) and getattr(v, "__code__", None) and k not in ("pair", "iteration"))
     again = run(*args)
     close([a.numpy() for a in again], arrays(found))
     text = to_text(f.graph)

@@ -275,7 +275,7 @@ def test_a_batch_of_counted_loops_as_each_example_alone(args):
 def test_derivatives_are_those_of_pythons_loop():
     args = tg.tensor(X), tg.tensor(W)
     close(tg.trace(everything(growing(tg.while_loop)))(*args), everything(growing(python_while))(*args))
-    other = args[0] * 0.01, args[1]                        # another number of turns
+    other = args[0] * 0.01, args[1]                        # another number of iterations
     close(tg.trace(everything(growing(tg.while_loop)))(*other), everything(growing(python_while))(*other))
 
 
@@ -297,8 +297,8 @@ def test_kernels_of_every_target_for_all_derivatives(interpreter, program):
 
 
 @pytest.mark.parametrize("rows", [2, 4])
-def test_reverse_of_more_turns_than_a_stack_has_rows(monkeypatch, rows):
-    """One block of turns, segments of one block, and segments of several."""
+def test_reverse_of_more_iterations_than_a_stack_has_rows(monkeypatch, rows):
+    """One block of iterations, segments of one block, and segments of several."""
     monkeypatch.setattr(while_backward, "ROWS", rows)
 
     def f(loop):
@@ -379,7 +379,7 @@ def test_a_scan_ends_where_it_is_told(args, reverse):
     assert not ys[1].any()
 
 
-def test_derivatives_see_only_the_turns_that_were_made(args):
+def test_derivatives_see_only_the_iterations_that_were_made(args):
     """Where the others would divide by zero."""
     def f(x):
         return tg.scan(lambda c, _: ((2 - c).sqrt() * 0 + c + 1, None), x, None, 6, until=lambda c: (c >= 2).all())[0].sum()

@@ -52,7 +52,7 @@ def built():
 
 @pytest.fixture(autouse=True)
 def deferred(monkeypatch):
-    """Small operations, too, wait until somebody looks (else numpy does them when they are called:
+    """Small operations, too, wait until a value is read (else numpy does them when they are called:
     tests/execute/test_eager_executor.py)."""
     monkeypatch.setattr(eager_executor.EagerCall, "__call__", lambda *given: None)
 
@@ -64,7 +64,7 @@ def work(device, monkeypatch):
 
 
 class TestWhen:
-    def test_nothing_runs_before_a_value_is_looked_at(self, work):
+    def test_nothing_runs_before_a_value_is_read(self, work):
         x = tg.tensor([1.0, 2.0])
         y = ((x * 2).exp().sum() + x).relu()
         y[0] = 3.0
@@ -79,15 +79,15 @@ class TestWhen:
         y.numpy()
         assert work.runs == runs
 
-    @pytest.mark.parametrize("look", [lambda x: x.numpy(), lambda x: x.sum().item(), repr, lambda x: x.tolist(), np.asarray,
+    @pytest.mark.parametrize("reading", [lambda x: x.numpy(), lambda x: x.sum().item(), repr, lambda x: x.tolist(), np.asarray,
                                       lambda x: bool((x > 0).all()), lambda x: [row.item() for row in x], lambda x: f"{x.sum():.2f}"])
-    def test_ways_to_look(self, work, look):
+    def test_reads_of_a_value(self, work, reading):
         x = tg.tensor([1.0, 2.0]) * 3
         assert work.runs == 0
-        look(x)
+        reading(x)
         assert work.runs >= 1
 
-    def test_one_look_computes_all_that_is_pending_in_one_program(self, work):
+    def test_one_read_computes_all_that_is_pending_in_one_program(self, work):
         x = tg.tensor(np.arange(5.0))
         kept = [x * i for i in range(2, 8)]
         dropped = x * 100
@@ -160,15 +160,15 @@ class TestLoops:
             after.append(work.compiled)
         assert after[-1] == after[8]
 
-    @one_of(2, "look", [True, False])
-    def test_a_loop_does_not_grow(self, device, look, monkeypatch):
+    @one_of(2, "reading", [True, False])
+    def test_a_loop_does_not_grow(self, device, reading, monkeypatch):
         monkeypatch.setattr(tg.config, "pending", 300)
 
         def loop(n):
             nonlocal x
             for _ in range(n):
                 x = (x * 0.5 + 1.0).tanh()
-                if look:
+                if reading:
                     x[0].item()
 
         x = tg.ones(16)
@@ -183,7 +183,7 @@ class TestLoops:
         assert len(INTERN) < nodes + 1000                             # 9000 were made
         assert len(pending.waiting) <= tg.config.pending
 
-    def test_a_training_loop_that_never_looks_does_not_grow(self, device):
+    def test_a_training_loop_that_never_reads_does_not_grow(self, device):
         w = tg.ones(4, requires_grad=True)
 
         def loop(n):

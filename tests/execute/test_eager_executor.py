@@ -69,9 +69,9 @@ def test_the_same_values_shapes_and_dtypes_as_deferred(program, shape, monkeypat
 
 
 def test_what_is_written_into_a_view_is_seen_in_its_base_and_the_other_way():
-    for turn in range(5):
-        x = tg.from_numpy(given(turn, 5, 7))
-        wanted = given(turn, 5, 7)
+    for step in range(5):
+        x = tg.from_numpy(given(step, 5, 7))
+        wanted = given(step, 5, 7)
         view, row = x.transpose(0, 1)[1:3], x[2]
         view += 1.0
         wanted.T[1:3] += 1.0
@@ -129,7 +129,7 @@ def test_what_has_no_value_yet_is_deferred():
     assert held(w._n.value) is not None
     assert not w.requires_grad
     assert w.is_leaf
-    (x * w).sum().backward()                             # what was done at once is a leaf to others
+    (x * w).sum().backward()                             # what an eager call made is a leaf to others
     np.testing.assert_allclose(x.grad.numpy(), given(0, 33) * 3, rtol=1e-6)
 
 
@@ -145,7 +145,7 @@ def test_the_switch_and_large_work(monkeypatch):
         assert (small - 0.5)._n.value is None
 
 
-def test_indices_out_of_range_are_told_when_somebody_looks():
+def test_indices_out_of_range_are_told_when_a_value_is_read():
     table = tg.from_numpy(given(0, 7, 3))
     for k in (0, 6, 3, 5, 7, 2, -8):
         found = F.embedding(tg.tensor([1, k]), table) if k >= 0 else table[tg.tensor([1, k])]
@@ -174,7 +174,7 @@ def test_ranges_of_integers_stay_known():
 
 
 def test_the_same_way_in_every_run():
-    """Which calls are done at once depends on what was called before, and on nothing else."""
+    """Which calls are eager depends on what was called before, and on nothing else."""
     def run():
         found, x = [], tg.from_numpy(given(0, 16, 31))
         for _ in range(4):
@@ -206,7 +206,7 @@ def test_signatures_are_forgotten_when_there_are_too_many(monkeypatch):
 
 def test_parts_of_complex_numbers_stay_views():
     """At every use: the calls that make them become known at the second or third."""
-    for turn in range(5):
+    for step in range(5):
         z = (np.arange(15).reshape(3, 5) + 1j).astype(np.complex64)
         x = tg.tensor(z)
         x.real.mul_(2)
@@ -217,12 +217,12 @@ def test_parts_of_complex_numbers_stay_views():
         z[0] = 1j
         tg.view_as_real(x)[2, 1:, 0] += 3
         z.real[2, 1:] += 3
-        np.testing.assert_array_equal(x.numpy(), z, err_msg=f"turn {turn}")
+        np.testing.assert_array_equal(x.numpy(), z, err_msg=f"iteration {step}")
         y = x.detach()
         y.abs()
         y[1] = 0
         z[1] = 0
-        np.testing.assert_array_equal(x.numpy(), z, err_msg=f"turn {turn}")
+        np.testing.assert_array_equal(x.numpy(), z, err_msg=f"iteration {step}")
 
 
 @pytest.mark.recall
@@ -256,19 +256,19 @@ def test_what_is_made_of_numbers_is_remembered_and_nobody_changes_it():
 
 
 def test_views_of_views_follow_their_base():
-    for turn in range(5):
-        x = tg.from_numpy(given(turn, 6, 4, 5))
-        wanted = given(turn, 6, 4, 5)
+    for step in range(5):
+        x = tg.from_numpy(given(step, 6, 4, 5))
+        wanted = given(step, 6, 4, 5)
         y = x.transpose(0, 1)
         z = y[1:3]
-        w = z.reshape(2, 30)[:, 3:7] if turn % 2 else z.transpose(1, 2)
+        w = z.reshape(2, 30)[:, 3:7] if step % 2 else z.transpose(1, 2)
 
-        def w_of(a, turn=turn):
+        def w_of(a, step=step):
             part = a.transpose(1, 0, 2)[1:3]
-            return part.reshape(2, 30)[:, 3:7] if turn % 2 else part.transpose(0, 2, 1)
+            return part.reshape(2, 30)[:, 3:7] if step % 2 else part.transpose(0, 2, 1)
 
         np.testing.assert_array_equal(w.numpy(), w_of(wanted))
-        if not turn % 2:
+        if not step % 2:
             x.mul_(2.0)                                             # the base, a view in the middle, and the last one
             z.add_(1.0)
             w.sub_(3.0)
@@ -280,7 +280,7 @@ def test_views_of_views_follow_their_base():
         y.transpose_(0, 1)                                          # what it is a view of is what it was
         np.testing.assert_array_equal(w.numpy(), w_of(wanted))
         np.testing.assert_array_equal(y.numpy(), wanted)
-        if not turn % 2:
+        if not step % 2:
             z.requires_grad_()                                      # a leaf of its own from here on
             with tg.no_grad():
                 x.zero_()

@@ -16,7 +16,6 @@ from tracegrad.nn import functional as F
 from tracegrad.numpy_backend import generated, numpy_program
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.numpy_backend.numpy_program import NumpyProgram
-from tracegrad.numpy_backend.ordered import ordered
 from tracegrad.support import cache
 from tracegrad.tensors.tensor import Tensor
 
@@ -30,10 +29,15 @@ def work_of(fn, *arrays):
     return Work(found, device, inputs=nodes)
 
 
+def recorded(work):
+    """The Program of a Work, whether or not there is one of that structure already."""
+    return Program.recorded(work.key, work.order, work.leaves, work.places, work.ends, work.device)
+
+
 def made_of(fn, *arrays):
-    """The NumpyProgram of `fn` on tensors like these, its constants and its operations."""
-    work = work_of(fn, *arrays)
-    return NumpyProgram(work.order, work.places, work.ends), [n.attrs["value"] for n in work.constants], work.order
+    """The NumpyProgram of `fn` on tensors like these, and its constants."""
+    program = recorded(work_of(fn, *arrays))
+    return NumpyProgram(program.order, program.places, program.ends), [n.attrs["value"] for n in program.numbers]
 
 
 def normalized(x, w, b):
@@ -57,9 +61,9 @@ def with_numbers(x, w, b):
 
 def with_views(x, w, b):
     y = x * 2.0
-    part, turned = y[1:4], y.T                       # they share y's memory: nothing may be written over y
+    part, transposed = y[1:4], y.T                       # they share y's memory: nothing may be written over y
     z = y + 1.0
-    return (part * 3.0).sum(0), turned.sum(0), z * y, y.reshape(-1)[::7], tg.stack([z, z]).sum(0)
+    return (part * 3.0).sum(0), transposed.sum(0), z * y, y.reshape(-1)[::7], tg.stack([z, z]).sum(0)
 
 
 def with_reductions(x, w, b):
@@ -72,6 +76,7 @@ def with_reductions(x, w, b):
 PROGRAMS = [with_reductions, normalized, with_columns, compared, with_numbers, with_views]
 
 
+@pytest.mark.recall
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("shape", [(7, 13), (33, 65), (1, 16), (129, 100), (300, 5)])
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -81,14 +86,14 @@ def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy)
     if shape[0] < 4 and program in (with_numbers, with_views):
         shape = (5, *shape[1:])
         given[0] = random.standard_normal(shape).astype(dtype)
-    made, constants, order = made_of(program, *given)
-    for turn in range(6):
+    made, constants = made_of(program, *given)
+    for step in range(6):
         arrays = [np.asarray(random.standard_normal(a.shape).astype(dtype)) for a in given]
         before = [a.copy() for a in arrays]
         with np.errstate(all="ignore"):
-            found = made(arrays, constants, order, [])
-            wanted = made.run(arrays, constants, order, [], None)
-        assert (made.written is not None) == (turn + 1 >= numpy_program.WRITTEN)
+            found = made(arrays, constants, [])
+            wanted = made.run(arrays, constants, [], None)
+        assert (made.written is not None) == (step + 1 >= numpy_program.WRITTEN)
         for a, b in zip(arrays, before, strict=True):
             np.testing.assert_array_equal(a, b)                  # what comes in is nobody's to write
         for f, w in zip(found, wanted, strict=True):
@@ -96,6 +101,7 @@ def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy)
             assert f.tobytes() == w.tobytes()
 
 
+@pytest.mark.recall
 def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monkeypatch):
     monkeypatch.setattr(numpy_program, "LINES", 10)
     monkeypatch.setattr(generated, "LINES", 10)
@@ -108,14 +114,14 @@ def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monk
             y = (y * 0.9 + x).tanh() if k % 2 else y - x
         return y
 
-    made, constants, order = made_of(long, x)
+    made, constants = made_of(long, x)
     expected = numpy_program.WRITTEN * (1 + len(made.steps) // 10)
     assert expected > 3 * numpy_program.WRITTEN
     kept = cache.code_of.cache_info().currsize
-    for turn in range(expected + 3):
+    for step in range(expected + 3):
         x = random.standard_normal((7, 12)).astype(np.float32)
-        found, = made([x], constants, order, [])
-        assert (made.written is not None) == (turn + 1 >= expected)
+        found, = made([x], constants, [])
+        assert (made.written is not None) == (step + 1 >= expected)
         wanted = x
         for k in range(24):
             wanted = np.tanh(wanted * np.float32(0.9) + x) if k % 2 else wanted - x
@@ -123,8 +129,9 @@ def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monk
     assert cache.code_of.cache_info().currsize == kept
 
 
+@pytest.mark.recall
 def test_steps_of_thousands_of_operations(monkeypatch):
-    """A simulation of 12 numbers in 500 turns, fitted: what numpy does is written after some steps."""
+    """A simulation of 12 numbers in 500 iterations, fitted: what numpy does is written after some steps."""
     if tg.device().kind == "numpy" or not tg.device().in_host_memory:
         pytest.skip("kernels or the interpreter")
     monkeypatch.setattr(tg.config, "eager", True)
@@ -153,17 +160,18 @@ def test_steps_of_thousands_of_operations(monkeypatch):
     assert max(written) > numpy_program.LINES
 
 
+@pytest.mark.recall
 def test_arrays_are_written_over_where_nobody_reads_them_again(on_numpy):
     x = np.ones((64, 65), np.float32)
-    made, constants, order = made_of(lambda x: ((x * 2.0 + 1.0) - x).exp() * x, x)
-    kept, kept_constants, kept_order = made_of(lambda x: (((y := x * 2.0) + 1.0) - x, y), x)
+    made, constants = made_of(lambda x: ((x * 2.0 + 1.0) - x).exp() * x, x)
+    kept, kept_constants = made_of(lambda x: (((y := x * 2.0) + 1.0) - x, y), x)
     for _ in range(numpy_program.WRITTEN):
-        made([x], constants, order, [])
-        kept([x], kept_constants, kept_order, [])
+        made([x], constants, [])
+        kept([x], kept_constants, [])
     variables = [r.written.__code__.co_nlocals - r.written.__code__.co_argcount for r in (made, kept)]
     assert variables[0] < variables[1]
-    results = [made([x], constants, order, []), kept([x], kept_constants, kept_order, [])]
-    again = [made([x], constants, order, []), kept([x], kept_constants, kept_order, [])]
+    results = [made([x], constants, []), kept([x], kept_constants, [])]
+    again = [made([x], constants, []), kept([x], kept_constants, [])]
     for first, second in zip(results, again, strict=True):
         for a, b in zip(first, second, strict=True):
             assert not np.may_share_memory(a, b)
@@ -174,9 +182,9 @@ def test_errors_come_with_the_users_line(monkeypatch):
     if tg.device().kind == "numpy":
         pytest.skip("the interpreter has no routines")
     good = tg.eye(3) * 2.0
-    for turn in range(8):
-        found = tg.linalg.inv((good if turn < 7 else tg.zeros(3, 3)) + 0.0 * good).sum()
-        if turn < 7:
+    for step in range(8):
+        found = tg.linalg.inv((good if step < 7 else tg.zeros(3, 3)) + 0.0 * good).sum()
+        if step < 7:
             assert found.item() == 1.5
         else:
             with pytest.raises(LinAlgError, match=r"test_numpy_program.py"):
@@ -188,11 +196,11 @@ def test_indices_out_of_range_are_reported_by_what_is_written(monkeypatch):
     if tg.device().kind == "numpy":
         pytest.skip("the interpreter has no routines")
     table = nn.Embedding(7, 5)
-    for turn in range(8):
-        index = tg.tensor([turn, 1, turn])
+    for step in range(8):
+        index = tg.tensor([step, 1, step])
         loss = table(index).square().sum()
         loss.backward()
-        if turn < 7:
+        if step < 7:
             assert np.isfinite(loss.item())
         else:
             with pytest.raises(IndexError, match="7"):
@@ -224,13 +232,14 @@ def test_paddings_that_do_not_overlap_are_put_together(dtype, on_numpy):
     x[2, 5], x[1, 8] = -0.0, np.nan
     for fn, together in ((split, 1), (left_out, 1), (overlapping, 0), (of_ones, 0), (of_negative_zeros, 0), (on_top, 1),
                          (lambda x: split(x)[0], 1)):
-        made, constants, order = made_of(fn, x)
-        assert sum(s.fn is not None and s.fn.name == "concat" for s in made.steps) == together
-        found = [made([x], constants, order, []) for _ in range(numpy_program.WRITTEN + 2)]
+        made, constants = made_of(fn, x)
+        work = work_of(fn, x)
+        assert sum(s.node.fn.name == "concat" for s in made.steps) == together
+        found = [made([x], constants, []) for _ in range(numpy_program.WRITTEN + 2)]
         values = {}
-        for node in order:                                       # one by one
+        for node in work.order:                                  # one by one
             values[node] = node.fn.numpy(*[values.get(o, x) for o in node.operands], **node.attrs)
-        wanted = [values[order[i]] for i in made.ends]
+        wanted = [values[work.order[i]] for i in work.ends]
         for results in found:
             for f, w in zip(results, wanted, strict=True):
                 assert f.tobytes() == w.tobytes()
@@ -267,14 +276,13 @@ def test_what_passes_change_reports_as_before(on_numpy):
 
     random = np.random.default_rng(0)
     x = random.standard_normal((7, 12)).astype(np.float32)
-    work = work_of(several, x, np.array([0, 1]), np.array([2, 3]))
-    made = NumpyProgram(work.order, work.places, work.ends)
-    assert not any(node.fn.name == "pad" for node in ordered(work.order, work.places, work.ends).nodes)
+    program = recorded(work_of(several, x, np.array([0, 1]), np.array([2, 3])))
+    made = NumpyProgram(program.order, program.places, program.ends)
+    assert not any(step.node.fn.name == "pad" for step in made.steps)
     for low, high in ((0, 6), (-9, 6), (3, 8), (-8, 11)):
         inputs = [x, np.array([low, 1]), np.array([1, high])]
         notes, wanted = [], []
-        found = made(inputs, [n.attrs["value"] for n in work.constants], work.order, notes)
-        program = Program.recorded(work.key, work.order, work.leaves, work.places, work.ends, work.device)
+        found = made(inputs, [n.attrs["value"] for n in program.numbers], notes)
         values = interpret(program.graph, inputs, wanted)
         assert notes == wanted
         assert any(notes) == (low < -7 or high > 6)
@@ -282,13 +290,14 @@ def test_what_passes_change_reports_as_before(on_numpy):
             assert f.tobytes() == w.tobytes()
 
 
+@pytest.mark.recall
 def test_routines_that_differ_in_sizes_share_their_text(on_numpy):
     written = []
     for n in (7, 13):
         x = np.ones((n, 5), np.float32)
-        made, constants, order = made_of(lambda x: (x.reshape(-1) * 2.0).exp().reshape(5, -1), x)
+        made, constants = made_of(lambda x: (x.reshape(-1) * 2.0).exp().reshape(5, -1), x)
         for _ in range(numpy_program.WRITTEN + 1):
-            found, = made([x], constants, order, [])
+            found, = made([x], constants, [])
         assert found.shape == (5, n)
         written.append(made.written)
     assert written[0].__code__ is written[1].__code__

@@ -1,4 +1,4 @@
-"""The two ways of untraced work (execute/policy.py): the same results, errors and effects both ways, and a switch that depends on counts
+"""The two backends of untraced work (execute/policy.py): the same results, errors and effects by both, and a switch that depends on counts
 alone."""
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def functions(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
-def test_both_ways_compute_the_same(dtype):
+def test_both_backends_compute_the_same(dtype):
     found = values(functions(dtype))
     assert tg.report()["compiled"] == 0
     wanted = with_kernels(lambda: values(functions(dtype)))
@@ -242,7 +242,7 @@ def test_what_is_compiled_once_it_came_often_is_worth_it():
         assert (tier_up(state) == policy.NEVER) == (length == 5)
 
 
-def test_large_work_and_the_users_kernels_are_compiled_at_once():
+def test_large_work_and_the_users_kernels_are_compiled_the_first_time():
     assert policy._tier_up([(tg.zeros(3) + 1)._n], tg.device())[0] > 100
     n = 5000
     a = tg.zeros(n, n)._n
@@ -327,7 +327,7 @@ def test_a_wrong_index_is_told_of_whichever_way_it_was_used(first, then):
     assert x[index].tolist() == [[2, 3], [8, 9]]
 
 
-def test_an_error_nobody_looked_at_is_raised_by_synchronize():
+def test_an_error_that_nobody_read_is_raised_by_synchronize():
     y = tg.ones(3)[tg.tensor([5])]
     tg.flush()
     with pytest.raises(tg.IndexOutOfRange, match="holds 5"):

@@ -188,11 +188,11 @@ def test_bits_are_the_same(program, numpy_first, monkeypatch):
 
 
 def program_by_chance(seed):
-    """Its bits at every turn, told apart by what it looked at and refused."""
+    """Its bits in every iteration, told apart by what it looked at and refused."""
     reached = []
     by_chance(seed, reached, 0, first=True)
     return [(seen, [None if v is None else (v.shape, v.dtype, v.tobytes()) for v in found])
-            for seen, found in (by_chance(seed, reached, turn) for turn in range(len(NUMBERS)))]
+            for seen, found in (by_chance(seed, reached, repeat) for repeat in range(len(NUMBERS)))]
 
 
 def fuzz(seeds, monkeypatch, eager):
@@ -202,10 +202,10 @@ def fuzz(seeds, monkeypatch, eager):
         with monkeypatch.context() as patch:
             patch.setattr(tg.config, "recall", False)
             wanted = program_by_chance(seed)
-        for turn, (a, b) in enumerate(zip(found, wanted, strict=True)):
-            assert repr(a[0]) == repr(b[0]), (seed, turn)
+        for repeat, (a, b) in enumerate(zip(found, wanted, strict=True)):
+            assert repr(a[0]) == repr(b[0]), (seed, repeat)
             for k, (x, y) in enumerate(zip(a[1], b[1], strict=True)):
-                assert x == y, (seed, turn, k, np.frombuffer(x[2], x[1]), np.frombuffer(y[2], y[1]))
+                assert x == y, (seed, repeat, k, np.frombuffer(x[2], x[1]), np.frombuffer(y[2], y[1]))
 
 
 def test_programs_by_chance_have_the_same_bits(monkeypatch):

@@ -1,5 +1,5 @@
-"""`autograd.grad` at every turn, and floats that are others at every turn: what autograd/backward_cache.py makes of structures that came
-before."""
+"""`autograd.grad` in every iteration, and floats that differ in every iteration: what autograd/backward_cache.py makes of structures that
+came before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracegrad.tracing.traced_call import TracedCall
 
 
 def lotka_volterra():
-    """Runge and Kutta's method, the parameters fitted by descent on leaves that are made anew at every turn."""
+    """Runge and Kutta's method, the parameters fitted by descent on leaves that are made anew in every iteration."""
     p, found = tg.tensor([1.1, 0.4, 0.1, 0.4]).requires_grad_(), []
     data = given(0, 9, 2).abs()
 
@@ -112,7 +112,7 @@ def exponents_and_bounds():
 
 
 def numbers_that_meet():
-    """Weights that are 1, as the cotangent of a loss is, or equal each other, or a constant of the loss, at some turns."""
+    """Weights that are 1, as the cotangent of a loss is, or equal each other, or a constant of the loss, at some iterations."""
     w, found = given(0, 13).requires_grad_(), []
     weights = [(0.3, 0.7), (1.0, 0.0), (0.6, 0.4), (0.5, 0.5), (0.0, 1.0), (2.0, -1.0), (0.25, 0.75), (1.0, 1.0), (-0.5, 0.5), (0.1, 0.9)]
     for a, b in weights:
@@ -165,7 +165,7 @@ def test_a_history_is_freed_as_ever(device, recalled):
     assert recalled() >= 3
 
 
-def test_errors_are_those_of_the_first_turn(device):
+def test_errors_are_those_of_the_first_iteration(device):
     w, v = given(0, 7).requires_grad_(), given(1, 7).requires_grad_()
     for _ in range(5):
         with pytest.raises(tg.AutogradError, match=r"input 1 .* was not used"):
@@ -222,7 +222,7 @@ def test_a_wrong_index_names_the_line_of_this_call(device):
         g.numpy()
 
 
-def test_a_matrix_without_an_inverse_is_an_error_at_every_turn(device):
+def test_a_matrix_without_an_inverse_is_an_error_in_every_iteration(device):
     a = (given(0, 12, 12) + 8 * tg.eye(12)).requires_grad_()
     for _ in range(4):
         autograd.grad(tg.linalg.inv(a).sum(), a)
@@ -245,13 +245,13 @@ def test_derivatives_of_derivatives_between(device):
 def test_nothing_grows(device, recalled):
     w = given(0, 13).requires_grad_()
 
-    def turns(n):
+    def iterations(n):
         for k in range(n):
             autograd.grad((w * (1.0 + 1e-3 * k)).square().sum(), w)[0].numpy()
         gc.collect()
         return len(INTERN), len(leaves), len(gc.get_objects())
 
-    before, after = turns(1300), turns(3900)                       # of `*`, a thousand signatures are remembered, with their constants
+    before, after = iterations(1300), iterations(3900)        # of `*`, a thousand signatures are remembered, with their constants
     assert [b - a < limit for a, b, limit in zip(before, after, (1100, 10, 3000), strict=True)] == [True] * 3
     assert len(recipes.entries()) < 100
 
@@ -260,12 +260,12 @@ def test_nothing_grows(device, recalled):
 def test_structures_are_forgotten_when_there_are_too_many(limit, monkeypatch, recalled):
     monkeypatch.setattr(tg.config, "eager", tg.device().in_host_memory)
     monkeypatch.setattr(recipes, "budget", limit)
-    for turn in range(3):
+    for repeat in range(3):
         for n in range(1, 40):
             w = given(n, n).requires_grad_()
             for k in range(3):
-                g, = autograd.grad((w * (0.5 + k + turn)).sin().sum(), w)
-                scale = 0.5 + k + turn
+                g, = autograd.grad((w * (0.5 + k + repeat)).sin().sum(), w)
+                scale = 0.5 + k + repeat
                 np.testing.assert_allclose(g.numpy(), scale * np.cos(scale * w.detach().numpy()), rtol=1e-4, atol=1e-5)
     found = sum(recipes.weigh(*item) for item in recipes.entries())
     assert recipes.size() == found <= max(limit, 200)

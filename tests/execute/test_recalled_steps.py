@@ -389,17 +389,17 @@ def test_an_array_let_go_of_elsewhere_is_unmapped_under_the_lock(kernels):
     assert not device._let_go
 
 
-def test_threads_that_look_at_values(kernels):
-    wrong, turns = [], [0, 0]
+def test_threads_that_read_values(kernels):
+    wrong, iterations = [], [0, 0]
 
     def look(k):
         return np.asarray((tg.tensor(np.arange(65.0) + k) * 2).sqrt())[3]
 
     def work(k):
-        while turns[k] < 300 and not wrong:
+        while iterations[k] < 300 and not wrong:
             if abs(look(k) - (6 + 2 * k) ** 0.5) > 1e-6:
                 wrong.append(k)
-            turns[k] += 1
+            iterations[k] += 1
 
     threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(2)]
     for thread in threads:
@@ -408,7 +408,7 @@ def test_threads_that_look_at_values(kernels):
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert not wrong
-    assert turns == [300, 300]
+    assert iterations == [300, 300]
 
 
 def test_a_users_expression_of_constants_is_not_folded(kernels):
@@ -486,7 +486,7 @@ def test_indices_whose_range_is_known_and_those_whose_is_not(device):
 
 
 def episodes():
-    """Values are looked at in the middle of a history, in every turn, and how many turns there are differs."""
+    """Values are looked at in the middle of a history, in every iteration, and how many iterations there are differs."""
     policy = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 3))
     with tg.no_grad():
         for k, p in enumerate(policy.parameters()):
@@ -523,7 +523,7 @@ def looking(monkeypatch):
 
 
 @pytest.mark.recall
-def test_what_is_looked_at_is_computed_when_it_is_called(looking, at_length):
+def test_calls_whose_values_are_read_are_eager(looking, at_length):
     if tg.device().kind == "numpy" or not tg.device().in_host_memory:
         pytest.skip("of small work by numpy")
     found = [t.detach().numpy() for t in episodes()]
@@ -536,7 +536,7 @@ def test_what_is_looked_at_is_computed_when_it_is_called(looking, at_length):
         np.testing.assert_array_equal(a, b.detach().numpy())
 
 
-def test_what_is_seldom_looked_at_is_put_off(looking):
+def test_calls_whose_values_are_seldom_read_are_deferred(looking):
     w = given(0, 33).requires_grad_()
     for k in range(60):
         y = (w * 2.0).tanh().sum()
@@ -548,7 +548,7 @@ def test_what_is_seldom_looked_at_is_put_off(looking):
 
 
 @pytest.mark.recall
-def test_histories_that_are_computed_at_once(looking):
+def test_histories_of_eager_calls(looking):
     """Hooks, freed histories, derivatives of derivatives, views, changes in place, indices out of range: as ever."""
     def look(index):
         w = given(0, 7, 13).requires_grad_()

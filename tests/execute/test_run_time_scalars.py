@@ -1,4 +1,4 @@
-"""Python floats that are others at every turn, beside a tensor: a call that was made with one is made with the next from what is known of
+"""Python floats that differ in every iteration, beside a tensor: a call that was made with one is made with the next from what is known of
 
 it (primitive.call), and gives what numpy gives for that number, whichever it is.
 """
@@ -67,45 +67,45 @@ def test_every_number_is_that_number(name, dtype, n):
     plain = array(n, dtype)
     x = tg.tensor(plain)
     for reflected in (False, True):
-        for turn, value in enumerate(NUMBERS + NUMBERS[::-1]):
-            with tg.set_grad_enabled(turn % 3 != 1):
+        for step, value in enumerate(NUMBERS + NUMBERS[::-1]):
+            with tg.set_grad_enabled(step % 3 != 1):
                 found = OPERATORS[name](value, x) if reflected else OPERATORS[name](x, value)
             the_same(found.numpy(), expected(name, plain, value, reflected))
 
 
 @pytest.mark.parametrize("n", [3, 12, 600])
-@pytest.mark.parametrize("look", [1, 3, 40])
-def test_under_no_grad_a_row_of_calls_with_other_numbers_each_time(n, look):
-    """look: how many turns lie between two looks."""
+@pytest.mark.parametrize("read_every", [1, 3, 40])
+def test_under_no_grad_a_row_of_calls_with_other_numbers_each_time(n, read_every):
+    """read_every: how many iterations lie between two reads."""
     plain = array(n, np.float64)
     x = w = tg.tensor(plain)
     wanted = plain
-    rng = np.random.default_rng(n * look)
+    rng = np.random.default_rng(n * read_every)
     pool = [0.25, -0.5, 0.75]
     with tg.no_grad():
-        for turn in range(80):
-            a = float(rng.random()) if rng.random() < 0.7 else pool[turn % 3]
-            b = float(rng.random()) if turn % 5 else a
+        for step in range(80):
+            a = float(rng.random()) if rng.random() < 0.7 else pool[step % 3]
+            b = float(rng.random()) if step % 5 else a
             w = a * w + x * b - a
             w = (b - w) / (1.0 + a)
             wanted = (b - (a * wanted + plain * b - a)) / (1.0 + a)
-            if turn % look == 0:
+            if step % read_every == 0:
                 np.testing.assert_allclose(w.numpy(), wanted, rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(w.numpy(), wanted, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("leaf", [True, False])
-def test_derivatives_are_those_of_this_turns_number(leaf):
+def test_derivatives_are_those_of_this_iterations_number(leaf):
     plain = array(12, np.float64)
     w = tg.tensor(plain, requires_grad=True)
-    for turn in range(40):
-        a, b = 0.3 + 0.01 * (turn // 2), 1.0 + 0.1 * turn
+    for step in range(40):
+        a, b = 0.3 + 0.01 * (step // 2), 1.0 + 0.1 * step
         x = w if leaf else w * 1.0
         loss = ((a * x - b) * x / b + (b - x) / a + a / (x * x + b)).sum()
-        g, = tg.autograd.grad(loss, w, create_graph=turn % 4 == 0)
+        g, = tg.autograd.grad(loss, w, create_graph=step % 4 == 0)
         wanted = (2 * a * plain - b) / b - 1 / a - 2 * a * plain / (plain * plain + b)**2
         np.testing.assert_allclose(g.detach().numpy(), wanted, rtol=1e-11)
-        if turn % 4 == 0:
+        if step % 4 == 0:
             h, = tg.autograd.grad(g.sum(), w)
             square = plain * plain + b
             np.testing.assert_allclose(h.numpy(), 2 * a / b - 2 * a / square**2 + 8 * a * plain**2 / square**3, rtol=1e-10)
@@ -114,8 +114,8 @@ def test_derivatives_are_those_of_this_turns_number(leaf):
 def test_parameters_under_no_grad_and_in_place():
     w = tg.nn.Parameter(tg.tensor(array(10, np.float32)))
     wanted = w.detach().numpy().copy()
-    for turn in range(30):
-        lr = 0.1 / (1 + turn)
+    for step in range(30):
+        lr = 0.1 / (1 + step)
         w.grad = None
         (w * w).sum().backward()
         with tg.no_grad():

@@ -46,7 +46,7 @@ def test_what_flops_and_bytes_do_not_tell(fn, least):
     assert total(found) >= counted + 64 * least * 64 * 256
 
 
-def test_a_loop_in_one_launch_takes_what_its_turns_take():
+def test_a_loop_in_one_launch_takes_what_its_iterations_take():
     def f(x):
         return tg.scan(lambda c, _: (c.sort(1).values.roll(1, 0) * 0.5, None), x, None, length=7)[0]
 

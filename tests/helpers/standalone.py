@@ -88,11 +88,11 @@ def write(
     contents |= {storage[slot]: np.asarray(a, plan.slots[slot].dtype) for slot, a in zip(plan.inputs, inputs, strict=True)}
     numbers = plan.all_scalars(scalars)
 
-    turns: dict[int, int] = {}
+    iterations: dict[int, int] = {}
 
     def argument(a: Any) -> str:
         if isinstance(a, Iteration):
-            return _scalar(turns[a.loop], np.dtype(np.int32))
+            return _scalar(iterations[a.loop], np.dtype(np.int32))
         if isinstance(a, Offset):
             return _scalar(a.value, a.dtype)
         return str(storage[a]) if isinstance(a, int) else _scalar(numbers[a.index], a.dtype)
@@ -101,8 +101,8 @@ def write(
         lines = []
         for step in steps:
             if isinstance(step, Loop):
-                for turn in range(step.length):          # written out
-                    turns[step.number] = turn
+                for repeat in range(step.length):          # written out
+                    iterations[step.number] = repeat
                     lines += launches(step.steps)
             elif 0 not in step.global_size:
                 lines.append(f"    ({step.entry!r}, {step.global_size}, {step.local_size}, [{', '.join(map(argument, step.args))}]),")

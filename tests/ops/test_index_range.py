@@ -106,10 +106,10 @@ def test_every_function_reports(case: int, side: str, way: Any) -> None:
 # --------------------------------------------------------------------------------------------------------- who is told, and when
 
 
-def fails(look: Any) -> str:
+def fails(read: Any) -> str:
     """The message of the error that it raises."""
     with pytest.raises(tg.IndexOutOfRange) as caught:
-        look()
+        read()
     return str(caught.value)
 
 
@@ -126,13 +126,13 @@ class TestWhoIsTold:
         fails(bad.numpy)
         fails(bad.numpy)                                           # it stays wrong
 
-    @pytest.mark.parametrize("look", [lambda x: x.sum().item(), lambda x: x.tolist(), repr, np.asarray, lambda x: bool((x > 0).any()),
+    @pytest.mark.parametrize("read", [lambda x: x.sum().item(), lambda x: x.tolist(), repr, np.asarray, lambda x: bool((x > 0).any()),
                                       lambda x: x.to("numpy").numpy(), lambda x: [row.tolist() for row in x]])
-    def test_what_follows_from_it_is_wrong(self, look):
+    def test_what_follows_from_it_is_wrong(self, read):
         x, at = tg.tensor(X), tg.tensor([9])
         bad = x[at]
         with pytest.raises(tg.IndexOutOfRange):
-            look(tg.trace(lambda y: y + 1)(bad * 2) - 1)
+            read(tg.trace(lambda y: y + 1)(bad * 2) - 1)
 
     def test_gather_only_in_the_past_of_a_loop(self):
         x = tg.tensor(X)
@@ -174,7 +174,7 @@ class TestWhoIsTold:
         fails(old.numpy)
         fails(same.numpy)
 
-    def test_synchronize_tells_once_what_nobody_looked_at(self):
+    def test_synchronize_tells_once_what_nobody_read(self):
         f = tg.trace(lambda x, at: x[at])
         f(tg.tensor(X), tg.tensor([-6]))
         assert " holds -6," in fails(tg.synchronize)

@@ -166,15 +166,15 @@ def test_an_extremum_of_a_traced_forward_is_found_by_an_untraced_backward(monkey
 
 
 def test_an_extremum_in_a_loop_is_found_by_derivatives_of_its_derivative(monkeypatch):
-    """They compute its elements for all turns at once, where numpy's log rounds otherwise than in a turn."""
+    """They compute its elements for all iterations at once, where numpy's log rounds otherwise than in an iteration."""
     monkeypatch.setattr(tg.config, "eager", True)
     a, costs = (tg.tensor(np.random.default_rng(0).normal(size=s)) for s in (4, (4, 5)))
 
     def loss(costs):
-        def turn(carry, _):
+        def body(carry, _):
             f = -tg.logsumexp(carry[1] - costs, 1)
             return (f, -tg.logsumexp(f[:, None] - costs, 0)), None
-        (f, _), _ = tg.scan(turn, (tg.zeros_like(a), tg.zeros_like(costs[0])), length=3)
+        (f, _), _ = tg.scan(body, (tg.zeros_like(a), tg.zeros_like(costs[0])), length=3)
         return (f * a).sum()
 
     def second(loss):
@@ -209,14 +209,14 @@ def test_thresholds_that_are_elements_equal_them_in_an_untraced_backward(monkeyp
     def loss(x):
         return (pick((x * 3 - 20).exp().log1p()) * 1e9).sum()
 
-    def turns(x):
+    def iterations(x):
         return tg.scan(lambda c, _: (c * 1.5, loss(c)), x, length=3)[1].sum()
 
     def slope(f):
         x = a.clone().requires_grad_()
         return tg.autograd.grad(f(x), x)[0].numpy()
 
-    f = turns if scanned else loss
+    f = iterations if scanned else loss
     found, wanted = slope(tg.trace(f)), slope(f)
     assert ((found == 0) == (wanted == 0)).all()
     np.testing.assert_allclose(found, wanted, rtol=1e-3 if dtype is tg.float32 else 1e-9)

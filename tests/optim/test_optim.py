@@ -452,7 +452,7 @@ class TestInterface:
             np.testing.assert_allclose(q.detach().numpy(), p.detach().numpy(), rtol=1e-12)
 
     def test_a_line_search_ends_with_the_evaluations_of_its_step(self):
-        """As torch 2.13's: a search has what max_eval leaves (its 29 calls here, where 25 turns a search make 30 and other steps)."""
+        """As torch 2.13's: a search has what max_eval leaves (its 29 calls here, where 25 iterations a search make 30 and other steps)."""
         x = tg.tensor(np.random.default_rng(3).normal(size=8), requires_grad=True)
         opt, calls = optim.LBFGS([x], lr=0.5, max_iter=6, history_size=3, line_search_fn="strong_wolfe"), []
 
@@ -681,9 +681,9 @@ def test_traced_steps_whose_frozen_parameters_change_at_every_call(make, on_nump
             optimizer.step()
             return loss
 
-        for turn in range(9):
+        for repeat in range(9):
             for k, w in enumerate(weights):
-                w.requires_grad_((turn + k * k) % (k + 2) != 1)
+                w.requires_grad_((repeat + k * k) % (k + 2) != 1)
             step(tg.tensor(np.linspace(-1, 1, 12)))
         return [w.detach().numpy() for w in weights] + [optimizer.state[w]["step"].item() for w in weights]
 

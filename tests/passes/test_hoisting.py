@@ -1,4 +1,4 @@
-"""What is slow and the same in all turns of a loop is computed once, before it (tracegrad/passes/loops.py)."""
+"""What is slow and the same in all iterations of a loop is computed once, before it (tracegrad/passes/loops.py)."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from tracegrad.passes.liveness import last_uses
 from tracegrad.passes.loops import CARRIED, CONSTANT, ROW, counted_before, dependence, hoisted
 from tracegrad.support.plan import Launch
 
-SIZE, TURNS = 12, 9
+SIZE, ITERATIONS = 12, 9
 SOME = {name: TARGETS[name] for name in ("avx2", "gpu")}
 
 
 def with_one_row(h: Any, row: Any, w: Any, v: Any) -> Any:
-    """All turns scan the same row. Its product is fused with what the carry goes into."""
-    return tg.scan(lambda h, x: (((x @ v) * h + h @ w).tanh(), h.sum()), h, row.expand(TURNS, *row.shape))
+    """All iterations scan the same row. Its product is fused with what the carry goes into."""
+    return tg.scan(lambda h, x: (((x @ v) * h + h @ w).tanh(), h.sum()), h, row.expand(ITERATIONS, *row.shape))
 
 
 def nested(h: Any, row: Any, w: Any, v: Any) -> Any:
     """The inner loop's product is the outer loop's, too."""
-    def turn(h: Any, x: Any) -> Any:
+    def iterate(h: Any, x: Any) -> Any:
         h, sums = tg.scan(lambda h, y: ((h @ w + (y @ v) * h).tanh(), h.sum(0)), h, x.expand(3, *x.shape))
         return h, sums
-    return tg.scan(turn, h, row.expand(TURNS, *row.shape))
+    return tg.scan(iterate, h, row.expand(ITERATIONS, *row.shape))
 
 
 def nothing(h: Any, row: Any, w: Any, v: Any) -> Any:
     """The product is of a carry, and what is left moves elements only."""
-    return tg.scan(lambda h, x: ((h @ w.T + x).tanh(), h.sum()), h, row.expand(TURNS, *row.shape))
+    return tg.scan(lambda h, x: ((h @ w.T + x).tanh(), h.sum()), h, row.expand(ITERATIONS, *row.shape))
 
 
 def given(size: int = SIZE) -> list[Any]:
@@ -48,13 +48,13 @@ def given(size: int = SIZE) -> list[Any]:
 
 
 def count(graph: Graph, name: str) -> int:
-    """How often an operation is done, turns counted."""
+    """How often an operation is done, iterations counted."""
     loops = {node.fn: node.fn for node in graph if node.fn.family == "loop"}
     return sum(node.fn.name == name for node in graph) + sum(fn.length * count(fn.graph, name) for fn in loops)
 
 
 @pytest.mark.parametrize(("program", "before", "after"), [
-    (with_one_row, 2 * TURNS, TURNS + 1), (nested, 6 * TURNS, 3 * TURNS + 1), (nothing, TURNS, TURNS)])
+    (with_one_row, 2 * ITERATIONS, ITERATIONS + 1), (nested, 6 * ITERATIONS, 3 * ITERATIONS + 1), (nothing, ITERATIONS, ITERATIONS)])
 def test_products_of_constants_are_done_once(program, before, after, on_numpy):
     graph = executable_graph(graph_of(program, *given()))
     assert count(graph, "matmul") == before
@@ -63,7 +63,7 @@ def test_products_of_constants_are_done_once(program, before, after, on_numpy):
 
 def test_plans_do_as_much_arithmetic(on_numpy):
     plan = planned(graph_of(with_one_row, *given(48)))
-    assert sum(launch.flops for launch in plan.launches) < 1.1 * (TURNS + 1) * 2 * 48 ** 3
+    assert sum(launch.flops for launch in plan.launches) < 1.1 * (ITERATIONS + 1) * 2 * 48 ** 3
 
 
 @one_of(2, "program", [with_one_row, nested, nothing])

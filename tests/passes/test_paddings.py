@@ -80,28 +80,28 @@ def test_most_of_those_are_put_together():
     assert sum("pad" in names(paddings(graph)) for graph in graphs) > 2           # too many on top of each other
 
 
-def gradient(turns: int) -> Any:
-    """Of a loop that reads a row of x at each turn, and its square."""
+def gradient(iterations: int) -> Any:
+    """Of a loop that reads a row of x in each iteration, and its square."""
     def loss(x: Any) -> Any:
         h = x[0] * 0.0
-        for i in range(turns):
+        for i in range(iterations):
             h = (h * 0.9).sin() + x[i] + 0.001 * x[i] * x[i]
         return h.sum()
 
     return tg.grad(loss)
 
 
-@pytest.mark.parametrize(("turns", "width"), [(7, 3), (8, 3), (12, 1), (65, 2)])
-def test_the_gradient_of_a_loop(turns, width, on_numpy):
-    x = tg.tensor(np.random.default_rng(0).standard_normal((turns, width)))
-    with Checked(SOME if turns < 65 else {"avx2": TARGETS["avx2"]}) as checked:
-        tg.trace(gradient(turns))(x)
+@pytest.mark.parametrize(("iterations", "width"), [(7, 3), (8, 3), (12, 1), (65, 2)])
+def test_the_gradient_of_a_loop(iterations, width, on_numpy):
+    x = tg.tensor(np.random.default_rng(0).standard_normal((iterations, width)))
+    with Checked(SOME if iterations < 65 else {"avx2": TARGETS["avx2"]}) as checked:
+        tg.trace(gradient(iterations))(x)
     assert checked.count
 
 
 def test_a_longer_loop_has_no_more_kernels(on_numpy):
-    def kernels(turns: int) -> int:
-        return len(planned(graph_of(gradient(turns), np.ones((turns, 1)))).functions)
+    def kernels(iterations: int) -> int:
+        return len(planned(graph_of(gradient(iterations), np.ones((iterations, 1)))).functions)
 
     assert kernels(100) <= 16
     assert kernels(200) <= 20                            # of the sum of paddings alone there were 25

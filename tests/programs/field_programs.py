@@ -182,7 +182,7 @@ def tomography(T: Any, image: Any, angles: Any) -> Any:
     return ((back - image) ** 2).mean() + rays.var(), rays, back
 
 
-def turns(T: Any, f: Any, carry: Any, rows: Any) -> Any:
+def iterations(T: Any, f: Any, carry: Any, rows: Any) -> Any:
     """tg.scan, or what it means."""
     if hasattr(T, "scan"):
         return T.scan(f, carry, rows)
@@ -195,17 +195,17 @@ def turns(T: Any, f: Any, carry: Any, rows: Any) -> Any:
 
 @program(normal(127), normal(12))
 def korteweg_de_vries(T: Any, u: Any, force: Any) -> Any:
-    """A spectral method with an integrating factor: transforms of what a turn hands on."""
+    """A spectral method with an integrating factor: transforms of what an iteration hands on."""
     n = len(u)
     k = T.fft.fftfreq(n, 1 / n, dtype=u.dtype)
     factor = T.exp(1e-4j * k ** 3)
 
-    def turn(spectrum: Any, force: Any) -> Any:
+    def body(spectrum: Any, force: Any) -> Any:
         now = T.fft.ifft(spectrum).real
         spectrum = factor * (spectrum - 3e-3j * k * T.fft.fft(now * now + force * now.cos()))
         return spectrum, (T.fft.ifft(spectrum).real, spectrum.abs()[3])
 
-    last, (path, mode) = turns(T, turn, T.fft.fft(u), force)
+    last, (path, mode) = iterations(T, body, T.fft.fft(u), force)
     return path.square().mean() + (path[-1] ** 3).sum() + mode.sum(), path, mode, last
 
 
@@ -216,13 +216,13 @@ def epidemic(T: Any, noise: Any, seen: Any) -> Any:
         s, e, i, _ = y.unbind(0)
         return T.stack([-0.8 * s * i, 0.8 * s * i - 0.2 * e, 0.2 * e - 0.1 * i, 0.1 * i])
 
-    def turn(y: Any, noise: Any) -> Any:
+    def body(y: Any, noise: Any) -> Any:
         middle = rates(y + 0.25 * rates(y))
         y = y + 0.5 * middle + 0.001 * T.cat([noise, -noise])
         return y, (y[2], y)
 
     start = T.stack([1 - 0.1 * seen[0].sigmoid(), 0.1 * seen[0].sigmoid(), 0.1 * seen[1].sigmoid(), 0 * seen[0]])
-    last, (ill, path) = turns(T, turn, start, noise)
+    last, (ill, path) = iterations(T, body, start, noise)
     off = (ill - 0.1 * seen.sigmoid()).square().log1p().exp()
     bound = T.topk(off, 3, largest=False).values[-1:]
     return T.where(off <= bound, off, 0).sum() + path[:, 1].square().sum() + last.prod(), ill, off
@@ -233,13 +233,13 @@ def sinkhorn(T: Any, x: Any, y: Any, a: Any, b: Any, width: Any) -> Any:
     """Optimal transport in logarithms, with a width that changes."""
     costs, a, b = (x[:, None] - y).square().sum(-1), a.log_softmax(0), b.log_softmax(0)
 
-    def turn(found: Any, width: Any) -> Any:
+    def body(found: Any, width: Any) -> Any:
         width = 0.5 + width.sigmoid()
         f = -width * T.logsumexp((found[1] - costs) / width + b, 1)
         g = -width * T.logsumexp((f[:, None] - costs) / width + a[:, None], 0)
         return (f, g), ((f * a.exp()).sum(), g.amax())
 
-    (f, g), (trail, top) = turns(T, turn, (T.zeros_like(a), T.zeros_like(b)), width)
+    (f, g), (trail, top) = iterations(T, body, (T.zeros_like(a), T.zeros_like(b)), width)
     plan = T.exp(f[:, None] + g - costs + a[:, None] + b)
     return (plan * costs).sum() + trail.sum() + top.sum(), plan, trail
 
@@ -257,7 +257,7 @@ def kalman_smoother(T: Any, seen: Any, move: Any, look: Any, start: Any) -> Any:
         new = m + gain @ e, (one - gain @ look) @ p
         return new, (fit, *new, m, p)
 
-    last, (fit, m, p, m_before, p_before) = turns(T, forth, (start, one), seen)
+    last, (fit, m, p, m_before, p_before) = iterations(T, forth, (start, one), seen)
     smooth, wide, means = last[0], last[1], []
     for t in range(len(seen) - 2, -1, -1):
         gain = T.linalg.solve(p_before[t + 1], move @ p[t]).T
@@ -325,7 +325,7 @@ def mixture_of_experts(T: Any, step: Any) -> Any:
 
 @training
 def thawed_by_turns(T: Any, step: Any) -> Any:
-    """Layers that are frozen and thawed at every turn, biases that began as numbers and were looked at, Adam's counts that part."""
+    """Layers that are frozen and thawed in every iteration, biases that began as numbers and were looked at, Adam's counts that part."""
     nn, draw, losses = T.nn, np.random.default_rng(4), []
     model = filled(T, nn.Sequential(nn.Linear(12, 33), nn.Tanh(), nn.Linear(33, 20), nn.Tanh(), nn.Linear(20, 3)), 2)
     for layer in model[::2]:

@@ -48,10 +48,10 @@ def adjoint(T: Any, step: Any) -> Any:
 
     class Solve(T.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, z: Any, h: float, turns: int, *weights: Any) -> Any:
-            for _ in range(turns):
+        def forward(ctx: Any, z: Any, h: float, iterations: int, *weights: Any) -> Any:
+            for _ in range(iterations):
                 z = z + h * field(z)
-            ctx.h, ctx.turns = h, turns
+            ctx.h, ctx.iterations = h, iterations
             ctx.save_for_backward(z)
             return z
 
@@ -59,7 +59,7 @@ def adjoint(T: Any, step: Any) -> Any:
         def backward(ctx: Any, adjoint: Any) -> Any:
             z, = ctx.saved_tensors
             totals = [T.zeros_like(w) for w in weights]
-            for _ in range(ctx.turns):
+            for _ in range(ctx.iterations):
                 with T.enable_grad():
                     here = z.detach().requires_grad_()
                     slope = field(here)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.programs.field_programs import turns
+from tests.programs.field_programs import iterations
 from tests.programs.user_programs import normal, program, rng
 
 
@@ -33,12 +33,12 @@ def weighted_fluxes(T: Any, u: Any, rows: Any) -> Any:
         flux = reconstructed(*[right.roll(k) for k in (2, 1, 0, -1, -2)]) + reconstructed(*[left.roll(k) for k in (-3, -2, -1, 0, 1)])
         return -8 * (flux - flux.roll(1))
 
-    def turn(u: Any, row: Any) -> Any:
+    def body(u: Any, row: Any) -> Any:
         first = u + 0.01 * rate(u)
         u = 0.5 * u + 0.5 * (first + 0.01 * rate(first)) + 0.01 * row
         return u, (u.max(), u)
 
-    u, (top, path) = turns(T, turn, u, rows)
+    u, (top, path) = iterations(T, body, u, rows)
     return (u * u).sum() + top.sum(), path
 
 
@@ -48,7 +48,7 @@ def particles_in_cells(T: Any, x: Any, v: Any, rows: Any) -> Any:
     n = 16
     k = T.fft.rfftfreq(n, 1 / n, dtype=x.dtype) * (2 * pi / n)
 
-    def turn(state: Any, row: Any) -> Any:
+    def body(state: Any, row: Any) -> Any:
         x, v = state
         f = x - T.floor(x)
         i = T.floor(x).long() % n
@@ -59,7 +59,7 @@ def particles_in_cells(T: Any, x: Any, v: Any, rows: Any) -> Any:
         x = T.remainder(x + 0.1 * v, n)
         return (x, v), ((field * field).sum(), (v * v).sum())
 
-    (x, v), (of_field, of_motion) = turns(T, turn, (x, v), rows)
+    (x, v), (of_field, of_motion) = iterations(T, body, (x, v), rows)
     return of_field.sum() + of_motion.log().sum() + x.cos().sum(), x, v
 
 
@@ -75,25 +75,25 @@ def semi_lagrangian(T: Any, u: Any, v: Any, c: Any, rows: Any) -> Any:
         f, g, down, right = y - T.floor(y), x - T.floor(x), (i + 1) % high, (j + 1) % wide
         return (a[i, j] * (1 - f) + a[down, j] * f) * (1 - g) + (a[i, right] * (1 - f) + a[down, right] * f) * g
 
-    def turn(state: Any, row: Any) -> Any:
+    def body(state: Any, row: Any) -> Any:
         back = y - (0.7 + 0.1 * row) * state[1], x - 0.7 * state[0]
         state = tuple(at(a, *back) for a in state)
         return state, (state[2].std(), state[0])
 
-    (u, v, c), (spread, path) = turns(T, turn, (u, v, c), rows)
+    (u, v, c), (spread, path) = iterations(T, body, (u, v, c), rows)
     return (c * c).sum() + (u * v).sum() + spread.sum(), path, c
 
 
 @program(normal(12, 12), normal(6))
 def by_its_state(T: Any, x: Any, rows: Any) -> Any:
-    """What a turn does depends on a counter and on values; the branches read rows and counts."""
-    def turn(carry: Any, row: Any) -> Any:
+    """What an iteration does depends on a counter and on values; the branches read rows and counts."""
+    def body(carry: Any, row: Any) -> Any:
         state, x = carry
         x = choice(T, state == 0, lambda x: x.sin() + row,
                    lambda x: choice(T, x.sum() > 0, lambda x: x * row * state, lambda x: 0.1 * x.cumsum(0) - state, x), x)
         return ((state + 1) % 3, x), (x.std(), x[:, 3])
 
-    (state, x), (spread, path) = turns(T, turn, (T.tensor(0), x), rows)
+    (state, x), (spread, path) = iterations(T, body, (T.tensor(0), x), rows)
     return (x * x).mean() + spread.sum(), path, state
 
 
@@ -183,14 +183,14 @@ def self_consistent_field(T: Any, widths: Any, centres: Any, rows: Any) -> Any:
     sizes, vectors = T.linalg.eigh(overlap)
     even = vectors @ T.diag(sizes ** -0.5) @ vectors.T
 
-    def turn(density: Any, row: Any) -> Any:
+    def body(density: Any, row: Any) -> Any:
         fock = core + 2 * T.einsum("ijkl,kl->ij", pairs, density) - T.einsum("ikjl,kl->ij", pairs, density)
         orbitals = even @ T.linalg.eigh(even.T @ fock @ even)[1]
         share = 0.5 + 0.1 * row.tanh()
         density = share * density + (1 - share) * orbitals[:, :1] @ orbitals[:, :1].T
         return density, ((density * (core + fock)).sum(), density.diagonal())
 
-    density, (energy, charges) = turns(T, turn, T.zeros(4, 4, dtype=widths.dtype), rows)
+    density, (energy, charges) = iterations(T, body, T.zeros(4, 4, dtype=widths.dtype), rows)
     return energy[-1] + energy.mean(), energy, charges, density
 
 
@@ -221,14 +221,14 @@ def langevin(T: Any, x: Any, noise: Any) -> Any:
     def drift(x: Any) -> Any:
         return x - 0.08 * T.func.grad(lambda x: energy(x).sum())(x)
 
-    def turn(x: Any, z: Any) -> Any:
+    def body(x: Any, z: Any) -> Any:
         y = drift(x) + 0.4 * z[:, :2]
         ratio = energy(x) - energy(y) - ((x - drift(y)) ** 2 - (y - drift(x)) ** 2).sum(-1) / 0.32
         taken = T.nn.functional.logsigmoid(z[:, 2]) < ratio
         x = T.where(taken[:, None], y, x)
         return x, (taken, energy(x), T.clamp(ratio, max=0.0).exp())
 
-    x, (taken, levels, chances) = turns(T, turn, x, noise)
+    x, (taken, levels, chances) = iterations(T, body, x, noise)
     bent = T.func.vmap(lambda x: T.trace(T.func.hessian(energy)(x)))(x)
     return levels.mean() + chances.mean() + bent.log1p().sum(), x, taken, levels
 

@@ -146,10 +146,10 @@ def test_what_is_used_stays(weigh):
 
 def test_half_the_budget_is_never_forgotten():
     made = Cache("test", 100)
-    for turn in range(5):
+    for step in range(5):
         for k in range(50):
             if made[k] is None:
-                assert turn == 0
+                assert step == 0
                 made[k] = k
 
 
@@ -217,7 +217,7 @@ def test_a_name_that_no_cache_has():
 
 
 @pytest.mark.recall
-@pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="nothing is done at once on this device")
+@pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="nothing is eager on this device")
 def test_the_report_tells_sizes_and_hits(monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
     programs.clear()

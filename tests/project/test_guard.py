@@ -89,7 +89,7 @@ def known_steps():
     return loss, x, lambda: traced(z), optimizer
 
 
-@pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="nothing is done at once on this device")
+@pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="nothing is eager on this device")
 @pytest.mark.parametrize("field", [None, *SET])
 @pytest.mark.recall
 def test_each_guard_turns_recall_off(field, monkeypatch):
@@ -108,7 +108,7 @@ def test_each_guard_turns_recall_off(field, monkeypatch):
         x * 2.0
         tg.arange(4)
         x.T
-        found["at once"] = policy.eager_calls[0] - before > 0
+        found["eager calls"] = policy.eager_calls[0] - before > 0
         found["backward"] = backward_cache.Backward(loss).walk is not None
         with tg.no_grad():
             found["optimizer"] = update(optimizer, optimizer.param_groups[0], params)

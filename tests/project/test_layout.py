@@ -25,6 +25,11 @@ def test_files_are_short():
     assert {name: n for name, n in found.items() if n > LINES} == {}
 
 
+def test_the_numpy_backend_is_small():
+    """What both backends need is a pass; what one operation needs of NumPy, it says itself."""
+    assert sum(len(p.read_text().splitlines()) for p in paths("tracegrad/numpy_backend")) <= 600
+
+
 def may_be_long(path: Path) -> bool:
     """Whether more than FUNCTION lines lie between a `def` and the next one that is not deeper: what has none need not be parsed."""
     defs = [(number, len(line) - len(line.lstrip())) for number, line in enumerate(path.read_text().splitlines())

@@ -133,11 +133,11 @@ def scattered(rng: random.Random) -> None:
         return (*world["out"], world["t"], world["u"])
 
     def loop(t: Any, u: Any, v: Any, i: Any, j: Any) -> Any:
-        def turn(carries: Any, row: Any) -> Any:
+        def body(carries: Any, row: Any) -> Any:
             *out, t, u = program(*(c.clone() for c in carries), v, i, (j + row) % rows)
             return (t, u), sum(x.sum() for x in out)
 
-        return tg.scan(turn, (t, u), i[:3])
+        return tg.scan(body, (t, u), i[:3])
 
     try:
         tg.trace(rng.choice([program, program, loop]))(t, u, v, i, j)

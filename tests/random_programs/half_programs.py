@@ -1,7 +1,7 @@
 """Random programs of float16 or bfloat16 as Python text, of operations that have one right result. Start at `half_program`.
 
 Products, sums, quotients and roots of halves in float32, rounded to a half, are the exact result rounded. So a program of these, and of
-whatever looks at their results (comparisons, roundings, conversions), gives the same bits in whatever kernels it is computed.
+whatever reads their results (comparisons, roundings, conversions), gives the same bits in whatever kernels it is computed.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def half_program(
         body.append(f"    v{number} = " + rng.choice(pool).format(a=a, b=b, c="c"))
         names.append(f"v{number}")
     results = [rng.choice(names) for _ in range(3)] + [names[-1]]
-    looks = [rng.choice(LAST).format(a=rng.choice(names), b=rng.choice(names)) for _ in range(3)]
-    text = "\n".join(["def program(x, y, c):", *body, f"    return {', '.join([*results, *looks])}"]) + "\n"
+    reads = [rng.choice(LAST).format(a=rng.choice(names), b=rng.choice(names)) for _ in range(3)]
+    text = "\n".join(["def program(x, y, c):", *body, f"    return {', '.join([*results, *reads])}"]) + "\n"
     return text, compiled(text, dtype), arrays(rng, dtype)
 
 

@@ -1,7 +1,7 @@
 """Random training loops as people write them: carried state, parameters written by hand, views, blocks of no_grad. Start at `loop`.
 
-A loop is text, of a library's namespace T and of arrays, so that torch can run it, too. All turns have one structure: what is remembered
-of the first turns is used in the later ones. Between the turns it keeps vectors a, b, a matrix m (none requires grad), a view `tail` of
+A loop is text, of a library's namespace T and of arrays, so that torch can run it, too. All iterations have one structure: what is recalled
+of the first iterations is used in the later ones. Between them it keeps vectors a, b, a matrix m (none requires grad), a view `tail` of
 a vector that is written in place, and the parameters p, q (vectors) and W.
 """
 
@@ -45,7 +45,7 @@ STEPS = {                       # how the parameters are brought forward
 
 
 def loop(seed: int) -> str:
-    """The text of a function run(T, R, res): R(*shape) makes a tensor of normal numbers, res gets arrays of every turn."""
+    """The text of a function run(T, R, res): R(*shape) makes a tensor of normal numbers, res gets arrays of every iteration."""
     rnd = random.Random(seed)
     n, made, lines = rnd.choice(SIZES), list[str](), list[str]()
 
@@ -68,29 +68,29 @@ def loop(seed: int) -> str:
             else:
                 lines.append(indent + fill(rnd.choice(WRITES)))
 
-    turn, block = " " * 8, " " * 12
-    statements(rnd.randrange(1, 5), turn, False)
+    indent, block = " " * 8, " " * 12
+    statements(rnd.randrange(1, 5), indent, False)
     if rnd.random() < 0.5:
-        lines.append(f"{turn}with T.no_grad():")
+        lines.append(f"{indent}with T.no_grad():")
         statements(rnd.randrange(2, 6), block, True)
-    statements(rnd.randrange(4), turn, False)
-    lines.append(f"{turn}loss = (({fill('{e}')}) * ({fill('{e}')})).sum() * 0.1 + (W * W).sum() * 0.01 + (p * q).sum() * 0.01")
+    statements(rnd.randrange(4), indent, False)
+    lines.append(f"{indent}loss = (({fill('{e}')}) * ({fill('{e}')})).sum() * 0.1 + (W * W).sum() * 0.01 + (p * q).sum() * 0.01")
     step, optimizer = rnd.choice(list(STEPS.items()))
-    lines.append(f"{turn}for w in (p, q, W): w.grad = None")
+    lines.append(f"{indent}for w in (p, q, W): w.grad = None")
     by_hand = "for w, g in zip((p, q, W), T.autograd.grad(loss, (p, q, W))): w.grad = g"
-    lines.append(turn + rnd.choice(["loss.backward()", "loss.backward()", by_hand]))
+    lines.append(indent + rnd.choice(["loss.backward()", "loss.backward()", by_hand]))
     if rnd.random() < 0.3:
-        lines.append(f"{turn}T.nn.utils.clip_grad_norm_([p, q, W], 1.0)")
+        lines.append(f"{indent}T.nn.utils.clip_grad_norm_([p, q, W], 1.0)")
     if not step.startswith("for"):
-        lines.append(f"{turn}optimizer.step()")
-    lines.append(f"{turn}with T.no_grad():")
+        lines.append(f"{indent}optimizer.step()")
+    lines.append(f"{indent}with T.no_grad():")
     if step.startswith("for"):
         lines.append(block + step)
     statements(rnd.randrange(5), block, True)
     lines.append(f"{block}a, b, m = a.tanh() * 2, b.tanh() * 2, m.tanh() * 2")                # nothing grows
     lines.append(f"{block}p.tanh_().mul_(2); q.tanh_().mul_(2); ring.tanh_()")
     if rnd.random() < 0.5:
-        lines.append(f"{turn}out.append(loss.item())")
+        lines.append(f"{indent}out.append(loss.item())")
     return "\n".join([
         "def run(T, R, res):",
         f"    a, b, p, q, ring, m, W = R({n}), R({n}), R({n}), R({n}), R({n}), R({n}, 4), R(4, 4)",
@@ -104,7 +104,7 @@ def loop(seed: int) -> str:
 
 
 def run(text: str, T: Any, dtype: Any = np.float64) -> list[list[Any]]:
-    """The state after each turn, as arrays."""
+    """The state after each iteration, as arrays."""
     rng = np.random.default_rng(5)
     names: dict[str, Any] = {"np": np}
     found: list[list[Any]] = []
@@ -115,8 +115,8 @@ def run(text: str, T: Any, dtype: Any = np.float64) -> list[list[Any]]:
 
 def difference(found: list[list[Any]], expected: list[list[Any]], rtol: float = 1e-6, atol: float = 1e-8) -> str:
     """Where two runs differ; "" if they do not."""
-    for turn, (mine, others) in enumerate(zip(found, expected, strict=True)):
+    for repeat, (mine, others) in enumerate(zip(found, expected, strict=True)):
         for name, x, y in zip(("a", "b", "m", "p", "q", "W", "ring", "tail", "out"), mine, others, strict=True):
             if x.dtype != y.dtype or x.shape != y.shape or not np.allclose(x, y, rtol, atol, equal_nan=True):
-                return f"{name} after turn {turn}: {x!r} instead of {y!r}"
+                return f"{name} after iteration {repeat}: {x!r} instead of {y!r}"
     return ""

@@ -69,19 +69,19 @@ class Program:
     inputs: list[dict[str, Any]]
     outputs: list[str] = field(default_factory=list)
     in_place_on_inputs: bool = False
-    looks: tuple[int, ...] = ()         # after which lines to look at the last value
+    reads: tuple[int, ...] = ()         # after which lines to look at the last value
 
-    def text(self, looks: bool = False) -> str:
+    def text(self, reads: bool = False) -> str:
         body = []
         for i, line in enumerate(self.lines):
             body.append(f"    {line}")
-            if looks and i in self.looks and (target := re.match(r"(v\d+) = ", line)):
+            if reads and i in self.reads and (target := re.match(r"(v\d+) = ", line)):
                 body.append(f"    {target[1]}.reshape(-1)[-1:].sum().item()")      # of all, terms may cancel
         return "\n".join([f"def program({', '.join(self.inputs[0])}, c):", *body, f"    return {', '.join(self.outputs)},"]) + "\n"
 
-    def function(self, looks: bool = False) -> Callable[..., Any]:
+    def function(self, reads: bool = False) -> Callable[..., Any]:
         """The program as a function of its own."""
-        text = self.text(looks)
+        text = self.text(reads)
         filename = f"<program {hash(text):x}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
         world = dict(WORLD)
@@ -378,8 +378,8 @@ def random_program(rng: Random, in_place: bool = True, most: int = 10) -> Progra
         values = ["v0"]
     chosen = [rng.choice(values) for _ in range(rng.randint(0, 3))]
     outputs = list(dict.fromkeys([*chosen, values[-1]]))
-    looks = tuple(rng.randint(0, most) for _ in range(rng.randint(0, 3)))
-    return Program(trial.lines, inputs, outputs, trial.writes_inputs, looks)
+    reads = tuple(rng.randint(0, most) for _ in range(rng.randint(0, 3)))
+    return Program(trial.lines, inputs, outputs, trial.writes_inputs, reads)
 
 
 def programs(in_place: bool = True, most: int = 10) -> st.SearchStrategy[Program]:

@@ -148,15 +148,15 @@ def compare(program: Program, what: str, run: Any, wanted: Any) -> None:
 
 
 @examples(18, 400)
-@given(programs(), targets, st.sampled_from(["traced", "deferred", "looks", "varying"]))
+@given(programs(), targets, st.sampled_from(["traced", "deferred", "reads", "varying"]))
 def test_every_way_to_run_a_program(on: Any, program: Program, target: str, way: str) -> None:
     """In a long run every way, else the one that is drawn: each has to be built."""
     on = planned(on, target, program)
     wanted = {which: called(program, program.function(), which, "numpy") for which in set(CALLS)}
     if LONG or way == "deferred":
         compare(program, "deferred", lambda: called(program, program.function(), 0, on), wanted[0])
-    if LONG or way == "looks":
-        compare(program, "deferred with looks", lambda: called(program, program.function(looks=True), 0, on), wanted[0])
+    if LONG or way == "reads":
+        compare(program, "deferred with reads", lambda: called(program, program.function(reads=True), 0, on), wanted[0])
     if LONG or way == "traced":
         traced = tg.trace(program.function())
         for which in CALLS:
@@ -180,9 +180,9 @@ def unfused(program: Program, on: Any) -> Any:
 @examples(60, 3000)
 @given(programs())
 def test_recording_changes_nothing(program: Program) -> None:
-    """Deferred, with looks between, and traced on the interpreter: what has to do with handles, effects and guards, not with kernels."""
+    """Deferred, with reads between, and traced on the interpreter: what has to do with handles, effects and guards, not with kernels."""
     wanted = {which: called(program, program.function(), which, "numpy") for which in set(CALLS)}
-    agree(called(program, program.function(looks=True), 0, "numpy"), wanted[0], program, "looks")
+    agree(called(program, program.function(reads=True), 0, "numpy"), wanted[0], program, "reads")
     traced = tg.trace(program.function())
     for which in CALLS:
         agree(called(program, traced, which, "numpy"), wanted[which], program, "traced")
@@ -192,12 +192,12 @@ def test_recording_changes_nothing(program: Program) -> None:
 @examples(40, 2000)
 @given(programs())
 def test_small_work_done_with_numpy_gives_the_same(on: Any, program: Program) -> None:
-    """The two ways of execute/policy.py: here numpy's, on values that the device could hold."""
+    """The two backends of execute/policy.py: here numpy's, on values that the device could hold."""
     if not on.in_host_memory:
         pytest.skip("the device has memory of its own")
     before, tg.config.eager = tg.config.eager, True
     try:
-        agree(called(program, program.function(looks=True), 0, on), called(program, program.function(), 0, "numpy"), program, "eager")
+        agree(called(program, program.function(reads=True), 0, on), called(program, program.function(), 0, "numpy"), program, "eager")
         if not program.in_place_on_inputs:
             agree(backward(program, 0, on), backward(program, 0, "numpy"), program, "eager backward")
     finally:
@@ -258,7 +258,7 @@ def test_gradients_on_the_device(on: Any, program: Program, target: str) -> None
 
 @examples(40, 2000)
 @given(programs())
-def test_ways_to_differentiate_agree(program: Program) -> None:
+def test_modes_of_differentiation_agree(program: Program) -> None:
     """backward, tg.grad, inside and through @trace, jvp against vjp, second derivatives, all on the interpreter."""
     if program.in_place_on_inputs:
         return

@@ -1,4 +1,4 @@
-"""Random training loops, turn by turn: as users have them (numpy, tapes, remembered calls and backwards), and by the interpreter."""
+"""Random training loops, step by step: as users have them (numpy, recalled calls and backwards), and by the interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracegrad.config import config
 
 
 @one_of(3, "seeds", [range(k, k + 10) for k in range(0, 60, 10)], ids=str)
-def test_every_turn_is_what_the_interpreter_finds(seeds, monkeypatch):
+def test_every_iteration_is_what_the_interpreter_finds(seeds, monkeypatch):
     for seed in seeds:
         text = random_loops.loop(seed)
         monkeypatch.setattr(config, "eager", True)

@@ -1,4 +1,4 @@
-"""Random training loops, turn by turn, as torch does them."""
+"""Random training loops, step by step, as torch does them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("eager", [True, False])
 @pytest.mark.parametrize("start", range(1000, 1500, 25))
-def test_every_turn_is_torchs(start, eager, monkeypatch):
+def test_every_iteration_is_torchs(start, eager, monkeypatch):
     monkeypatch.setattr(config, "eager", eager)
     for seed in range(start, start + (25 if eager else 2)):
         text = random_loops.loop(seed)

@@ -28,8 +28,8 @@ from tests.random_programs.wide_programs import (
     SCATTERED,
     STENCILS,
     TURNED,
+    Iteration,
     Loop,
-    Turn,
     drawn,
     equal,
     looping,
@@ -99,13 +99,13 @@ def forgetful() -> Iterator[None]:
         primitive.describe, arguments.describe = kept
 
 
-def results(program: Program, way: Any = lambda f: f, looks: bool = False, device: Any = "numpy") -> list[Any]:
+def results(program: Program, way: Any = lambda f: f, reads: bool = False, device: Any = "numpy") -> list[Any]:
     """What a program gives, and what became of its inputs; untraced unless `way` is tg.trace."""
     before = tg.device()
     tg.set_device(device)
     try:
         args = [tg.tensor(a) for a in program.arrays(0)]
-        found = way(program.function(looks))(*args, FLOATS[0])
+        found = way(program.function(reads))(*args, FLOATS[0])
         return [t.detach().numpy() for t in (*found, *args)]
     finally:
         tg.set_device(before)
@@ -132,7 +132,7 @@ def value(rng: random.Random, groups: Any = None) -> Way:
 def untraced(rng: random.Random) -> Way:
     program, noisy, wanted = plain(rng)
     steady(wanted[:len(program.outputs)], results(noisy)[:len(program.outputs)], program)
-    return repr(program) + f"looks: {program.looks}", lambda: same(results(program, looks=True), wanted, program, "untraced")
+    return repr(program) + f"reads: {program.reads}", lambda: same(results(program, reads=True), wanted, program, "untraced")
 
 
 def stencil(rng: random.Random) -> Way:
@@ -248,7 +248,7 @@ def body(rng: random.Random) -> tuple[Loop, Loop, list[Any]]:
     with forgetful():
         try:
             wanted = results(loop)
-        except (tg.TracegradError, ZeroDivisionError):      # of a later turn: what was tried is the second
+        except (tg.TracegradError, ZeroDivisionError):      # of a later iteration: what was tried is the second
             raise Sensitive from None
         steady(wanted, results(noisy), loop)
     return loop, noisy, wanted
@@ -264,35 +264,35 @@ def slopes(loop: Loop, device: Any) -> list[Any]:
 
 
 def loop(rng: random.Random) -> Way:
-    """Deferred, on the interpreter, with looks."""
+    """Deferred, on the interpreter, with reads."""
     found, _, wanted = body(rng)
-    looks = rng.random() < 0.5
-    return repr(found) + f"looks: {found.looks}", lambda: same(results(found, looks=looks), wanted, found, "loop")
+    reads = rng.random() < 0.5
+    return repr(found) + f"reads: {found.reads}", lambda: same(results(found, reads=reads), wanted, found, "loop")
 
 
 def slide(rng: random.Random) -> Way:
-    """The derivative of a loop's turn, turn after turn: untraced slices have moving starts, those of a trace are where they are."""
-    turn, noisy = sliding(rng.randrange(1 << 40))
+    """The derivative of each iteration of a loop: untraced slices have moving starts, those of a trace are where they are."""
+    iteration, noisy = sliding(rng.randrange(1 << 40))
     order, alone = rng.choice([1, 1, 1, 2]), rng.random() < 0.5
-    if not floats(turn) or coarsest(turn) >= LIMIT["float16"]:
+    if not floats(iteration) or coarsest(iteration) >= LIMIT["float16"]:
         raise Sensitive
 
-    def each(which: Turn, wrap: Any) -> list[Any]:
+    def each(which: Iteration, wrap: Any) -> list[Any]:
         args, loss, wanted = [tg.tensor(a, device="numpy") for a in which.arrays(0)], losses(which), tuple(floats(which))
         if order == 2:
             once = tg.grad(loss, argnums=wanted)
             loss = lambda *given: sum((g * g).sum().double() for g in once(*given))
         slope, out = tg.value_and_grad(loss, argnums=wanted), []
-        for t in which.turns:
+        for t in which.iterations:
             value, grads = wrap(lambda *given, t=t: slope(*given, FLOATS[0], t))(*args)
             out += [value.numpy(), *(g.numpy() for g in grads)]
         return out
 
     def backward_each() -> list[Any]:
-        loss, out = losses(turn), []
-        for t in turn.turns:
-            args = [tg.tensor(a, device="numpy") for a in turn.arrays(0)]
-            inputs: Any = [args[i].requires_grad_() for i in floats(turn)]
+        loss, out = losses(iteration), []
+        for t in iteration.iterations:
+            args = [tg.tensor(a, device="numpy") for a in iteration.arrays(0)]
+            inputs: Any = [args[i].requires_grad_() for i in floats(iteration)]
             value = loss(*args, FLOATS[0], t)
             if value.requires_grad:
                 value.backward()
@@ -300,12 +300,13 @@ def slide(rng: random.Random) -> Way:
         return out
 
     try:
-        wanted = each(turn, tg.trace)
-    except (tg.TracegradError, ZeroDivisionError):          # of another turn than was tried
+        wanted = each(iteration, tg.trace)
+    except (tg.TracegradError, ZeroDivisionError):          # of another iteration than was tried
         raise Sensitive from None
-    steady(wanted, each(noisy, lambda f: f), turn, 3 ** order)
-    found = backward_each if order == 1 and alone else lambda: each(turn, lambda f: f)
-    return f"{turn!r}turns {turn.turns}, order {order}", lambda: same(found(), wanted, turn, "turn by turn", 3 ** order)
+    steady(wanted, each(noisy, lambda f: f), iteration, 3 ** order)
+    found = backward_each if order == 1 and alone else lambda: each(iteration, lambda f: f)
+    what = f"{iteration!r}iterations {iteration.iterations}, order {order}"
+    return what, lambda: same(found(), wanted, iteration, "one by one", 3 ** order)
 
 
 class Eagerly:
@@ -337,8 +338,8 @@ def eager_loop(rng: random.Random, patient: bool = True) -> Way:
 
     def run() -> None:
         with Eagerly(patient):
-            for looks in (False, True, False):
-                same(results(found, looks=looks, device=DEVICE[0]), wanted, found, "eager loop")
+            for reads in (False, True, False):
+                same(results(found, reads=reads, device=DEVICE[0]), wanted, found, "eager loop")
             for _ in range(2 * (gradients is not None)):
                 same(slopes(found, DEVICE[0]), gradients or [], found, "eager loop's gradient", 3)
 

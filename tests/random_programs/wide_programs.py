@@ -126,7 +126,7 @@ WORLD.update(HELPERS)
 # x: a value of one dimension or more, y: another; Y: another in x's shape; w: a complex one; q: of integers; G: another in q's shape; b: of
 # truths; B: one in x's shape; z: what is changed. d, D: dimensions of x; n: the first's size; n0: that of dimension 0; i: an index into d;
 # i0: into 0; j: 0 to 3; J: 1 to 3; h: -4 to 4; e: 1 to 16; S: an ordinary size; s: a slice; o: a mode of padding; u: integers from 0;
-# M: x, moved about (MOVES); R: r, moved about; T: another template, of r; t: the number of a loop's turn
+# M: x, moved about (MOVES); R: r, moved about; T: another template, of r; t: the number of a loop's iteration
 
 ROWS = [
     "relax(x, J + 1, 'o', 1)", "relax(x, J + 1, 'o', J)", "relax(x, 2, 'o', 1, 2)", "relax(x, 1, 'o', 1, 3)", "waves(x, J + 1, 'o', J)",
@@ -299,7 +299,7 @@ SET = [
     "z.roll(t, d)[..., :1].add_(1.0)", "z.copy_(z.roll(t, d))", "z.narrow(d, t % n, 1).mul_(0.5)", "z[..., t % n0:] += 1", "z.add_(t)",
     "z.mul_(1 / (t + 1))",
 ]
-SLIDING = [         # slices of one size that begin elsewhere in each turn: read, written, scanned
+SLIDING = [         # slices of one size that begin elsewhere in each iteration: read, written, scanned
     "x.narrow(d, t % (n - n // 2 + 1), n // 2)", "x.narrow(d, t % (n - n // 2 + 1), n // 2)", "x.select(d, t % n)", "x[t % n0]",
     "x[t % n0] * Y[(t + 1) % n0]", "x.narrow(d, t % n, 1) * Y", "x.narrow(d, (t * J) % n, 1).sum(D)",
     "x.narrow(-1, t % 2, x.shape[-1] - 1) * Y.narrow(-1, (t + 1) % 2, x.shape[-1] - 1)", "x[..., n - 1 - t % n if d == x.ndim - 1 else 0]",
@@ -320,7 +320,7 @@ TURNED = [          # what lies across is read by tiles on GPUs
     "fit(x, (e + 25, 47)).T * fit(y, (47, e + 25))", "fit(x, (33, e + 16)).T + 0.5", "tg.tanh(fit(x, (2, 40, e + 17)).transpose(1, 2))",
     "fit(x, (e + 16, 2, 33)).permute(2, 1, 0) - fit(y, (33, 2, e + 16))", "fit(x, (65, 31)).T - fit(x, (31, 65)) * fit(y, (65, 31)).T",
 ]
-SCANS = [           # loops of several kernels, some of which read only what a turn is given
+SCANS = [           # loops of several kernels, some of which read only what an iteration is given
     "tg.scan(lambda a, v: (tg.tanh(a + v.cumsum(-1) * 0.25), (a - v).amax(-1)), fit(y, x.shape[1:]), x)[1]",
     "tg.scan(lambda a, v: (a * 0.5 + v.softmax(-1) * a.sum(-1, keepdim=True), a), fit(y, x.shape[1:]), x)[1]",
     "tg.scan(lambda a, v: (a.softmax(-1) + v.flip(-1), a.roll(1, -1) * v), fit(y, x.shape[1:]), x, reverse=True)[1]",
@@ -347,11 +347,11 @@ LETTERS = re.compile(r"(?<!\.)\b([xyYwqGbBzdDnijJheSsouTMR]|n0|i0)\b(?!=)")
 
 
 class Drawing:
-    """The program so far: its values on the interpreter, as they are and a little off. turn: the variable of the loop around it."""
+    """The program so far: its values on the interpreter, as they are and a little off. step: the variable of the loop around it."""
 
-    def __init__(self, rng: random.Random, turn: str = "", rows: bool = False) -> None:
+    def __init__(self, rng: random.Random, step: str = "", rows: bool = False) -> None:
         """rows: inputs have several, of ordinary size."""
-        self.rng, self.turn = rng, turn
+        self.rng, self.step = rng, step
         a, b = rng.choice([2, 3] if rows else [1, 2, 3, 4, 5, 8, 13]), rng.choice(ORDINARY[:10] if rows else SIZES)
         if rng.random() < 0.5 and not rows:
             b = rng.randint(1, 300)
@@ -385,7 +385,7 @@ class Drawing:
             given = {k: tg.tensor(v, device="numpy") for k, v in self.inputs.items()}
             if lines is self.noisy:
                 given = {k: v if exact_(v.numpy()) else N(v, i) for i, (k, v) in enumerate(given.items())}
-            world = {**WORLD, **given, "c": 1.0, self.turn or "t": 1}
+            world = {**WORLD, **given, "c": 1.0, self.step or "t": 1}
             for line in lines:
                 exec(line, world)
             out.append(world)
@@ -422,7 +422,7 @@ class Drawing:
             if not shape:
                 return None
             d, D = rng.randrange(len(shape)), rng.randrange(len(shape))
-            t = self.turn if self.turn and rng.random() < 0.6 else ""
+            t = self.step if self.step and rng.random() < 0.6 else ""
             n = shape[d]
             parts: dict[str, Any] = {
                 main: x, "z": x, "d": d, "D": D, "n": "r.shape[0]" if inner else n, "n0": shape[0],
@@ -508,7 +508,7 @@ class Drawing:
 
     def draw(self, most: int, in_place: bool = True, groups: list[tuple[int, list[str]]] | None = None) -> None:
         rng = self.rng
-        every = groups or [*GROUPS, *[(40, TURNS), (6, SET)] * bool(self.turn)]
+        every = groups or [*GROUPS, *[(40, TURNS), (6, SET)] * bool(self.step)]
         weights, groups = zip(*[(w, g) for w, g in every if in_place or g not in (IN_PLACE, SET)], strict=True)
         on_inputs = rng.random() < 0.25
         for _ in range(rng.randint(1, most)):
@@ -600,8 +600,8 @@ def finished(drawing: Drawing, outputs: Sequence[str] = ()) -> tuple[Program, Pr
         assert drawing.add("a0.reshape(-1)[:8] * c")
         values = ["v0"]
     outputs = list(outputs) or list(dict.fromkeys([*rng.sample(values, min(len(values), rng.randint(0, 3))), values[-1]]))
-    looks = tuple(rng.sample(range(9), rng.randint(0, 3)))
-    program = Program(drawing.lines, [drawing.inputs, drawing.inputs], outputs, drawing.writes_inputs, looks)
+    reads = tuple(rng.sample(range(9), rng.randint(0, 3)))
+    program = Program(drawing.lines, [drawing.inputs, drawing.inputs], outputs, drawing.writes_inputs, reads)
     return program, replace(program, lines=drawing.noisy)
 
 
@@ -610,51 +610,51 @@ def finished(drawing: Drawing, outputs: Sequence[str] = ()) -> tuple[Program, Pr
 
 @dataclass(repr=False)
 class Loop(Program):
-    """The lines, made again for each number of `turns`, which is t in them. What a turn computes is a result; a0 is carried on."""
+    """The lines, made again for each t of `iterations`. What an iteration computes is a result; a0 is carried on."""
 
-    turns: tuple[int, ...] = ()
+    iterations: tuple[int, ...] = ()
     noisy: bool = False
 
-    def text(self, looks: bool = False) -> str:
+    def text(self, reads: bool = False) -> str:
         body = []
         for i, line in enumerate(self.lines):
             body.append(f"        {line}")
-            if looks and i in self.looks and (target := re.match(r"(v\d+) = ", line)):
+            if reads and i in self.reads and (target := re.match(r"(v\d+) = ", line)):
                 body.append(f"        if t % 2: {target[1]}.reshape(-1)[-1:].sum().item()")
         body += [f"        out.append({name})" for name in self.outputs]
         last = [n for n in self.outputs if n[0] == "v"][-1:]
         body += [f"        a0 = N(keep(a0, {n}), t)" if self.noisy else f"        a0 = keep(a0, {n})" for n in last]
-        return "\n".join([f"def program({', '.join(self.inputs[0])}, c):", "    out = []", f"    for t in {self.turns}:", *body,
+        return "\n".join([f"def program({', '.join(self.inputs[0])}, c):", "    out = []", f"    for t in {self.iterations}:", *body,
                           "    return (*out, a0)"]) + "\n"
 
 
 @dataclass(repr=False)
-class Turn(Program):
-    """The lines, to which t is an argument: one after the other, what is in `turns`."""
+class Iteration(Program):
+    """The lines, to which t is an argument: one after the other, what is in `iterations`."""
 
-    turns: tuple[int, ...] = ()
+    iterations: tuple[int, ...] = ()
 
-    def text(self, looks: bool = False) -> str:
-        return super().text(looks).replace("c):", "c, t):", 1)
+    def text(self, reads: bool = False) -> str:
+        return super().text(reads).replace("c):", "c, t):", 1)
 
 
-def sliding(number: int) -> tuple[Turn, Turn]:
-    """A turn of a loop, in each of which slices begin elsewhere, and the same with noise."""
+def sliding(number: int) -> tuple[Iteration, Iteration]:
+    """An iteration of a loop, in each of which slices begin elsewhere, and the same with noise."""
     rng = random.Random(number)
-    drawing = Drawing(rng, turn="t", rows=rng.random() < 0.5)
+    drawing = Drawing(rng, step="t", rows=rng.random() < 0.5)
     drawing.draw(3, False, [(4, SLIDING), (1, ROWS), (1, REDUCED)])
     program, noisy = finished(drawing)
     own = (program.inputs, program.outputs, program.in_place_on_inputs, (), tuple(rng.sample(range(7), 4)))
-    return Turn(program.lines, *own), Turn(noisy.lines, *own)
+    return Iteration(program.lines, *own), Iteration(noisy.lines, *own)
 
 
 def looping(number: int, most: int = 4) -> tuple[Loop, Loop]:
-    """A loop, whose numbers change between its turns, and the same with noise."""
+    """A loop, whose numbers change between its iterations, and the same with noise."""
     rng = random.Random(number)
-    drawing = Drawing(rng, turn="t")
+    drawing = Drawing(rng, step="t")
     drawing.draw(most, in_place=rng.random() < 0.3)
     program, noisy = finished(drawing)
-    turns = tuple(rng.choice([range(1, 5), [1] * 3 + [2] * 2, [1, 2] * 2, [rng.randint(0, 6) for _ in range(5)]]))
+    iterations = tuple(rng.choice([range(1, 5), [1] * 3 + [2] * 2, [1, 2] * 2, [rng.randint(0, 6) for _ in range(5)]]))
     outputs = [n for n in program.outputs if dtype_kind(drawing.worlds[0][n].dtype) in "biuf"] or ["a0"]
-    own = (program.inputs, outputs, program.in_place_on_inputs, program.looks, turns)
+    own = (program.inputs, outputs, program.in_place_on_inputs, program.reads, iterations)
     return Loop(program.lines, *own), Loop(noisy.lines, *own, noisy=True)

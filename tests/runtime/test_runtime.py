@@ -770,7 +770,7 @@ print("asked for")
 
 @pytest.mark.parametrize(("end", "program"), [("stayed", UNDECIDED), ("decided", LOOKED), ("stayed", ALLOCATED),
                                               ("asked for", ASKED)])
-def test_the_default_driver_is_found_out_when_a_process_ends_or_somebody_looks(program: str, end: str, tmp_path: Path) -> None:
+def test_the_default_driver_is_found_out_when_a_process_ends_or_somebody_asks(program: str, end: str, tmp_path: Path) -> None:
     (tmp_path / "pocl").mkdir()
     given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / "pocl"), "TRACEGRAD_DEVICE": "",
              "TRACEGRAD_EAGER": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}

@@ -59,8 +59,8 @@ def test_writes_between_launches(ringed: Device) -> None:
     """Memory goes back to the pool while kernels read it, and is written again behind them."""
     n = (1 << 20) // 4 + 7                                  # too large for a buffer that is made of the array
     double, total = tg.trace(lambda x, y: x * 2 + y), tg.zeros(n)
-    for turn in range(5):
-        array = np.full(n, turn, np.float32)
+    for step in range(5):
+        array = np.full(n, step, np.float32)
         total = double(tg.tensor(array), total)
         array[:] = -1
     np.testing.assert_array_equal(total.numpy(), np.full(n, 20, np.float32))
@@ -143,8 +143,8 @@ def test_memory_is_written_when_the_kernels_before_are_done(discrete: Device) ->
     double = primed(discrete)
     results, kept = [], []
     with held_back(discrete, discrete.queue):
-        for turn in range(5):
-            x = tg.tensor(array(turn))
+        for step in range(5):
+            x = tg.tensor(array(step))
             results.append(double(x))
             kept.append(x._n.value.block)
             del x
@@ -152,8 +152,8 @@ def test_memory_is_written_when_the_kernels_before_are_done(discrete: Device) ->
         assert len(set(map(id, kept))) == 3                      # used again, while nothing has run
         assert [done(b.filled) for b in kept if b.filled is not None] == []
         assert not done(discrete.last)
-    for turn, result in enumerate(results):
-        np.testing.assert_array_equal(result.numpy(), array(2 * turn + 1))
+    for step, result in enumerate(results):
+        np.testing.assert_array_equal(result.numpy(), array(2 * step + 1))
 
 
 def test_a_transfer_that_fails_leaves_things_as_they_were(discrete: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,12 +231,12 @@ def check(name: str, mode: str, write: str = "add_", leaf: bool = False) -> None
     for _ in range(2):
         step()                                                 # recorded, and replayed with nobody there
         value = value + 1
-    for turn in range(3):
+    for repeat in range(3):
         if name in SHARERS:
             found, read = SHARERS[name](p), _numpy
             step()
             value = value + 1
-            np.testing.assert_array_equal(read(found), SHARERS[name](tg.tensor(value)).numpy(), err_msg=f"{name}, {mode}, {write}, {turn}")
+            np.testing.assert_array_equal(read(found), SHARERS[name](tg.tensor(value)).numpy(), err_msg=f"{name} {mode} {write} {repeat}")
         else:
             make, read = HOLDERS[name]
             held.append((make(p), read, value))
@@ -271,7 +271,7 @@ def shared_by_two() -> None:
 
 def put_off() -> None:
     """Values computed when they are called (execute/eager_executor.py) that somebody holds in one way or another."""
-    for turn in range(5):
+    for repeat in range(5):
         with tg.no_grad():
             x = tg.tensor(START)
             kept = [x * k for k in range(1, 9)]
@@ -282,7 +282,7 @@ def put_off() -> None:
             both = (first + x) * 2.0
             sums = [k.sum() for k in kept]
             del first
-            np.testing.assert_array_equal(both.numpy(), START * 8, err_msg=str(turn))
+            np.testing.assert_array_equal(both.numpy(), START * 8, err_msg=str(repeat))
             np.testing.assert_array_equal(parts.numpy(), START[1:3] * 8)
             for i, k in enumerate(kept, 4):
                 np.testing.assert_array_equal(k.numpy(), START * i)
@@ -309,11 +309,11 @@ def detached_clones() -> None:
 
 
 def rolled() -> None:
-    """Results of a loop's turns, of which the body keeps some."""
+    """Results of a loop's iterations, of which the body keeps some."""
     for keep in ("none", "carry", "result", "first", "all"):
         kept: list[Any] = []
 
-        def turn(c: Any, x: Any, keep: str = keep, kept: list[Any] = kept) -> Any:
+        def body(c: Any, x: Any, keep: str = keep, kept: list[Any] = kept) -> Any:
             c = c * 0.5 + x
             y = c * 2
             if keep in ("carry", "all"):
@@ -323,7 +323,7 @@ def rolled() -> None:
             return c, y
 
         xs = tg.arange(24.0).reshape(12, 2)
-        c, ys = tg.scan(turn, tg.zeros(2), xs)
+        c, ys = tg.scan(body, tg.zeros(2), xs)
         expected, now = [], np.zeros(2, np.float32)
         for x in xs.numpy():
             now = now * 0.5 + x
@@ -340,7 +340,7 @@ OTHERS = [shared_by_two, put_off, detached_clones, rolled]
 
 
 def main(shift: str) -> None:
-    """All holders with one step, by kernels, then on the path of NumPy; what is put off, detached and rolled in both."""
+    """All holders with one step, by kernels, then on the path of NumPy; what is deferred, detached and rolled in both."""
     for eager in (False, True):
         tg.config.eager = eager
         for name in (*HOLDERS, *SHARERS):

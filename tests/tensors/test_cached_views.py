@@ -162,27 +162,27 @@ KEYS = [(), 1, (1,), 0, (0,), -1, True, (True,), False, None, (None,), (None, 1)
 @pytest.mark.parametrize("way", ["plain", "no_grad", "history"])
 def test_keys_that_are_nearly_alike_are_other_keys(way):
     """`x[()]` and `x[1]` had one description: True, which tells a tuple, equals 1."""
-    for turn in range(8):
-        x = given(turn)
+    for step in range(8):
+        x = given(step)
         array = x.numpy()
         if way == "history":
             x = x.requires_grad_() * 1.0
         with tg.set_grad_enabled(way != "no_grad"):
-            for key in KEYS if turn % 2 else KEYS[::-1]:
-                np.testing.assert_array_equal(x[key].detach().numpy(), array[key], err_msg=f"{key} at turn {turn}")
+            for key in KEYS if step % 2 else KEYS[::-1]:
+                np.testing.assert_array_equal(x[key].detach().numpy(), array[key], err_msg=f"{key} at iteration {step}")
 
 
 def test_what_is_known_of_integers_is_known_of_their_views(taken):
     """A view of indices that fit is not looked at; one of others is, also where its base has the same shape."""
     table = tg.arange(24.0).reshape(12, 2)
-    for turn in range(6):
+    for step in range(6):
         fit = tg.arange(12).reshape(3, 4)
         part = fit[1:, :2]
         assert interval(part._n) == (0, 11)
         np.testing.assert_array_equal(table[part.reshape(-1)].numpy(), table.numpy()[[4, 5, 8, 9]])
-        other = tg.tensor(np.arange(12).reshape(3, 4) + 3 * (turn == 5))
+        other = tg.tensor(np.arange(12).reshape(3, 4) + 3 * (step == 5))
         row = table[other[1:, 2:]]
-        if turn < 5:
+        if step < 5:
             np.testing.assert_array_equal(row.numpy(), table.numpy()[[[6, 7], [10, 11]]])
         else:
             with pytest.raises(tg.IndexOutOfRange):
@@ -190,7 +190,7 @@ def test_what_is_known_of_integers_is_known_of_their_views(taken):
 
 
 @pytest.mark.recall
-def test_batches_of_a_view_that_has_no_value_yet_are_views_at_once(taken):
+def test_batches_of_a_view_that_has_no_value_yet_are_eager_views(taken):
     """As of a text in rows: where a batch starts is not even known to the work."""
     rows = tg.tensor(np.arange(360))[:352].reshape(8, 44)
     for start in (0, 12, 5, 0, 12, 5, 0, 12, 5):
@@ -203,7 +203,7 @@ def test_batches_of_a_view_that_has_no_value_yet_are_views_at_once(taken):
 
 
 @pytest.mark.recall
-def test_views_of_what_was_detached_are_taken(taken):
+def test_views_of_what_was_detached_are_cached(taken):
     w = tg.ones(2, 7, 5, requires_grad=True)
     for _ in range(6):
         state = (w * 2.0).tanh().detach()

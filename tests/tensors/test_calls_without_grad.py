@@ -88,8 +88,8 @@ def test_the_same_bits_shapes_dtypes_and_views(program, shape, anew):
     if 0 in shape and program is not arithmetic:
         pytest.skip("nothing has no largest element and no parts")
     with tg.no_grad():
-        for turn in range(16):                          # known from the third on, written as Python from the fifteenth on
-            x = given(turn, *shape)
+        for step in range(16):                          # known from the third on, written as Python from the fifteenth on
+            x = given(step, *shape)
             found = [(r.numpy(), r.shape, r.dtype, r.requires_grad, r._base is not None) for r in program(x)]
             wanted = anew(lambda x=x: [(r.numpy(), r.shape, r.dtype, r.requires_grad, r._base is not None) for r in program(x)])
             for (a, *rest), (b, *others) in zip(found, wanted, strict=True):
@@ -101,9 +101,9 @@ def test_the_same_bits_shapes_dtypes_and_views(program, shape, anew):
 def test_a_transformers_block_at_growing_lengths(anew):
     tg.manual_seed(0)
     model = nn.Sequential(Block(16), Block(16))
-    for turn in range(15):
+    for step in range(15):
         for t in (1, 2, 5, 9):
-            x = given(turn, 1, t, 16)
+            x = given(step, 1, t, 16)
             with tg.no_grad():
                 found = model(x)
                 wanted = anew(lambda x=x: model(x).numpy())
@@ -112,8 +112,8 @@ def test_a_transformers_block_at_growing_lengths(anew):
 
 @pytest.mark.recall
 def test_who_writes_afterwards_changes_nothing_that_was_called_before():
-    for turn in range(18):
-        x, wanted = given(turn, 5, 6), given(turn, 5, 6).numpy()
+    for step in range(18):
+        x, wanted = given(step, 5, 6), given(step, 5, 6).numpy()
         with tg.no_grad():
             y = x * 2.0
             view = x.T                                  # of what comes from outside
@@ -132,37 +132,37 @@ def test_who_writes_afterwards_changes_nothing_that_was_called_before():
             np.testing.assert_allclose(product.numpy(), wanted.T @ (wanted * 2.0), rtol=1e-5)
 
 
-def averaged(w, avg, turn):
+def averaged(w, avg, step):
     """A parameter is written and read in one block: what is read has no history, and the leaf has one."""
     w.sub_(0.01 * w.grad)
     return 0.9 * avg + 0.1 * w
 
 
-def averaged_in_place(w, avg, turn):
+def averaged_in_place(w, avg, step):
     w.sub_(0.01 * w.grad)
     avg.lerp_(w, 0.1)
     return avg * 1.0
 
 
-def decayed(w, avg, turn):
+def decayed(w, avg, step):
     w.mul_(0.99).sub_(w.grad, alpha=0.01)
     w.clamp_(-1.5, 1.5)
     return avg + w.norm() * w[3:4] + w.abs().max()
 
 
-def projected(w, avg, turn):
+def projected(w, avg, step):
     before = w.clone()
     w -= 0.01 * w.grad
     w /= w.norm()
     return avg * 0.5 + (w - before) + before * w
 
 
-def rows(w, avg, turn):
-    w[turn % 3:turn % 3 + 2] = avg[:2] * w.grad[:2]
+def rows(w, avg, step):
+    w[step % 3:step % 3 + 2] = avg[:2] * w.grad[:2]
     return tg.where(w > avg, w, avg * 0.9)
 
 
-def copied(w, avg, turn):
+def copied(w, avg, step):
     w.copy_(avg * 0.5 + w.grad * 0.01)
     avg.copy_(w + avg)
     return (avg + w) * 0.3
@@ -173,11 +173,11 @@ def test_a_parameter_that_was_written_is_read_in_the_same_block(update, size, mo
     def run():
         w = tg.linspace(-1, 1, size, dtype=tg.float64).requires_grad_()
         avg, found = tg.linspace(2, 1, size, dtype=tg.float64), []
-        for turn in range(12):
+        for step in range(12):
             w.grad = None
             (w**3 + w * w).sum().backward()
             with tg.no_grad():
-                avg = update(w, avg, turn)
+                avg = update(w, avg, step)
             found.append([avg.numpy(), w.detach().numpy()])
         return np.array(found)
 
@@ -200,12 +200,12 @@ def test_views_are_written_through_and_copies_are_not():
 
 
 def test_only_what_is_held_is_computed_whatever_that_is():
-    for turn in range(40):
-        x = given(turn, 7, 9)
+    for step in range(40):
+        x = given(step, 7, 9)
         with tg.no_grad():
             y = [x + 1.0, x.T, x * 2.0, x.exp()]
             y += [y[0] @ y[1], y[2] - y[3], y[1].sum(0)]
-            keep = [k for k in range(7) if (turn % 8 + 3) * (k + 1) % 5 < 2]
+            keep = [k for k in range(7) if (step % 8 + 3) * (k + 1) % 5 < 2]
             y = {k: y[k] for k in keep}
         a = x.numpy()
         wanted = [a + 1, a.T, a * 2, np.exp(a), (a + 1) @ a.T, a * 2 - np.exp(a), a.T.sum(0)]
@@ -215,8 +215,8 @@ def test_only_what_is_held_is_computed_whatever_that_is():
 
 def test_one_tensor_twice_is_another_call_than_two():
     with tg.no_grad():
-        for turn in range(6):
-            x, y = given(turn, 5, 5), given(turn + 100, 5, 5)
+        for step in range(6):
+            x, y = given(step, 5, 5), given(step + 100, 5, 5)
             a, b = x.numpy(), y.numpy()
             for first, second, p, q in ((x, x, a, a), (x, y, a, b), (y, x, b, a)):
                 assert ((first - second).numpy() == p - q).all()
@@ -263,9 +263,9 @@ def test_the_default_dtype_and_the_modes_are_seen():
 
 
 def test_leaves_and_what_comes_out_take_part_in_derivatives():
-    for turn in range(6):
+    for step in range(6):
         w = given(1, 4, 4).requires_grad_()
-        x = given(turn, 3, 4)
+        x = given(step, 3, 4)
         with tg.no_grad():
             y = (x @ w).tanh() * 2.0
             seen = w.T, w[1], x @ w.T
@@ -295,14 +295,14 @@ def test_errors_are_raised_by_the_call():
 
 
 @pytest.mark.recall
-def test_indices_are_looked_at_when_they_are_used(anew):
+def test_indices_are_checked_when_they_are_used(anew):
     tg.manual_seed(0)
     table = nn.Embedding(9, 4)
     rows = table.weight.detach().numpy()
     with tg.no_grad():
-        for turn in range(12):
-            for wrong in (turn > 4 and turn % 2 == 0, False):
-                i = tg.tensor([[turn % 9, 8, 0], [1, 9 if wrong else 5, -1 if wrong and turn % 4 else 3]])
+        for step in range(12):
+            for wrong in (step > 4 and step % 2 == 0, False):
+                i = tg.tensor([[step % 9, 8, 0], [1, 9 if wrong else 5, -1 if wrong and step % 4 else 3]])
                 x = table(i) * 2.0
                 y = tg.softmax(x, -1)
                 if wrong:
@@ -310,14 +310,14 @@ def test_indices_are_looked_at_when_they_are_used(anew):
                         y.numpy()
                     continue
                 np.testing.assert_array_equal(x.numpy(), rows[i.numpy()] * 2.0)
-            j = tg.tensor([turn % 5 - 2, 1]) + 0                  # computed indices, and negative ones
+            j = tg.tensor([step % 5 - 2, 1]) + 0                  # computed indices, and negative ones
             np.testing.assert_array_equal((y + 0.0)[0][j].numpy(), y.numpy()[0][j.numpy()])
-            np.testing.assert_array_equal(x[tg.tensor([1, -1, turn % 2])].numpy(), x.numpy()[[1, -1, turn % 2]])
+            np.testing.assert_array_equal(x[tg.tensor([1, -1, step % 2])].numpy(), x.numpy()[[1, -1, step % 2]])
 
 
 @pytest.mark.recall
 def test_what_a_block_made_is_let_go_of_with_it():
-    for turn in range(5):
+    for step in range(5):
         x = given(0, 33)
         node, array = weakref.ref(x._n), weakref.ref(held(x._n.value))
         with tg.no_grad():
@@ -327,7 +327,7 @@ def test_what_a_block_made_is_let_go_of_with_it():
             del dropped
             assert gone() is None                       # as it ever was
         del x
-        assert turn < 3 or (node() is None and array() is None)         # at first `kept` is pending
+        assert step < 3 or (node() is None and array() is None)         # at first `kept` is pending
         assert kept.shape == (33,)
 
 
@@ -336,8 +336,8 @@ def test_values_that_other_threads_ask_for():
         found.append([t.numpy() for t in tensors])
 
     with tg.no_grad():
-        for turn in range(20):
-            x = given(turn, 9)
+        for step in range(20):
+            x = given(step, 9)
             made, found = [x + 1.0], []
             threads = []
             for k in range(30):
@@ -374,8 +374,8 @@ def test_random_numbers_and_copies_between():
 
 
 def test_only_what_was_given_is_held():
-    for turn in range(18):
-        x = given(turn, 13)
+    for step in range(18):
+        x = given(step, 13)
         with tg.no_grad():
             y = x.reshape(-1)
             x * 2.0                                     # nobody holds it: no operation is left to do
@@ -385,7 +385,7 @@ def test_only_what_was_given_is_held():
 
 
 @pytest.mark.parametrize("name", corpus.programs())
-def test_the_programs_of_the_corpus_at_every_turn(name, anew):
+def test_the_programs_of_the_corpus_in_every_iteration(name, anew):
     program = corpus.programs()[name]
 
     def results(x, y):
@@ -393,8 +393,8 @@ def test_the_programs_of_the_corpus_at_every_turn(name, anew):
         return [r.numpy() for r in (found if isinstance(found, tuple) else (found,))]
 
     with tg.no_grad():
-        for turn in range(18):
-            x, y = given(turn, *corpus.N).numpy(), given(turn + 100, *corpus.N).numpy()
+        for step in range(18):
+            x, y = given(step, *corpus.N).numpy(), given(step + 100, *corpus.N).numpy()
             found = results(tg.tensor(x), tg.tensor(y))
             for a, b in zip(found, anew(lambda x=x, y=y: results(tg.tensor(x), tg.tensor(y))), strict=True):
-                assert (a.dtype, a.tobytes()) == (b.dtype, b.tobytes()), turn
+                assert (a.dtype, a.tobytes()) == (b.dtype, b.tobytes()), step

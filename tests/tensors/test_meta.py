@@ -22,15 +22,15 @@ def test_tensors_have_shapes_and_take_no_memory():
     assert tg.ones(2).to("meta").device.name == "meta"
 
 
-@pytest.mark.parametrize("look", [
+@pytest.mark.parametrize("read", [
     lambda t: t.sum().item(), lambda t: t.to("cpu"), lambda t: t.tolist(), lambda t: t.numpy(), lambda t: bool(t.any()),
     lambda t: tg.ones(3, device="cpu").copy_(t).tolist(),
 ])
 @pytest.mark.parametrize("make", [lambda: tg.zeros(3, device="meta"), lambda: tg.tensor([1.0, 2.0, 3.0], device="meta"),
                                   lambda: tg.ones(3).to("meta") * 2])
-def test_values_are_refused(look, make):
+def test_values_are_refused(read, make):
     with pytest.raises(tg.DeviceError, match=r"'meta' .*has no values.*to_empty"):
-        look(make())
+        read(make())
 
 
 def test_a_model_gets_its_values_later():

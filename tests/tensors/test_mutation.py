@@ -530,13 +530,13 @@ def test_gradients_of_leaves_that_were_written_since(run, n):
 def test_a_leaf_that_no_longer_requires_grad_gets_no_gradient():
     for n in (3, 31, 65, 130):
         x, y = f64(*np.ones(n)), f64(*np.ones(n))
-        for turn in range(7):                                   # a discriminator, frozen once its scores are computed
+        for repeat in range(7):                                   # a discriminator, frozen once its scores are computed
             x.requires_grad_(), y.requires_grad_()
-            loss = (x * y * turn).sum()
+            loss = (x * y * repeat).sum()
             y.requires_grad_(False)
             loss.backward()
             assert y.grad is None
-            close(x.grad, np.full(n, turn))
+            close(x.grad, np.full(n, repeat))
             x.grad = None
         y.requires_grad_()
         loss = (x * y).sum()

@@ -270,9 +270,9 @@ def test_a_handle_is_of_the_same_memory(copies):
 # ------------------------------------------------------------------------------------------------------------ others
 
 
-def test_values_that_are_put_off_are_there_for_another_thread(monkeypatch):
+def test_deferred_values_are_there_for_another_thread(monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
-    for turn in range(6):
+    for repeat in range(6):
         found = []
         with tg.no_grad():
             x = tg.tensor(ownership_programs.START)
@@ -283,7 +283,7 @@ def test_values_that_are_put_off_are_there_for_another_thread(monkeypatch):
             thread.join()
             after = y + 1
         np.testing.assert_array_equal(found[0], ownership_programs.START * 2)
-        np.testing.assert_array_equal(after.numpy(), ownership_programs.START * 2 + 1, err_msg=str(turn))
+        np.testing.assert_array_equal(after.numpy(), ownership_programs.START * 2 + 1, err_msg=str(repeat))
 
 
 def test_only_what_is_held_is_looked_for():

@@ -1,4 +1,4 @@
-"""In-place changes of tensors from outside a vmap, a branch or a turn: right, or an error at the user's line that leaves them alone."""
+"""In-place changes of tensors from outside a vmap, a branch or an iteration: right, or an error at the user's line that leaves them."""
 
 import linecache
 from itertools import product
@@ -138,7 +138,7 @@ def branches(x, change):
     return tg.cond(x.sum() > 0, lambda x: change(x) * 1, lambda x: x * 2, x)
 
 
-def turns(x, change):
+def iterations(x, change):
     return tg.while_loop(lambda v: v[0].sum() < 400 + x.sum(), lambda v: (v[0] * 2 + 0 * change(v[0]), v[1]), (x.abs() + 1, x))[0]
 
 
@@ -150,7 +150,7 @@ def conditions(x, change):
 @pytest.mark.parametrize("way", ["vmap", "trace", "both", "grad"])
 @pytest.mark.parametrize(("loop", "change"), [
     (branches, "argument"),                             # (a loop's are its own)
-    *((loop, change) for loop in (branches, turns, conditions) for change in ("outside", "made", "view", "shape", "grad")),
+    *((loop, change) for loop in (branches, iterations, conditions) for change in ("outside", "made", "view", "shape", "grad")),
 ])
 def test_recorded_functions_have_no_effects(loop, change, way, n):
     """They are recorded once, or twice, and both branches are: what they would change would be changed so often."""
@@ -203,8 +203,8 @@ def _halves(c, x):
 
 @pytest.mark.parametrize("n", [3, 12, *(pytest.param(n, marks=pytest.mark.long) for n in (20, 65))])     # (65 unrolled: a minute)
 @one_of(3, ("body", "way"), product([_added, _scaled, _parts, _halves], ["plain", "vmap", "trace", "both", "grad"]))
-def test_what_a_turn_is_given_is_its_own(body, way, n):
-    """`carry += x`, as users of JAX write it: neither init nor xs change, nor what earlier turns returned."""
+def test_what_an_iteration_is_given_is_its_own(body, way, n):
+    """`carry += x`, as users of JAX write it: neither init nor xs change, nor what earlier iterations returned."""
     start, xs = draw(2, 4), draw(2, n, 4)
     before = start.numpy(), xs.numpy()
 
@@ -255,7 +255,7 @@ def test_what_a_while_loop_gives_its_functions_is_their_own(run):
 
 @one_of(2, "n", [3, 12, 65, 129])
 @pytest.mark.parametrize("way", ["plain", "vmap", "trace", "both", "grad"])
-def test_a_scan_changes_tensors_from_outside_at_every_turn(way, n):
+def test_a_scan_changes_tensors_from_outside_in_every_iteration(way, n):
     """Also those that the same trace or vmap made."""
     def fn(xs):
         total, steps = xs[0] * 0, tg.zeros((), dtype=tg.float64)
@@ -288,7 +288,7 @@ def test_a_scan_changes_tensors_from_outside_at_every_turn(way, n):
 
 
 @pytest.mark.parametrize("way", [lambda f: f, tg.trace, tg.vmap])
-def test_a_turn_may_catch_errors_and_ask_for_gradients_of_its_carry(way):
+def test_an_iteration_may_catch_errors_and_ask_for_gradients_of_its_carry(way):
     def fn(xs):
         total = xs[0] * 0
 

@@ -51,7 +51,7 @@ def run():
         layer.weight.copy_(torch.arange(6.0).reshape(3, 2))
         layer.bias.fill_(0.5)
     found = []
-    for turn in range(5):
+    for iteration in range(5):
         x = torch.tensor([[1.0, 2.0]], requires_grad=True)
         layer.zero_grad()
         Checkpoint.apply(layer, x, *layer.parameters()).square().sum().backward()

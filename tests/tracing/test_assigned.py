@@ -205,7 +205,7 @@ def test_a_body_that_fails_leaves_what_was_there():
     assert not hasattr(box, "new")
 
 
-def test_what_two_ways_lead_to_is_read_by_each():
+def test_what_two_paths_lead_to_is_read_by_each():
     box = Box()
     box.state = box.again = tg.zeros(3)
 
@@ -607,15 +607,15 @@ def test_flags_that_the_body_switches():
 
 def test_a_counter_is_refused():
     class State:
-        turns = 0
+        iterations = 0
 
     state = State()
 
     @tg.trace
     def step(x):
-        state.turns += 1
-        return x * state.turns
+        state.iterations += 1
+        return x * state.iterations
 
     assert step(tg.ones(12)).sum().item() == 12
-    with pytest.raises(tg.TraceError, match="turns was 1 and is 2"):
+    with pytest.raises(tg.TraceError, match="iterations was 1 and is 2"):
         step(tg.ones(12))

@@ -98,7 +98,7 @@ def test_a_training_step(kernels, capsys, tmp_path):
 
 
 def test_host_steps_loops_and_checks(tmp_path):
-    """A loop's launches are counted in all its turns; host code is a row; a bad index is reported once, by the call that had it."""
+    """A loop's launches are counted in all its iterations; host code is a row; a bad index is reported once, by the call that had it."""
     table, index = normal(33, 16), tg.tensor([3, 0, 31])
     calls = []
 
@@ -114,14 +114,14 @@ def test_host_steps_loops_and_checks(tmp_path):
         return halved, total
 
     u = normal(31, 31) * 0.1
-    with tuned(Tuning()._replace(looped_work=0, looped_lines=0, parted_work=0)):          # its turns are launches
+    with tuned(Tuning()._replace(looped_work=0, looped_lines=0, parted_work=0)):          # its iterations are launches
         first = f(table, index, u)
     found, made = f.profile(runs=2), len(calls)
     host, = (row for row in found if not row.limit)
     assert (host.bytes, host.flops, host.launches, host.lines) == (0, 0, 1, "")
     assert made == 1 + 3
-    turns = {id(s): n for s, n in f.plan.each()}
-    assert sorted(row.launches for row in found if row.limit) == sorted(turns[id(s)] for s in f.plan.launches)
+    iterations = {id(s): n for s, n in f.plan.each()}
+    assert sorted(row.launches for row in found if row.limit) == sorted(iterations[id(s)] for s in f.plan.launches)
     assert max(row.launches for row in found) == 13
     f.timeline(tmp_path / "t.json", runs=1)
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]

@@ -137,10 +137,10 @@ def test_the_gradient_of_a_smooth_loss_whose_width_is_a_run_time_zero(device):
     assert f(x, 0.0).tolist() == [-1, 0, 1]
 
 
-def test_who_looks_at_a_float_of_a_trace_is_told_what_it_is(on_numpy):
-    for look in (lambda x, s: x if s > 0.5 else -x, lambda x, s: x * math.exp(-s), lambda x, s: x * max(0.0, 1 - s), F.dropout):
+def test_who_reads_a_float_of_a_trace_is_told_what_it_is(on_numpy):
+    for read in (lambda x, s: x if s > 0.5 else -x, lambda x, s: x * math.exp(-s), lambda x, s: x * max(0.0, 1 - s), F.dropout):
         with pytest.raises(tg.TraceError, match=r"a float that was given to the traced function.*keep it in an attribute"):
-            tg.trace(look)(tg.ones(3), 0.3)
+            tg.trace(read)(tg.ones(3), 0.3)
     with pytest.raises(tg.TraceError, match="tensors have no values yet"):
         tg.trace(lambda x, s: x if x.sum() > s else -x)(tg.ones(3), 0.3)
 
@@ -282,12 +282,12 @@ def test_branching_on_a_value_names_the_line_and_the_way_out(device):
 
 
 @pytest.mark.parametrize(
-    "look", [lambda x: x.item(), lambda x: x.numpy(), float, lambda x: x.tolist(), np.asarray]
+    "read", [lambda x: x.item(), lambda x: x.numpy(), float, lambda x: x.tolist(), np.asarray]
 )
-def test_looking_at_a_value_is_an_error(device, look):
+def test_reading_a_value_is_an_error(device, read):
     @tg.trace
     def f(x):
-        look(x.sum())
+        read(x.sum())
         return x
 
     with pytest.raises(tg.TraceError, match="host_call"):
@@ -607,7 +607,7 @@ def test_a_thousand_steps_do_not_grow(device, wrap):
     assert rss_mb() - before < 10
 
 
-def test_a_loop_that_never_looks_does_not_grow(device):
+def test_a_loop_that_never_reads_does_not_grow(device):
     x = tg.ones(1000)
     for _ in range(50):
         x = x * 0.999 + 0.001
@@ -750,7 +750,7 @@ def test_hooks_of_leaves_and_a_backward_outside(kind):
 
 
 def test_a_number_of_run_time_that_decides_is_an_error_that_says_so():
-    """Not silently what holds for True: functions that look at a number which nobody thought of as one of run time."""
+    """Not silently what holds for True: functions that read a number which nobody thought of as one of run time."""
     traced = tg.trace(lambda x, s: tg.nn.functional.cross_entropy(x, tg.arange(7), label_smoothing=s))
     with pytest.raises(tg.TraceError, match=r"cross_entropy at .*test_trace\.py:\d+: a number decides .* run-time number"):
         traced(tg.ones(7, 10), 0.25)

@@ -60,14 +60,14 @@ def test_rows_of_tensors_come_in_order_in_batches(n, size, drop):
             assert b.dtype == tg.int64
 
 
-def test_every_sample_once_in_another_order_at_every_turn():
+def test_every_sample_once_in_another_order_in_every_epoch():
     tg.manual_seed(3)
     loader = DataLoader(TensorDataset(tg.arange(100)), batch_size=7, shuffle=True)
-    turns = [[i for x, in loader for i in x.tolist()] for _ in range(3)]
-    assert all(sorted(turn) == list(range(100)) for turn in turns)
-    assert len({tuple(turn) for turn in turns}) == 3
+    epochs = [[i for x, in loader for i in x.tolist()] for _ in range(3)]
+    assert all(sorted(epoch) == list(range(100)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
     tg.manual_seed(3)
-    assert turns == [[i for x, in loader for i in x.tolist()] for _ in range(3)]
+    assert epochs == [[i for x, in loader for i in x.tolist()] for _ in range(3)]
     given = [[i for x, in DataLoader(TensorDataset(tg.arange(40)), 9, True, generator=tg.Generator().manual_seed(5)) for i in x.tolist()]
              for _ in range(2)]
     assert given[0] == given[1] != list(range(40))

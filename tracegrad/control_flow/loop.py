@@ -70,8 +70,8 @@ def needed_inputs(body: Body, results: Sequence[int]) -> list[int]:
     last = [inputs[i] for i in results if i < n]
     live = dict.fromkeys(last)
     while True:
-        turned = [outs[i] for i in range(n) if inputs[i] in live]
-        found = dict.fromkeys(last) | reached([*(outs[i] for i in results), *turned], inputs, exactly=True)
+        handed_on = [outs[i] for i in range(n) if inputs[i] in live]
+        found = dict.fromkeys(last) | reached([*(outs[i] for i in results), *handed_on], inputs, exactly=True)
         if len(found) == len(live):
             return [i for i, p in enumerate(inputs) if p in live]
         live = found

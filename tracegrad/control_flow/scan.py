@@ -89,7 +89,7 @@ class LoopCall(CustomCall):
         factors = {base_of(x) for terms, _ in split for term, _ in terms if term.fn.name == "matmul" for x in term.operands}
         split = [after_loop(terms, rest, factors) for terms, rest in split]
         added = [s if g is None else s + g for s, (_, g) in zip(sums, split, strict=True)]
-        turned = [*pulled[:f], *added]
+        pulled_back = [*pulled[:f], *added]
         # What the first loop kept is scanned again.
         kept: list[Node] = []
         sources: list[Node] = []
@@ -105,7 +105,7 @@ class LoopCall(CustomCall):
             sources.append(source)
         shared = {inner[i]: own[i] for i in range(n + rows, len(own)) if inner[i] is not own[i]}
         late = [x for terms, _ in split for term, _ in terms for x in term.operands]
-        turned, ys, late = _in_parts(substituted([*turned, *pulled[f:f + r], *late], replace | shared), len(turned), r)
+        pulled_back, ys, late = _in_parts(substituted([*pulled_back, *pulled[f:f + r], *late], replace | shared), len(pulled_back), r)
         # A sum of products over all iterations is one product, of what the iterations stack; and so is a sum of what is stacked for it.
         rows_in = [*kept, *(inner[n + k] for k in range(rows)), *ct_rows]
         rows_of = [*sources, *own[n:n + rows], *(ct[i] for i in given)]
@@ -113,7 +113,7 @@ class LoopCall(CustomCall):
         made = [b for b in dict.fromkeys(base_of(x, stacks_of) for x in late) if b not in stacks_of and b not in ys]
         init = [*(zeros_like(raw[i]) if ct[i] is None else ct[i] for i in floats), *(zeros_like(own[i]) for i in sums_wanted)]
         lasts, stacks = loop_nodes(
-            [*cts, *sums], rows_in, turned, [*ys, *made], init, rows_of, loop.length, not loop.reverse,
+            [*cts, *sums], rows_in, pulled_back, [*ys, *made], init, rows_of, loop.length, not loop.reverse,
             [*(asked[i] for i in floats), *(True for _ in sums)], self.keep_values)
         stacks_of |= dict(zip([*ys, *made], stacks, strict=True))
         out: list[Any] = [None] * len(own)
@@ -253,7 +253,7 @@ def _signs(carries: Sequence[Node], outs: Sequence[Node]) -> dict[Node, Node]:
     return {c: o for c, o in found.items() if o in others}
 
 
-def turned(f: Callable[[list[Node], list[Node]], tuple[Sequence[Node], Sequence[Node]]], init: Sequence[Node], scanned: Sequence[Node],
+def scan_nodes(f: Callable[[list[Node], list[Node]], tuple[Sequence[Node], Sequence[Node]]], init: Sequence[Node], scanned: Sequence[Node],
            reverse: bool) -> tuple[list[Node], list[Node]]:
     """(the last carries, the rows of results stacked) of a scan by f: carries and rows to carries and ys, over nodes. It keeps dtypes."""
     varies = [n.needs_grad for n in init]

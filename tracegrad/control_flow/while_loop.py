@@ -24,7 +24,7 @@ from tracegrad.autodiff.batching import spread
 from tracegrad.autodiff.derivatives import dense, variable, zeros_like
 from tracegrad.control_flow.loop import Body, Loop, first_row, given_once, merged, needed_inputs, repeats
 from tracegrad.control_flow.repeated import Repeated
-from tracegrad.control_flow.scan import outputs, turned
+from tracegrad.control_flow.scan import outputs, scan_nodes
 from tracegrad.control_flow.while_backward import COUNT, backward_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.devices import upload
@@ -78,7 +78,7 @@ class _Host(Shared):
 
     def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
         functions = ", ".join(f"{what}: {define(what.replace(' ', '_'), program.graph)}" for what, program in self.programs)
-        name = define(self.name, f"...      # runs the functions below as often as the loop turned; {functions}")
+        name = define(self.name, f"...      # runs the functions below as often as the loop iterated; {functions}")
         return f"{name}({', '.join(operands)})"
 
     def batched(self, flags: Sequence[bool], size: int) -> Batched[_Host] | None:
@@ -111,7 +111,7 @@ class _Host(Shared):
 
 
 class WhileLoop(_Host):
-    """while test: body, no more than `limit` iterations. Results: the last values, and how often the loop turned."""
+    """while test: body, no more than `limit` iterations. Results: the last values, and how often the loop iterated."""
 
     def __init__(self, test: Node, body: Body, device: Any, limit: int | None = None) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class Counted(_Host):
 class Pull(_Host):
     """Cotangents of a counted loop's operands that are floats: `pull` makes them of those of one iteration's results.
 
-    Operands: those of the loop, how often it turned, cotangents of the last values that are floats.
+    Operands: those of the loop, how often it iterated, cotangents of the last values that are floats.
     """
 
     def __init__(self, body: Body, pull: Body, device: Any) -> None:
@@ -337,7 +337,7 @@ def _over_examples(call: CustomCall, operands: Sequence[Node], flags: Sequence[b
         given = [next(left) if f else o for o, f in zip(operands, flags, strict=True)]
         return [], outputs(bind(call, tuple(given), {}), given[:count])
 
-    return turned(iteration, [], [o for o, f in zip(operands, flags, strict=True) if f], False)[1]
+    return scan_nodes(iteration, [], [o for o, f in zip(operands, flags, strict=True) if f], False)[1]
 
 
 class IterationsCall(CustomCall):

@@ -58,7 +58,7 @@ class EagerCall:
     and what leaves know of themselves. leaf: that of a single one that is a leaf.
     """
 
-    __slots__ = ("constants", "device", "history", "leaf", "moves", "operands", "order", "products", "results", "routine", "views", "wide")
+    __slots__ = ("constants", "device", "history", "leaf", "moves", "products", "results", "routine", "views", "wide")
 
     def __init__(self, template: CachedCall, order: Sequence[tuple[int, Call, tuple[int, ...]]], made: Any) -> None:
         """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
@@ -71,16 +71,16 @@ class EagerCall:
                 self.constants.append(np.asarray(step[1]["value"]))
                 leaves.append(k)
         at = {place: ~k for k, place in enumerate(leaves)} | {k: i for i, (k, _, _) in enumerate(order)}
-        self.order: Sequence[Any] = [call for _, call, _ in order]
+        calls: Sequence[Any] = [call for _, call, _ in order]
         ends = template.ends()
-        self.operands = [tuple([at[p] for p in places]) for _, _, places in order]
-        self.routine = numpy_rules().prepared(self.order, self.operands, [at[k] for k in ends])
-        placed = [call.fn.family == "dynamic_slice" for call in self.order]
-        self.moves = all(isinstance(call.fn, Movement) or call.fn.part or at for call, at in zip(self.order, placed, strict=True))
-        self.views = self.moves and all(len(o) == 1 or at for o, at in zip(self.operands, placed, strict=True))
+        operands = [tuple([at[p] for p in places]) for _, _, places in order]
+        self.routine = numpy_rules().prepared(calls, operands, [at[k] for k in ends])
+        placed = [call.fn.family == "dynamic_slice" for call in calls]
+        self.moves = all(isinstance(call.fn, Movement) or call.fn.part or at for call, at in zip(calls, placed, strict=True))
+        self.views = self.moves and all(len(o) == 1 or at for o, at in zip(operands, placed, strict=True))
         self.products = any(call.fn.family == "contraction" and shared_among_threads(*[made[p].aval for p in places])
                             for _, call, places in order)
-        self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
+        self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in calls)
         self.results = [(k, made[k].aval, known_of(made[k])) for k in ends]
         self.leaf = self.results[0] if type(template.result) is int and not (self.views or self.history) else None
 
@@ -108,9 +108,9 @@ class EagerCall:
         routine = self.routine.written or self.routine
         try:
             if self.moves:                              # numpy has nothing to warn of
-                found = routine(arrays, (), self.order, notes)
+                found = routine(arrays, (), notes)
             else:
-                found = quietly(routine, self.products, arrays, (), self.order, notes)
+                found = quietly(routine, self.products, arrays, (), notes)
         except Exception:               # deferred, it raises where somebody reads it
             return None
         return None if notes and any(notes) else found

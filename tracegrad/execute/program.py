@@ -284,7 +284,7 @@ class Program:
                 found = numpy_rules().interpret(self.graph, arrays, notes)
             else:
                 routine, self.routine = self.routine or numpy_rules().prepared(self.order, self.places, self.ends), None
-                found = routine(arrays, [n.attrs["value"] for n in numbers], self.order, notes)
+                found = routine(arrays, [n.attrs["value"] for n in numbers], notes)
                 self.routine = routine if config.recall else None
         device = self.device
         results = [HostBuffer(device, array) if array.base is None else _buffer(device, array, values, arrays) for array in found]

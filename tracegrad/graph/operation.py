@@ -30,6 +30,14 @@ class Pair(NamedTuple):
     im: Any
 
 
+class KnownArray(NamedTuple):
+    """What is known of an operand's array. rows: whether it is known to lie in C order."""
+
+    shape: tuple[int, ...]
+    dtype: dtypes.DType
+    rows: bool
+
+
 class Operation:
     """What a node applies: its facts, and its rules with their defaults.
 
@@ -91,6 +99,13 @@ class Operation:
     def numpy_with(self, **attrs: Any) -> Any:
         """`numpy` for these attributes, to be called many times: what it does with them can be done once."""
         return partial(self.numpy, **attrs) if attrs else self.numpy
+
+    def numpy_function(self, operands: Sequence[KnownArray], **attrs: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+        """A function of NumPy's that gives the bits of `numpy` for such operands, of float32 or float64, and what it gets after them.
+
+        It takes an array for the result, `out`. None where there is none, or not for all operands like these.
+        """
+        return None
 
     def rule(self, attrs: dict[str, Any], dtype: dtypes.DType, given: Iterable[dtypes.DType]) -> Callable[..., Any]:
         """`numpy_with`, for operands of the dtypes `given` and a result of `dtype`.

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from tracegrad.graph.families import SHORT
+from tracegrad.graph.operation import KnownArray
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.numpy_backend.steps import Step, StepList, with_last_uses
+from tracegrad.numpy_backend.steps import Step, Steps, with_last_uses
 from tracegrad.support.cache import written
 
 LINES = 3000            # the code of longer functions is not kept for others
@@ -25,10 +24,7 @@ SPREAD = 1 << 12        # bytes from which on an array is dropped after its last
 
 _WHERE = REGISTRY["where"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
-_MATMUL, _DOT = REGISTRY["matmul"], np.ndarray.dot
-_SUM = np.add.reduce
 _OUT_BY_NAME = (np.maximum, np.minimum)            # NumPy 2.4 warns where it is given by position
-_REDUCTIONS: dict[Any, Any] = {REGISTRY["sum"]: _SUM, REGISTRY["amax"]: np.maximum.reduce, REGISTRY["amin"]: np.minimum.reduce}
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
 
@@ -39,11 +35,11 @@ class Writer:
     inputs: those of one call; all calls' have these shapes and dtypes. strides: of each result; None where a conversion has to be tried.
     """
 
-    parameters = "inputs, constants, nodes, notes"
+    parameters = "inputs, constants, notes"
 
-    def __init__(self, routine: StepList, inputs: Sequence[Any], strides: dict[int, Any]) -> None:
+    def __init__(self, routine: Steps, inputs: Sequence[Any], strides: dict[int, Any]) -> None:
         self.routine, self.inputs, self.strides = routine, len(inputs), strides
-        self.given = [(x.shape, x.dtype) if type(x) is np.ndarray else None for x in inputs]
+        self.given = [KnownArray(x.shape, x.dtype, False) if type(x) is np.ndarray else None for x in inputs]
         self.names: dict[str, Any] = {"asarray": np.asarray}        # what the text names: its last arguments, which nobody gives
         self.known: dict[int, str] = {}                 # what is in `names`, by id
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
@@ -52,39 +48,28 @@ class Writer:
         self.function: Callable[..., list[Any]] = written(self.parameters, lines, self.names, keep=len(lines) <= LINES)
 
     def _shape(self, place: int) -> tuple[int, ...] | None:
-        """The shape of an operation's result; None where that is not known (leaves)."""
-        return self.routine.avals[place].shape if 0 <= place < self.routine.size else None
+        """The shape of what is at a place; None where that is not known."""
+        if place < 0:
+            return None if (given := self.given[~place]) is None else given.shape
+        return self.routine.avals[place].shape if place < self.routine.size else None
 
     def _direct(self, step: Step) -> Step:
         """The step, with what is broadcast in the place of broadcasts that numpy makes by itself."""
-        fn = step.fn
-        if fn is None or step.dtype is None:
-            return step
-        shape = self.routine.avals[step.place].shape
-        source = self._shape(step.operands[0])
+        fn, shape, source = step.node.fn, step.node.aval.shape, self._shape(step.operands[0])
         if source is not None and (fn is _EXPAND or (fn is _RESHAPE and shape[len(shape) - len(source):] == source
                                                      and set(shape[:len(shape) - len(source)]) <= {1})):
             self.sources[step.place] = self.sources.get(step.operands[0], step.operands[0])
-        if not self._broadcasts(step) or not any(o in self.sources for o in step.operands):
+        # Where numpy broadcasts the operands itself, it goes through the same elements in the same way, to the same bits.
+        if not isinstance(step.rule, np.ufunc) and not isinstance(fn, type(_WHERE)):
             return step
         operands = list(step.operands)
-        shapes = [self._shape(o) for o in operands]
         for k, o in enumerate(operands):
-            other = self.sources.get(o)
-            if other is None:
-                continue
-            tried = [self._shape(other) if j == k else s for j, s in enumerate(shapes)]
-            # A leaf beside it has an unknown shape: it must be there already, in another operand of the result's.
-            known = [s for s in tried if s is not None]
-            beside = any(s == shape for j, s in enumerate(tried) if j != k)
-            if beside or (len(known) == len(tried) and np.broadcast_shapes(*known) == shape):
-                operands[k], shapes = other, tried
+            if o in self.sources:
+                shapes = [self._shape(p) for p in (*operands[:k], self.sources[o], *operands[k + 1:])]
+                known = [s for s in shapes if s is not None]
+                if len(known) == len(shapes) and np.broadcast_shapes(*known) == shape:
+                    operands[k] = self.sources[o]
         return step._replace(operands=tuple(operands))
-
-    @staticmethod
-    def _broadcasts(step: Step) -> bool:
-        """Whether numpy broadcasts the operands itself: it then goes through the same elements in the same way, to the same bits."""
-        return isinstance(step.rule, np.ufunc) or isinstance(step.fn, type(_WHERE))
 
     def _needed(self, steps: list[Step]) -> list[Step]:
         """The steps that something needs, each with the places that nobody reads after it."""
@@ -115,17 +100,12 @@ class Writer:
         at.update({i: self._name(value, "f") for i, value in routine.fixed})
         free, count = list[str](), 0
         for step in self.steps:
-            shape = routine.avals[step.place].shape if step.place < routine.size else ()
             arguments = [at[o] for o in step.operands]
             name = free.pop() if free else f"v{count}"
             count += name == f"v{count}"
-            call = self._call(step, arguments)
-            if self._is_right(step, shape):
-                lines.append(f"{name} = {call}")
-            else:
-                lines.append(f"{name} = asarray({call}, {self._name(step.dtype, 'd')})")
+            lines.append(f"{name} = {self._made_right(step, self._call(step, arguments))}")
             if step.reports:
-                node = f"nodes[{routine.origin[step.place]}]"
+                node = self._name(step.node, "n")
                 lines.append(f"notes += {node}.fn.excess({arguments[0]}, {node})")
             at[step.place] = name
             for o in step.dead:
@@ -136,51 +116,40 @@ class Writer:
         lines.append(f"return [{', '.join(at[t] for t in routine.targets)}]")
         return lines
 
-    def _is_right(self, step: Step, shape: tuple[int, ...]) -> bool:
+    def _is_right(self, step: Step) -> bool:
         """Whether what the step's rule gives is an array of its dtype, as it was: it depends on nothing but the structure."""
-        steady = step.fn is not None and step.fn.family in _STEADY and self.strides[step.place] is not None
-        return step.dtype is None or bool(shape and steady)
+        steady = step.node.fn.family in _STEADY and self.strides[step.place] is not None
+        return step.dtype is None or bool(step.node.aval.shape and steady)
+
+    def _made_right(self, step: Step, call: str) -> str:
+        """The call that computes a step, made an array of its dtype where it may be none."""
+        return call if self._is_right(step) else f"asarray({call}, {self._name(step.dtype, 'd')})"
 
     def _call(self, step: Step, arguments: Sequence[str], *out: str) -> str:
         """out: the array that it is computed into, if its rule takes one."""
-        if step.fn is _PERMUTE and step.attrs["dims"] == (1, 0):
+        if step.node.fn is _PERMUTE and step.node.attrs["dims"] == (1, 0):
             return f"{arguments[0]}.T"
-        if step.fn is _RESHAPE and step.attrs["shape"]:
-            return f"{arguments[0]}.reshape({self._name(tuple(map(operator.index, step.attrs['shape'])), 's')})"
-        rule = self._by_itself(step)
-        if rule is _DOT:
-            return f"{arguments[0]}.dot({', '.join([arguments[1], *out])})"
-        if rule is not None:
-            more = ["None", *out] if out else []
-            return f"{self._name(rule, 'r')}({', '.join([arguments[0], self._name(step.attrs['dim'], 'd'), *more])})"
-        return self._rule(step, arguments, *out)
+        if step.node.fn is _RESHAPE and step.node.attrs["shape"]:
+            return f"{arguments[0]}.reshape({self._name(tuple(map(operator.index, step.node.attrs['shape'])), 's')})"
+        function, more, _ = self._function(step)
+        named = not isinstance(function, np.ufunc) or function in _OUT_BY_NAME
+        given = [*arguments, *(self._name(x, "a") for x in more), *(f"out={array}" if named else array for array in out)]
+        return f"{self._name(function, 'r')}({', '.join(given)})"
 
-    def _rule(self, step: Step, arguments: Sequence[str], *out: str) -> str:
-        named = [f"out={array}" for array in out] if step.rule in _OUT_BY_NAME else out
-        return f"{self._name(step.rule, 'r')}({', '.join([*arguments, *named])})"
-
-    def _by_itself(self, step: Step) -> Any:
-        """What the rule of a product or a reduction calls for operands like these, without its questions; None where that is not known."""
-        reduce = _REDUCTIONS.get(step.fn)
-        if reduce is None and step.fn is not _MATMUL:
-            return None
+    def _function(self, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...], bool]:
+        """What is called for a step, what it gets after the operands, and whether it takes an array for the result."""
         known = [self._array(o) for o in step.operands]
-        if any(k is None or k[1].char not in "fd" for k in known):
-            return None
-        shape = known[0][0]
-        if reduce is None:
-            return _DOT if len(shape) == 2 else None
-        dim = step.attrs["dim"]
-        if reduce is not _SUM:
-            return reduce
-        last, place = tuple(range(len(shape) - len(dim), len(shape))), step.operands[0]
-        in_rows = place >= 0 and self.strides[place] == np.empty(shape, known[0][1]).strides
-        short = prod(shape[d] for d in dim) <= SHORT
-        return reduce if in_rows and (short or dim == last) else None       # else numpy adds up otherwise: the rule knows better
+        found = None
+        if all(k is not None and k.dtype.char in "fd" for k in known):
+            found = step.node.fn.numpy_function(known, **step.node.attrs)
+        return (step.rule, (), isinstance(step.rule, np.ufunc)) if found is None else (*found, True)
 
-    def _array(self, place: int) -> Any:
-        """The shape and dtype of an operand that is an array; else None."""
+    def _array(self, place: int) -> KnownArray | None:
+        """An operand that is an array; else None."""
         if place < 0:
             return self.given[~place]
-        steady = place < self.routine.size and self.strides.get(place) is not None
-        return (self.routine.avals[place].shape, self.routine.avals[place].dtype) if steady else None
+        strides = self.strides.get(place) if place < self.routine.size else None
+        if strides is None:
+            return None
+        aval = self.routine.avals[place]
+        return KnownArray(aval.shape, aval.dtype, strides == np.empty(aval.shape, aval.dtype).strides)

@@ -1,16 +1,16 @@
-"""A loop's body in two parts: what is computed before the iterations, and in each of them. Start at `Split`.
+"""A loop's body in two parts: what is computed before the iterations, and in each of them. Start at `shortened` and `hoisted`.
 
 Nodes of the body are told apart by what they depend on (`dependence`). What depends on constants alone is computed once, before the loop.
 What no carry goes into may be computed for all iterations together, before the loop, as one operation on arrays with a row an iteration.
 
-NumPy does both where arrays are small: it takes as long to begin an operation as it computes for a thousand elements. Kernels do
-only the first, for what is slow (`hoisted`): the rest would be stored and read again, where it now stays in registers.
+NumPy does both (`shortened`) where arrays are small: it takes as long to begin an operation as it computes for a thousand elements. Kernels
+do only the first, for what is slow (`hoisted`): the rest would be stored and read again, where it now stays in registers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracegrad.autodiff.batching import batch
 from tracegrad.graph.ir import Aval, Graph, Node, topological
@@ -192,47 +192,66 @@ def _by_element(node: Node, size: int) -> bool:
     return fn.family == "elementwise" and not fn.reports and node.aval.size in (1, size)
 
 
-class Parts(NamedTuple):
-    """Graphs of the two parts.
+def shortened(graph: Graph, early: Callable[[Node, int], bool]) -> Graph:
+    """The graph with, before its loops, what no carry goes into: for all iterations together, as far as somebody reads it.
 
-    before: of the scanned arrays and the constants the rows that iterations read (`ahead` of them), what is wanted of all iterations, and
-    what iterations read that is the same in all (`once`). iteration: of carries, rows (those numbered `scanned`, then those ahead), the
-    loop's constants, and what is the same, the new carries and what is stacked.
+    early(node, length): whether an operation on rows is better done so.
+    """
+    used: dict[Any, set[int]] = {}
+    for node in graph:
+        if node.fn.family == "loop":
+            used.setdefault((node.fn, node.operands), set()).add(node.attrs["index"])
+    if not used:
+        return graph
+
+    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+        fn: Any = node.fn
+        if operands == node.operands and fn.family != "loop":
+            return node
+        with located(node.loc):
+            if fn.family != "loop":
+                return bind(fn, operands, node.attrs)
+            key = tuple(sorted(used[fn, node.operands]))
+            if key not in fn.prepared:
+                fn.prepared[key] = _Shortened(fn, key, early)
+            found: _Shortened = fn.prepared[key]
+            return found.result(node.attrs["index"], operands)
+
+    return graph.rebuilt(replace)
+
+
+class _Shortened:
+    """A loop without what is computed before it, and that: of scanned arrays and constants (`given`) the nodes `before`.
+
+    `ahead` of these are rows that iterations read, the last ones are the same for all iterations, and between them are results.
     """
 
-    before: Graph
-    iteration: Graph
-    scanned: list[int]
-    ahead: int
-    once: int
-
-
-class Split:
-    """A loop to be cut in two.
-
-    given: the nodes whose values of all iterations are wanted and that are computed before; inner: those that iterations make.
-    """
-
-    def __init__(self, graph: Graph, carries: int, rows: int, length: int, stacked: Sequence[int], early: Callable[[Node], bool]) -> None:
-        """stacked: which results are wanted of all iterations. early: see `dependence`."""
-        self.inputs, self.outputs, self.carries, self.rows, self.length = list(graph.inputs), list(graph.outputs), carries, rows, length
-        self.depends = depends = dependence(graph, carries, rows, early)
-        wanted = dict.fromkeys(self.outputs[i] for i in stacked)
-        self.given, self.inner = ([n for n in wanted if (depends[n] == CARRIED) == own] for own in (False, True))
-
-    def parts(self) -> Parts:
-        """The two parts."""
-        inputs, depends, length = self.inputs, self.depends, self.length
-        carries, scanned, level = inputs[:self.carries], inputs[self.carries:self.carries + self.rows], inputs[self.carries + self.rows:]
-        ends = [*self.outputs[:self.carries], *self.inner]
-        found = border(ends, lambda n: depends[n] == CARRIED, set(inputs))
-        ahead, once = ([n for n in found if depends[n] == kind] for kind in (ROW, CONSTANT))
-        stand_ins = {n: placeholder(n.aval) for n in found}
+    def __init__(self, loop: Any, used: Sequence[int], early: Callable[[Node, int], bool]) -> None:
+        graph, n, length = loop.graph, loop.body.carries, loop.length
+        inputs, outs, m = list(graph.inputs), list(graph.outputs), n + loop.body.rows
+        depends = dependence(graph, n, loop.body.rows, lambda node: early(node, length))
+        wanted = dict.fromkeys(outs[i] for i in used if i >= n)
+        whole, inner = ([x for x in wanted if (depends[x] == CARRIED) == own] for own in (False, True))
+        ends = [*outs[:n], *inner]
+        read = border(ends, lambda x: depends[x] == CARRIED, set(inputs))
+        rows, same = ([x for x in read if depends[x] == kind] for kind in (ROW, CONSTANT))
+        stand_ins = {x: placeholder(x.aval) for x in read}
         new = substituted(ends, stand_ins)
-        read = set(topological(new))
-        there = [k for k, p in enumerate(scanned) if p in read]
-        iteration = Graph.capture([*carries, *(scanned[k] for k in there), *(stand_ins[n] for n in ahead), *level,
-                                   *(stand_ins[n] for n in once)], new)
-        wholes = {p: placeholder(Aval((length, *p.shape), p.dtype)) for p in scanned}
-        before = Graph.capture([*wholes.values(), *level], [*batch([*ahead, *self.given], wholes, length), *once])
-        return Parts(before, iteration, there, len(ahead), len(once))
+        there = set(topological(new))
+        self.scanned = [i for i in range(n, m) if inputs[i] in there]
+        self.loop = loop.of_parts([*inputs[:n], *(inputs[i] for i in self.scanned), *(stand_ins[x] for x in rows), *inputs[m:],
+                                   *(stand_ins[x] for x in same)], new, n, len(self.scanned) + len(rows))
+        wholes = {p: placeholder(Aval((length, *p.shape), p.dtype)) for p in inputs[n:m]}
+        self.given, self.before = [*wholes.values(), *inputs[m:]], [*batch([*rows, *whole], wholes, length), *same]
+        self.carries, self.rows, self.ahead, self.same = n, m, len(rows), len(same)
+        self.whole = {i: len(rows) + whole.index(outs[i]) for i in used if i >= n and outs[i] in whole}
+        self.inner = {i: i if i < n else n + inner.index(outs[i]) for i in used if i not in self.whole}
+
+    def result(self, index: int, operands: Sequence[Node]) -> Node:
+        """The result that had this number in the loop, for the loop's operands."""
+        found = substituted(self.before, dict(zip(self.given, operands[self.carries:], strict=True)))
+        if index in self.whole:
+            return found[self.whole[index]]
+        ahead, same = found[:self.ahead], found[len(found) - self.same:]
+        moving = (*operands[:self.carries], *(operands[i] for i in self.scanned), *ahead)
+        return bind(self.loop, (*moving, *operands[self.rows:], *same), {"index": self.inner[index]})

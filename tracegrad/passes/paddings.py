@@ -11,7 +11,6 @@ derivatives of split and chunk are such.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -38,14 +37,8 @@ class Limits(NamedTuple):
 
 def paddings(graph: Graph, limits: Limits) -> Graph:
     """The graph with such sums as concatenations."""
-    new = put_together(graph, limits, lambda node, operands: bind(node.fn, operands, node.attrs))
-    return Graph.capture(graph.inputs, [new.get(o, o) for o in graph.outputs])
-
-
-def put_together(graph: Graph, limits: Limits, remade: Callable[[Node, tuple[Node, ...]], Node]) -> dict[Node, Node]:
-    """What such sums, and the nodes that depend on them, become. remade(node, operands): the node, of others of the same shapes."""
     if sum(node.fn is _PAD for node in graph) < limits.least:
-        return {}
+        return graph
     users: Counter[Node] = Counter([*graph.outputs, *(o for node in graph for o in node.operands)])
     added = {o for node in graph if node.fn is _ADD for o in node.operands if users[o] == 1 and o.shape == node.shape}
     new: dict[Node, Node] = {n: n for n in graph.inputs}
@@ -56,8 +49,8 @@ def put_together(graph: Graph, limits: Limits, remade: Callable[[Node, tuple[Nod
         with located(node.loc):
             summed = node.fn is _ADD and dtype_kind(node.dtype) in "fiu" and node.dtype.itemsize > 2 and not node.aval.weak
             found = _together(node, added, new, limits) if summed and node not in added else None
-            new[node] = found if found is not None else node if operands == node.operands else remade(node, operands)
-    return {old: made for old, made in new.items() if made is not old}
+            new[node] = found if found is not None else (node if operands == node.operands else bind(node.fn, operands, node.attrs))
+    return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
 
 
 def _together(root: Node, added: set[Node], new: dict[Node, Node], limits: Limits) -> Node | None:

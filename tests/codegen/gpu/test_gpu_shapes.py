@@ -167,7 +167,7 @@ def test_transposed_reads_of_many_dimensions() -> None:
     x = normal(3, 17, 5, 33)
     checked(lambda x: (x.permute(0, 2, 3, 1) * 2, x.permute(3, 1, 2, 0) + 1, x.permute(0, 3, 2, 1).reshape(3, 33, -1) - 1), x, tuning=TILED)
     checked(lambda x, y: (x.transpose(0, 1)[::2] + y, x.flip(0).transpose(0, 1) * y[:1]), normal(40, 34), normal(17, 40), tuning=TILED)
-    checked(lambda line, lane, turn: (line.t() + lane.t() * turn, (line * turn.t()).sum(0)), normal(33, 70), normal(33, 70),
+    checked(lambda line, lane, other: (line.t() + lane.t() * other, (line * other.t()).sum(0)), normal(33, 70), normal(33, 70),
             normal(70, 33), tuning=TILED)
 
 

@@ -205,7 +205,7 @@ def test_updates_in_place(on_numpy: Any, n: int) -> None:
 
 @pytest.mark.parametrize("n", [9, 17, 33, 63])
 def test_a_chunk_that_is_longer_than_its_row(on_numpy: Any, n: int) -> None:
-    """Chunks are multiples of 64 elements: where a row has fewer, nothing behind its end is read ahead of a loop that has no turn."""
+    """Chunks are multiples of 64 elements: where a row has fewer, nothing behind its end is read ahead of a loop that has no iteration."""
     x = tg.tensor(np.random.default_rng(n).standard_normal(n).astype("float32"))
     with Checked(tuning=Tuning(long_row=4, row_chunk=4)) as checked:
         tg.trace(lambda x: (x.sum(0), x.exp().amax(0)))(x)

@@ -362,7 +362,7 @@ def test_two_items_that_write_one_element(name: str) -> None:
 
 @pytest.mark.parametrize(("apart", "step", "fails"), [(33, 66, False), (32, 66, True), (33, 65, True), (40, 73, False)])
 def test_elements_that_a_constant_keeps_apart(apart: int, step: int, fails: bool) -> None:
-    """`y[row * step + column]` and `y[row * step + column + apart]`, of 33 columns: the turns of a loop over two, written out."""
+    """`y[row * step + column]` and `y[row * step + column + apart]`, of 33 columns: the iterations of a loop over two, written out."""
     b = Bench(300)
     row, column = b.w.item("row", 4, 0), b.w.item("column", 33, 1)
     for more in (0, apart):
@@ -545,9 +545,9 @@ def test_a_condition_tells_which_items_come_in(sign: str) -> None:
     """One item where `i < 1` of an index that is a sum; two where `i <= 1`."""
     b = Bench()
     row, item = b.w.item("row", 10, 0, "group"), b.w.item("item", 8, 0, "local")
-    turn = Var("turn", 3)
-    with b.w.loop(turn, 0, 3):
-        at = b.w.indexed("at", turn.index * 8 + item.index)
+    trip = Var("iteration", 3)
+    with b.w.loop(trip, 0, 3):
+        at = b.w.indexed("at", trip.index * 8 + item.index)
         with b.w.branch(Infix(sign, b.w.at(at), 1)):
             b.store(row.index, Literal(1.0, F32))
     if sign == "<":
@@ -576,7 +576,7 @@ def test_what_a_condition_says_holds_until_the_variable_changes(when: str) -> No
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_what_is_known_in_front_of_a_loop_is_not_known_in_its_second_turn(inside: bool) -> None:
+def test_what_is_known_in_front_of_a_loop_is_not_known_in_its_second_iteration(inside: bool) -> None:
     b = Bench()
     at, n = b.w.variable("at", 200, 0), b.w.variable("n", 10, 9)
     with b.w.branch(Infix("<", at, 100)), b.w.repeat(Infix(">", n, 0)):
@@ -654,7 +654,7 @@ def test_leaving_a_loop() -> None:
     wrong(b.kernel(), "no loop is around it")
 
 
-@pytest.mark.parametrize("what", ["a condition that differs", "what differs in the turn before", "left from the middle", "all alike"])
+@pytest.mark.parametrize("what", ["a condition that differs", "what differs in the iteration before", "left from the middle", "all alike"])
 def test_barriers_in_loops(what: str) -> None:
     b = Bench()
     item = b.w.item("item", 64, 0, "local")
@@ -663,7 +663,7 @@ def test_barriers_in_loops(what: str) -> None:
     with b.w.repeat(Infix("<", item if what == "a condition that differs" else n, 50)):
         b.w.barrier()
         b.w.update(n, "+", more)
-        if what == "what differs in the turn before":
+        if what == "what differs in the iteration before":
             b.w.update(more, "+", item)
         if what == "left from the middle":
             with b.w.branch(Infix("<", item, 5)):

@@ -52,9 +52,9 @@ SIZES = [(7, 3), (16, 2), (33, 1), (17, 5), (17, 3), (33, 4), (33, 3), (100, 3),
 def test_kernels_compute_what_the_interpreter_does(name: str, size: tuple[int, int], on_numpy: None) -> None:
     """Value, gradient and second derivative."""
     count, n = size
-    turn = count + 3 * n + list(PROGRAMS).index(name)
-    rng = np.random.default_rng(turn)
-    dtype = "float64" if turn % 2 else "float32"
+    choice = count + 3 * n + list(PROGRAMS).index(name)
+    rng = np.random.default_rng(choice)
+    dtype = "float64" if choice % 2 else "float32"
     x, v = (tg.tensor(rng.normal(size=(count, n)).astype(dtype)) for _ in range(2))
 
     @tg.trace
@@ -63,9 +63,9 @@ def test_kernels_compute_what_the_interpreter_does(name: str, size: tuple[int, i
         return value, g, tg.grad(lambda x: (tg.grad(PROGRAMS[name])(x) * v).sum())(x)
 
     tuning = Tuning(few_components=0)
-    if turn % 3 == 0:
-        tuning = Tuning(few_components=100, components=(0, 2, 4, 8)[turn % 4], long_row=(16, 8192)[turn % 2])
-    with Checked(dict(list(TARGETS.items())[turn % 3::3]), tuning=tuning, slack=64.0) as checked:
+    if choice % 3 == 0:
+        tuning = Tuning(few_components=100, components=(0, 2, 4, 8)[choice % 4], long_row=(16, 8192)[choice % 2])
+    with Checked(dict(list(TARGETS.items())[choice % 3::3]), tuning=tuning, slack=64.0) as checked:
         step(x, v)
     assert checked.count
 

@@ -64,8 +64,8 @@ CASES = [*((name, steps) for name in PROGRAMS for steps in (2, 3, 4, 7, 13, 16, 
 @pytest.mark.parametrize(("name", "steps"), CASES)
 def test_kernels_compute_what_the_interpreter_does(name: str, steps: int, on_numpy: None) -> None:
     rng = np.random.default_rng(steps)
-    turn = steps + 5 * list(PROGRAMS).index(name)
-    for number, (context, around) in list(enumerate(CONTEXT.items()))[turn % 3::3]:
+    choice = steps + 5 * list(PROGRAMS).index(name)
+    for number, (context, around) in list(enumerate(CONTEXT.items()))[choice % 3::3]:
         dtype = "float64" if (number + steps) % 3 else "float32"
         x = tg.tensor(rng.normal(size=(1 + (7 * number + steps) % 37, steps)).astype(dtype), requires_grad=True)
 
@@ -76,7 +76,7 @@ def test_kernels_compute_what_the_interpreter_does(name: str, steps: int, on_num
             return y, g
 
         tuning = Tuning(stacked_columns=(0, 5, 64)[(steps + number) % 3], max_again=(0, 12)[number % 2]) if number else None
-        targets = dict(list(TARGETS.items())[(turn + number // 3) % 3::3])
+        targets = dict(list(TARGETS.items())[(choice + number // 3) % 3::3])
         with Checked(targets, tuning=tuning, slack=8.0) as checked:
             step(x)
         assert checked.count, context

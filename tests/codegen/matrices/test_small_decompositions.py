@@ -315,13 +315,13 @@ def test_vmap_forward_mode_and_scan(dtype: str) -> None:
     np.testing.assert_allclose(tangent, w * w, rtol=1e-9)                         # d w = v^T s^2 v
     assert "host code" not in f.explain()
 
-    def turns(a: Any, x: Any) -> Any:
+    def iterations(a: Any, x: Any) -> Any:
         return tg.scan(lambda x, m: (y := L.eigh(m + x @ x.mH).eigenvectors, y), x, a)[0]
 
     wanted = a[0]
     for m in s:
         wanted = L.eigh(tg.tensor(m + wanted @ t(wanted))).eigenvectors.numpy()
-    g = tg.trace(turns)
+    g = tg.trace(iterations)
     np.testing.assert_allclose(g(tg.tensor(s), tg.tensor(a[0])).numpy(), wanted, atol=1e-8)
     assert "host code" not in g.explain()
 

@@ -324,17 +324,17 @@ def test_vmap_forward_mode_and_scan(dtype: str) -> None:
     np.testing.assert_allclose(tangent, w * w, rtol=1e-8)
     assert "host code" not in f.explain()
 
-    def turn(x: Any, m: Any) -> Any:
+    def body(x: Any, m: Any) -> Any:
         w, v = L.eig(x)
         y = m * 0.1 + ((v * w.unsqueeze(-2)) @ L.inv(v)).real.to(m.dtype)
         return y, y
 
-    def turns(a: Any, x: Any) -> Any:
-        return tg.scan(turn, x, a)[0]
+    def iterations(a: Any, x: Any) -> Any:
+        return tg.scan(body, x, a)[0]
 
     wanted = a[0]
     for m in a:
         wanted = m * 0.1 + (wanted.real if dtype == "complex128" else wanted)
-    g = tg.trace(turns)
+    g = tg.trace(iterations)
     np.testing.assert_allclose(g(tg.tensor(a), tg.tensor(a[0])).numpy(), wanted, atol=1e-8)
     assert "host code" not in g.explain()

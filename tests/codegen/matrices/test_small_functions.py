@@ -58,13 +58,13 @@ def in_kernels(f: Any, *given: Any, size: int = 1) -> Any:
 def exact(a: Any) -> Any:
     """exp by the series, in long doubles, after as many halvings as the norm asks for."""
     wide = np.clongdouble if a.dtype.kind == "c" else np.longdouble
-    turns = max(0, int(np.ceil(np.log2(max(np.abs(a).max() * a.shape[-1], 1)))))
-    x = a.astype(wide) / wide(2) ** turns
+    iterations = max(0, int(np.ceil(np.log2(max(np.abs(a).max() * a.shape[-1], 1)))))
+    x = a.astype(wide) / wide(2) ** iterations
     y = term = np.broadcast_to(np.eye(a.shape[-1], dtype=wide), x.shape)
     for k in range(1, 40):
         term = np.einsum("bij,bjk->bik", term, x) / k
         y = y + term
-    for _ in range(turns):
+    for _ in range(iterations):
         y = np.einsum("bij,bjk->bik", y, y)
     return y
 

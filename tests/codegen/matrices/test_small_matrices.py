@@ -184,13 +184,13 @@ def test_vmap_scan_and_cond() -> None:
     y = tg.trace(tg.vmap(L.solve))(tg.tensor(a), tg.tensor(b))
     np.testing.assert_allclose(y.numpy(), np.linalg.solve(a, b), rtol=1e-7)
 
-    def turns(a: Any, x: Any) -> Any:
+    def iterations(a: Any, x: Any) -> Any:
         return tg.scan(lambda x, m: (y := L.solve(m, x), y), x, a)[0]
 
     wanted = b[0]
     for m in a:
         wanted = np.linalg.solve(m, wanted)
-    f = tg.trace(turns)
+    f = tg.trace(iterations)
     np.testing.assert_allclose(f(tg.tensor(a), tg.tensor(b[0])).numpy(), wanted, rtol=1e-6)
     assert "host code" not in f.explain()
     a[3, 2] = 0

@@ -180,7 +180,7 @@ def differences_of_calls(info: Any, ours: Any, theirs: Any, inputs: Any, dtype: 
     except Skip:
         return
     run = tg.trace(ours) if traced else ours
-    for turn in range(4 if traced else 1):
+    for repeat in range(4 if traced else 1):
         state = torch.random.get_rng_state()
         try:
             wanted = theirs(*args, **kwargs)
@@ -199,7 +199,7 @@ def differences_of_calls(info: Any, ours: Any, theirs: Any, inputs: Any, dtype: 
             yield "raises", f"{type(e).__name__}: {str(e).splitlines()[0]}"
             return
         if problem := disagreement(flat(found), flat(wanted), tolerance, not random):
-            yield "value", f"turn {turn}: {problem}"
+            yield "value", f"iteration {repeat}: {problem}"
             return
         for x, y in zip(flat(found), flat(wanted), strict=True):
             if isinstance(y, torch.Tensor) and x.requires_grad != y.requires_grad:
@@ -207,7 +207,7 @@ def differences_of_calls(info: Any, ours: Any, theirs: Any, inputs: Any, dtype: 
         mine, his = dict(ours.named_buffers()), dict(theirs.named_buffers())
         for key, b in his.items():
             if problem := disagreement(mine[key], b, tolerance):
-                yield "buffer", f"{key}: turn {turn}: {problem}"
+                yield "buffer", f"{key}: iteration {repeat}: {problem}"
         if not random:
             given = (ours, own_args, own_kwargs), (theirs, *inputs)
             yield from differences_of_gradients(*given, found, wanted, tolerance, info.supports_gradgrad)

@@ -1,4 +1,4 @@
-"""Random numbers are those of the stream, whether they are drawn at once, put off, in a trace, or by another thread beside it."""
+"""Random numbers are those of the stream, whether they are drawn eagerly, deferred, in a trace, or by another thread beside it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DRAWS = {
     "wide": lambda shape, **on: tg.randint(0, 2**40, shape, **on),
     "bytes": lambda shape, **on: tg.randint(0, 256, shape, dtype=tg.uint8, **on),
 }
-SHAPES = [(), (1,), (5,), (12,), (3, 11), (0, 4), (1000,), (1600,), (30, 100), (40_000,)]      # a few at once, many put off
+SHAPES = [(), (1,), (5,), (12,), (3, 11), (0, 4), (1000,), (1600,), (30, 100), (40_000,)]      # a few are eager, many deferred
 
 
 @one_of(7, ("name", "shape"), product(DRAWS, SHAPES), ids=str)
-def test_every_turn_draws_what_the_interpreter_draws(name, shape, device, monkeypatch):
+def test_every_iteration_draws_what_the_interpreter_draws(name, shape, device, monkeypatch):
     draw, near = DRAWS[name], "randn" in name or name == "complex"
     for eager in (True, False):
         monkeypatch.setattr(tg.config, "eager", eager)
@@ -36,13 +36,13 @@ def test_every_turn_draws_what_the_interpreter_draws(name, shape, device, monkey
         found = [draw(shape).numpy().copy() for _ in range(5 if eager else 2)]
         offset = tg.get_rng_state()[1]
         tg.manual_seed(7)
-        for turn, array in enumerate(found):
+        for step, array in enumerate(found):
             wanted = draw(shape, device="numpy").numpy()
             assert array.dtype == wanted.dtype
             if near:
-                np.testing.assert_allclose(array, wanted, rtol=2e-6, atol=2e-7, err_msg=f"turn {turn}")
+                np.testing.assert_allclose(array, wanted, rtol=2e-6, atol=2e-7, err_msg=f"iteration {step}")
             else:
-                np.testing.assert_array_equal(array, wanted, err_msg=f"turn {turn}")
+                np.testing.assert_array_equal(array, wanted, err_msg=f"iteration {step}")
         assert tg.get_rng_state()[1] == offset
     if found[0].size > 10:
         assert (found[0] != found[1]).mean() > 0.9
@@ -63,17 +63,17 @@ def test_draws_of_several_shapes_and_generators_by_turns(device):
     g = tg.Generator().manual_seed(3)
     tg.manual_seed(1)
     found = []
-    for turn in range(6):
+    for step in range(6):
         found += [tg.randn(4, 3), tg.rand(7, generator=g), tg.nn.functional.dropout(tg.ones(40), 0.4), tg.randint(0, 9, (5,), generator=g),
-                  tg.bernoulli(tg.full((33,), 0.3)), tg.randperm(12), tg.normal(0.0, 1.0 + turn, (6,))]
+                  tg.bernoulli(tg.full((33,), 0.3)), tg.randperm(12), tg.normal(0.0, 1.0 + step, (6,))]
     tg.manual_seed(1)
     g.manual_seed(3)
     again = []
-    for turn in range(6):
+    for step in range(6):
         again += [tg.randn(4, 3, device="numpy"), tg.rand(7, generator=g, device="numpy"),
                   tg.nn.functional.dropout(tg.ones(40, device="numpy"), 0.4), tg.randint(0, 9, (5,), generator=g, device="numpy"),
                   tg.bernoulli(tg.full((33,), 0.3, device="numpy")), tg.randperm(12, device="numpy"),
-                  tg.normal(0.0, 1.0 + turn, (6,), device="numpy")]
+                  tg.normal(0.0, 1.0 + step, (6,), device="numpy")]
     for a, b in zip(found, again, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=2e-6, atol=2e-7)
 

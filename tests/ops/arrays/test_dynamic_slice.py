@@ -19,7 +19,7 @@ from tracegrad.nn import functional as F
 
 @pytest.fixture(params=["numpy's rules", "kernels"])
 def way(request):
-    """Both ways of untraced work, on the default device."""
+    """Both backends of untraced work, on the default device."""
     if tg.device().kind == "numpy" and request.param == "kernels":
         pytest.skip("the default device is the interpreter")
     before, tg.config.eager = tg.config.eager, request.param == "numpy's rules"
@@ -47,7 +47,7 @@ KEYS = [lambda k: k % 13, lambda k: -1 - k % 13, lambda k: (slice(None), k % 7),
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_values_and_derivatives_of_every_key_as_it_changes(way, dtype):
-    """Many keys in one loss, so that few programs are built; all of them change at every turn."""
+    """Many keys in one loss, so that few programs are built; all of them change in every iteration."""
     x = given(0, 13, 7, dtype=dtype)
     for k in range(7):
         w = tg.tensor(x).requires_grad_()
@@ -104,13 +104,13 @@ def test_a_view_taken_earlier_reads_its_own_place(way):
 def test_growing_prefixes_are_never_an_earlier_one(way):
     x = given(3, 31, 5)
     w = tg.tensor(x).requires_grad_()
-    for turn in range(3):
+    for repeat in range(3):
         for t in [1, 2, 7, 30, 31, 16]:
             w.grad = None
             (w * w)[:t].sum().backward()
             expected = np.zeros_like(x)
             expected[:t] = 2 * x[:t]
-            np.testing.assert_allclose(w.grad.numpy(), expected, rtol=1e-6, err_msg=f"{turn}, {t}")
+            np.testing.assert_allclose(w.grad.numpy(), expected, rtol=1e-6, err_msg=f"{repeat}, {t}")
 
 
 # ------------------------------------------------------------------------------------------------------------- what is one structure
@@ -145,7 +145,7 @@ def test_other_indices_are_the_same_structure_and_other_things_are_not(monkeypat
 
 
 def test_backwards_are_recalled_whatever_the_indices(recalled, monkeypatch):
-    """As REINFORCE has it: one log-probability a move; which, is new at every turn."""
+    """As REINFORCE has it: one log-probability a move; which, is new in every iteration."""
     if tg.device().kind == "numpy":
         pytest.skip("recalled programs are those of devices")
     monkeypatch.setattr(tg.config, "eager", True)
@@ -170,7 +170,7 @@ def test_backwards_are_recalled_whatever_the_indices(recalled, monkeypatch):
 
 
 def test_the_same_index_twice_is_not_known_as_two_that_are_equal_by_chance(recalled, monkeypatch):
-    """Turns in which two indices are equal, beside others in which they are not; and one tensor used at two places."""
+    """Iterations in which two indices are equal, beside others in which they are not; and one tensor used at two places."""
     monkeypatch.setattr(tg.config, "eager", True)
     x = given(8, 9)
     w = tg.tensor(x).requires_grad_()
@@ -303,12 +303,12 @@ def test_the_derivative_of_each_is_the_other():
         assert {"slice_at", "pad_at"} <= made
 
 
-def test_looking_at_a_part_of_what_numpy_holds_computes_nothing_else(monkeypatch):
+def test_reading_a_part_of_what_numpy_holds_computes_nothing_else(monkeypatch):
     """A part of something pending has that computed, once; an index that was out of range is told of all the same."""
     if tg.device().kind == "numpy":
         pytest.skip("all that the interpreter does is of one way")
     monkeypatch.setattr(tg.config, "eager", True)
-    REGISTRY["mul"].memo.clear()                                     # one with another number would be done at once
+    REGISTRY["mul"].memo.clear()                                     # one with another number would be eager
     x = given(18, 7, 5)
     done, other = tg.tensor(x) * 2.0, tg.tensor(x) + 1.0
     for _ in range(2):                                               # the first time, `done` and `other` are pending
@@ -334,7 +334,7 @@ def test_looking_at_a_part_of_what_numpy_holds_computes_nothing_else(monkeypatch
 @one_of(3, "n", [5, 17])
 @pytest.mark.parametrize("transform", [tg.hessian, tg.jacfwd, tg.jacrev, lambda f: tg.vmap(lambda v: tg.jvp(f, (v.sin(),), (v,))[1])],
                          ids=["hessian", "jacfwd", "jacrev", "vmap of jvp"])
-def test_derivatives_of_loops_over_rows_are_of_all_examples_at_once(way, transform, n, monkeypatch):
+def test_derivatives_of_loops_over_rows_are_batched(way, transform, n, monkeypatch):
     """A rule per family maps a slice that starts at an operand: not one slice an example, and all stacked."""
 
     def pairs(x):

@@ -273,7 +273,7 @@ def test_equal_numbers(way: str) -> None:
 
 @pytest.mark.parametrize("way", QUICK, indirect=True)
 def test_sums_that_loops_carry(way: str) -> None:
-    """A carried sum is what the same loop makes of float32 numbers one after the other; what a turn adds up keeps its digits."""
+    """A carried sum is what the same loop makes of float32 numbers one after the other; what an iteration adds up keeps its digits."""
     x = np.full((500, 3000), 0.1, np.float32)
     x[:, 0] = np.random.default_rng(0).random(500, dtype=np.float32)
 

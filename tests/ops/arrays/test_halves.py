@@ -127,13 +127,13 @@ def test_what_is_stored_and_used_is_one_value(device, run, dtype):
 @BOTH
 @pytest.mark.parametrize("steps", [3, 40])
 def test_what_a_loop_carries_is_rounded(device, run, steps, dtype):
-    def turn(c, row):
+    def body(c, row):
         z = c * 1.001 + row
         return z, (z, z == c)
 
     rows = np.full((steps, 33), 2.0**-10, dtype)
     start = np.linspace(1, 3, 33).astype(dtype)
-    last, (each, same) = run(lambda c, rows: tg.scan(turn, c, rows))(tg.tensor(start), tg.tensor(rows))
+    last, (each, same) = run(lambda c, rows: tg.scan(body, c, rows))(tg.tensor(start), tg.tensor(rows))
     c = start
     for k in range(steps):
         z = (c * np.float32(1.001)).astype(dtype) + rows[k]
@@ -329,7 +329,7 @@ def returned_is_compared(device, dtype, some, rng):
 
 
 @BOTH
-def test_what_looks_at_a_result_sees_what_is_returned(default_device, dtype):
+def test_what_reads_a_result_sees_what_is_returned(default_device, dtype):
     rng = Random(0)
     returned_is_compared(default_device, np.dtype(dtype), rng.sample(INEXACT, 6), rng)
 
@@ -338,7 +338,7 @@ def test_what_looks_at_a_result_sees_what_is_returned(default_device, dtype):
 @pytest.mark.matrix
 @BOTH
 @pytest.mark.parametrize("first", range(0, len(INEXACT), 6))
-def test_what_looks_at_any_result_sees_what_is_returned(first, on, default_device, dtype):  # noqa: F811
+def test_what_reads_any_result_sees_what_is_returned(first, on, default_device, dtype):  # noqa: F811
     returned_is_compared(on, np.dtype(dtype), INEXACT[first:first + 6], Random(first + 1))
 
 

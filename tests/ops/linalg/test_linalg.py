@@ -55,13 +55,13 @@ def near(found, wanted, dtype, factor=100):
 
 def expm(a):
     """The series, in more precision than float64 (scipy's expm is off by 1e-13 to 1e-12 for norms about 5)."""
-    turns = 12
-    x = a.astype(np.longdouble) / 2**turns
+    iterations = 12
+    x = a.astype(np.longdouble) / 2**iterations
     y = term = np.broadcast_to(np.eye(a.shape[-1], dtype=np.longdouble), a.shape)
     for k in range(1, 15):
         term = term @ x / k
         y = y + term
-    for _ in range(turns):
+    for _ in range(iterations):
         y = y @ y
     return y.astype(np.float64)
 

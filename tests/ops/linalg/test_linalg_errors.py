@@ -136,13 +136,13 @@ def test_programs_that_come_again_tell_the_present_line(n: int, device: Any) -> 
 
     good = tg.tensor(np.tile(np.eye(n), (5, 1, 1)))
     bad = operands(n)[0]
-    for turn in range(8):
+    for step in range(8):
         for fn, name in ((first, "inv"), (second, "inverse"), (third, "matrix_power")):
             assert fn(good).numpy()[0, 0, 0] == 2.0
             message = told(lambda fn=fn: fn(bad + 0.0))
-            assert message.startswith(f"{name}: matrix 3 of the batch (5,)"), (turn, message)
+            assert message.startswith(f"{name}: matrix 3 of the batch (5,)"), (step, message)
             line = inspect.getsourcelines(fn)[1] + 1
-            assert re.search(rf"test_linalg_errors.py:{line} computes$", message), (turn, message)
+            assert re.search(rf"test_linalg_errors.py:{line} computes$", message), (step, message)
 
 
 @pytest.mark.parametrize("n", [6, 40])
@@ -155,7 +155,7 @@ def test_backwards_that_come_again_tell_the_present_line(n: int, device: Any) ->
 
     good = np.tile(np.eye(n), (5, 1, 1))
     bad = operands(n)[0].numpy()
-    for turn in range(6):
+    for step in range(6):
         for fn in (first, second):
             for matrices in (good, bad):
                 x = tg.tensor(matrices, requires_grad=True)
@@ -168,6 +168,6 @@ def test_backwards_that_come_again_tell_the_present_line(n: int, device: Any) ->
                     np.testing.assert_array_equal(gradient().numpy(), 2 * good)
                     continue
                 message = told(gradient)
-                assert message.startswith("slogdet: in its derivative, matrix 3 of the batch (5,)"), (turn, message)
+                assert message.startswith("slogdet: in its derivative, matrix 3 of the batch (5,)"), (step, message)
                 line = inspect.getsourcelines(fn)[1] + 1
-                assert re.search(rf"test_linalg_errors.py:{line} computes$", message), (turn, message)
+                assert re.search(rf"test_linalg_errors.py:{line} computes$", message), (step, message)

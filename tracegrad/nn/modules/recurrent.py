@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from tracegrad.control_flow.functions import scan
-from tracegrad.control_flow.scan import turned
+from tracegrad.control_flow.scan import scan_nodes
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from tracegrad.graph.families import not_taken
 from tracegrad.graph.operators import PUBLIC
@@ -73,7 +73,7 @@ def _layer(kind: str, rows: tuple[Tensor, ...], state: State, weight: Tensor, bi
         new, out = _cell_step(kind, tuple(row), tuple(state), weight, bias, projection)
         return list(new), [out]
 
-    last, (outs,) = turned(cell_step, state, rows, reverse)  # type: ignore[arg-type]
+    last, (outs,) = scan_nodes(cell_step, state, rows, reverse)  # type: ignore[arg-type]
     return outs, tuple(last)
 
 

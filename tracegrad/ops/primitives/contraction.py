@@ -37,6 +37,9 @@ class Matmul(Primitive):
             return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
         return np.dot(a, b) if a.ndim == 2 else np.matmul(a, b)               # the same, begun in three quarters of the time
 
+    def numpy_function(self, operands):
+        return (np.ndarray.dot, ()) if len(operands[0].shape) == 2 else None
+
     def work(self, y, a, b):                  # BLAS: 0.02 ns a flop (0.5 for integers, which it does not take)
         return a.size + b.size + {"f": 0.02, "c": 0.08}.get(dtype_kind(y.dtype), 0.5) * 2 * y.size * a.shape[-1]
 

@@ -76,6 +76,10 @@ class Sum(Reduction):
 
         return rule
 
+    def numpy_function(self, operands, *, dim):         # not for x that may lie in another order: it is copied then
+        x, = operands
+        return (np.add.reduce, (dim,)) if x.rows and _pairwise(x.shape, dim) else None
+
     def vjp(self, ct, y, x, *, dim): return (keep_dims(ct, x, dim),)
     def identity(self, dtype: DType) -> Any: return dtype.type(0)
     def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
@@ -136,6 +140,7 @@ class Amax(Largest, Extremum):
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(2,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim): return np.maximum.reduce(x, axis=dim)
+    def numpy_function(self, operands, *, dim): return np.maximum.reduce, (dim,)
 
 
 class Amin(Smallest, Extremum):
@@ -144,6 +149,7 @@ class Amin(Smallest, Extremum):
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(2,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim): return np.minimum.reduce(x, axis=dim)
+    def numpy_function(self, operands, *, dim): return np.minimum.reduce, (dim,)
 
 
 class ArgReduction(Primitive):  # two outputs (value and index) would make a node's result a tuple; the value is a gather
