@@ -190,7 +190,7 @@ PICKED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "flip": (lambda x: x.flip(0), -(PLACES + 1) % WIDE),
     "roll": (lambda x: x.roll(2**31 + 5), (PLACES - 2**31 - 5) % (2**16 * WIDE) % WIDE),
     "cat": (lambda x: tg.cat([x[:3] - 9, x]), np.where(PLACES < 3, -9, (PLACES - 3) % WIDE)),
-    "pad": (lambda x: F.pad(x[:WIDE], (2**31 - 5, 2**33)), np.where((PLACES >= 2**31 - 5) & (PLACES < 2**31 + WIDE), PLACES - 2**31 + 5, 0)),
+    "pad": (lambda x: F.pad(x[:WIDE], (2**31 - 5, 2**33)), np.where(abs(PLACES - 2**31) < 9, PLACES - 2**31 + 5, 0)),
     "arange": (lambda x: tg.arange(2**34), PLACES),
     "where": (lambda x: tg.where(tg.arange(len(x)) > 2**32, x, -x), np.where(PLACES > 2**32, PLACES % WIDE, -(PLACES % WIDE))),
 }
