@@ -35,7 +35,7 @@ def fill_randomly(name: str, draw: Any) -> Any:
 
     def method(self: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
         for argument, value in (*zip(names, args, strict=False), *kwargs.items()):
-            if not isinstance(value, (int, float, np.number, Tensor, NoneType)) or (value is None and name != "random_"):
+            if not isinstance(value, (int, float, np.floating, np.integer, Tensor, NoneType)) or (value is None and name != "random_"):
                 raise ArgumentTypeError(f"{name}: {argument} must be a number, got {value!r}")
         with random_state.using(name, generator):
             return self.copy_(draw(self, *args, **kwargs).to(dtype=self.dtype))
