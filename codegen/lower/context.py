@@ -159,7 +159,9 @@ class Context:
 
     def writer(self, group: Group, target: Target | None = None, index: str = "int") -> Writer:
         """The writer of a kernel of the group. index: the type that indices need at least."""
-        sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.roots)]
+        storage = self.storage(group)
+        computed = topological(group.roots, lambda n: storage(n) is not None)      # an element of one that is larger may be picked
+        sizes = [group.size, *(n.aval.size for n in (*group.reads, *computed))]
         writer = Writer(target or self.target, self.namer, index if index == "long" else index_type(*sizes))
         writer.held = frozenset(writer.base(n) for n in (*group.reads, *group.stored))
         return writer

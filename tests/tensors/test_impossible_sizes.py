@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tracegrad as tg
@@ -180,3 +181,26 @@ def test_what_is_never_stored_may_be_larger_than_the_device() -> None:
     assert x[2**33 - 3:].tolist() == [1, 1, 1]
     with pytest.raises(OutOfMemoryError, match=r"34359738368 bytes"):
         x.numpy()
+
+
+WIDE = 2**17 + 3                                           # a row; there are 2**16 of them
+PLACES = np.array([5, 2**31 - 1, 2**31, 2**32 + 11, 2**16 * WIDE - 1])
+PICKED: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "rows": (lambda x: x, PLACES % WIDE),
+    "flip": (lambda x: x.flip(0), -(PLACES + 1) % WIDE),
+    "roll": (lambda x: x.roll(2**31 + 5), (PLACES - 2**31 - 5) % (2**16 * WIDE) % WIDE),
+    "cat": (lambda x: tg.cat([x[:3] - 9, x]), np.where(PLACES < 3, -9, (PLACES - 3) % WIDE)),
+    "pad": (lambda x: F.pad(x[:WIDE], (2**31 - 5, 2**33)), np.where(abs(PLACES - 2**31) < 9, PLACES - 2**31 + 5, 0)),
+    "arange": (lambda x: tg.arange(2**34), PLACES),
+    "where": (lambda x: tg.where(tg.arange(len(x)) > 2**32, x, -x), np.where(PLACES > 2**32, PLACES % WIDE, -(PLACES % WIDE))),
+}
+
+
+@pytest.mark.parametrize("name", ["rows", *(pytest.param(name, marks=pytest.mark.long) for name in [*PICKED][1:])])
+def test_elements_are_picked_from_beyond_2_31(name: str) -> None:
+    """Neither what is read nor what results is large, only what they are picked from, which is never stored."""
+    if tg.device().kind == "numpy":
+        pytest.skip("the interpreter computes every node")
+    fn, wanted = PICKED[name]
+    picked = tg.trace(lambda row, at: fn(row.expand(2**16, WIDE).reshape(-1))[at])
+    assert picked(tg.arange(WIDE), tg.tensor(PLACES)).tolist() == wanted.tolist()

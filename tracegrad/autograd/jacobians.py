@@ -22,10 +22,11 @@ from tracegrad.autograd.transforms import (
     tensors_of,
     without_aux,
 )
-from tracegrad.errors import ArgumentError, AutogradError, DTypeError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, DTypeError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import cast, iota, placeholder
+from tracegrad.ops.arguments import integer
 from tracegrad.ops.primitives.movement import concat, narrow, permute, reshape
 from tracegrad.support.modes import enable_grad, state
 from tracegrad.tensors.scopes import Examples
@@ -98,7 +99,10 @@ class JacobianCall:
 
     def __init__(self, call: str, fn: Any, argnums: int | Sequence[int], has_aux: bool, args: Any, kwargs: Any) -> None:
         self.name, self.single = call, isinstance(argnums, int)
-        new, self.flat, self.trees = substitute(call, args, [argnums] if isinstance(argnums, int) else list(argnums))
+        if not callable(fn):
+            raise ArgumentTypeError(f"{call}: takes a function, got {type(fn).__name__}")
+        numbers = [argnums] if isinstance(argnums, int) else list(argnums) if isinstance(argnums, (tuple, list)) else [argnums]
+        new, self.flat, self.trees = substitute(call, args, [integer(call, "argnums", k) for k in numbers])
         self.outer, self.has_aux = state.grad, has_aux
         with enable_grad():
             out = fn(*new, **kwargs)

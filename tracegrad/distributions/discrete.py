@@ -140,6 +140,8 @@ class Binomial(_ByOdds):
     >>> tg.distributions.Binomial(5, probs=0.5).mean
     """
 
+    arg_constraints = {"total_count": constraints.nonnegative_integer, **_ByOdds.arg_constraints}
+
     def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         name, value = _one_of("Binomial", probs, logits)
         made = value if isinstance(value, Tensor) else parameters("Binomial", value)[0]

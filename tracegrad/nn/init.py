@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC, F, entered, named
 from tracegrad.support.modes import no_grad
 from tracegrad.support.random_state import torchs, using
@@ -51,6 +51,8 @@ def _initializes(fn: F) -> F:
 
 
 def _overwrite(tensor: Tensor, values: Any) -> Tensor:
+    if values.dtype.kind == "c" != tensor.dtype.kind:
+        raise DTypeError(f"init: {tensor.dtype} cannot hold {values.dtype}; give real numbers, or make the tensor complex")
     with no_grad():
         return tensor.copy_(values)
 
@@ -68,7 +70,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = No
 
     >>> nn.init.uniform_(tg.empty(2, 3))
     """
-    if a > b:
+    if not a <= b:
         raise ArgumentError(f"uniform_: a must not be above b, got {a} and {b}")
     return _overwrite(tensor, _uniform(tensor, a, b, generator))
 
@@ -79,7 +81,7 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any 
 
     >>> nn.init.normal_(tg.empty(2, 3), std=0.02)
     """
-    if std < 0:
+    if not std >= 0:
         raise ArgumentError(f"normal_: std must not be negative, got {std}")
     with using("init", generator):
         return _overwrite(tensor, draw_normal(tensor.shape, tensor.dtype, tensor.device, mean, std))

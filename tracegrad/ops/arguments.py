@@ -241,6 +241,13 @@ def integer(name: str, argument: str, value: Any) -> int:
     return found
 
 
+def only_tensors(name: str, **given: Any) -> None:
+    """A DTypeError names the first argument that is none: for layers, which ask for shapes before an operation is called."""
+    for argument, x in given.items():
+        if not hasattr(x, "ndim"):
+            raise DTypeError(f"{name}: {argument} must be a Tensor, got {type(x).__name__}; use tg.tensor(...) for arrays and lists")
+
+
 def one_dim(name: str, dim: Any, ndim: int) -> int:
     """`dim` counted from the front; dims 0 and -1 of a 0-d tensor are allowed, as in torch."""
     d = integer(name, "dim", dim)

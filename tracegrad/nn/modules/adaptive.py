@@ -12,7 +12,7 @@ from tracegrad.nn import functional as F
 from tracegrad.nn.containers import ModuleList, Sequential
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.linear import Linear
-from tracegrad.ops.arguments import integer
+from tracegrad.ops.arguments import integer, only_tensors
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.tensors.tensor import Tensor
 
@@ -61,6 +61,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
                 layer.reset_parameters()
 
     def forward(self, input_: Tensor, target_: Tensor) -> AdaptiveOutput:
+        only_tensors("AdaptiveLogSoftmaxWithLoss", input_=input_, target_=target_)
         if target_.ndim > 1 or input_.ndim != target_.ndim + 1 or input_.shape[:-1] != target_.shape:
             raise ShapeError(f"AdaptiveLogSoftmaxWithLoss: takes an input (N, {self.in_features}) and a target (N), or "
                              f"({self.in_features}) and (), got {input_.shape} and {target_.shape}")

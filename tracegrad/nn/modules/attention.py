@@ -10,6 +10,7 @@ from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.linear import Linear
 from tracegrad.nn.parameter import Parameter
+from tracegrad.ops.arguments import only_tensors
 from tracegrad.tensors.creation.filled import empty
 from tracegrad.tensors.tensor import Tensor
 
@@ -96,6 +97,7 @@ class MultiheadAttention(Module):
         return out.transpose(0, 1) if turned else out, weights
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        only_tensors("MultiheadAttention", query=query, key=key, value=value)
         for name, x, features in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
             if x.ndim not in (2, 3) or x.ndim != query.ndim or x.shape[-1] != features:
                 form = f"(N, length, {features})" if self.batch_first else f"(length, N, {features})"

@@ -11,6 +11,7 @@ from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.sizes import Size, as_tuple
 from tracegrad.nn.parameter import Parameter
+from tracegrad.ops.arguments import only_tensors
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.creation.filled import ones, zeros
@@ -168,6 +169,7 @@ class _BatchNorm(_Tracking):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
+        only_tensors(type(self).__name__, input=input)
         if input.ndim not in self.ranks:
             raise ShapeError(f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} dimensions, got {input.shape}")
         if input.shape[1] != self.num_features:
@@ -254,6 +256,7 @@ class _InstanceNorm(_Tracking):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
+        only_tensors(type(self).__name__, input=input)
         if input.ndim not in self.ranks:
             raise ShapeError(f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} dimensions, got {input.shape}")
         x: Any = input.unsqueeze(0) if input.ndim == self.ranks[0] else input

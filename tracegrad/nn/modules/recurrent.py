@@ -22,7 +22,7 @@ from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
 from tracegrad.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import on_nodes, only_tensors
 from tracegrad.support import modes
 from tracegrad.tensors.creation.filled import empty, zeros
 from tracegrad.tensors.tensor import Tensor
@@ -152,6 +152,7 @@ class _Recurrent(Module):
             return self._run_packed(input, hx)
         if modes.state.autocast is not None:
             input, hx = modes.state.autocast.cast("lstm", (input, hx), {})[0]
+        only_tensors(name, input=input)
         if input.ndim not in (2, 3) or input.shape[-1] != self.input_size:
             raise ShapeError(f"{name}: input must be (L, N, {self.input_size}), (N, L, {self.input_size}) with batch_first, or "
                              f"(L, {self.input_size}), got {input.shape}")
@@ -333,6 +334,7 @@ class _Cell(Module):
 
     def _run(self, input: Tensor, hx: State | None, count: int = 1) -> State:
         name = type(self).__name__
+        only_tensors(name, input=input)
         if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
             raise ShapeError(f"{name}: input must be (N, {self.input_size}) or ({self.input_size},), got {input.shape}")
         shape = (*input.shape[:-1], self.hidden_size)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from tracegrad.distributed.fsdp import sharding_of
 from tracegrad.distributed.functional import all_gather
 from tracegrad.distributed.world import ProcessGroup
@@ -27,6 +29,9 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     programs written for torch; what it chooses there makes no difference here. Of parameters that `fully_shard` has put on the ranks by
     parts it is the norm of all parts.
     """
+    for name, value in (("max_norm", max_norm), ("norm_type", norm_type)):
+        if not isinstance(value, (int, float, np.floating, np.integer, Tensor)):
+            raise ArgumentTypeError(f"clip_grad_norm_: {name} must be a number, got {value!r}")
     given = _listed("clip_grad_norm_", parameters)
     with no_grad():                                             # both halves in one block: small ones are then computed together
         total = _total("clip_grad_norm_", _of_all_ranks(given, norm_type), norm_type, error_if_nonfinite)

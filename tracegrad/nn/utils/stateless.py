@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, ArgumentTypeError
 from tracegrad.nn.module import Module
 from tracegrad.tensors.tensor import Tensor
 
@@ -27,7 +27,10 @@ def functional_call(module: Module, parameters_and_buffers: Mapping[str, Tensor]
     >>> params = dict(model.named_parameters())
     >>> tg.grad(lambda p: (nn.utils.functional_call(model, p, x) ** 2).sum())(params)
     """
-    given = [parameters_and_buffers] if isinstance(parameters_and_buffers, Mapping) else list(parameters_and_buffers)
+    given: Any = [parameters_and_buffers] if isinstance(parameters_and_buffers, Mapping) else parameters_and_buffers
+    if not hasattr(module, "named_modules") or not isinstance(given, (list, tuple)) or not all(isinstance(part, Mapping) for part in given):
+        raise ArgumentTypeError("functional_call: takes a Module and a dict of tensors, or a list of such dicts, got "
+                                f"{type(module).__name__} and {type(parameters_and_buffers).__name__}")
     twice = [name for name, n in Counter(name for part in given for name in part).items() if n > 1]
     if twice:
         raise ArgumentError(f"functional_call: {', '.join(twice)} given in several mappings; give each name once")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from math import log1p, pi
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import fails
 from tracegrad.support import dtypes, random_state
@@ -28,11 +29,16 @@ from tracegrad.tensors.tensor import Tensor, from_own
 
 
 def fill_randomly(name: str, draw: Any) -> Any:
-    """An in-place method that overwrites a tensor with random numbers."""
+    """An in-place method that overwrites a tensor with random numbers. What `draw` takes after the tensor are numbers."""
+    code = draw.__code__
+    names = code.co_varnames[1:code.co_argcount]
 
     def method(self: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
+        for argument, value in (*zip(names, args, strict=False), *kwargs.items()):
+            if not isinstance(value, (int, float, np.floating, np.integer, Tensor, NoneType)) or (value is None and name != "random_"):
+                raise ArgumentTypeError(f"{name}: {argument} must be a number, got {value!r}")
         with random_state.using(name, generator):
-            return self.copy_(draw(self, *args, **kwargs))
+            return self.copy_(draw(self, *args, **kwargs).to(dtype=self.dtype))
 
     method.__name__, method.__doc__ = name, f"Overwrite with random numbers ({name[:-1]})."
     return method
@@ -66,6 +72,8 @@ def _cauchy(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
 def _geometric(x: Tensor, p: float) -> Tensor:
     if not 0.0 < p <= 1.0:
         raise ArgumentError(f"geometric_: p must be above 0 and at most 1, got {p}")
+    if dtypes.dtype_kind(x.dtype) not in "iuf":
+        raise DTypeError(f"geometric_: makes numbers of trials, not {x.dtype}; use an integer or a float tensor")
     host = random_state.torchs(x.numel())
     if host is not None:
         with np.errstate(divide="ignore"):
@@ -83,6 +91,8 @@ def _log_normal(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
 
 
 def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tensor:
+    if dtypes.dtype_kind(x.dtype) == "c":
+        raise DTypeError(f"random_: makes integers, not {x.dtype}; use it on x.real and x.imag")
     host = random_state.torchs(x.numel()) if low is None and high is None else None
     if host is not None:
         return from_own(host.any_integers(x.shape, x.dtype), x.device)
@@ -95,16 +105,10 @@ def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tenso
 
 
 Tensor.bernoulli_ = fill_randomly("bernoulli_", lambda x, p=0.5: draw_bernoulli("bernoulli_", x, p))  # type: ignore[attr-defined]
-
-
-def _fill_as(name: str, draw: Any) -> None:
-    setattr(Tensor, name, fill_randomly(name, lambda x, *args, **named: draw(x, *args, **named).to(dtype=x.dtype)))
-
-
 for _name, _distribution in dict(
     exponential_=draw_exponential, cauchy_=_cauchy, geometric_=_geometric, log_normal_=_log_normal, random_=_random
 ).items():
-    _fill_as(_name, _distribution)
+    setattr(Tensor, _name, fill_randomly(_name, _distribution))
 
 
 def _new(make: Any) -> Any:

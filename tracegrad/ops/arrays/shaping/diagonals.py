@@ -67,6 +67,7 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
         raise ArgumentError(f"diagonal: dim1 and dim2 are both dimension {a}")
     rest = tuple(d for d in range(input.ndim) if d not in (a, b))
     x = mv.permute(input, (*rest, a, b))
+    offset = integer("diagonal", "offset", offset)
     rows, columns = max(0, -offset), max(0, offset)
     n = max(0, min(x.shape[-2] - rows, x.shape[-1] - columns))
     lead = x.shape[:-2]
@@ -92,6 +93,7 @@ def diag_embed(input: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) ->
     a, b = (one_dim("diag_embed", d, input.ndim + 1) for d in (dim1, dim2))
     if a == b:
         raise ArgumentError(f"diag_embed: dim1 and dim2 are both dimension {a}")
+    offset = integer("diag_embed", "offset", offset)
     n = input.shape[-1] + abs(offset)
     row, column = iota((n, n), 0, dtypes.int32), iota((n, n), 1, dtypes.int32)
     low = (*[0] * (input.ndim - 1), max(0, offset))
