@@ -359,6 +359,7 @@ say("stepped", stepped)
 say("older", lambda: issubclass(_LRScheduler, LRScheduler))
 say("required", lambda: repr(required))
 say("states", lambda: [list(got) for got in get_device_states(torch.ones(1))])
+say("of cuda", lambda: [torch.cuda.get_rng_state_all(), torch.cuda.set_rng_state_all([])])
 say("set", lambda: set_device_states([], [], device_type="cpu"))
 say("collection", lambda: list(Collection()))
 say("recurrent", lambda: [isinstance(torch.nn.LSTM(2, 3), torch.nn.RNNBase), isinstance(torch.nn.GRUCell(2, 3), torch.nn.RNNCellBase)])
@@ -416,6 +417,8 @@ say("classes", lambda: [name in vars(torch.optim) for name in ("Adam", "SGD", "R
 activations = [a for a in vars(torch.nn.modules.activation).values() if isinstance(a, type) and issubclass(a, torch.nn.Module)]
 say("activations", lambda: [torch.nn.Tanh in activations, torch.nn.GELU in activations])
 say("schedulers", lambda: torch.optim.lr_scheduler.__dict__["StepLR"] is torch.optim.lr_scheduler.StepLR)
+to = lambda *args, **options: [str(x) for x in torch._C._nn._parse_to(*args, **options)]
+say("to", lambda: [to("cpu"), to(torch.float64), to(torch.device("cpu"), torch.half, True), to(dtype=torch.int32), to(torch.ones(1)), to()])
 rows, columns = torch.tensor([0, 0, 2, 3]), torch.tensor([1, 2, 0, 3])
 starts = torch._convert_indices_from_coo_to_csr(rows, 5)
 say("rows", lambda: [starts, torch._convert_indices_from_csr_to_coo(starts, columns)])

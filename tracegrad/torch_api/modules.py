@@ -71,8 +71,9 @@ def _exists(module: str) -> bool:
 ABSENT = {
     "torch": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage HalfStorage "
              "BFloat16Storage ComplexFloatStorage ComplexDoubleStorage "
-             "Future Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
+             "PyTorchFileReader PyTorchFileWriter Future Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
+    "torch._dynamo": "OptimizedModule",
     "torch._dynamo.eval_frame": "OptimizedModule",
     "torch.distributed.device_mesh": "DeviceMesh init_device_mesh",
     "torch.distributed.optim": "ZeroRedundancyOptimizer PostLocalSGDOptimizer",
