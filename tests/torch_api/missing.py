@@ -137,8 +137,8 @@ MISSING: dict[str, dict[str, str]] = {
     },
     "torch.fx": {},
     "torch.jit": {
-        "script": "Attribute CompilationUnit Error Future enable_onednn_fusion export_opnames fork "
-            "onednn_fusion_enabled set_fusion_strategy strict_fusion trace_module wait",
+        "script": "Attribute CompilationUnit Error enable_onednn_fusion export_opnames "
+            "onednn_fusion_enabled set_fusion_strategy strict_fusion trace_module",
     },
     "torch.library": {
         "library": "fallthrough_kernel get_ctx get_kernel impl_abstract infer_schema register_autocast register_torch_dispatch "

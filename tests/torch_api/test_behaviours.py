@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.torch_api.both import beside_torch
 from tests.torch_api.test_hook import program
 
@@ -357,6 +359,7 @@ say("stepped", stepped)
 say("older", lambda: issubclass(_LRScheduler, LRScheduler))
 say("required", lambda: repr(required))
 say("states", lambda: [list(got) for got in get_device_states(torch.ones(1))])
+say("of cuda", lambda: [torch.cuda.get_rng_state_all(), torch.cuda.set_rng_state_all([])])
 say("set", lambda: set_device_states([], [], device_type="cpu"))
 say("collection", lambda: list(Collection()))
 say("recurrent", lambda: [isinstance(torch.nn.LSTM(2, 3), torch.nn.RNNBase), isinstance(torch.nn.GRUCell(2, 3), torch.nn.RNNCellBase)])
@@ -382,3 +385,128 @@ say("generators", lambda: [torch.Generator().device.type, torch.Generator("cpu")
 from torch.distributed import rpc
 say("built", lambda: [type(torch.__config__.show()), torch.cuda._initialized])
 """)
+
+
+def test_trees_of_specs_and_work_in_the_background():
+    beside_torch("""
+from torch.utils._pytree import SUPPORTED_NODES, LeafSpec, TreeSpec, _get_node_type, tree_flatten, tree_unflatten
+spec = TreeSpec(list, None, [LeafSpec(), TreeSpec(dict, ["a", "b"], [LeafSpec(), LeafSpec()])])
+say("put together", lambda: [tree_unflatten([1, 2, 3], spec), isinstance(spec, TreeSpec), tree_unflatten([4], LeafSpec())])
+say("taken apart", lambda: [list(SUPPORTED_NODES[_get_node_type(t)].flatten_fn(t)[0]) for t in ([1, 2], (3,), {"b": 4, "c": 5})])
+say("leaves", lambda: [_get_node_type(x) in SUPPORTED_NODES for x in (1, "a", [1], torch.ones(1), None)])
+def both(x: torch.Tensor) -> torch.Tensor:
+    return torch.jit.wait(torch.jit.fork(torch.add, x, 1)) + torch.jit.fork(torch.neg, x).wait()
+say("futures", lambda: both(torch.arange(3.0)))
+from torch.autograd.profiler import EventList, profile, record_function
+from torch.nn.parallel.distributed import DistributedDataParallel
+from torch.storage import TypedStorage, UntypedStorage
+from torch.utils.flop_counter import FlopCounterMode
+say("storages", lambda: isinstance(torch.ones(2).untyped_storage(), UntypedStorage))
+say("parallel", lambda: DistributedDataParallel is torch.nn.parallel.DistributedDataParallel)
+""")
+
+
+def test_modules_list_their_names():
+    """Programs look for classes in `vars` of a module, and import its settings by path."""
+    beside_torch("""
+import torch.backends.cudnn as cudnn
+import torch.backends.mkldnn
+from torch.backends import cuda, cudnn as again
+say("settings", lambda: [cudnn is torch.backends.cudnn is again, cuda is torch.backends.cuda, cudnn.is_available() is not None])
+say("classes", lambda: [name in vars(torch.optim) for name in ("Adam", "SGD", "RMSprop", "Adem")])
+activations = [a for a in vars(torch.nn.modules.activation).values() if isinstance(a, type) and issubclass(a, torch.nn.Module)]
+say("activations", lambda: [torch.nn.Tanh in activations, torch.nn.GELU in activations])
+say("schedulers", lambda: torch.optim.lr_scheduler.__dict__["StepLR"] is torch.optim.lr_scheduler.StepLR)
+to = lambda *args, **options: [str(x) for x in torch._C._nn._parse_to(*args, **options)]
+say("to", lambda: [to("cpu"), to(torch.float64), to(torch.device("cpu"), torch.half, True), to(dtype=torch.int32), to(torch.ones(1)), to()])
+rows, columns = torch.tensor([0, 0, 2, 3]), torch.tensor([1, 2, 0, 3])
+starts = torch._convert_indices_from_coo_to_csr(rows, 5)
+say("rows", lambda: [starts, torch._convert_indices_from_csr_to_coo(starts, columns)])
+say("small", lambda: str(torch._convert_indices_from_coo_to_csr(rows, 5, out_int32=True).dtype))
+""")
+
+
+def test_operations_on_lists_of_tensors():
+    """What optimizers call: other lists, numbers for all or for each, a number first, tensors of one number."""
+    beside_torch("""
+def lists():
+    return [torch.tensor([1.0, 4.0]), torch.tensor([[9.0]])], [torch.tensor([2.0, -3.0]), torch.tensor([[0.5]])]
+def changed(name, *args, **options):
+    a, _ = lists()
+    getattr(torch, "_foreach_" + name)(a, *args, **options)
+    return a
+a, b = lists()
+for name in ("abs", "neg", "sqrt", "exp", "sign", "reciprocal", "rsqrt", "norm", "max", "zero_", "sqrt_", "neg_", "clamp_min_"):
+    numbers = [2.0] if name == "clamp_min_" else []
+    say(name, lambda: changed(name, *numbers) if name.endswith("_") else getattr(torch, "_foreach_" + name)(b))
+for name in ("add", "sub", "mul", "div", "maximum", "minimum"):
+    say(name, lambda: [getattr(torch, "_foreach_" + name)(a, other) for other in (b, 2.0, [2.0, 3.0])])
+    say(name + "_", lambda: [changed(name + "_", other) for other in (b, 2.0, [2.0, 3.0])])
+say("alpha", lambda: [torch._foreach_add(a, b, alpha=0.5), torch._foreach_sub(a, b, alpha=2)])
+say("by a tensor", lambda: [torch._foreach_mul(a, torch.tensor(3.0)), torch._foreach_div(a, torch.tensor(3.0))])
+say("products", lambda: [torch._foreach_addcmul(a, b, b, 2.0), torch._foreach_addcdiv(a, b, a, [1.0, 2.0])])
+say("in place", lambda: changed("addcdiv_", b, a, value=-0.1))
+say("lerp", lambda: [torch._foreach_lerp(a, b, 0.25), torch._foreach_lerp(a, b, a), changed("lerp_", b, weight=0.1)])
+say("powers", lambda: [torch._foreach_pow(a, 2.0), torch._foreach_pow(a, [2.0, 3.0]), torch._foreach_pow(2.0, a)])
+say("norms", lambda: [torch._foreach_norm(b, ord=p) for p in (1, 2, float("inf"))] + [torch._foreach_norm(b, 2, torch.float64)])
+say("copied", lambda: changed("copy_", b))
+""", 1e-6)
+
+
+def test_names_of_multiprocessing():
+    """Python's own, but for what starts processes."""
+    beside_torch("""
+import multiprocessing
+import torch.multiprocessing as mp
+from torch.multiprocessing import Manager, Process, Queue, spawn
+queue = Queue()
+queue.put({"x": torch.arange(3)})
+say("queue", lambda: queue.get(timeout=20)["x"])
+say("names", lambda: [mp.cpu_count() == multiprocessing.cpu_count(), mp.get_context("fork").get_start_method()])
+""")
+    program("""
+        import torch.multiprocessing as mp
+        for call in (lambda: mp.spawn(print, nprocs=2), lambda: mp.Process(target=print), lambda: mp.Pool(2)):
+            try:
+                call()
+            except RuntimeError as error:
+                assert "torch.multiprocessing" in str(error)
+            else:
+                raise AssertionError
+    """)
+
+
+def test_tensorboards_writer(tmp_path):
+    """What programs write is read back by tensorboardX's own parts; a graph of a model is refused."""
+    pytest.importorskip("tensorboardX")
+    program(f"""
+        import glob
+        import torch
+        from torch.utils.tensorboard import SummaryWriter
+        writer = SummaryWriter({str(tmp_path)!r})
+        assert writer.log_dir == {str(tmp_path)!r}
+        for step in range(3):
+            writer.add_scalar("loss", torch.tensor(1.0, requires_grad=True) / (step + 1), step)
+        writer.add_scalars("both", {{"a": torch.tensor(2.0), "b": 3.0}}, 0)
+        writer.add_histogram("weights", torch.randn(100), 0)
+        writer.add_text("words", "as they are", 0)
+        writer.add_hparams({{"lr": 0.1}}, {{"loss": torch.tensor(0.5)}})
+        try:
+            writer.add_graph(torch.nn.Linear(2, 2), torch.ones(1, 2))
+        except RuntimeError as error:
+            assert "add_graph" in str(error)
+        else:
+            raise AssertionError
+        writer.close()
+        from tensorboardX.proto import event_pb2
+        import struct
+        values = []
+        for path in glob.glob({str(tmp_path)!r} + "/events*"):
+            data = open(path, "rb").read()
+            while data:
+                size, = struct.unpack("<Q", data[:8])
+                values += [(v.tag, v.simple_value) for v in event_pb2.Event.FromString(data[12:12 + size]).summary.value]
+                data = data[16 + size:]
+        assert [v for tag, v in values if tag == "loss"] == [1.0, 0.5, struct.unpack("f", struct.pack("f", 1 / 3))[0]], values
+        assert "weights" in dict(values)
+    """)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.torch_api.both import beside_torch
 
 DRAWS = """
@@ -78,6 +80,29 @@ draw("replaced", lambda: two_epochs(sampler=RandomSampler(range(20), replacement
 draw("part", lambda: two_epochs(sampler=RandomSampler(range(20), num_samples=30)))
 draw("first", lambda: next(iter(DataLoader(torch.arange(10), batch_size=3, shuffle=True))))
 draw("split", lambda: [list(part.indices) for part in random_split(range(10), [7, 3])])
+""")
+
+
+def test_sobol_points_are_torchs():
+    """Every bit, scrambled or not, in pieces, after points that are left out; a wrong number is an error."""
+    pytest.importorskip("scipy")
+    beside_torch(DRAWS + """
+from torch.quasirandom import SobolEngine
+for dimension in (1, 3, 40):
+    for scramble in (False, True):
+        def pieces():
+            engine = SobolEngine(dimension, scramble=scramble)
+            found = [engine.draw(1), engine.draw(5), engine.fast_forward(3).draw(2), repr(engine)]
+            return [*found, engine.reset().draw_base2(3), engine.fast_forward(1000).draw(2, dtype=torch.float64), engine.num_generated]
+        draw(f"{dimension} {scramble}", pieces)
+draw("seeded", lambda: SobolEngine(2, scramble=True, seed=5).draw(4, dtype=torch.float64))
+def refused(make):
+    try:
+        return make()
+    except ValueError:
+        return "ValueError"
+say("errors", lambda: [refused(lambda: SobolEngine(0)), refused(lambda: SobolEngine(21202)), SobolEngine.MAXDIM,
+                       refused(lambda: SobolEngine(2).fast_forward(3).draw_base2(2))])
 """)
 
 

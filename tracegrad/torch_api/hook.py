@@ -11,7 +11,7 @@ import importlib.abc
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -21,6 +21,9 @@ from tracegrad.torch_api import devices, dtypes, modules, overrides, random_numb
 from tracegrad.torch_api.modules import ABSENT, placeholder
 
 _DUNDERS = {"__version__", "__config__", "__future__"}         # names of torch's that look like Python's own
+
+
+_own: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__             # of a facade: the names that were asked for
 
 
 class Facade(ModuleType):
@@ -35,7 +38,7 @@ class Facade(ModuleType):
                     value = overrides.overridable(getattr(source, name))
                     if isinstance(value, ModuleType) and modules.is_ours(value):
                         break                                   # a submodule: torch's, not tracegrad's
-                    vars(self)[name] = value
+                    _own(self)[name] = value
                     return value
             if absent := placeholder(self.__name__, name):
                 return absent
@@ -45,8 +48,17 @@ class Facade(ModuleType):
             return [n for n in dir(self) if not n.startswith("_") and hasattr(self, n)]     # not the modules that sources import
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}: tracegrad does not have it (docs/torch.md)")
 
+    @property
+    def __dict__(self) -> dict[str, Any]:                       # type: ignore[override]
+        """All names with their values: programs look for classes in `vars(torch.optim)`."""
+        for source in self._sources:
+            for name in dir(source):
+                if not name.startswith("_") and not isinstance(getattr(source, name, None), ModuleType):
+                    getattr(self, name)
+        return _own(self)
+
     def __dir__(self) -> list[str]:
-        return sorted({*vars(self), *(n for source in self._sources for n in dir(source))})
+        return sorted({*_own(self), *(n for source in self._sources for n in dir(source))})
 
 
 class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
@@ -55,7 +67,7 @@ class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname.partition(".")[0] != "torch":
             return None
-        if not modules.sources(fullname) and fullname not in ABSENT:
+        if not modules.sources(fullname) and fullname not in ABSENT and not modules.setting(fullname):
             raise ModuleNotFoundError(f"No module named {fullname!r}: tracegrad does not have it (docs/torch.md)", name=fullname)
         return importlib.util.spec_from_loader(fullname, self, is_package=True, origin="tracegrad")
 
@@ -68,9 +80,11 @@ class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
         return [requirements.Torch()] if getattr(context, "name", None) in (None, "torch") else []
 
     def exec_module(self, module: ModuleType) -> None:
-        """Names are found when they are asked for. (`torch.torch` is torch, as it imports itself.)"""
+        """Names are found when they are asked for. (`torch.torch` is torch, as it imports itself; `torch.backends.cudnn` is an object.)"""
+        if found := modules.setting(module.__name__):
+            sys.modules[module.__name__] = found
         if module.__name__ == "torch":
-            vars(module)["torch"] = module
+            _own(module)["torch"] = module
 
 
 def install(device: str | None = None) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 from types import ModuleType
 from typing import Any
 
+from tracegrad import backends
 from tracegrad.errors import UnsupportedError
 from tracegrad.support.cache import memoize
 
@@ -32,6 +33,9 @@ _ELSEWHERE = {
     "torch.distributions.transforms": "distributions.transforms distributions.joined_transforms",
     **dict.fromkeys((f"torch.distributions.{name}" for name in _DISTRIBUTIONS.split()), "distributions"),
     "torch._C._nn": "nn.functional",
+    **dict.fromkeys(("torch.autograd.profiler", "torch.profiler.profiler"), "torch_api.names.profiler"),
+    "torch.nn.parallel.distributed": "torch_api.names.nn.parallel nn.parallel",
+    "torch.storage": "torch_api.storages",
     "torch.random": "torch_api.random_numbers random",
 }
 
@@ -42,6 +46,13 @@ def sources(name: str) -> tuple[str, ...]:
     path = name.partition(".")[2]
     candidates = [f"torch_api.names.{path}", *_ELSEWHERE.get(name, path or ".").split()]
     return tuple(module for module in (f"tracegrad.{c}".rstrip(".") for c in candidates) if _exists(module))
+
+
+def setting(name: str) -> Any:
+    """The object that is torch's module `name`, as torch.backends.cudnn is; None for other names."""
+    parent, _, last = name.rpartition(".")
+    found = getattr(backends, last, None) if parent == "torch.backends" else None
+    return found if isinstance(found, backends.Backend) else None
 
 
 def is_ours(module: ModuleType) -> bool:
@@ -60,17 +71,20 @@ def _exists(module: str) -> bool:
 ABSENT = {
     "torch": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage HalfStorage "
              "BFloat16Storage ComplexFloatStorage ComplexDoubleStorage "
-             "Future Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
+             "PyTorchFileReader PyTorchFileWriter Future Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
+    "torch._dynamo": "OptimizedModule",
     "torch._dynamo.eval_frame": "OptimizedModule",
     "torch.distributed.device_mesh": "DeviceMesh init_device_mesh",
     "torch.distributed.optim": "ZeroRedundancyOptimizer PostLocalSGDOptimizer",
     "torch.distributed.rpc": "RRef init_rpc remote rpc_async rpc_sync shutdown",
     "torch.distributed.tensor": "DTensor",
     "torch._tensor_str": "PRINT_OPTS _tensor_str",
+    "torch.autograd.profiler": "EventList profile emit_nvtx emit_itt",
+    "torch.profiler.profiler": "profile",
+    "torch.utils.flop_counter": "FlopCounterMode",
     "torch.futures": "Future collect_all wait_all",
-    "torch.multiprocessing": "spawn start_processes",
-    "torch.quasirandom": "SobolEngine",
+    "torch.multiprocessing": "Process Pool spawn start_processes",
     "torch.nn": "CrossMapLRN2d",
     "torch.nn.parallel.scatter_gather": "gather scatter scatter_kwargs",
     "torch.profiler": "profile schedule tensorboard_trace_handler",

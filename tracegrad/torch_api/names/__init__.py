@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -165,6 +166,18 @@ def _check_is_size(i: int, message: Any = None) -> None:
     _check(i >= 0, message or f"Expected a size, got {i}")
 
 
+def _convert_indices_from_coo_to_csr(input: Any, size: int, *, out_int32: bool = False) -> Any:
+    """Where each of `size` rows begins in the sorted indices (n), and where the last ends: size + 1 integers."""
+    rows = tg.arange(size + 1, dtype=input.dtype, device=input.device)
+    return tg.searchsorted(input, rows).to(dtype="int32" if out_int32 else "int64")
+
+
+def _convert_indices_from_csr_to_coo(crow_indices: Any, col_indices: Any, *, out_int32: bool = False, transpose: bool = False) -> Any:
+    """Row and column (2, n) of each of n elements whose rows begin at `crow_indices`; column and row if `transpose`."""
+    rows = tg.repeat_interleave(tg.arange(len(crow_indices) - 1, device=crow_indices.device), crow_indices.diff())
+    return tg.stack([col_indices, rows] if transpose else [rows, col_indices]).to(dtype="int32" if out_int32 else "int64")
+
+
 def set_default_tensor_type(t: Any) -> None:
     """Make the dtype of one of torch's older types, torch.DoubleTensor or "torch.DoubleTensor", the default one."""
     name = getattr(t, "__name__", t).rpartition(".")[2].removesuffix("Tensor")
@@ -215,12 +228,23 @@ def range(start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
 
 def _each(op: str) -> Callable[..., Any]:
     """torch's `_foreach_<op>`: an operation on each tensor of a list. Other lists go along, other arguments are the same for all."""
-    def foreach(tensors: Any, *args: Any, **kwargs: Any) -> list[Any] | None:
-        rows = zip(*(a if isinstance(a, (list, tuple)) else [a] * len(tensors) for a in args), strict=True) if args else [()] * len(tensors)
-        found = [getattr(t, op)(*row, **kwargs) for t, row in zip(tensors, rows, strict=True)]
+    def one(first: Any, *rest: Any, **options: Any) -> Any:
+        if len(rest) == 3 and op.rstrip("_") in ("addcmul", "addcdiv"):
+            *rest, options["value"] = rest                      # type: ignore[assignment]  # for one tensor it has to be named
+        return (getattr(first, op) if isinstance(first, Tensor) else partial(PUBLIC[op], first))(*rest, **options)
+
+    def foreach(*args: Any, **kwargs: Any) -> list[Any] | None:
+        count = next(len(a) for a in args if isinstance(a, (list, tuple)))
+        rows = zip(*(a if isinstance(a, (list, tuple)) else [a] * count for a in args), strict=True)
+        found = [one(*row, **kwargs) for row in rows]
         return None if op.endswith("_") else found
 
     return foreach
+
+
+def _foreach_norm(self: Sequence[Any], ord: Any = 2, dtype: Any = None) -> list[Any]:
+    """The vector norm of each tensor of a list."""
+    return [tg.linalg.vector_norm(t, ord, dtype=dtype) for t in self]
 
 
 def __getattr__(name: str) -> Any:

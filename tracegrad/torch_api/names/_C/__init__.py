@@ -7,6 +7,7 @@ from typing import Any
 
 from tracegrad.execute.devices import find_device
 from tracegrad.support.modes import state
+from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import devices
 from tracegrad.torch_api.devices import device
 from tracegrad.torch_api.names._markers import Unchanged
@@ -19,6 +20,9 @@ from tracegrad.torch_api.random_numbers import Generator
 
 __all__ = ["DisableTorchFunction", "DispatchKey", "DispatchKeySet", "Generator", "Graph", "Node", "Value",
            "_disabled_torch_function_impl", "_is_torch_function_enabled", "_len_torch_function_stack", "device"]
+
+
+_TensorMeta = type(Tensor)
 
 
 def _are_functorch_transforms_active() -> bool:

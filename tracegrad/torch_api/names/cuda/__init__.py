@@ -9,7 +9,7 @@ from typing import Any
 from tracegrad.errors import DeviceError
 from tracegrad.errors import OutOfMemoryError as OutOfMemoryError
 from tracegrad.execute.deferred import synchronize as wait
-from tracegrad.torch_api import devices
+from tracegrad.torch_api import devices, random_numbers
 from tracegrad.torch_api.names._markers import Unchanged
 
 
@@ -135,3 +135,14 @@ default_stream = current_stream
 
 StreamContext = Unchanged             # there is one queue, and one device
 stream = device = StreamContext
+
+
+def get_rng_state_all() -> list[Any]:
+    """The states of the devices' generators, which is one: the default generator's for each device; none where there is no device."""
+    return [random_numbers.get_rng_state() for _ in range(device_count())]
+
+
+def set_rng_state_all(new_states: Any) -> None:
+    """Continue where `get_rng_state_all` saw it."""
+    for state in new_states:
+        random_numbers.set_rng_state(state)

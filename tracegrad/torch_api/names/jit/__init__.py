@@ -73,6 +73,30 @@ def is_scripting() -> bool:
 is_tracing = is_scripting
 
 
+class Future:
+    """What `fork` gives: the function was called already."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def wait(self) -> Any:
+        return self._result
+
+    @classmethod
+    def __class_getitem__(cls, kind: Any) -> Any:
+        return cls
+
+
+def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
+    """Call the function, at once; what it returns is what `wait` gives."""
+    return Future(func(*args, **kwargs))
+
+
+def wait(future: Future) -> Any:
+    """What the function returned."""
+    return future.wait()
+
+
 def annotate(the_type: Any, the_value: Any) -> Any:
     """The value."""
     return the_value

@@ -2,15 +2,66 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import optree
 
 _OPTIONS: dict[str, Any] = {"none_is_leaf": True, "namespace": "torch"}
-TreeSpec = PyTreeSpec = optree.PyTreeSpec
 PyTree = Any
 Context = Any
+
+
+class _IsSpec(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, optree.PyTreeSpec)
+
+
+class TreeSpec(metaclass=_IsSpec):
+    """How a tree is put together: an optree.PyTreeSpec, made of a container's type, its context and the specs of what is in it."""
+
+    def __new__(cls, type: Any, context: Any, children_specs: list[Any]) -> Any:
+        return optree.treespec_from_collection(SUPPORTED_NODES[type].unflatten_fn(children_specs, context), **_OPTIONS)
+
+
+PyTreeSpec = TreeSpec
+
+
+def LeafSpec() -> Any:
+    """The spec of what is no container."""
+    return optree.treespec_leaf(**_OPTIONS)
+
+
+class NodeDef(NamedTuple):
+    """How containers of a type are taken apart, and put together again."""
+
+    type: Any
+    flatten_fn: Callable[[Any], tuple[Any, Any]]
+    unflatten_fn: Callable[[Any, Any], Any]
+
+
+class _Nodes:
+    """The types of containers, those of users too."""
+
+    def _entry(self, kind: Any) -> Any:
+        return optree.register_pytree_node.get(kind, namespace="torch")
+
+    def __contains__(self, kind: Any) -> bool:
+        return kind is not type(None) and self._entry(kind) is not None
+
+    def __getitem__(self, kind: Any) -> NodeDef:
+        if kind not in self:
+            raise KeyError(kind)
+        entry = self._entry(kind)
+        return NodeDef(kind, lambda tree: entry.flatten_func(tree)[:2], lambda children, context: entry.unflatten_func(context, children))
+
+
+SUPPORTED_NODES = _Nodes()
+
+
+def _get_node_type(tree: Any) -> Any:
+    return namedtuple if optree.is_namedtuple(tree) else type(tree)
 
 
 def tree_flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
