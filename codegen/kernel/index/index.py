@@ -202,7 +202,10 @@ class Index:
             return ZERO
         if self.lo // k == self.hi // k:
             return self - self.lo // k * k
-        r = Index(tuple([(a, c % k) for a, c in self.terms if c % k]), self.constant % k)
+        r = Index(tuple([(a, c) for a, c in self.terms if c % k]), self.constant)
+        if r.lo // k == r.hi // k:                       # (with the signs as they are: 1 - i is in a range where 1 + 7 i is not)
+            return r - r.lo // k * k
+        r = Index(tuple([(a, c % k) for a, c in r.terms]), r.constant % k)
         if r.lo // k == r.hi // k:
             return r - r.lo // k * k
         high, low, g = _split(r, k)
