@@ -15,7 +15,7 @@ from benchmarks.workloads.layers import Attention, LayerNorm, MlpAdam, MlpUntrac
 from benchmarks.workloads.lists import ListOfLists
 from benchmarks.workloads.physics import LennardJones, Stencil, Trajectories
 from benchmarks.workloads.samples import SAMPLES
-from benchmarks.workloads.single import ArgMax, Conv1d, Normal, Pooling, RunningSum, Sort, Sums, TopK
+from benchmarks.workloads.single import ArgMax, Conv1d, ImageEdges, Interpolation, Normal, Pooling, RunningSum, Sort, Sums, TopK
 from benchmarks.workloads.softmax_cross_entropy import CrossEntropyGradient, CrossEntropyOfTen, CrossEntropyValue
 from benchmarks.workloads.sparse import BundleAdjustment, StencilJacobian
 from benchmarks.workloads.spellings import SPELLINGS
@@ -64,6 +64,8 @@ SINGLE: list[Workload] = [
     Normal(),
     Pooling(),
     Conv1d(),
+    ImageEdges(),
+    Interpolation(),
     ListOfLists(),
     NearestCentre(17),
     MixtureProduct(),

@@ -1,4 +1,4 @@
-"""Single operations: sums, extrema, running sums, sorting, selection, random numbers, pooling, convolution."""
+"""Single operations: sums, extrema, running sums, sorting, selection, random numbers, pooling, convolution, filters, interpolation."""
 
 from __future__ import annotations
 
@@ -174,3 +174,47 @@ class Conv1d(Derived):
         import jax
 
         return (jax.lax.conv_general_dilated(x, weight, (1,), ((2, 2),)) * factor).sum()
+
+
+class ImageEdges(Derived):
+    name, title = "image-edges", "edges of a smoothed 1024x1024 image of bytes, mirrored around it"
+    tolerance = 1e-4
+
+    def data(self, rng):
+        return {"image": rng.integers(0, 256, (1024, 1024)).astype(np.uint8), "weights": np.array([1, 4, 6, 4, 1], np.float32) / 16}
+
+    def function(self, t, F, image, weights):
+        x = F.pad((image.to(weights.dtype) / 255)[None, None], (2, 2, 2, 2), mode="reflect")
+        smooth = F.conv2d(F.conv2d(x, weights.reshape(1, 1, 5, 1)), weights.reshape(1, 1, 1, 5))[0, 0]
+        return self._length(t, smooth)
+
+    def _length(self, t, smooth):
+        across, down = smooth[1:-1, 2:] - smooth[1:-1, :-2], smooth[2:, 1:-1] - smooth[:-2, 1:-1]
+        return t.sqrt(across * across + down * down)
+
+    def jax_function(self, image, weights):
+        import jax.numpy as jnp
+
+        x = jnp.pad(image.astype(weights.dtype) / 255, 2, mode="reflect")
+        smooth = sum(weights[i] * x[i:i + 1024] for i in range(5))
+        smooth = sum(weights[i] * smooth[:, i:i + 1024] for i in range(5))
+        return self._length(jnp, smooth)
+
+
+class Interpolation(Derived):
+    name, title = "interpolation", "200,000 values between 1,000 sorted places: a search, and a line, float64"
+    tolerance = 1e-10
+
+    def data(self, rng):
+        return {"places": np.sort(rng.random(1000)), "heights": rng.standard_normal(1000), "at": rng.random(200_000)}
+
+    def _between(self, i, places, heights, at):
+        return heights[i] + (at - places[i]) / (places[i + 1] - places[i]) * (heights[i + 1] - heights[i])
+
+    def function(self, t, F, places, heights, at):
+        return self._between(t.clamp(t.searchsorted(places, at) - 1, 0, len(places) - 2), places, heights, at)
+
+    def jax_function(self, places, heights, at):
+        import jax.numpy as jnp
+
+        return self._between(jnp.clip(jnp.searchsorted(places, at) - 1, 0, len(places) - 2), places, heights, at)

@@ -201,7 +201,7 @@ def layout_of(p: Product, exact: bool = False) -> Layout:
     """How a product is shared. exact: by no instruction that rounds its operands first."""
     if _is_thin(p):
         return _thin(p)
-    if min(p.m, p.n) <= tuning().thin and p.k < tuning().group // 8:
+    if min(p.m, p.n) <= tuning().thin and p.k < max(2, tuning().group // 8):
         return _short(p)
     by = instruction_for(p.target, p.a.node.dtype, p.b.node.dtype, p.dtype)
     by = None if exact and by is not None and by.precision else by
@@ -234,7 +234,7 @@ def _shares(p: Product, by: MatrixInstruction) -> Blocks | None:
 
 
 def _is_thin(p: Product) -> bool:
-    few = min(p.m, p.n) <= tuning().thin and p.k >= tuning().group // 8
+    few = min(p.m, p.n) <= tuning().thin and p.k >= max(2, tuning().group // 8)         # (of one element no work-item has another)
     return few and p.target.local_memory >= 4 * tuning().group * 2 * p.dtype.itemsize
 
 

@@ -172,7 +172,8 @@ class Reading:
             if node.fn.family == "elementwise" or node.fn.name == "expand":
                 how = access_map(o, node.shape, size)
             else:
-                how = IDENTITY if node.fn.name == "reshape" or node.fn.family == "pair" else UNKNOWN
+                here = node.fn.name == "reshape" or node.fn.family == "pair" or is_own_index(node, o)
+                how = IDENTITY if here else UNKNOWN
             if how == UNKNOWN:
                 self.positional.add(node)
             moves = ONLY_HERE
@@ -218,6 +219,11 @@ class Reading:
             for dep, maps in deps.items():
                 add(out, dep, maps if keep else ONLY_UNKNOWN)
         return out, flops
+
+
+def is_own_index(gather: Node, operand: Node) -> bool:
+    """Whether a gather reads in an operand where each of its own elements lies: so a search, gather after gather, is one kernel."""
+    return gather.fn.family == "gather" and operand is not gather.operands[0] and operand.aval.size == gather.aval.size
 
 
 def read_once(scatter: Node, operand: Node) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import CPU, TARGETS, Checked
+from tracegrad.codegen.kernel.index.index import Var, bounded, unravel
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.support.plan import Launch, Loop, Plan, Target
@@ -35,6 +36,40 @@ def plan_of(fn: Any, *given: Any, target: Target = AVX512) -> Plan:
 def loops_of(text: str) -> list[str]:
     """The bodies of the innermost loops."""
     return re.findall(r"for \([^{}]*\) \{([^{}]*)\}", text)
+
+
+# ------------------------------------------------------------------------------------------------------------ elements in other places
+
+
+def test_a_remainder_keeps_the_signs_of_what_it_is_of() -> None:
+    """Of rows of 8, mirrored: where it is known that j < 8, 7 - j needs no remainder (as 7 + 7 j it would)."""
+    row, j = Var("row", 5), Var("j", 100)
+    flat = row.index * 8 + (7 - bounded(j.index, 0, 8))
+    assert unravel(flat, (5, 8)) == (row.index, 7 - bounded(j.index, 0, 8))
+    assert (flat - 80) % 8 == 7 - bounded(j.index, 0, 8)
+    assert str(((row.index * 3 - j.index) % 8).hi) == "7"    # (one that is needed)
+
+
+@pytest.mark.parametrize(("shape", "width"), [((64, 60), 2), ((64, 48), 8), ((50, 67), 3)])
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_with_the_edges_reads_the_inside_as_vectors(mode: str, shape: tuple[int, int], width: int) -> None:
+    plan = plan_of(lambda x: tg.nn.functional.pad(x[None, None], (width,) * 4, mode=mode)[0, 0], numbers(*shape, dtype="float32"))
+    assert "%" not in plan.source                            # rows are rows, not pieces as wide as the padding
+    loops = loops_of(plan.source)
+    assert any("STORE(" in body and "GATHER" not in body for body in loops)
+    assert "STORE_STRIDED" not in plan.source
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_a_search_and_what_is_read_there_are_one_kernel(right: bool) -> None:
+    """A gather reads its own element of the index, so one is in the kernel of the gather before."""
+    def between(places: Any, heights: Any, at: Any) -> Any:
+        i = (tg.searchsorted(places, at, right=right) - 1).clamp(0, 298)
+        return heights[i] + (at - places[i]) / (places[i + 1] - places[i]) * (heights[i + 1] - heights[i])
+
+    plan = plan_of(between, numbers(300).sort()[0], numbers(300), numbers(5000))
+    assert len(plan.launches) == 1
+    assert not re.search(r"long\d* where", plan.source)         # places are of 32 bits
 
 
 # ----------------------------------------------------------------------------------------------------- scans with elementwise bodies

@@ -202,9 +202,11 @@ class Index:
             return ZERO
         if self.lo // k == self.hi // k:
             return self - self.lo // k * k
-        r = Index(tuple([(a, c % k) for a, c in self.terms if c % k]), self.constant % k)
-        if r.lo // k == r.hi // k:
-            return r - r.lo // k * k
+        signed = Index(tuple([(a, c) for a, c in self.terms if c % k]), self.constant)
+        r = Index(tuple([(a, c % k) for a, c in signed.terms]), self.constant % k)
+        for x in (signed, r):                            # 1 - i may be in a range where 1 + 7 i is not
+            if x.lo // k == x.hi // k:
+                return x - x.lo // k * k
         high, low, g = _split(r, k)
         if g > 1:
             return high % (k // g) * g + low

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil, log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,14 +66,13 @@ def _searched(sequence: Node, values: Node, after: bool) -> Any:
         row = mv.reshape(sequence, (*lead, 1, n) if sequence.ndim > 1 else (*lead, n))
         low = sum_(before(row, mv.reshape(values, (*values.shape, 1))), -1)
     else:
-        low, high = full_like_shape(values.shape, 0, dtypes.int64), full_like_shape(values.shape, n, dtypes.int64)
-        for _ in range(ceil(log2(n + 1))):                      # bisection
-            middle = (low + high) // 2
-            at = middle.clamp(0, n - 1)
+        low = full_like_shape(values.shape, 0, dtypes.int32 if n < 1 << 30 else dtypes.int64)      # 32 bits take half of the time
+        for step in [1 << k for k in reversed(range(n.bit_length()))]:          # bisection: `low` elements come before the value
+            following = low + step
+            at = following.clamp(max=n) - 1
             element = take_rows(sequence, at) if sequence.ndim == 1 else gather(sequence, -1, at)
-            open_ = lt(low, high)
-            passed = before(element, values)
-            low, high = where(open_ & passed, middle + 1, low), where(open_ & passed.logical_not(), middle, high)
+            low = where(before(element, values), following, low)                # (beyond n if the last element does)
+        low = low.clamp(max=n)
     return where(ne(values, values), n, low) if dtype_kind(values.dtype) == "f" else low
 
 
