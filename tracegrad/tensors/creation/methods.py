@@ -38,7 +38,8 @@ def fills(draw: Any) -> Any:
     @wraps(draw)
     def method(self: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
         with random_state.using(name, generator):
-            return self.copy_(draw(self, *args, **kwargs).to(dtype=self.dtype))
+            drawn = draw(self, *args, **kwargs)
+            return self.copy_(drawn if drawn.dtype == self.dtype else drawn.to(dtype=self.dtype))
 
     method.__doc__ = f"Overwrite with random numbers ({name[:-1]})."
     setattr(Tensor, name, method)
