@@ -12,7 +12,7 @@
 #   make bench-torch-backend   torch.compile(backend="tracegrad") beside torch's own, inductor: first steps, and steps (it installs torch)
 #   make bench-gpu  every class of kernels on a GPU beside the device's measured limits; writes benchmarks/RESULTS-gpu.md
 #   make bench-gradbench   the public benchmark of differentiation tools, beside its JAX tool and its hand-written C++ (fetched and built);
-#                   ARGS="--small --rounds 3 --tools tracegrad jax pytorch manual" makes the README's table
+#                   ARGS="kmeans gmm llsq --small --clock cpu" makes the README's table
 #   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
 #   make mutations  errors put into the code generator on purpose: how many programs the quick fuzz takes to find each
 #   make bench-first-call     how long the first calls of traced programs take, cold and again

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CLOCK = Path(__file__).resolve().parent / "cpu_clock"
 EVALS = ("hello", "lse", "llsq", "kmeans", "ode", "det", "gmm", "lstm", "ba", "ht", "saddle", "particle")
 # The arguments of --small: small and middle sizes of the suite's.
-SMALL = {"lse": "-n 2500 40000 640000", "llsq": "-n 16 256 4096", "kmeans": "-k 10 100 -n 1000 10000 -d 8", "ode": "-n 1000 10000 -s 1 10",
-         "det": "-l 5 6 7 8", "gmm": "-d 2 10 20 -k 5 25", "lstm": "-l 2 4 -c 1024", "ba": "--max 3", "ht": "--max 4"}
+SMALL = {"lse": "-n 2500 40000 640000", "llsq": "-n 16 256 1024", "kmeans": "-k 10 100 -n 1000 -d 8", "ode": "-n 1000 10000 -s 1 10",
+         "det": "-l 5 6 7 8", "gmm": "-d 2 10 -k 5", "lstm": "-l 2 4 -c 1024", "ba": "--max 3", "ht": "--max 4"}
 PRIMALS = ("objective", "primal", "cost", "square")
 AT_ONCE = """import jax, pathlib, runpy, sys
 jax.config.update("jax_cpu_enable_async_dispatch", False)
