@@ -5,13 +5,14 @@
 #   make demo-mpi   the same with one rank, on two devices, and with two ranks of MPI (RANKS=4: four): the same accuracy; installs an MPI
 #   make test       what has to pass before a commit: lint, types, import rules, the quick tests (those of several ranks where MPI can be installed)
 #   make test-all   make test, and the long tests beside torch, SciPy and scikit-learn, which it installs
-#   make bench      tracegrad beside torch eager, torch.compile and jax.jit (PyTensor and Dr.Jit where installed); writes benchmarks/RESULTS.md
+#   make bench      tracegrad beside torch eager, torch.compile and jax.jit (PyTensor, Dr.Jit, tinygrad where installed); writes benchmarks/RESULTS.md
 #                   (ARGS="--once --rounds 5 --seconds 0.2 --pause 0.1" takes half of the time)
 #   make bench-against REV=HEAD~1   the benchmark's rows here and at another commit, by turns, and the time that lowering takes
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
 #   make bench-torch-backend   torch.compile(backend="tracegrad") beside torch's own, inductor: first steps, and steps (it installs torch)
 #   make bench-gpu  every class of kernels on a GPU beside the device's measured limits; writes benchmarks/RESULTS-gpu.md
-#   make bench-gradbench   the public benchmark of differentiation tools, beside its JAX tool and its hand-written C++ (fetched and built)
+#   make bench-gradbench   the public benchmark of differentiation tools, beside its JAX tool and its hand-written C++ (fetched and built);
+#                   ARGS="kmeans gmm llsq --small --clock cpu" makes the README's table
 #   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
 #   make mutations  errors put into the code generator on purpose: how many programs the quick fuzz takes to find each
 #   make bench-first-call     how long the first calls of traced programs take, cold and again

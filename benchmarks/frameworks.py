@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import compileall
 import os
+import shutil
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,6 +156,27 @@ class DrJit:
         return np.asarray(value)
 
 
+class Tinygrad:
+    """On its CPU backend, by clang or, where that is not installed, LLVM (DEV, its own setting, chooses another)."""
+
+    def __init__(self, threads: int) -> None:
+        os.environ.setdefault("DEV", "CPU" if shutil.which("clang") else "CPU:LLVM")
+        import tinygrad
+
+        self.tinygrad = tinygrad
+        self.about = f"tinygrad {version('tinygrad')}, TinyJit, {os.environ['DEV']}"
+
+    def put(self, array: np.ndarray) -> Any:
+        return self.tinygrad.Tensor(array).realize()
+
+    def wait(self, values: tuple[Any, ...]) -> None:
+        device = self.tinygrad.Device
+        device[device.DEFAULT].synchronize()
+
+    def numpy(self, value: Any) -> np.ndarray:
+        return np.asarray(value.numpy())
+
+
 FRAMEWORKS: dict[str, Any] = {"tracegrad": Tracegrad, "torch": Torch, "torch_compile": TorchCompile, "jax": Jax, "pytensor": PyTensor,
-                              "drjit": DrJit}
+                              "drjit": DrJit, "tinygrad": Tinygrad}
 PACKAGES = {"torch_compile": "torch"}                      # what a framework is imported as, where that is not its name

@@ -38,7 +38,7 @@ from benchmarks.workloads import WORKLOADS, Workload
 
 ROOT = frameworks.ROOT
 CONTENDERS = tuple(frameworks.FRAMEWORKS)
-EXTRA = ("pytensor", "drjit")                               # peers that a whole table may lack
+EXTRA = ("pytensor", "drjit", "tinygrad")                               # peers that a whole table may lack
 ON = " on "                                                 # "tracegrad on PoCL 3.0": with that driver, where several are installed
 
 
@@ -230,7 +230,7 @@ def cpu_drivers() -> list[str]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run",
-                                     description="tracegrad beside torch eager, torch.compile, jax.jit, PyTensor and Dr.Jit")
+                                     description="tracegrad beside torch eager, torch.compile, jax.jit, PyTensor, Dr.Jit and tinygrad")
     parser.add_argument("--rows", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS), metavar="ROW", help=", ".join(WORKLOADS))
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has torch and jax")

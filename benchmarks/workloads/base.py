@@ -33,6 +33,7 @@ class Workload:
     jax: Callable[..., Iteration] | None = None
     pytensor: Callable[..., Iteration] | None = None
     drjit: Callable[..., Iteration] | None = None
+    tinygrad: Callable[..., Iteration] | None = None
     traced: Any = None                            # the function under @trace, once `tracegrad` made it: what it moves and computes is asked
 
     def data(self, rng: np.random.Generator) -> Arrays:

@@ -71,6 +71,11 @@ class ConvnetStep(TrainingStep):
         h = F.max_pool2d(h, 2).flatten(1)
         return F.cross_entropy(F.linear(h, w3, b3), labels)
 
+    def tinygrad_loss(self, weights, x, labels):
+        w1, b1, w2, b2, w3, b3 = weights
+        h = x.conv2d(w1, b1, padding=1).relu().conv2d(w2, b2, padding=1).relu()
+        return h.max_pool2d((2, 2)).flatten(1).linear(w3.T, b3).cross_entropy(labels)
+
     def jax_loss(self, weights, x, labels):
         import jax
         import jax.numpy as jnp

@@ -29,6 +29,7 @@ class Derived(Workload):
 
     jax_function: Function | None = None                     # the same over jax.numpy, of the inputs alone
     pytensor_function: Function | None = None                # the same over pytensor.tensor, which is given first; where PyTensor is run
+    tinygrad_function: Function | None = None                # the same over tinygrad's tensors; where tinygrad is run
     value_wanted = True                                      # whether an iteration of those with gradients returns the value, too
 
     def program(self, grad: Function, value_and_grad: Function, f: Function, names: Sequence[str]) -> Function:
@@ -98,6 +99,26 @@ class Derived(Workload):
         f = pytensor.function(list(symbols.values()), results, on_unused_input="ignore")
         return lambda: tuple(f(*inputs.values()))
 
+    @property
+    def tinygrad(self) -> Any:  # type: ignore[override]
+        return None if self.tinygrad_function is None else self._in_tinygrad
+
+    def _in_tinygrad(self, **inputs: Any) -> Iteration:
+        from tinygrad import Tensor, TinyJit
+
+        assert self.tinygrad_function is not None
+        places = [list(inputs).index(name) for name in self.wrt]
+
+        def program(*given: Any) -> Any:
+            value = self.tinygrad_function(*given)
+            gradients = value.gradient(*(given[k] for k in places)) if places else ()
+            results = (*(as_tuple(value) if self.value_wanted else ()), *gradients)
+            Tensor.realize(*results)
+            return results
+
+        compiled = TinyJit(program)
+        return lambda: compiled(*inputs.values())
+
     def reference(self, **inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         return by_interpreter(self, inputs)
 
@@ -117,6 +138,7 @@ class TrainingStep(Workload):
         raise NotImplementedError
 
     jax_loss: Function | None = None
+    tinygrad_loss: Function | None = None
 
     def _idiomatic(self, t: Any, F: Any, optim: Any, wrap: Function, inputs: dict[str, Any]) -> Iteration:
         """As one writes it: backward, and an update in place."""
@@ -185,6 +207,31 @@ class TrainingStep(Workload):
         assert self.jax_loss is not None
         both = jax.value_and_grad(self.jax_loss)
         return self._functional(both, jax.numpy.sqrt, jax.numpy.zeros_like, lambda f: jax.jit(f, donate_argnums=0), inputs)
+
+    @property
+    def tinygrad(self) -> Any:  # type: ignore[override]
+        return None if self.tinygrad_loss is None else self._in_tinygrad
+
+    def _in_tinygrad(self, **inputs: Any) -> Iteration:
+        from tinygrad import Context, TinyJit
+        from tinygrad.nn import optim
+
+        assert self.tinygrad_loss is not None
+        weights = [inputs.pop(name) for name in self.weights]
+        optimizer = (optim.Adam if self.adam else optim.SGD)(weights, lr=self.rate)
+
+        def step(*data: Any) -> Any:
+            optimizer.zero_grad()
+            loss = self.tinygrad_loss(weights, *data).backward()
+            return loss.realize(*optimizer.schedule_step())
+
+        compiled = TinyJit(step)
+
+        def run() -> Any:
+            with Context(TRAINING=1):
+                return compiled(*inputs.values()), *weights
+
+        return run
 
     def reference(self, **inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         return by_interpreter(self, inputs)

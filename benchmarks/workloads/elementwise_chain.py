@@ -48,6 +48,9 @@ class ChainValue(Derived):
     def pytensor_function(self, pt, x):
         return chain(x, pt.exp, pt.tanh, lambda v: pt.maximum(v, 0))
 
+    def tinygrad_function(self, x):
+        return chain(x, type(x).exp, type(x).tanh, type(x).relu)
+
     def reference(self, x):
         return (chain(x.astype(np.float64), np.exp, np.tanh, lambda v: np.maximum(v, 0)),)
 
@@ -77,6 +80,9 @@ class ChainGradient(ChainValue):
 
     def pytensor_function(self, pt, x):
         return super().pytensor_function(pt, x).sum()
+
+    def tinygrad_function(self, x):
+        return super().tinygrad_function(x).sum()
 
     def drjit(self, x):
         import drjit as dr

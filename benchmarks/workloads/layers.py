@@ -29,11 +29,15 @@ class Attention(Derived):
         q, k, v = (x.swapaxes(1, 2) for x in (query, key, value))
         return (jax.nn.dot_product_attention(q, k, v, is_causal=True).swapaxes(1, 2) * factor).sum()
 
+    def tinygrad_function(self, query, key, value, factor):
+        return (query.scaled_dot_product_attention(key, value, is_causal=True) * factor).sum()
+
 
 class WrittenAttention(Attention):
     """The same in the operations that it is made of."""
 
     name = "attention-written-out"
+    tinygrad_function = None
     title = "causal attention as softmax(q kᵀ + mask) v: value and gradients"
 
     def function(self, t, F, query, key, value, factor):
@@ -117,6 +121,13 @@ class TransformerBlock(Derived):
 
         return self._block(x, jax_norm, lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True),
                            lambda x: jax.nn.gelu(x, approximate=False), *weights)
+
+    def tinygrad_function(self, x, *weights):
+        def attend(q, k, v):
+            q, k, v = (a.transpose(1, 2) for a in (q, k, v))
+            return q.scaled_dot_product_attention(k, v, is_causal=True).transpose(1, 2)
+
+        return self._block(x, lambda x, w, b: x.layernorm() * w + b, attend, lambda x: x.gelu("none"), *weights)
 
 
 class Recurrent(Workload):
@@ -217,6 +228,11 @@ class MlpAdam(TrainingStep):
         h = F.relu(F.linear(x, w1, b1))
         return F.cross_entropy(F.linear(F.relu(F.linear(h, w2, b2)), w3, b3), labels)
 
+    def tinygrad_loss(self, weights, x, labels):
+        w1, b1, w2, b2, w3, b3 = weights
+        h = x.linear(w1.T, b1).relu().linear(w2.T, b2).relu()
+        return h.linear(w3.T, b3).cross_entropy(labels)
+
     def jax_loss(self, weights, x, labels):
         import jax
 
@@ -233,7 +249,7 @@ class MlpUntraced(MlpAdam):
     title = "MLP 784-512-512-10, batch 256: an untraced step with SGD"
     rate, adam = 0.05, False
     tolerance = 1e-3
-    torch_compile = jax = None
+    torch_compile = jax = tinygrad_loss = None
 
     def tracegrad(self, **inputs):
         import tracegrad as tg

@@ -30,6 +30,9 @@ class LennardJones(Derived):
     def jax_function(self, x, same):
         return self._energy(x, same)
 
+    def tinygrad_function(self, x, same):
+        return self._energy(x, same)
+
     def pytensor_function(self, pt, x, same):
         return self._energy(x, same)
 

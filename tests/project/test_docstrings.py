@@ -138,10 +138,15 @@ def test_public_docstrings_are_complete():
         assert names <= {name for (parts, _), some in MEANINGLESS.items() if part in parts for name in some.split()}, part
 
 
-def test_few_signatures_leave_their_arguments_to_another():
-    """In-place twins, layers that are one function, and the like take (*args, **kwargs): their docstrings name what has the arguments.
-
-    The number may only fall."""
+def test_signatures_tell_the_parameters():
+    """None leaves its arguments to another function, so that `help()`, editors and the reference show their names and defaults."""
     hidden = [name for name, thing in THINGS.items() if thing is not np.dtype
               and any(p.kind == p.VAR_KEYWORD and p.name == "kwargs" for p in inspect.signature(thing).parameters.values())]
-    assert len(hidden) <= 130, hidden
+    assert hidden == ["tracegrad.nn.Identity"]                      # which takes any, as torch's does
+
+
+def test_methods_tell_the_parameters():
+    """In-place ones, too."""
+    hidden = [name for name, method in inspect.getmembers(tg.Tensor, callable) if not name.startswith("__")
+              and any(p.kind == p.VAR_KEYWORD and p.name == "kwargs" for p in inspect.signature(method).parameters.values())]
+    assert not hidden

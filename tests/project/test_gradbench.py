@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tracegrad as tg
+from benchmarks.gradbench import contribute
 from benchmarks.gradbench.against import EVALS
 from benchmarks.gradbench.tool import answers
 from tests.helpers.marks import one_of
@@ -240,3 +245,24 @@ def test_nested_descent(modes):
     """The suite's own numbers, which it wants to four digits."""
     assert ask("saddle", modes, {"start": [1.0, 1.0]}) == pytest.approx([8.246324826140356e-06] * 4, abs=1e-5)
     assert ask("particle", modes, {"w": 0.0}) == pytest.approx(0.2071918746486116, abs=1e-4)
+
+
+def test_the_contribution_is_the_tool_as_a_package_of_the_suite(tmp_path):
+    """In a process that finds no `benchmarks`."""
+    package = tmp_path / "python" / "gradbench" / "gradbench" / "tools"
+    package.mkdir(parents=True)
+    (tmp_path / "tools").mkdir()
+    contribute.write(tmp_path)
+    lines = (tmp_path / "tools" / "tracegrad" / "Dockerfile").read_text().splitlines()
+    assert lines[-1].startswith("LABEL org.opencontainers.image.source=")
+    module = next(line for line in lines if line.startswith("ENTRYPOINT")).split('"')[5]
+    assert (tmp_path / "tools" / "tracegrad" / "evals.txt").read_text().split() == sorted(EVALS)
+    asked = [{"id": 0, "kind": "define", "module": "particle"},
+             {"id": 1, "kind": "evaluate", "module": "hello", "function": "double", "input": 3.0}]
+    code = Path(tg.__file__).parents[1] / "tracegrad"
+    (tmp_path / "tracegrad").symlink_to(code)
+    done = subprocess.run([sys.executable, "-m", module], cwd=tmp_path, input="".join(f"{json.dumps(m)}\n" for m in asked), text=True,
+                          capture_output=True, check=True, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{tmp_path}/python/gradbench"})
+    define, evaluated = map(json.loads, done.stdout.splitlines())
+    assert define["success"], define
+    assert evaluated["output"] == 6.0, evaluated

@@ -34,12 +34,12 @@ from tracegrad.tensors.tensor import Tensor
 
 
 @public("jacobian", "jacrev", method=False)
-def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *,
+def jacobian(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *,
              chunk_size: int | None = None) -> Callable[..., Any]:
-    """A function that returns d fn / d argument, of shape (*output.shape, *argument.shape), by reverse mode, batched over the output.
+    """A function that returns d func / d argument, of shape (*output.shape, *argument.shape), by reverse mode, batched over the output.
 
     Of nested outputs and arguments: the outputs' structure, each tensor replaced by the argument's structure of such matrices (a tuple
-    of them for a sequence of argnums), as torch.func.jacrev. has_aux: fn returns a pair, of which the second is passed through.
+    of them for a sequence of argnums), as torch.func.jacrev. has_aux: func returns a pair, of which the second is passed through.
     chunk_size: how many rows are computed at once, where memory is short. The function must return real numbers; of a complex argument
     z, each entry is a gradient, d/d(re z) + i d/d(im z). Arguments: float, and complex ones of real results; else DTypeError.
 
@@ -48,9 +48,9 @@ def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
             [0., 4.]], device='cpu')
     """
 
-    @functools.wraps(fn)
+    @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        call = JacobianCall("jacobian", fn, argnums, has_aux, args, kwargs)
+        call = JacobianCall("jacobian", func, argnums, has_aux, args, kwargs)
         blocks = []
         for node in call.nodes:
             only_real("jacobian", "result", node)
@@ -66,18 +66,18 @@ def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
 
 
 @public("jacfwd", method=False)
-def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *,
+def jacfwd(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *,
            chunk_size: int | None = None) -> Callable[..., Any]:
-    """A function that returns d fn / d argument, as `jacobian`, by forward mode, batched over the argument's elements,
+    """A function that returns d func / d argument, as `jacobian`, by forward mode, batched over the argument's elements,
 
     which must be real numbers. Raises DTypeError for others.
 
     >>> tg.jacfwd(lambda x: x ** 2)(tg.tensor([1.0, 3.0]))
     """
 
-    @functools.wraps(fn)
+    @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        call = JacobianCall("jacfwd", fn, argnums, has_aux, args, kwargs)
+        call = JacobianCall("jacfwd", func, argnums, has_aux, args, kwargs)
         columns = []
         for variable in call.variables:
             only_real("jacfwd", "argument", variable)
@@ -97,7 +97,7 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
 class JacobianCall:
     """A call whose Jacobian is wanted: its outputs, its variables, and how blocks (outputs x variables) are given back."""
 
-    def __init__(self, call: str, fn: Any, argnums: int | Sequence[int], has_aux: bool, args: Any, kwargs: Any) -> None:
+    def __init__(self, call: str, func: Any, argnums: int | Sequence[int], has_aux: bool, args: Any, kwargs: Any) -> None:
         self.name, self.single = call, isinstance(argnums, int)
         if not callable(fn):
             raise ArgumentTypeError(f"{call}: takes a function, got {type(fn).__name__}")
@@ -105,7 +105,7 @@ class JacobianCall:
         new, self.flat, self.trees = substitute(call, args, [integer(call, "argnums", k) for k in numbers])
         self.outer, self.has_aux = state.grad, has_aux
         with enable_grad():
-            out = fn(*new, **kwargs)
+            out = func(*new, **kwargs)
         self.aux: Any = None
         if has_aux:
             out, self.aux = without_aux(call, out)
@@ -157,25 +157,25 @@ def at_seeds(call: str, nodes: Sequence[Node], seeds: Mapping[Node, Node], n: in
 
 
 @public("hessian", method=False)
-def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+def hessian(func: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """A function that returns the second derivatives: shape (*output.shape, *argument.shape, *argument.shape), forward over reverse.
 
-    Nested as `jacobian` of `jacobian`: of a dict argument, h["a"]["b"] is d2 fn / da db.
+    Nested as `jacobian` of `jacobian`: of a dict argument, h["a"]["b"] is d2 func / da db.
     dtype: float. Raises DTypeError for integers and complex numbers.
 
     >>> tg.hessian(lambda x: (x ** 3).sum())(tg.tensor([1.0, 2.0]))
     Tensor([[ 6.,  0.],
             [ 0., 12.]], device='cpu')
     """
-    return jacfwd(jacobian(fn, argnums), argnums)
+    return jacfwd(jacobian(func, argnums), argnums)
 
 
 @public("hvp", method=False)
-def hvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """(gradient of fn with respect to the first primal, Hessian times tangent), forward over reverse.
+def hvp(func: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """(gradient of func with respect to the first primal, Hessian times tangent), forward over reverse.
 
     Of the shapes and dtypes (float) of the first primal. Raises ShapeError for a tangent of another shape.
 
     >>> tg.hvp(lambda x: (x ** 3).sum(), (tg.tensor([1.0, 2.0]),), (tg.tensor([1.0, 0.0]),))
     """
-    return jvp(grad(fn), primals, tangents)
+    return jvp(grad(func), primals, tangents)

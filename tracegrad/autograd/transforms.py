@@ -44,7 +44,7 @@ def differentiable_leaves(call: str, value: Any, pushed: bool = False) -> tuple[
 
 
 class _Variables(list[Tensor]):
-    """Variables for the tensors of an argument. `given`: handles of the same that fn gets, and may change in place: derivatives are taken
+    """Variables for the tensors of an argument. `given`: handles of the same that func gets, and may change in place: derivatives are taken
 
     of what it got.
     """
@@ -76,24 +76,24 @@ def _scalar_output(call: str, out: Any) -> Tensor:
 
 @public("value_and_grad", method=False)
 @named
-def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """A function that returns (fn's value, its gradient with respect to the arguments `argnums`).
+def value_and_grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that returns (func's value, its gradient with respect to the arguments `argnums`).
 
-    fn returns a scalar tensor (with has_aux: a pair of it and anything). The gradient has the structure of the argument, or is a tuple
+    func returns a scalar tensor (with has_aux: a pair of it and anything). The gradient has the structure of the argument, or is a tuple
     of such for a sequence of argnums. Arguments may be nested containers of float tensors.
-    Raises ShapeError unless fn returns one real float element, DTypeError for other arguments.
+    Raises ShapeError unless func returns one real float element, DTypeError for other arguments.
 
     >>> tg.value_and_grad(lambda x: (x * x).sum())(tg.ones(2))
     """
     single = isinstance(argnums, int)
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
 
-    @functools.wraps(fn)
+    @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         new, flat, trees = substitute("grad", args, numbers)
         outer = state.grad
         with enable_grad():
-            out = fn(*new, **kwargs)
+            out = func(*new, **kwargs)
         value, aux = without_aux("grad", out) if has_aux else (out, None)
         value = _scalar_output("grad", value)
         node = value._node()
@@ -104,7 +104,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         value, *results = release([node, *nodes], flat, [value, *tensors_of(flat)], outer)
         aux = release_aux(aux, outer)
         if state.trace is not None:
-            state.trace.called = {**_names(fn, numbers, flat, value, results), **state.trace.called}
+            state.trace.called = {**_names(func, numbers, flat, value, results), **state.trace.called}
         tensors = iter(results)
         grads = tuple(optree.tree_unflatten(tree, [next(tensors) for _ in group]) for group, tree in zip(flat, trees, strict=True))
         result = grads[0] if single else grads
@@ -113,10 +113,10 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
     return wrapped
 
 
-def _names(fn: Callable[..., Any], numbers: Sequence[int], flat: Sequence[Sequence[Tensor]], value: Tensor,
+def _names(func: Callable[..., Any], numbers: Sequence[int], flat: Sequence[Sequence[Tensor]], value: Tensor,
            gradients: Sequence[Tensor]) -> dict[Node, str]:
     """What a program's text calls a value (as its function) and its gradients (as their arguments)."""
-    code = getattr(fn, "__code__", None)
+    code = getattr(func, "__code__", None)
     parameters = code.co_varnames[:code.co_argcount] if code is not None else ()
     names = {value._n: "value" if code is None or code.co_name == "<lambda>" else code.co_name}
     left = iter(gradients)
@@ -144,7 +144,7 @@ def release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Sequ
 
 
 def release_aux(aux: Any, outer: bool) -> Any:
-    """What fn returned beside its result, as the caller sees it; when the results were released."""
+    """What func returned beside its result, as the caller sees it; when the results were released."""
 
     def released(t: Any) -> Any:
         node = t._node() if isinstance(t, Tensor) else None
@@ -172,17 +172,17 @@ def substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tupl
 
 @public("grad", method=False)
 @named
-def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """A function that returns the gradient of scalar-valued `fn` with respect to the arguments `argnums`; see value_and_grad.
+def grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that returns the gradient of scalar-valued `func` with respect to the arguments `argnums`; see value_and_grad.
 
-    dtype: float or complex, which the gradient has. Raises ShapeError unless fn returns one real float element, DTypeError for other
+    dtype: float or complex, which the gradient has. Raises ShapeError unless func returns one real float element, DTypeError for other
     arguments.
 
     >>> tg.grad(lambda x: (x ** 3).sum())(tg.tensor([2.0]))
     """
-    both = value_and_grad(fn, argnums, has_aux)
+    both = value_and_grad(func, argnums, has_aux)
 
-    @functools.wraps(fn)
+    @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         value, grads = both(*args, **kwargs)
         return (grads, value[1]) if has_aux else grads
@@ -192,10 +192,10 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool
 
 @public("vjp", method=False)
 @named
-def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """(fn(*primals), pull): pull(cotangents) gives a tuple with the cotangent of each primal. Structures as the function's own.
+def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """(func(*primals), pull): pull(cotangents) gives a tuple with the cotangent of each primal. Structures as the function's own.
 
-    has_aux: fn returns a pair, whose second part comes back as a third result.
+    has_aux: func returns a pair, whose second part comes back as a third result.
     primals: float or complex, else DTypeError. Raises ShapeError for a cotangent of another shape.
 
     >>> value, pull = tg.vjp(lambda x: x ** 2, tg.tensor([1.0, 3.0]))
@@ -204,7 +204,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[A
     new, flat, trees = substitute("vjp", primals, range(len(primals)))
     outer = state.grad
     with enable_grad():
-        out = fn(*new)
+        out = func(*new)
     out, aux = without_aux("vjp", out) if has_aux else (out, None)
     leaves, tree = differentiable_leaves("vjp", out)
     nodes = [t._node() for t in leaves]
@@ -233,11 +233,11 @@ def without_aux(call: str, out: Any) -> tuple[Any, Any]:
 
 @public("jvp", method=False)
 @named
-def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], *, strict: bool = False,
+def jvp(func: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], *, strict: bool = False,
         has_aux: bool = False) -> tuple[Any, ...]:
-    """(fn(*primals), its directional derivative along `tangents`), by forward mode. tangents: the structure and shapes of primals.
+    """(func(*primals), its directional derivative along `tangents`), by forward mode. tangents: the structure and shapes of primals.
 
-    has_aux: fn returns a pair, whose second part comes back as a third result. strict is torch's: what an output does not depend on has
+    has_aux: func returns a pair, whose second part comes back as a third result. strict is torch's: what an output does not depend on has
     derivative zero, with it or without. primals: float or complex, else DTypeError. Raises ShapeError for a tangent of another shape.
 
     >>> tg.jvp(lambda x: x ** 2, (tg.tensor([1.0, 3.0]),), (tg.tensor([1.0, 0.5]),))
@@ -248,7 +248,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
     new, flat, _ = substitute("jvp", tuple(primals), range(len(primals)))
     outer = state.grad
     with enable_grad():
-        out = fn(*new)
+        out = func(*new)
     out, aux = without_aux("jvp", out) if has_aux else (out, None)
     leaves, tree = differentiable_leaves("jvp", out, pushed=True)
     variables = [t._n for group in flat for t in group]
@@ -277,10 +277,10 @@ def _tangents(call: str, tangents: Sequence[Any], flat: Sequence[Sequence[Tensor
 
 @public("linearize", method=False)
 @named
-def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """(fn(*primals), push): push(*tangents) gives the directional derivative along tangents of the primals' structure, as torch.func's.
+def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """(func(*primals), push): push(*tangents) gives the directional derivative along tangents of the primals' structure, as torch.func's.
 
-    fn itself runs once, however many tangents are pushed.
+    func itself runs once, however many tangents are pushed.
     primals: float or complex, else DTypeError. Raises ShapeError for a tangent of another shape.
 
     >>> value, push = tg.linearize(lambda x: x ** 2, tg.tensor([1.0, 3.0]))
@@ -290,7 +290,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     new, flat, _ = substitute("linearize", primals, range(len(primals)))
     outer = state.grad
     with enable_grad():
-        out = fn(*new)
+        out = func(*new)
     leaves, tree = differentiable_leaves("linearize", out, pushed=True)
     nodes = [t._node() for t in leaves]
     variables = [t._n for group in flat for t in group]

@@ -39,14 +39,14 @@ def _examples() -> Iterator[None]:
 
 @public("vmap", method=False)
 @named
-def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *,
+def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *,
          chunk_size: int | None = None) -> Callable[..., Any]:
-    """A function that maps `fn` over a dimension of its arguments, as torch.func.vmap: written for one example, run on a batch.
+    """A function that maps `func` over a dimension of its arguments, as torch.func.vmap: written for one example, run on a batch.
 
     in_dims: the mapped dimension of each positional argument (None: the same for all; one value for all arguments, or a tuple of
     values, each of them for every tensor of a nested argument or in that argument's structure); keyword arguments are not mapped.
     out_dims: where the batch goes in each output, likewise; None for an output that is the same for all.
-    What fn changes in place in an argument that is mapped is changed in the batch; what is not mapped can only be given values in place
+    What func changes in place in an argument that is mapped is changed in the batch; what is not mapped can only be given values in place
     that are the same for all (TraceError). Results that are arguments, views of them, or captured, are views outside, too.
     The result is one program with batched operations, not a loop; chunk_size: how many examples are run at once, where memory is short.
     randomness: what random functions do inside. "error": they are an error; "different": every example has numbers of its own, as if one
@@ -61,7 +61,7 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
     if chunk_size is not None and chunk_size < 1:
         raise ArgumentError(f"vmap: chunk_size must be positive, got {chunk_size}")
 
-    @functools.wraps(fn)
+    @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if isinstance(in_dims, (tuple, list)) and len(in_dims) != len(args):
             raise ArgumentError(f"vmap: in_dims has {len(in_dims)} entries for {len(args)} arguments")
@@ -88,7 +88,7 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
                     x.narrow(dim, start, min(step, size - start)) if dim is not None and isinstance(x, Tensor) else x
                     for x, dim in zip(leaves, dims, strict=True)
                 ]
-            one = functools.partial(fn, **kwargs)
+            one = functools.partial(func, **kwargs)
             results, out_tree, places = _vmapped(one, part, dims, tree, out_dims, randomness, chunk_size is None)
             parts.append(results)
         if len(parts) == 1:
@@ -116,7 +116,7 @@ def _spread_dims(name: str, prefix: Any, whole: Any) -> list[Any]:
     return dims
 
 
-def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any], tree: Any, out_dims: Any,
+def _vmapped(func: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any], tree: Any, out_dims: Any,
              randomness: str, views: bool) -> tuple[list[Tensor], Any, list[Any]]:
     """One batch of examples: the results, their structure, and where the batch is in each. views: whether results may share memory."""
     mapped: dict[Node, Node] = {}
@@ -128,7 +128,7 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
             continue
         like = x
         examples[i] = known.get((id(x), dim % x.ndim))
-        if examples[i] is not None:                   # one tensor given twice: what fn writes to one is written to the other
+        if examples[i] is not None:                   # one tensor given twice: what func writes to one is written to the other
             continue
         node = x._node()
         node = node if state.grad or not node.needs_grad else bind(_DETACH, (node,), {})
@@ -145,7 +145,7 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
     mapped[scope.number] = iota((size,), 0)
     try:
         with _examples(), scope:
-            out = fn(*optree.tree_unflatten(tree, examples))
+            out = func(*optree.tree_unflatten(tree, examples))
             outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
             nodes = [t._node() if isinstance(t, Tensor) else as_node(t) for t in outs]
             written = {i: node for i in orders if (node := examples[i]._node()) not in mapped}
@@ -154,7 +154,7 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
     places = _spread_dims("out_dims", out_dims, out)
     results = []
     with own_nodes():
-        for i, whole in zip(written, batch(list(written.values()), mapped, size), strict=True):      # arguments that fn changed in place
+        for i, whole in zip(written, batch(list(written.values()), mapped, size), strict=True):      # arguments that func changed in place
             leaves[i]._rebind(permute(whole, tuple(sorted(range(leaves[i].ndim), key=orders[i].__getitem__))), "vmap")
         memory = _Memory(scope, mapped, {id(examples[i]): (leaves[i], orders[i]) for i in orders}, outs if views else [])
         for t, one, node, place in zip(outs, nodes, batch(nodes, mapped, size), places, strict=True):
@@ -185,13 +185,13 @@ class _Memory:
         roots = [_root(t)[0] for t in outs if isinstance(t, Tensor)]
         counts = Counter(map(id, roots))
         self.known = set(counts)
-        self.made: dict[int, Tensor] = {}                        # what fn made and several results are, or are views of: the batch
+        self.made: dict[int, Tensor] = {}                        # what func made and several results are, or are views of: the batch
         for root in roots:
             if counts[id(root)] > 1 and id(root) not in given and id(root) not in self.made and self.own(root):
                 self.made[id(root)] = Tensor(batch([root._node()], mapped, scope.size)[0], root._device, state.trace)
 
     def own(self, t: Tensor) -> bool:
-        """Whether fn made t."""
+        """Whether func made t."""
         return t._base is None and self.scope in getattr(t, "_within", ())
 
     def result(self, t: Any, order: tuple[int, ...] | None, node: Node, device: Any) -> Tensor:
@@ -213,8 +213,8 @@ class _Memory:
         if order is not None:
             batched = permute(start, front) if front is not None else start if made is not None else spread(start, size)
             example = node = placeholder(Aval(batched.shape[1:], batched.dtype))
-        for fn, attrs in steps:
-            node = bind(fn, (node,), attrs)
+        for func, attrs in steps:
+            node = bind(func, (node,), attrs)
         if order is not None:
             node = permute(batch([node], {example: batched}, size)[0], order)
         moves = []
@@ -225,8 +225,8 @@ class _Memory:
             node = node.operands[0]
         base = base.detach() if detached or (not state.grad and base._node().needs_grad) else base
         node = base._node()
-        for fn, attrs in reversed(moves):
-            node = bind(fn, (node,), attrs)
+        for func, attrs in reversed(moves):
+            node = bind(func, (node,), attrs)
         return base._view(Tensor(node, base._device, state.trace) if moves else base)
 
 

@@ -265,11 +265,11 @@ def with_older_reduction(fn: F) -> F:
     a flag or None stands in the place of size_average: here that place is a string's or a number's.
     """
     code = unwrap(fn).__code__
-    own = code.co_varnames[:code.co_argcount]
+    own = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
+    names = own if "reduction" in own else (*own, "reduction")
 
     @wraps(fn)
     def taken(*args: Any, size_average: bool | None = None, reduce: bool | None = None, **kwargs: Any) -> Any:
-        names = own if "reduction" in own else (*own, *getattr(args[0] if args else None, "options", ()), "reduction")
         place = names.index("ignore_index" if "ignore_index" in names else "eps" if "log_input" in names else "reduction")
         if len(args) > place and (args[place] is None or isinstance(args[place], bool)):
             last = names.index("reduction")

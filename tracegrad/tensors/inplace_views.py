@@ -64,6 +64,7 @@ def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
             view = fn(self, *args, **kwargs)
         return move(self, view, name)
 
+    method.__wrapped__ = fn  # type: ignore[attr-defined]    # whose parameters are the method's
     method.__name__, method.__doc__ = name, f"In-place version of `{name[:-1]}`: the same elements and the same memory in another shape."
     return method
 

@@ -99,6 +99,7 @@ def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
         result = fn(self, *args, **kwargs)
         return result if result is NotImplemented else self._rebind(result._node(), name)
 
+    method.__wrapped__ = fn  # type: ignore[attr-defined]    # whose parameters are the method's
     method.__name__, method.__doc__ = name, f"""In-place version of `{name[:-1]}`: the tensor keeps its shape and dtype.
 
     Raises ShapeError if the result has another shape, DTypeError if it is of a higher kind (floats for integers), and AutogradError

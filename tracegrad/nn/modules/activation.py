@@ -15,13 +15,25 @@ from tracegrad.tensors.creation.filled import full
 from tracegrad.tensors.tensor import Tensor
 
 
-class ReLU(FunctionModule):
+class _Inplace(FunctionModule):
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+
+class _Exponential(FunctionModule):
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__()
+        self.alpha, self.inplace = alpha, inplace
+
+
+class ReLU(_Inplace):
     """max(x, 0). Of the shapes and dtypes of nn.functional.relu; raises what that raises.
 
     >>> nn.ReLU()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "relu", {"inplace": False}
+    function = "relu"
 
 
 class LeakyReLU(FunctionModule):
@@ -30,7 +42,11 @@ class LeakyReLU(FunctionModule):
     >>> nn.LeakyReLU()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "leaky_relu", {"negative_slope": 0.01, "inplace": False}
+    function = "leaky_relu"
+
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        super().__init__()
+        self.negative_slope, self.inplace = negative_slope, inplace
 
 
 class GELU(FunctionModule):
@@ -41,25 +57,29 @@ class GELU(FunctionModule):
     >>> nn.GELU()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "gelu", {"approximate": "none"}
+    function = "gelu"
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        self.approximate = approximate
 
 
-class SiLU(FunctionModule):
+class SiLU(_Inplace):
     """x * sigmoid(x). Of the shapes and dtypes of nn.functional.silu; raises what that raises.
 
     >>> nn.SiLU()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "silu", {"inplace": False}
+    function = "silu"
 
 
-class ELU(FunctionModule):
+class ELU(_Exponential):
     """x where positive, else alpha * (exp(x) - 1). Of the shapes and dtypes of nn.functional.elu; raises what that raises.
 
     >>> nn.ELU()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "elu", {"alpha": 1.0, "inplace": False}
+    function = "elu"
 
 
 class Softplus(FunctionModule):
@@ -70,7 +90,11 @@ class Softplus(FunctionModule):
     >>> nn.Softplus()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "softplus", {"beta": 1.0, "threshold": 20.0}
+    function = "softplus"
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        super().__init__()
+        self.beta, self.threshold = beta, threshold
 
 
 class Tanh(FunctionModule):
@@ -94,12 +118,9 @@ class Sigmoid(FunctionModule):
 class _AlongDim(FunctionModule):
     """Base of those that take a dim: an integer or None, as in torch since 2.14. Raises ArgumentTypeError for another."""
 
-    dim: Any
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.dim is not None:
-            self.dim = integer(type(self).__name__, "dim", self.dim)
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = None if dim is None else integer(type(self).__name__, "dim", dim)
 
 
 class Softmax(_AlongDim):
@@ -110,7 +131,7 @@ class Softmax(_AlongDim):
     >>> nn.Softmax(dim=0)(tg.tensor([1.0, 2.0]))
     """
 
-    function, options = "softmax", {"dim": None}
+    function = "softmax"
 
 
 class LogSoftmax(_AlongDim):
@@ -119,7 +140,7 @@ class LogSoftmax(_AlongDim):
     >>> nn.LogSoftmax(dim=0)(tg.tensor([1.0, 2.0]))
     """
 
-    function, options = "log_softmax", {"dim": None}
+    function = "log_softmax"
 
 
 class Softmin(FunctionModule):
@@ -128,7 +149,11 @@ class Softmin(FunctionModule):
     >>> nn.Softmin(dim=0)(tg.tensor([1.0, 2.0]))
     """
 
-    function, options = "softmin", {"dim": None}
+    function = "softmin"
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
 
 
 class Softmax2d(Module):
@@ -145,7 +170,7 @@ class Softmax2d(Module):
         return F.softmax(input, -3)
 
 
-class SELU(FunctionModule):
+class SELU(_Inplace):
     """elu scaled so that activations keep mean 0 and variance 1 (Klambauer et al. 2017).
 
     Of the shapes and dtypes of nn.functional.selu; raises what that raises.
@@ -153,7 +178,7 @@ class SELU(FunctionModule):
     >>> nn.SELU()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "selu", {"inplace": False}
+    function = "selu"
 
 
 class LogSigmoid(FunctionModule):
@@ -171,10 +196,12 @@ class Hardtanh(FunctionModule):
     >>> nn.Hardtanh()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "hardtanh", {"min_val": -1.0, "max_val": 1.0, "inplace": False}
+    function, options = "hardtanh", ("min_val", "max_val", "inplace")
 
-    def __init__(self, *args: Any, min_value: float | None = None, max_value: float | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False, min_value: float | None = None,
+                 max_value: float | None = None) -> None:
+        super().__init__()
+        self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
         # torch's older names, which come before the others
         for name, older, value in (("min_val", "min_value", min_value), ("max_val", "max_value", max_value)):
             if value is not None:
@@ -182,13 +209,13 @@ class Hardtanh(FunctionModule):
                 setattr(self, name, value)
 
 
-class ReLU6(FunctionModule):
+class ReLU6(_Inplace):
     """x limited to [0, 6]. Of the shapes and dtypes of nn.functional.relu6; raises what that raises.
 
     >>> nn.ReLU6()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "relu6", {"inplace": False}
+    function = "relu6"
     min_val, max_val = 0.0, 6.0                                 # as of Hardtanh, which it is to torch
 
 
@@ -200,10 +227,14 @@ class GLU(FunctionModule):
     >>> nn.GLU()(tg.tensor([1.0, 0.0]))
     """
 
-    function, options = "glu", {"dim": -1}
+    function = "glu"
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
 
 
-class CELU(FunctionModule):
+class CELU(_Exponential):
     """x where positive, else alpha (exp(x / alpha) - 1) (Barron 2017).
 
     Of the shapes and dtypes of nn.functional.celu; raises what that raises.
@@ -211,34 +242,34 @@ class CELU(FunctionModule):
     >>> nn.CELU()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "celu", {"alpha": 1.0, "inplace": False}
+    function = "celu"
 
 
-class Hardsigmoid(FunctionModule):
+class Hardsigmoid(_Inplace):
     """x / 6 + 1 / 2, limited to [0, 1]. Of the shapes and dtypes of nn.functional.hardsigmoid; raises what that raises.
 
     >>> nn.Hardsigmoid()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "hardsigmoid", {"inplace": False}
+    function = "hardsigmoid"
 
 
-class Hardswish(FunctionModule):
+class Hardswish(_Inplace):
     """x times its hard sigmoid (Howard et al. 2019). Of the shapes and dtypes of nn.functional.hardswish; raises what that raises.
 
     >>> nn.Hardswish()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "hardswish", {"inplace": False}
+    function = "hardswish"
 
 
-class Mish(FunctionModule):
+class Mish(_Inplace):
     """x tanh(log(1 + exp(x))) (Misra 2020). Of the shapes and dtypes of nn.functional.mish; raises what that raises.
 
     >>> nn.Mish()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "mish", {"inplace": False}
+    function = "mish"
 
 
 class Softsign(FunctionModule):
@@ -259,7 +290,16 @@ class Tanhshrink(FunctionModule):
     function = "tanhshrink"
 
 
-class Softshrink(FunctionModule):
+class _Shrink(FunctionModule):
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = lambd
+
+    def extra_repr(self) -> str:
+        return str(self.lambd)
+
+
+class Softshrink(_Shrink):
     """x moved towards 0 by lambd; 0 where |x| is at most that.
 
     Of the shapes and dtypes of nn.functional.softshrink; raises what that raises.
@@ -267,22 +307,16 @@ class Softshrink(FunctionModule):
     >>> nn.Softshrink()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "softshrink", {"lambd": 0.5}
-
-    def extra_repr(self) -> str:
-        return str(self.lambd)
+    function = "softshrink"
 
 
-class Hardshrink(FunctionModule):
+class Hardshrink(_Shrink):
     """x; 0 where |x| is at most lambd. Of the shapes and dtypes of nn.functional.hardshrink; raises what that raises.
 
     >>> nn.Hardshrink()(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "hardshrink", {"lambd": 0.5}
-
-    def extra_repr(self) -> str:
-        return str(self.lambd)
+    function = "hardshrink"
 
 
 class Threshold(FunctionModule):
@@ -291,7 +325,11 @@ class Threshold(FunctionModule):
     >>> nn.Threshold(0.5, 0.0)(tg.tensor([-1.0, 1.0]))
     """
 
-    function, options = "threshold", {"threshold": ..., "value": ..., "inplace": False}
+    function = "threshold"
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__()
+        self.threshold, self.value, self.inplace = threshold, value, inplace
 
 
 class PReLU(Module):
@@ -324,7 +362,11 @@ class RReLU(FunctionModule):
     >>> nn.RReLU()(tg.tensor([-1.0, 1.0]))
     """
 
-    options = {"lower": 1.0 / 8, "upper": 1.0 / 3, "inplace": False}
+    function = "rrelu"
+
+    def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
+        super().__init__()
+        self.lower, self.upper, self.inplace = lower, upper, inplace
 
     def forward(self, input: Tensor) -> Tensor:
         return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)

@@ -1,42 +1,40 @@
-"""`Function`: the base of modules that are one function of nn.functional and its arguments."""
+"""`FunctionModule`: the base of modules that are one function of nn.functional and its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from inspect import unwrap
 from typing import Any, ClassVar
 
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
-
-
-def arguments(name: str, options: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, by their names: `options` and their defaults (`...` where there is none)."""
-    if len(args) > len(options) or not kwargs.keys() <= options.keys():
-        unknown = [key for key in kwargs if key not in options]
-        raise TypeError(f"{name}: takes {', '.join(options) or 'no arguments'}, got {unknown or args}")
-    given = dict(zip(options, args, strict=False))
-    if repeated := given.keys() & kwargs.keys():
-        raise TypeError(f"{name}: got several values for {', '.join(sorted(repeated))}")
-    found = {**options, **given, **kwargs}
-    if missing := [key for key, value in found.items() if value is ...]:
-        raise TypeError(f"{name}: needs {', '.join(missing)}")
-    return found
+from tracegrad.tensors.tensor import Tensor
 
 
 class FunctionModule(Module):
-    """Calls F.<function>(*inputs, **options). `options`: the arguments' names, with their defaults (`...` where there is none)."""
+    """Calls F.<function>(input, **options).
+
+    A class that names its `function` takes the function's other arguments in `__init__`, and keeps each under its own name: these names
+    are `options`. `shown`: those that `repr` shows, all unless given.
+    """
 
     function: ClassVar[str] = ""
-    options: ClassVar[dict[str, Any]] = {}
+    options: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[str, ...] | None] = None
+    inplace: bool
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        for name, value in arguments(type(self).__name__, self.options, args, kwargs).items():
-            setattr(self, name, value)
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "function" in vars(cls) and "options" not in vars(cls):
+            code = unwrap(cls.__init__).__code__
+            cls.options = code.co_varnames[1:code.co_argcount + code.co_kwonlyargcount]
 
-    def forward(self, *inputs: Any) -> Any:
-        return getattr(F, self.function)(*inputs, **{name: getattr(self, name) for name in self.options})
+    def forward(self, input: Tensor) -> Any:
+        return self._of(input)
+
+    def _of(self, *inputs: Any) -> Tensor:
+        """The function of inputs."""
+        options = {name: getattr(self, name) for name in self.options}
+        return getattr(F, self.function)(*inputs, **options)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         shown = (name for name in (self.options if self.shown is None else self.shown) if name != "inplace" or self.inplace)

@@ -110,28 +110,42 @@ class LazyLinear(_Lazy, Linear):
         return (self.out_features, count)
 
 
-class _LazyConv(_Lazy):
+class _LazyChannels(_Lazy):
     sized = "in_channels"
-
-    def __init__(self, out_channels: int, kernel_size: Size, *args: Any, **kwargs: Any) -> None:
-        super().__init__(0, out_channels, kernel_size, *args, **kwargs)  # type: ignore[call-arg]
-        self._wait()
 
     def _shape(self, name: str, count: int) -> tuple[int, ...]:
         channels = (count, self.out_channels // self.groups) if self.transposed else (self.out_channels, count // self.groups)
         return *channels, *self.kernel_size
 
 
+class _LazyConv(_LazyChannels):
+    def __init__(self, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1,
+                 groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None, dtype: Any = None) -> None:
+        super().__init__(0, out_channels, kernel_size, stride, padding, dilation, groups, bias,  # type: ignore[call-arg]
+                         padding_mode, device, dtype)
+        self._wait()
+
+
+class _LazyConvTranspose(_LazyChannels):
+    def __init__(self, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0, output_padding: Size = 0,
+                 groups: int = 1, bias: bool = True, dilation: Size = 1, padding_mode: str = "zeros", device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__(0, out_channels, kernel_size, stride, padding, output_padding, groups, bias,  # type: ignore[call-arg]
+                         dilation, padding_mode, device, dtype)
+        self._wait()
+
+
 class _LazyNorm(_Lazy):
     sized = "num_features"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(0, *args, **kwargs)  # type: ignore[call-arg]
+    def __init__(self, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True, track_running_stats: bool = True,
+                 device: Any = None, dtype: Any = None, *, bias: bool = True) -> None:
+        super().__init__(0, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)  # type: ignore[call-arg]
         self._wait()
 
 
 class LazyConv1d(_LazyConv, Conv1d):
-    """`Conv1d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+    """`Conv1d` whose in_channels are those of the first input.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -142,7 +156,7 @@ class LazyConv1d(_LazyConv, Conv1d):
 
 
 class LazyConv2d(_LazyConv, Conv2d):
-    """`Conv2d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+    """`Conv2d` whose in_channels are those of the first input.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -153,7 +167,7 @@ class LazyConv2d(_LazyConv, Conv2d):
 
 
 class LazyConv3d(_LazyConv, Conv3d):
-    """`Conv3d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+    """`Conv3d` whose in_channels are those of the first input.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -163,8 +177,8 @@ class LazyConv3d(_LazyConv, Conv3d):
     becomes, place = Conv3d, -4
 
 
-class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
-    """`ConvTranspose1d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+class LazyConvTranspose1d(_LazyConvTranspose, ConvTranspose1d):
+    """`ConvTranspose1d` whose in_channels are those of the first input.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -174,8 +188,8 @@ class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
     becomes, place = ConvTranspose1d, -2
 
 
-class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
-    """`ConvTranspose2d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+class LazyConvTranspose2d(_LazyConvTranspose, ConvTranspose2d):
+    """`ConvTranspose2d` whose in_channels are those of the first input.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -185,8 +199,8 @@ class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
     becomes, place = ConvTranspose2d, -3
 
 
-class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
-    """`ConvTranspose3d` whose in_channels are those of the first input: (out_channels, kernel_size, ...).
+class LazyConvTranspose3d(_LazyConvTranspose, ConvTranspose3d):
+    """`ConvTranspose3d` whose in_channels are those of the first input.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -197,7 +211,7 @@ class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
 
 
 class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
-    """`BatchNorm1d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+    """`BatchNorm1d` whose num_features are the channels of the first input.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -208,7 +222,7 @@ class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
 
 
 class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
-    """`BatchNorm2d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+    """`BatchNorm2d` whose num_features are the channels of the first input.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -219,7 +233,7 @@ class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
 
 
 class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
-    """`BatchNorm3d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+    """`BatchNorm3d` whose num_features are the channels of the first input.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -230,7 +244,7 @@ class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
 
 
 class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
-    """`InstanceNorm1d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+    """`InstanceNorm1d` whose num_features are the channels of the first input; affine and with running statistics unless told otherwise.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -241,7 +255,7 @@ class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
 
 
 class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
-    """`InstanceNorm2d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+    """`InstanceNorm2d` whose num_features are the channels of the first input; affine and with running statistics unless told otherwise.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 
@@ -252,7 +266,7 @@ class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
 
 
 class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
-    """`InstanceNorm3d` whose num_features are the channels of the first input: (eps, momentum, affine, track_running_stats).
+    """`InstanceNorm3d` whose num_features are the channels of the first input; affine and with running statistics unless told otherwise.
 
     The shapes and dtypes are those. Raises ShapeError for an input that does not tell.
 

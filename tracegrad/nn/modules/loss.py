@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import with_older_reduction
-from tracegrad.nn import functional as F
-from tracegrad.nn.module import Module
-from tracegrad.nn.modules.function import arguments
+from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.tensors.tensor import Tensor
 
 
-class _Loss(Module):
+class _Loss(FunctionModule):
     """Base of losses: `reduction` is "mean", "sum" or "none"."""
 
-    function: ClassVar[str] = ""
+    shown = ()
 
     def __init_subclass__(cls) -> None:
         if "__init__" in vars(cls):
@@ -29,8 +27,8 @@ class _Loss(Module):
             raise ArgumentError(f"{type(self).__name__}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
         self.reduction = reduction
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return getattr(F, self.function)(input, target, reduction=self.reduction)  # type: ignore[no-any-return]
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]    # of two tensors, as torch's
+        return self._of(input, target)
 
 
 class MSELoss(_Loss):
@@ -59,13 +57,12 @@ class NLLLoss(_Loss):
     >>> nn.NLLLoss()(tg.tensor([[-1.0, -0.5]]), tg.tensor([1]))
     """
 
+    function = "nll_loss"
+
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.nll_loss(input, target, self.weight, self.ignore_index, self.reduction)
 
 
 class CrossEntropyLoss(_Loss):
@@ -76,15 +73,13 @@ class CrossEntropyLoss(_Loss):
     >>> nn.CrossEntropyLoss()(tg.tensor([[1.0, 2.0, 0.5]]), tg.tensor([1]))
     """
 
+    function = "cross_entropy"
+
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
                  label_smoothing: float = 0.0) -> None:
         super().__init__(reduction)
         self.register_buffer("weight", weight)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(
-            input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
 
 
 class BCEWithLogitsLoss(_Loss):
@@ -95,14 +90,12 @@ class BCEWithLogitsLoss(_Loss):
     >>> nn.BCEWithLogitsLoss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
     """
 
+    function = "binary_cross_entropy_with_logits"
+
     def __init__(self, weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None) -> None:
         super().__init__(reduction)
         self.register_buffer("weight", weight)
         self.register_buffer("pos_weight", pos_weight)
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(
-            input, target, weight=self.weight, reduction=self.reduction, pos_weight=self.pos_weight)
 
 
 class BCELoss(_Loss):
@@ -113,12 +106,11 @@ class BCELoss(_Loss):
     >>> nn.BCELoss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
     """
 
+    function = "binary_cross_entropy"
+
     def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
         self.register_buffer("weight", weight)
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy(input, target, self.weight, self.reduction)
 
 
 class SmoothL1Loss(_Loss):
@@ -129,12 +121,11 @@ class SmoothL1Loss(_Loss):
     >>> nn.SmoothL1Loss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
     """
 
+    function = "smooth_l1_loss"
+
     def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction)
         self.beta = beta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.smooth_l1_loss(input, target, self.reduction, self.beta)
 
 
 class HuberLoss(_Loss):
@@ -145,14 +136,13 @@ class HuberLoss(_Loss):
     >>> nn.HuberLoss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
     """
 
+    function = "huber_loss"
+
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)
         if not isinstance(delta, (float, int)):
             raise TypeError(f"HuberLoss: delta must be a float or int, got: {type(delta)}")
         self.delta = delta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.huber_loss(input, target, self.reduction, self.delta)
 
 
 class KLDivLoss(_Loss):
@@ -163,33 +153,14 @@ class KLDivLoss(_Loss):
     >>> nn.KLDivLoss(reduction="sum")(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
     """
 
+    function = "kl_div"
+
     def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__("sum" if reduction == "batchmean" else reduction)
         self.reduction, self.log_target = reduction, log_target
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.kl_div(input, target, self.reduction, self.log_target)
 
-
-class _LossOf(_Loss):
-    """Base of losses that are a function of `inputs` tensors and its arguments: `options`, with their defaults."""
-
-    options: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self, *args: Any, reduction: str = "mean", **kwargs: Any) -> None:
-        super().__init__(reduction)
-        for name, value in arguments(type(self).__name__, self.options, args, kwargs).items():
-            if name == "weight":
-                self.register_buffer(name, value)
-            else:
-                setattr(self, name, value)
-
-    def forward(self, *inputs: Any) -> Tensor:
-        given = {name: getattr(self, name) for name in self.options}
-        return getattr(F, self.function)(*inputs, **given, reduction=self.reduction)  # type: ignore[no-any-return]
-
-
-class PoissonNLLLoss(_LossOf):
+class PoissonNLLLoss(_Loss):
     """exp(input) - target input (log_input=False: input - target log(input + eps)); full: with Stirling's term, for targets above 1.
 
     Of the shapes and dtypes of nn.functional.poisson_nll_loss; raises what that raises.
@@ -197,10 +168,14 @@ class PoissonNLLLoss(_LossOf):
     >>> nn.PoissonNLLLoss()(tg.tensor([0.5, 0.2]), tg.tensor([1.0, 0.0]))
     """
 
-    function, options = "poisson_nll_loss", {"log_input": True, "full": False, "eps": 1e-8}
+    function = "poisson_nll_loss"
+
+    def __init__(self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.log_input, self.full, self.eps = log_input, full, eps
 
 
-class GaussianNLLLoss(_LossOf):
+class GaussianNLLLoss(_Loss):
     """(log(var) + (input - target)² / var) / 2, of (input, target, var); var at least eps. full: + log(2 pi) / 2.
 
     Of the shapes and dtypes of nn.functional.gaussian_nll_loss; raises what that raises.
@@ -208,10 +183,17 @@ class GaussianNLLLoss(_LossOf):
     >>> nn.GaussianNLLLoss()(tg.ones(2), tg.zeros(2), tg.ones(2))
     """
 
-    function, options = "gaussian_nll_loss", {"full": False, "eps": 1e-6}
+    function = "gaussian_nll_loss"
+
+    def __init__(self, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.full, self.eps = full, eps
+
+    def forward(self, input: Tensor, target: Tensor, var: Tensor) -> Tensor:  # type: ignore[override]
+        return self._of(input, target, var)
 
 
-class MarginRankingLoss(_LossOf):
+class MarginRankingLoss(_Loss):
     """max(0, -target (input1 - input2) + margin), of (input1, input2, target), target 1 or -1.
 
     Of the shapes and dtypes of nn.functional.margin_ranking_loss; raises what that raises.
@@ -219,10 +201,17 @@ class MarginRankingLoss(_LossOf):
     >>> nn.MarginRankingLoss()(tg.ones(2), tg.zeros(2), tg.ones(2))
     """
 
-    function, options = "margin_ranking_loss", {"margin": 0.0}
+    function = "margin_ranking_loss"
+
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
+        return self._of(input1, input2, target)
 
 
-class HingeEmbeddingLoss(_LossOf):
+class HingeEmbeddingLoss(_Loss):
     """input where target is 1, max(0, margin - input) where it is -1.
 
     Of the shapes and dtypes of nn.functional.hinge_embedding_loss; raises what that raises.
@@ -230,10 +219,14 @@ class HingeEmbeddingLoss(_LossOf):
     >>> nn.HingeEmbeddingLoss()(tg.ones(2), tg.tensor([1.0, -1.0]))
     """
 
-    function, options = "hinge_embedding_loss", {"margin": 1.0}
+    function = "hinge_embedding_loss"
+
+    def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = margin
 
 
-class CosineEmbeddingLoss(_LossOf):
+class CosineEmbeddingLoss(_Loss):
     """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1, of (input1, input2, target).
 
     Of the shapes and dtypes of nn.functional.cosine_embedding_loss; raises what that raises.
@@ -241,7 +234,14 @@ class CosineEmbeddingLoss(_LossOf):
     >>> nn.CosineEmbeddingLoss()(tg.ones(2, 3), tg.ones(2, 3), tg.ones(2))
     """
 
-    function, options = "cosine_embedding_loss", {"margin": 0.0}
+    function = "cosine_embedding_loss"
+
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
+        return self._of(input1, input2, target)
 
 
 class SoftMarginLoss(_Loss):
@@ -264,7 +264,7 @@ class MultiLabelMarginLoss(_Loss):
     function = "multilabel_margin_loss"
 
 
-class MultiLabelSoftMarginLoss(_LossOf):
+class MultiLabelSoftMarginLoss(_Loss):
     """The mean over classes of binary cross-entropies of logits with targets 0 or 1, times weight (C), a buffer.
 
     Of the shapes and dtypes of nn.functional.multilabel_soft_margin_loss; raises what that raises.
@@ -272,10 +272,14 @@ class MultiLabelSoftMarginLoss(_LossOf):
     >>> nn.MultiLabelSoftMarginLoss()(tg.ones(2, 3), tg.ones(2, 3))
     """
 
-    function, options = "multilabel_soft_margin_loss", {"weight": None}
+    function = "multilabel_soft_margin_loss"
+
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
 
 
-class MultiMarginLoss(_LossOf):
+class MultiMarginLoss(_Loss):
     """The sum over the other classes of max(0, margin - x[target] + x[i])^p, over their number, times weight[target], a buffer.
 
     Of the shapes and dtypes of nn.functional.multi_margin_loss; raises what that raises.
@@ -283,10 +287,15 @@ class MultiMarginLoss(_LossOf):
     >>> nn.MultiMarginLoss()(tg.ones(2, 3), tg.tensor([0, 1]))
     """
 
-    function, options = "multi_margin_loss", {"p": 1, "margin": 1.0, "weight": None}
+    function = "multi_margin_loss"
+
+    def __init__(self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.p, self.margin = p, margin
 
 
-class TripletMarginLoss(_LossOf):
+class TripletMarginLoss(_Loss):
     """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the p-norm; swap: d(positive, negative) where that is smaller.
 
     Of the shapes and dtypes of nn.functional.triplet_margin_loss; raises what that raises.
@@ -294,10 +303,17 @@ class TripletMarginLoss(_LossOf):
     >>> nn.TripletMarginLoss()(tg.zeros(2, 3), tg.ones(2, 3), tg.ones(2, 3))
     """
 
-    function, options = "triplet_margin_loss", {"margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False}
+    function = "triplet_margin_loss"
+
+    def __init__(self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:  # type: ignore[override]
+        return self._of(anchor, positive, negative)
 
 
-class TripletMarginWithDistanceLoss(_LossOf):
+class TripletMarginWithDistanceLoss(_Loss):
     """TripletMarginLoss with a distance of one's own: a function of two tensors (the Euclidean one if None).
 
     Of the shapes and dtypes of nn.functional.triplet_margin_with_distance_loss; raises what that raises.
@@ -305,10 +321,14 @@ class TripletMarginWithDistanceLoss(_LossOf):
     >>> nn.TripletMarginWithDistanceLoss()(tg.zeros(2, 3), tg.ones(2, 3), tg.ones(2, 3))
     """
 
-    function, options = "triplet_margin_with_distance_loss", {"distance_function": None, "margin": 1.0, "swap": False}
+    function = "triplet_margin_with_distance_loss"
 
     def __init__(self, *, distance_function: Any = None, margin: float = 1.0, swap: bool = False, reduction: str = "mean") -> None:
-        super().__init__(distance_function, margin, swap, reduction=reduction)
+        super().__init__(reduction)
+        self.distance_function, self.margin, self.swap = distance_function, margin, swap
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:  # type: ignore[override]
+        return self._of(anchor, positive, negative)
 
 
 class CTCLoss(_Loss):
@@ -319,9 +339,11 @@ class CTCLoss(_Loss):
     >>> nn.CTCLoss()(tg.zeros(4, 1, 3), tg.tensor([[1, 2]]), [4], [2])
     """
 
+    function = "ctc_loss"
+
     def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
         super().__init__(reduction)
         self.blank, self.zero_infinity = blank, zero_infinity
 
     def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:  # type: ignore[override]
-        return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)
+        return self._of(log_probs, targets, input_lengths, target_lengths)

@@ -144,7 +144,27 @@ class _MaxUnpool(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AdaptiveAvgPool1d(FunctionModule):
+class _AdaptiveAvgPool(FunctionModule):
+    def __init__(self, output_size: Any) -> None:
+        super().__init__()
+        self.output_size = output_size
+
+
+class _AdaptiveMaxPool(FunctionModule):
+    shown = ("output_size",)
+
+    def __init__(self, output_size: Any, return_indices: bool = False) -> None:
+        super().__init__()
+        self.output_size, self.return_indices = output_size, return_indices
+
+
+class _LPPool(FunctionModule):
+    def __init__(self, norm_type: float, kernel_size: Size, stride: Size | None = None, ceil_mode: bool = False) -> None:
+        super().__init__()
+        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
+
+
+class AdaptiveAvgPool1d(_AdaptiveAvgPool):
     """Means over a grid of output_size cells of (N, C, L), whatever its size.
 
     Of the shapes and dtypes of nn.functional.adaptive_avg_pool1d; raises what that raises.
@@ -152,10 +172,10 @@ class AdaptiveAvgPool1d(FunctionModule):
     >>> nn.AdaptiveAvgPool1d(2)(tg.rand(1, 2, 4)).shape
     """
 
-    function, options = "adaptive_avg_pool1d", {"output_size": ...}
+    function = "adaptive_avg_pool1d"
 
 
-class AdaptiveMaxPool1d(FunctionModule):
+class AdaptiveMaxPool1d(_AdaptiveMaxPool):
     """The largest of each of output_size cells of (N, C, L); return_indices: and where they are.
 
     Of the shapes and dtypes of nn.functional.adaptive_max_pool1d; raises what that raises.
@@ -163,10 +183,10 @@ class AdaptiveMaxPool1d(FunctionModule):
     >>> nn.AdaptiveMaxPool1d(2)(tg.rand(1, 2, 4)).shape
     """
 
-    function, options, shown = "adaptive_max_pool1d", {"output_size": ..., "return_indices": False}, ("output_size",)
+    function = "adaptive_max_pool1d"
 
 
-class LPPool1d(FunctionModule):
+class LPPool1d(_LPPool):
     """(The sum of x^norm_type over each window of (N, C, L))^(1 / norm_type); stride: kernel_size unless given.
 
     Of the shapes and dtypes of nn.functional.lp_pool1d; raises what that raises.
@@ -174,7 +194,7 @@ class LPPool1d(FunctionModule):
     >>> nn.LPPool1d(2, 2)(tg.rand(1, 2, 4)).shape
     """
 
-    function, options = "lp_pool1d", {"norm_type": ..., "kernel_size": ..., "stride": None, "ceil_mode": False}
+    function = "lp_pool1d"
 
 
 class MaxUnpool1d(_MaxUnpool):
@@ -188,7 +208,7 @@ class MaxUnpool1d(_MaxUnpool):
     function = "max_unpool1d"
 
 
-class AdaptiveAvgPool2d(FunctionModule):
+class AdaptiveAvgPool2d(_AdaptiveAvgPool):
     """Means over a grid of output_size cells of (N, C, H, W), whatever its size.
 
     Of the shapes and dtypes of nn.functional.adaptive_avg_pool2d; raises what that raises.
@@ -196,10 +216,10 @@ class AdaptiveAvgPool2d(FunctionModule):
     >>> nn.AdaptiveAvgPool2d(2)(tg.rand(1, 2, 4, 4)).shape
     """
 
-    function, options = "adaptive_avg_pool2d", {"output_size": ...}
+    function = "adaptive_avg_pool2d"
 
 
-class AdaptiveMaxPool2d(FunctionModule):
+class AdaptiveMaxPool2d(_AdaptiveMaxPool):
     """The largest of each of output_size cells of (N, C, H, W); return_indices: and where they are.
 
     Of the shapes and dtypes of nn.functional.adaptive_max_pool2d; raises what that raises.
@@ -207,10 +227,10 @@ class AdaptiveMaxPool2d(FunctionModule):
     >>> nn.AdaptiveMaxPool2d(2)(tg.rand(1, 2, 4, 4)).shape
     """
 
-    function, options, shown = "adaptive_max_pool2d", {"output_size": ..., "return_indices": False}, ("output_size",)
+    function = "adaptive_max_pool2d"
 
 
-class LPPool2d(FunctionModule):
+class LPPool2d(_LPPool):
     """(The sum of x^norm_type over each window of (N, C, H, W))^(1 / norm_type); stride: kernel_size unless given.
 
     Of the shapes and dtypes of nn.functional.lp_pool2d; raises what that raises.
@@ -218,7 +238,7 @@ class LPPool2d(FunctionModule):
     >>> nn.LPPool2d(2, 2)(tg.rand(1, 2, 4, 4)).shape
     """
 
-    function, options = "lp_pool2d", {"norm_type": ..., "kernel_size": ..., "stride": None, "ceil_mode": False}
+    function = "lp_pool2d"
 
 
 class MaxUnpool2d(_MaxUnpool):
@@ -232,7 +252,7 @@ class MaxUnpool2d(_MaxUnpool):
     function = "max_unpool2d"
 
 
-class AdaptiveAvgPool3d(FunctionModule):
+class AdaptiveAvgPool3d(_AdaptiveAvgPool):
     """Means over a grid of output_size cells of (N, C, D, H, W), whatever its size.
 
     Of the shapes and dtypes of nn.functional.adaptive_avg_pool3d; raises what that raises.
@@ -240,10 +260,10 @@ class AdaptiveAvgPool3d(FunctionModule):
     >>> nn.AdaptiveAvgPool3d(2)(tg.rand(1, 2, 4, 4, 4)).shape
     """
 
-    function, options = "adaptive_avg_pool3d", {"output_size": ...}
+    function = "adaptive_avg_pool3d"
 
 
-class AdaptiveMaxPool3d(FunctionModule):
+class AdaptiveMaxPool3d(_AdaptiveMaxPool):
     """The largest of each of output_size cells of (N, C, D, H, W); return_indices: and where they are.
 
     Of the shapes and dtypes of nn.functional.adaptive_max_pool3d; raises what that raises.
@@ -251,10 +271,10 @@ class AdaptiveMaxPool3d(FunctionModule):
     >>> nn.AdaptiveMaxPool3d(2)(tg.rand(1, 2, 4, 4, 4)).shape
     """
 
-    function, options, shown = "adaptive_max_pool3d", {"output_size": ..., "return_indices": False}, ("output_size",)
+    function = "adaptive_max_pool3d"
 
 
-class LPPool3d(FunctionModule):
+class LPPool3d(_LPPool):
     """(The sum of x^norm_type over each window of (N, C, D, H, W))^(1 / norm_type); stride: kernel_size unless given.
 
     Of the shapes and dtypes of nn.functional.lp_pool3d; raises what that raises.
@@ -262,7 +282,7 @@ class LPPool3d(FunctionModule):
     >>> nn.LPPool3d(2, 2)(tg.rand(1, 2, 4, 4, 4)).shape
     """
 
-    function, options = "lp_pool3d", {"norm_type": ..., "kernel_size": ..., "stride": None, "ceil_mode": False}
+    function = "lp_pool3d"
 
 
 class MaxUnpool3d(_MaxUnpool):
@@ -277,16 +297,13 @@ class MaxUnpool3d(_MaxUnpool):
 
 
 class _FractionalMaxPool(FunctionModule):
-    options = {"kernel_size": ..., "output_size": None, "output_ratio": None, "return_indices": False}
     shown = ("kernel_size", "output_size", "output_ratio")
 
-    def __init__(self, *args: Any, _random_samples: Tensor | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, kernel_size: Size, output_size: Any = None, output_ratio: Any = None, return_indices: bool = False,
+                 _random_samples: Tensor | None = None) -> None:
+        super().__init__()
+        self.kernel_size, self.output_size, self.output_ratio, self.return_indices = kernel_size, output_size, output_ratio, return_indices
         self.register_buffer("_random_samples", _random_samples)
-
-    def forward(self, *inputs: Any) -> Any:
-        options = {name: getattr(self, name) for name in self.options}
-        return getattr(F, self.function)(*inputs, **options, _random_samples=self._random_samples)
 
 
 class FractionalMaxPool2d(_FractionalMaxPool):

@@ -98,7 +98,11 @@ class ChannelShuffle(FunctionModule):
     >>> nn.ChannelShuffle(2)(tg.rand(1, 4, 2)).shape
     """
 
-    function, options = "channel_shuffle", {"groups": ...}
+    function = "channel_shuffle"
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
 
 
 class Unfold(FunctionModule):
@@ -109,7 +113,11 @@ class Unfold(FunctionModule):
     >>> nn.Unfold(2)(tg.rand(1, 1, 3, 3)).shape
     """
 
-    function, options = "unfold", {"kernel_size": ..., "dilation": 1, "padding": 0, "stride": 1}
+    function = "unfold"
+
+    def __init__(self, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
+        super().__init__()
+        self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
 
 
 class Fold(FunctionModule):
@@ -120,7 +128,11 @@ class Fold(FunctionModule):
     >>> nn.Fold((3, 3), 2)(tg.ones(1, 4, 4)).shape
     """
 
-    function, options = "fold", {"output_size": ..., "kernel_size": ..., "dilation": 1, "padding": 0, "stride": 1}
+    function = "fold"
+
+    def __init__(self, output_size: Any, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
+        super().__init__()
+        self.output_size, self.kernel_size, self.dilation, self.padding, self.stride = output_size, kernel_size, dilation, padding, stride
 
 
 class Upsample(FunctionModule):
@@ -131,9 +143,12 @@ class Upsample(FunctionModule):
     >>> nn.Upsample(scale_factor=2)(tg.rand(1, 2, 4)).shape
     """
 
-    function = "interpolate"
-    options = {"size": None, "scale_factor": None, "mode": "nearest", "align_corners": None, "recompute_scale_factor": None}
-    shown = ("size", "scale_factor", "mode")
+    function, shown = "interpolate", ("size", "scale_factor", "mode")
+    def __init__(self, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
+                 recompute_scale_factor: bool | None = None) -> None:
+        super().__init__()
+        self.size, self.scale_factor, self.mode = size, scale_factor, mode
+        self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
 
 
 class UpsamplingNearest2d(Upsample):

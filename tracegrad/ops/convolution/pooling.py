@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import wraps
+from inspect import unwrap
 from math import prod
 from typing import Any
 
@@ -365,8 +367,12 @@ def fold(input: Array, output_size: Any, kernel_size: Any, dilation: Any = 1, pa
 def export_with_indices(name: str) -> None:
     """Export the pool `name` under torch's second name, too: the one that returns indices."""
     whole = FUNCTIONAL[name]
+    place = unwrap(whole).__code__.co_varnames.index("return_indices")
 
+    @wraps(whole)
     def fn(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place:
+            return whole(*args[:place], True, *args[place + 1:], **kwargs)
         return whole(*args, **{**kwargs, "return_indices": True})
 
     fn.__name__ = fn.__qualname__ = f"{name}_with_indices"

@@ -114,21 +114,22 @@ def float_dtype(dtype: Any) -> Any:
     return dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
 
 
-def like_function(name: str, make: Any, value: str = "") -> Any:
-    """The function `name`_like. value: the name of its second argument, if it takes one."""
-    def fn(input: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **named: Any) -> Tensor:
-        if named:
-            if args or {*named} != {value}:
-                raise TypeError(f"{name}_like() got an unexpected keyword argument {next(k for k in named if args or k != value)!r}")
-            args = (named[value],)
-        if not isinstance(input, Tensor):
-            raise DTypeError(f"{name}_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays and lists")
-        found = input.dtype if dtype is None else dtypes.as_dtype(dtype)
-        return make(input.shape, *args, found, input.device if device is None else device, requires_grad)  # type: ignore[no-any-return]
+def like_function(name: str, make: Any) -> Any:
+    """The function `name`_like, which takes a tensor; `make` takes a shape, a dtype, a device and whether a gradient is wanted."""
+    def fn(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        found = like(f"{name}_like", input, dtype, device)
+        return make(input.shape, *found, requires_grad)  # type: ignore[no-any-return]
 
     fn.__name__ = fn.__qualname__ = f"{name}_like"
     fn.__doc__ = f"""Like `{name}`, with the shape, dtype and device of `input` unless given. Raises DTypeError unless input is a tensor.
 
-    >>> tg.{name}_like(tg.ones(2, 3){", 0.5" if value else ""})
+    >>> tg.{name}_like(tg.ones(2, 3))
     """
     return create(f"{name}_like", draws=name.startswith("rand"))(fn)
+
+
+def like(call: str, input: Any, dtype: Any, device: Any) -> tuple[Any, Any]:
+    """The dtype and the device of what is made like `input`."""
+    if not isinstance(input, Tensor):
+        raise DTypeError(f"{call}: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays and lists")
+    return input.dtype if dtype is None else dtypes.as_dtype(dtype), input.device if device is None else device

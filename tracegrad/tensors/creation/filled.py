@@ -19,7 +19,16 @@ from tracegrad.ops.primitives.movement import expand
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, number_or_node, python_number, shape_of, sized
+from tracegrad.tensors.creation.arguments import (
+    create,
+    float_dtype,
+    like,
+    like_function,
+    number_or_node,
+    python_number,
+    shape_of,
+    sized,
+)
 from tracegrad.tensors.tensor import Tensor, from_array, holding, new_tensor, older
 
 
@@ -139,7 +148,16 @@ def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device
 zeros_like = like_function("zeros", lambda s, d, v, g: _filled("zeros_like", s, 0, d, v, g))
 ones_like = like_function("ones", lambda s, d, v, g: _filled("ones_like", s, 1, d, v, g))
 empty_like = like_function("empty", lambda s, d, v, g: _filled("empty_like", s, 0, d, v, g))
-full_like = like_function("full", lambda s, fill_value, d, v, g: full(s, fill_value, dtype=d, device=v, requires_grad=g), "fill_value")
+
+
+@create("full_like")
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Like `full`, with the shape, dtype and device of `input` unless given. Raises DTypeError unless input is a tensor.
+
+    >>> tg.full_like(tg.ones(2, 3), 0.5)
+    """
+    dtype, device = like("full_like", input, dtype, device)
+    return full(input.shape, fill_value, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @create(again=True)

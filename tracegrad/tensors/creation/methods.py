@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from math import log1p, pi
 from types import NoneType
 from typing import Any
@@ -28,39 +29,45 @@ from tracegrad.tensors.creation.random_numbers import (
 from tracegrad.tensors.tensor import Tensor, from_own
 
 
-def fill_randomly(name: str, draw: Any) -> Any:
-    """An in-place method that overwrites a tensor with random numbers. What `draw` takes after the tensor are numbers."""
-    code = draw.__code__
+def fills(draw: Any) -> Any:
+    """Decorator: a function that draws numbers like a tensor, as the method of its name that overwrites the tensor with them.
+
+    What `draw` takes after the tensor are numbers. The generator that the method is given is in force while `draw` runs, which need not
+    ask for it.
+    """
+    name, code = draw.__name__, draw.__code__
     names = code.co_varnames[1:code.co_argcount]
 
+    @wraps(draw)
     def method(self: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
         for argument, value in (*zip(names, args, strict=False), *kwargs.items()):
             if not isinstance(value, (int, float, np.floating, np.integer, Tensor, NoneType)) or (value is None and name != "random_"):
                 raise ArgumentTypeError(f"{name}: {argument} must be a number, got {value!r}")
         with random_state.using(name, generator):
-            return self.copy_(draw(self, *args, **kwargs).to(dtype=self.dtype))
+            drawn = draw(self, *args, **kwargs)
+            return self.copy_(drawn if drawn.dtype == self.dtype else drawn.to(dtype=self.dtype))
 
-    method.__name__, method.__doc__ = name, f"Overwrite with random numbers ({name[:-1]})."
+    method.__doc__ = f"Overwrite with random numbers ({name[:-1]})."
+    setattr(Tensor, name, method)
     return method
 
 
-def _uniform(x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+@fills
+def uniform_(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Tensor:
     if fails(low <= high):
         raise ArgumentError(f"uniform_: the range must go up, got {low} to {high}")
     return draw_uniform(x.shape, x.dtype, x.device, low, high)  # type: ignore[no-any-return]
 
 
-def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+@fills
+def normal_(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
     if fails(std >= 0):
         raise ArgumentError(f"normal_: std must not be negative, got {std}")
     return draw_normal(x.shape, x.dtype, x.device, mean, std)  # type: ignore[no-any-return]
 
 
-Tensor.uniform_ = fill_randomly("uniform_", _uniform)  # type: ignore[attr-defined]
-Tensor.normal_ = fill_randomly("normal_", _normal)  # type: ignore[attr-defined]
-
-
-def _cauchy(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+@fills
+def cauchy_(x: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Tensor:
     check_positive("cauchy_", "sigma", sigma)
     host = random_state.torchs(x.numel())
     if host is not None:
@@ -69,11 +76,12 @@ def _cauchy(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
     return ((u - 0.5) * pi).tan() * sigma + median  # type: ignore[no-any-return]
 
 
-def _geometric(x: Tensor, p: float) -> Tensor:
+@fills
+def geometric_(x: Tensor, p: float, *, generator: Any = None) -> Tensor:
     if not 0.0 < p <= 1.0:
         raise ArgumentError(f"geometric_: p must be above 0 and at most 1, got {p}")
     if dtypes.dtype_kind(x.dtype) not in "iuf":
-        raise DTypeError(f"geometric_: makes numbers of trials, not {x.dtype}; use an integer or a float tensor")
+        raise DTypeError(f"geometric_: makes numbers of trials, not {x.dtype}; use it on an integer or a float tensor")
     host = random_state.torchs(x.numel())
     if host is not None:
         with np.errstate(divide="ignore"):
@@ -82,7 +90,8 @@ def _geometric(x: Tensor, p: float) -> Tensor:
     return ((-u).log1p() * (1.0 / log1p(-p) if p < 1.0 else 0.0)).ceil().clamp(min=1.0)  # type: ignore[no-any-return]
 
 
-def _log_normal(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+@fills
+def log_normal_(x: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Tensor:
     check_positive("log_normal_", "std", std)
     host = random_state.torchs(x.numel())
     if host is not None:
@@ -90,7 +99,8 @@ def _log_normal(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
     return (randn(x.shape, dtype=computed_dtype("log_normal_", x), device=x.device) * std + mean).exp()  # type: ignore[no-any-return]
 
 
-def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tensor:
+@fills
+def random_(x: Tensor, low: int | None = None, high: int | None = None, *, generator: Any = None) -> Tensor:
     if dtypes.dtype_kind(x.dtype) == "c":
         raise DTypeError(f"random_: makes integers, not {x.dtype}; use it on x.real and x.imag")
     host = random_state.torchs(x.numel()) if low is None and high is None else None
@@ -104,11 +114,14 @@ def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tenso
     return draw_integers("random_", low, high, (x.shape,), dtypes.int64, x.device).to(dtype=x.dtype)
 
 
-Tensor.bernoulli_ = fill_randomly("bernoulli_", lambda x, p=0.5: draw_bernoulli("bernoulli_", x, p))  # type: ignore[attr-defined]
-for _name, _distribution in dict(
-    exponential_=draw_exponential, cauchy_=_cauchy, geometric_=_geometric, log_normal_=_log_normal, random_=_random
-).items():
-    setattr(Tensor, _name, fill_randomly(_name, _distribution))
+@fills
+def bernoulli_(x: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
+    return draw_bernoulli("bernoulli_", x, p)
+
+
+@fills
+def exponential_(x: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tensor:
+    return draw_exponential(x, lambd)
 
 
 def _new(make: Any) -> Any:
