@@ -142,7 +142,7 @@ class Conv2dInputGrad(Conv):
         edges = tuple([(r - p[0], s + p[0] - m) for r, p, s, m in zip(reach, padding, size, (oh, ow), strict=True)])
         if groups == 1 and stride == (1, 1) and o <= c and w.size <= g.size and min(*edges[0], *edges[1]) >= 0:
             turned = w[:, :, ::-1, ::-1].swapaxes(0, 1)         # the convolution with it writes each element once
-            return REGISTRY["conv2d"].compute(g, turned, stride=stride, padding=edges, dilation=dilation, groups=1)
+            return REGISTRY["conv2d"].numpy(g, turned, stride=stride, padding=edges, dilation=dilation, groups=1)
         if groups == 1 and oh * ow <= FEW < n * oh * ow:
             cols = np.matmul(w.reshape(o, c * kh * kw).T, _side_by_side(g)).reshape(c, kh, kw, n, oh, ow).transpose(3, 0, 1, 2, 4, 5)
         else:
