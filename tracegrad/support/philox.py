@@ -90,7 +90,8 @@ def blocks(seed: int, offset: int, count: int) -> list[tuple[int, ...]]:
     out, numbers = np.empty((4, AHEAD), np.uint32), np.arange(offset, offset + AHEAD, dtype=np.uint64)
     _rounds(out, np.uint64(low), np.uint64(high), numbers & _LOW, numbers >> _HALF)
     made = [*zip(*out.tolist(), strict=True)]
-    _ahead[0], _latest[0] = (seed, offset, made), (seed, offset + AHEAD, draws)
+    _ahead[0] = seed, offset, made
+    _latest[0] = seed, offset + AHEAD, draws
     return made[:count]
 
 
