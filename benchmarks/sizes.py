@@ -111,7 +111,7 @@ def steady(name: str) -> dict[str, float]:
 
     f = namespace("tracegrad")
     calls: dict[str, Callable[[], float]] = {}
-    for what, dynamic, program.TAKEN in (("any", True, 0), ("own", True, TAKEN), ("fixed", False, 0)):
+    for what, dynamic, program.OWN_SIZE_AFTER in (("any", True, 0), ("own", True, TAKEN), ("fixed", False, 0)):
         step, data, _ = PROGRAMS[name](f, dynamic)
         for n in STEADY[name]:
             calls[what] = _call(f, step, data(n), n)

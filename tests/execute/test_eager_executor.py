@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tracegrad import nn
 from tracegrad.execute import eager_executor
+from tracegrad.execute.program import Program
 from tracegrad.nn import functional as F
 from tracegrad.ops.primitives import movement
 from tracegrad.runtime.buffer import held
@@ -296,3 +298,31 @@ def test_numpy_does_not_warn_and_its_errors_stay_as_they_were(recwarn):
     assert np.isinf(found[2].numpy()[2])
     assert np.geterr() == before
     assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
+
+
+def test_a_step_with_batch_norms_has_one_structure_from_the_third_on(monkeypatch):
+    """Counters of batches are known calls at once, and running values are the same work where a kernel has them."""
+    made, record = [], Program.recorded.__func__
+
+    def recorded(cls, key, order, *rest):
+        made.append(record(cls, key, order, *rest))
+        return made[-1]
+
+    monkeypatch.setattr(Program, "recorded", classmethod(recorded))
+    tg.manual_seed(0)
+    layers = [nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()) for _ in range(5)]
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(48, 2))
+    optimizer = tg.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    x, y = tg.rand(4, 3, 4, 4), tg.arange(4) % 2
+    counts = []
+    for k in range(7):
+        if k == 5:                          # kernels from here on
+            step = max(made, key=lambda program: len(program.order))
+            made[-1].usage.tier_up = step.usage.tier_up = 0
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        counts.append(len(made))
+    assert counts[2:] == [counts[2]] * 5
+    assert any(program.versions for program in made)
+    assert int(layers[0][1].num_batches_tracked) == 7

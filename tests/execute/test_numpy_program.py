@@ -11,11 +11,12 @@ from tracegrad.errors import LinAlgError
 from tracegrad.execute.program import Program
 from tracegrad.execute.realize import Work
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.primitive import placeholder
+from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.nn import functional as F
 from tracegrad.numpy_backend import generated, numpy_program
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.numpy_backend.numpy_program import NumpyProgram
+from tracegrad.ops.primitives.float_functions import erf32
 from tracegrad.support import cache
 from tracegrad.tensors.tensor import Tensor
 
@@ -301,3 +302,63 @@ def test_routines_that_differ_in_sizes_share_their_text(on_numpy):
         assert found.shape == (5, n)
         written.append(made.written)
     assert written[0].__code__ is written[1].__code__
+
+
+@pytest.mark.parametrize(("batch", "channels", "out", "size", "kernel", "stride", "padding", "dilation"), [
+    (3, 6, 4, (9, 7), (3, 2), (1, 1), ((1, 1), (0, 1)), (1, 1)),            # the gradient of the image as a convolution
+    (3, 6, 4, (9, 7), (3, 2), (1, 1), ((2, 3), (0, 0)), (1, 2)),            # padded by more than the kernel reaches
+    (3, 2, 6, (9, 7), (3, 3), (2, 1), ((1, 1), (1, 1)), (1, 1)),
+    (4, 8, 12, (3, 3), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),           # few pixels: one product of all images
+    (4, 3, 5, (5, 4), (2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1)),
+    (1, 5, 5, (6, 6), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1))])
+def test_convolutions_of_numpy_and_their_adjoints(batch, channels, out, size, kernel, stride, padding, dilation):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((batch, channels, *size)), rng.standard_normal((out, channels, *kernel))
+    conv, by_image, by_weight = (REGISTRY[name] for name in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad"))
+    attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": 1}
+    y = conv.numpy(x, w, **attrs)
+    padded = np.pad(x, ((0, 0), (0, 0), *padding))
+    wanted = np.zeros_like(y)
+    for i, j in np.ndindex(*kernel):
+        rows, columns = (slice(t * d, t * d + s * (n - 1) + 1, s)
+                         for t, d, s, n in zip((i, j), dilation, stride, y.shape[2:], strict=True))
+        wanted += np.einsum("nchw,oc->nohw", padded[:, :, rows, columns], w[:, :, i, j])
+    np.testing.assert_allclose(y, wanted, rtol=1e-12, atol=1e-12)
+    g = rng.standard_normal(y.shape)
+    dx, dw = by_image.numpy(g, w, size=size, **attrs), by_weight.numpy(x, g, size=kernel, **attrs)
+    assert (dx.shape, dw.shape) == (x.shape, w.shape)
+    np.testing.assert_allclose([(dx * x).sum(), (dw * w).sum()], [(y * g).sum()] * 2, rtol=1e-12)
+    for other in rng.standard_normal((2, *x.shape)):
+        np.testing.assert_allclose((dx * other).sum(), (conv.numpy(other, w, **attrs) * g).sum(), rtol=1e-10, atol=1e-10)
+    for other in rng.standard_normal((2, *w.shape)):
+        np.testing.assert_allclose((dw * other).sum(), (conv.numpy(x, other, **attrs) * g).sum(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32])
+def test_floats_are_masked_to_the_bit(dtype):
+    rng, rule = np.random.default_rng(0), REGISTRY["where"].numpy
+    c, x = rng.random((64, 80)) > 0.5, (rng.standard_normal((64, 80)) * 9).astype(dtype)
+    if x.dtype.kind == "f":
+        x[0, :4] = np.inf, np.nan, -0.0, np.finfo(dtype).smallest_subnormal
+    zero = np.zeros((), dtype)
+    for other in (zero, -zero, np.broadcast_to(zero, c.shape), np.zeros_like(x), np.ones((), dtype), x[::-1]):
+        for a, b in ((x, other), (other, x)):
+            assert rule(c, a, b).tobytes() == np.where(c, a, b).tobytes()
+            assert rule(c.T, a.T, b.T).tobytes() == np.where(c.T, a.T, b.T).tobytes()
+
+
+def test_the_error_function_of_many_is_that_of_few():
+    x = np.random.default_rng(0).standard_normal((37, 1000)).astype(np.float32)
+    found = erf32(x)
+    assert found.tobytes() == np.stack([erf32(row) for row in x]).tobytes()
+    assert erf32(x.T).tobytes() == found.T.tobytes()
+
+
+def test_images_whose_channels_come_last_are_cast_row_by_row():
+    """Few channels side by side would be NumPy's innermost loop afterwards."""
+    image, rows = np.arange(24, dtype=np.uint8).reshape(2, 4, 3).transpose(2, 0, 1), np.ones((2, 20, 30), np.uint8).transpose(1, 0, 2)
+    attrs = {"dtype": np.dtype(np.float32), "weak": False}
+    for rule in (lambda x: REGISTRY["cast"].numpy(x, **attrs), REGISTRY["cast"].numpy_with(**attrs)):
+        assert rule(image).flags.c_contiguous
+        assert (rule(image) == image).all()
+        assert rule(rows).strides == tuple(4 * s for s in rows.strides)

@@ -357,15 +357,43 @@ def test_sizes_that_vary(dynamic: Any) -> None:
         close(other, own)
 
 
-def test_a_third_size_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs: list[Any] = []
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The programs that are made."""
+    found: list[Any] = []
 
     class Noted(compiler.Program):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            programs.append(self)
+            found.append(self)
 
     monkeypatch.setattr(compiler, "Program", Noted)
+    return found
+
+
+def test_an_integer_that_varies_is_an_operand(programs: list[Any]) -> None:
+    """torch makes the first value a constant. Of the others there is one forward and one backward program."""
+    def fn(x: Any, n: Any) -> Any:
+        return (x * n).sin() + n, x / n - n * 0.5, torch.where(x > 0, x, n)
+
+    x, fast = torch.randn(5, 3, requires_grad=True), compiled(fn)
+    for n in (7, 3, 4, 9, -2, 7, 2**40):
+        close(fast(x, n), fn(x, n))
+        own, other = (torch.autograd.grad(sum(y.square().sum() for y in f(x, n)[:2]) / n, x)[0] for f in (fn, fast))
+        close(other, own)
+    assert len(programs) == 4
+
+
+def test_an_integer_that_decides_what_is_computed_is_a_constant() -> None:
+    def fn(x: Any, n: Any) -> Any:
+        return x.roll(n), x[:n] + n, torch.full((2, n), n), x * (n + 1), x.clamp(max=n)
+
+    x, fast = torch.randn(9, 3), compiled(fn)
+    for n in (7, 3, 4, 9, 7):
+        close(fast(x, n), fn(x, n))
+
+
+def test_a_third_size_builds_nothing(programs: list[Any]) -> None:
     w, fast = torch.randn(24, 16), compiled(lambda x, w: (x @ w).relu())
     built = []
     for n in (64, 96, 160, 224):

@@ -19,12 +19,15 @@ from tests.helpers.marks import one_of
 from tracegrad import nn
 from tracegrad.codegen.kernel.index.varying import any_vary
 from tracegrad.codegen.lower import group_kernels
+from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.plan.arguments import generic
 from tracegrad.errors import ArgumentError, CompilerBug
 from tracegrad.execute import compile, program
 from tracegrad.execute.backends import code_generator
+from tracegrad.graph.ir import Aval, Graph
+from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support import cache
-from tracegrad.support.plan import Offset
+from tracegrad.support.plan import Offset, Target
 from tracegrad.tracing import varying
 
 
@@ -317,6 +320,20 @@ def test_a_form_that_is_not_proved_is_made_for_the_size(monkeypatch: pytest.Monk
     assert fixed(x).numpy().tobytes() == any_size(x).numpy().tobytes()
     assert len(fixed.plan.launches) == len(any_size.plan.launches)
     assert "not proved for it" in any_size.explain()
+
+
+def test_a_size_whose_indices_need_64_bits_has_kernels_of_its_own(nothing_known: None) -> None:
+    """Kernels that sizes share count in 32 bits where all of these sizes do. (Nothing is computed: no memory is asked for.)"""
+    built: list[set[str]] = []
+    for n in (1000, 2000, 1 << 27, 1 << 28):
+        x = placeholder(Aval((n, 24), np.dtype(np.float32)))
+        plan = compile_graph(Graph.capture([x], [bind(REGISTRY["sin"], (x,), {})]), Target(), varying=frozenset([n]))
+        assert all(("long" in function.text("k")) is (24 * n >= 1 << 31) for function in plan.functions), plan.source
+        built.append({function.key for function in plan.functions})
+    small, other, large, larger = built
+    assert small == other
+    assert large == larger
+    assert not small & large
 
 
 def step_of(dynamic: bool) -> Any:

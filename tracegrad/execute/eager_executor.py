@@ -81,7 +81,7 @@ class EagerCall:
         self.products = any(call.fn.family == "contraction" and shared_among_threads(*[made[p].aval for p in places])
                             for _, call, places in order)
         self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in calls)
-        self.results = [(k, made[k].aval, known_of(made[k])) for k in ends]
+        self.results = [(k, made[k].aval, _lasting(made[k])) for k in ends]
         self.leaf = self.results[0] if type(template.result) is int and not (self.views or self.history) else None
 
     def __call__(self, nodes: Sequence[Node], device: Any) -> Any:
@@ -195,6 +195,13 @@ def known_of(node: Node) -> dict[str, Any]:
     aval = node.aval
     known = interval(node) if aval.dtype.kind in "iu" else None
     return {"aval": aval} if known is None or known == all_of(aval.dtype) else {"aval": aval, "range": known}
+
+
+def _lasting(node: Node) -> dict[str, Any]:
+    """`known_of` a call's result, but that it is one number: a counter would have another range at each step, so no call of it be known."""
+    known = known_of(node)
+    low, high = known.get("range", (0, 1))
+    return {"aval": node.aval} if low == high else known
 
 
 def _value(node: Node, device: Any) -> Any:

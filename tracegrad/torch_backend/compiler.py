@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache, memoize
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.torch_backend.memory import Argument, Layout, name_of, overlaps, to_numpy, to_torch
+from tracegrad.torch_backend.memory import Argument, Layout, Number, name_of, overlaps, to_numpy, to_torch
 from tracegrad.torch_backend.operators import find
 from tracegrad.tracing.trace import trace
 from tracegrad.tracing.varying import mark_dynamic
@@ -36,6 +36,10 @@ _SIZES = 64       # programs of one graph whose sizes vary, one for each tuple o
 
 class _Refused(Exception):
     """A graph that torch is to run; the message is why."""
+
+
+class _IsConstant(Exception):
+    """An operator that cannot have an integer argument as an operand."""
 
 
 @memoize(1024)
@@ -155,16 +159,17 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _of_any_size(gm: Any, inference: bool) -> Callable[..., Any]:
-    """A graph some of whose arguments are sizes: a program for each tuple of them, with kernels that sizes share."""
+    """A graph some of whose arguments are integers: a program for each tuple of sizes, with kernels that sizes share."""
     import torch  # noqa: PLC0415
     from torch._subclasses import FakeTensorMode  # noqa: PLC0415
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp  # noqa: PLC0415
 
     programs = Cache("torch.compile's sizes", _SIZES)
     varying = [_symbolic(node.meta["val"]) for node in _placeholders(gm)]
+    numbers = _numbers(gm)
 
     def run(*args: Any) -> Any:
-        key = tuple((x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in args)
+        key = tuple((x.shape, x.stride()) if isinstance(x, torch.Tensor) else None if k in numbers else x for k, x in enumerate(args))
         program = programs[key]
         if program is None:
             graph = torch.fx.Graph()
@@ -172,14 +177,43 @@ def _of_any_size(gm: Any, inference: bool) -> Callable[..., Any]:
             own = torch.fx.GraphModule(gm, graph)
             FakeTensorProp(own, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*args)
             try:
-                program = Program(own, inference, varying)
+                program = Program(own, inference, varying, numbers)
             except _Refused as refused:
                 _say(f"torch runs a graph as it is, because of {refused}")
                 program = gm.forward
             programs[key] = program
-        return program(*args)
+        try:
+            return program(*args)
+        except _IsConstant:
+            numbers.clear()
+            return run(*args)
 
     return run
+
+
+def _numbers(gm: Any) -> set[int]:
+    """The integers among a graph's arguments that are no sizes, and that operators read in the place of tensors: one program is for all."""
+    import torch  # noqa: PLC0415
+
+    sizes: set[Any] = set()
+    for node in gm.graph.nodes:
+        for x in _listed(node.meta.get("val")):
+            if isinstance(x, torch.Tensor):
+                told = [n for n in (*x.shape, *x.stride(), x.storage_offset()) if isinstance(n, torch.SymInt)]
+                sizes.update(*[n.node.expr.free_symbols for n in told])
+    return {k for k, node in enumerate(_placeholders(gm))
+            if isinstance(node.meta["val"], torch.SymInt) and sizes.isdisjoint(node.meta["val"].node.expr.free_symbols)
+            and all(user.op == "output" or _reads_value(user, node) for user in node.users)}
+
+
+def _reads_value(user: Any, number: Any) -> bool:
+    """Whether an operator takes an integer where it also takes a tensor or a number of any kind."""
+    schema = getattr(user.target, "_schema", None)
+    if schema is None:
+        return False
+    given = {argument.name: x for argument, x in zip(schema.arguments, user.args, strict=False)} | user.kwargs
+    kinds = [str(argument.type) for argument in schema.arguments if given.get(argument.name) is number]
+    return bool(kinds) and all(kind in ("Tensor", "number") for kind in kinds)
 
 
 def _symbolic(value: Any) -> list[int]:
@@ -227,8 +261,10 @@ def _memory_of(node: Any) -> Any:
 class Program:
     """A graph whose sizes are known: a function of torch tensors. Raises _Refused where a size depends on values."""
 
-    def __init__(self, gm: Any, inference: bool = False, varying: Sequence[Sequence[int]] = ()) -> None:
+    def __init__(self, gm: Any, inference: bool = False, varying: Sequence[Sequence[int]] = (), numbers: Collection[int] = ()) -> None:
         """inference: there is no backward graph. varying: dimensions of each argument that have other sizes in the graph's other programs.
+
+        numbers: the places of arguments that are integers of any value; a call raises _IsConstant where that cannot be.
         """
         import torch  # noqa: PLC0415
 
@@ -239,6 +275,7 @@ class Program:
                     raise _Refused(f"{node.target}, whose size depends on values")
         self._gm = gm
         self._arguments = _placeholders(gm)
+        self._numbers = {self._arguments[k] for k in numbers}
         self._constants = [node for node in gm.graph.nodes if node.op == "get_attr"]
         self._outputs = gm.graph.output_node().args[0]
         wanted = [x for x in self._outputs if isinstance(x, torch.fx.Node) and not isinstance(x.meta["val"], int)]
@@ -262,7 +299,7 @@ class Program:
         self._from_start = strided & given                # must begin where their memory does: torch has no guard for that
         self._read = [node for node in (*self._arguments, *self._constants) if node in self._needed]
         dims = dict(zip(self._arguments, varying, strict=False))
-        self._given = {node: Argument(node.meta["val"], dims.get(node, ())) for node in self._read}
+        self._given = {node: Number() if node in self._numbers else Argument(node.meta["val"], dims.get(node, ())) for node in self._read}
         self._layouts = [Layout(node.meta["val"]) for node in self._computed]
         self._left = False                              # to torch: the first call failed
         self._alike: list[int] | None = None            # results to copy, because they are the memory of another one; known after a call
@@ -281,7 +318,7 @@ class Program:
             if node not in found:
                 found.add(node)
                 waiting += node.all_input_nodes
-        return {node for node in found if not isinstance(node.meta.get("val"), int)}
+        return {node for node in found if node in self._numbers or not isinstance(node.meta.get("val"), int)}
 
     # -------------------------------------------------------------------------------------------------------- a call
 
@@ -306,7 +343,7 @@ class Program:
             _say(f"torch runs a graph as it is, because of an error: {error}")
             return self._gm(*args)  # type: ignore[no-any-return]
         if self._alike is None:
-            self._alike = overlaps([values[node] for node in self._read], made)
+            self._alike = overlaps([values[node] for node in self._read if node not in self._numbers], made)
         for k in self._alike:
             made[k] = made[k].clone()
         values |= {node: layout.as_promised(x) for node, layout, x in zip(self._computed, self._layouts, made, strict=True)}
@@ -315,6 +352,8 @@ class Program:
         return [self._output(node, values) for node in self._outputs]
 
     def _output(self, node: Any, values: dict[Any, Any]) -> Any:
+        if node in self._numbers:
+            return values[node]
         if node not in self._views:
             return self._known(node)
         base, chain = self._views[node]
@@ -328,7 +367,7 @@ class Program:
     def _body(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The graph on tracers, node by node."""
         self._drawn: list[Tensor] = []
-        values = {node: x.permute(given.layout.inverse) for (node, given), x in zip(self._given.items(), tensors, strict=True)}
+        values = {node: x.permute(given.inverse) for (node, given), x in zip(self._given.items(), tensors, strict=True)}
         for node in self._gm.graph.nodes:
             if node in self._needed and node not in values:
                 values[node] = self._apply(node, values)
@@ -362,6 +401,8 @@ class Program:
                 reason = _difference(result, node.meta["val"])
                 if not reason:
                     return result
+        if not self._numbers.isdisjoint(node.all_input_nodes):
+            raise _IsConstant
         if not random:
             _say(f"torch computes {name} ({reason})")
         return self._by_torch(node, values, random)

@@ -1,4 +1,4 @@
-"""Torch's tensors in memory: how one lies there (`Layout`), and what shares an argument's memory (`Argument`)."""
+"""Torch's tensors in memory: how one lies there (`Layout`), and what shares an argument's memory (`Argument`); integers (`Number`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracegrad.runtime.faults import verify
 from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.tensors.creation.from_data import from_dlpack
-from tracegrad.tensors.tensor import Tensor, holding
+from tracegrad.tensors.tensor import Tensor, from_own, holding
 
 
 def name_of(dtype: Any) -> str:
@@ -74,6 +74,7 @@ class Argument:
 
     def __init__(self, value: Any, varying: Sequence[int] = ()) -> None:
         self.layout = Layout(value)
+        self.inverse = self.layout.inverse
         self.varying = [self.layout.order.index(d) for d in varying]
         self.aval = Aval(tuple(value.shape[d] for d in self.layout.order), getattr(dtypes, name_of(value.dtype)))
         self.attrs = {"aval": self.aval}
@@ -100,6 +101,16 @@ class Argument:
     def _forget(self, gone: Any) -> None:
         if self._latest is not None and self._latest[0] is gone:
             self._latest = None
+
+
+class Number:
+    """An integer that a graph reads: in its calls a tensor without dimensions, so that one program is for all values."""
+
+    inverse: tuple[int, ...] = ()
+    varying: Sequence[int] = ()
+
+    def of(self, x: int) -> Tensor:
+        return from_own(np.array(x, np.int64))
 
 
 # Where a result's memory is in the host's -> its buffer, as long as torch has the tensor that shares it.

@@ -59,6 +59,25 @@ def test_seeds_and_offsets_of_more_than_32_bits(state, device):
             np.testing.assert_array_equal(array.ravel(), (words >> 8) * np.float32(2.0**-24))
 
 
+def test_draws_of_few_that_follow_each_other_are_made_ahead(monkeypatch):
+    """The numbers are those of the stream, wherever a draw begins and ends, and whoever draws in between."""
+    monkeypatch.setattr(tg.config, "eager", True)
+    g, counts = tg.Generator(), (1, 1, 2, 16, 5, 40, 1)
+    for seed, start in ((2**62 + 5, 2**32 - 30), (7, 0)):
+        tg.set_rng_state((seed, start))
+        at = start
+        for k in range(700):
+            count = counts[k % 7] if k % 50 > 30 else 1
+            numbers = np.arange(at, at + count, dtype=np.uint64)
+            counters = np.stack([numbers & 0xFFFFFFFF, numbers >> 32, 0 * numbers, 0 * numbers], -1).astype(np.uint32)
+            words = philox_numpy((seed & 0xFFFFFFFF, seed >> 32), counters)[:, 0]
+            wanted = (words >> 8) * np.float32(2.0**-24)
+            np.testing.assert_array_equal(tg.rand(count).numpy(), wanted)
+            if k % 90 == 0:
+                np.testing.assert_array_equal(tg.rand(count, generator=g.set_state((seed, at))).numpy(), wanted)
+            at += count
+
+
 def test_draws_of_several_shapes_and_generators_by_turns(device):
     g = tg.Generator().manual_seed(3)
     tg.manual_seed(1)

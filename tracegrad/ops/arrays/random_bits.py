@@ -20,7 +20,7 @@ from tracegrad.ops.arrays.pointwise import cos, log, sqrt
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.dtypes import DType, dtype_kind
-from tracegrad.support.philox import philox_block, words
+from tracegrad.support.philox import blocks, philox_block
 
 
 class Philox(Elementwise):
@@ -105,16 +105,12 @@ def _below(word: Sequence[Any], count: int) -> Any:
 
 def few_uniform(seed: int, offset: int, count: int, dtype: DType) -> list[float]:
     """`uniform`, of float32 and float64. (All of them are multiples of a power of 2: nothing is rounded.)"""
-    blocks = _blocks(seed, offset, count)
+    found = blocks(seed, offset, count)
     if dtype == dtypes.float64:
-        return [((w[0] >> 5) * 2**26 + (w[1] >> 6)) * 2.0**-53 for w in blocks]
-    return [(w[0] >> 8) * 2.0**-24 for w in blocks]
+        return [((w[0] >> 5) * 2**26 + (w[1] >> 6)) * 2.0**-53 for w in found]
+    return [(w[0] >> 8) * 2.0**-24 for w in found]
 
 
 def few_randint(seed: int, offset: int, count: int, low: int, high: int) -> list[int]:
     """`randint`."""
-    return [_below(w, high - low) + low for w in _blocks(seed, offset, count)]
-
-
-def _blocks(seed: int, offset: int, count: int) -> list[tuple[int, ...]]:
-    return [words(seed & 0xFFFFFFFF, seed >> 32, k & 0xFFFFFFFF, k >> 32) for k in range(offset, offset + count)]
+    return [_below(w, high - low) + low for w in blocks(seed, offset, count)]

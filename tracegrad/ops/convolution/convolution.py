@@ -7,6 +7,7 @@ derivative of each of the three is one of the three. Attributes: stride (sh, sw)
 
 from __future__ import annotations
 
+from math import prod
 from operator import index
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
+FEW = 16         # pixels of an image up to which the images of a batch are columns of one product
 Array = Any      # a Node or a Tensor
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
@@ -46,6 +48,12 @@ def _windows(x: Any, kernel: Pair, stride: Pair, padding: Padding, dilation: Pai
     a, b, p, q = x.strides
     strides = (a, b, p * dilation[0], q * dilation[1], p * stride[0], q * stride[1])
     return np.ndarray((n, c, *kernel, max(oh, 0), max(ow, 0)), x.dtype, x, 0, strides)
+
+
+def _side_by_side(x: Any) -> Any:
+    """(N, *, OH, OW) as a matrix with a column for each pixel of each image."""
+    n, *rows, oh, ow = x.shape
+    return np.moveaxis(x, 0, -3).reshape(prod(rows), n * oh * ow)
 
 
 class Conv(Primitive):
@@ -98,6 +106,9 @@ class Conv2d(Conv):
         cols = _windows(x, w.shape[2:], stride, padding, dilation)
         n, c, kh, kw, oh, ow = cols.shape
         taps = c // groups * kh * kw
+        if groups == 1 and oh * ow <= FEW < n * oh * ow:
+            y = np.matmul(w.reshape(len(w), taps), _side_by_side(cols)).reshape(len(w), n, oh, ow)
+            return np.ascontiguousarray(y.swapaxes(0, 1))
         cols = cols.reshape(n, groups, taps, oh * ow)
         return np.matmul(w.reshape(groups, w.shape[0] // groups, taps), cols).reshape(n, w.shape[0], oh, ow)
 
@@ -127,8 +138,16 @@ class Conv2dInputGrad(Conv):
     def compute(self, g, w, *, stride, padding, dilation, groups, size):
         n, o, oh, ow = g.shape
         _, c, kh, kw = w.shape
-        cols = np.matmul(w.reshape(groups, o // groups, c * kh * kw).swapaxes(1, 2), g.reshape(n, groups, o // groups, oh * ow))
-        cols = cols.reshape(n, c * groups, kh, kw, oh, ow)
+        reach = [d * (k - 1) for d, k in zip(dilation, (kh, kw), strict=True)]
+        edges = tuple([(r - p[0], s + p[0] - m) for r, p, s, m in zip(reach, padding, size, (oh, ow), strict=True)])
+        if groups == 1 and stride == (1, 1) and o <= c and w.size <= g.size and min(*edges[0], *edges[1]) >= 0:
+            turned = w[:, :, ::-1, ::-1].swapaxes(0, 1)         # the convolution with it writes each element once
+            return REGISTRY["conv2d"].numpy(g, turned, stride=stride, padding=edges, dilation=dilation, groups=1)
+        if groups == 1 and oh * ow <= FEW < n * oh * ow:
+            cols = np.matmul(w.reshape(o, c * kh * kw).T, _side_by_side(g)).reshape(c, kh, kw, n, oh, ow).transpose(3, 0, 1, 2, 4, 5)
+        else:
+            cols = np.matmul(w.reshape(groups, o // groups, c * kh * kw).swapaxes(1, 2), g.reshape(n, groups, o // groups, oh * ow))
+            cols = cols.reshape(n, c * groups, kh, kw, oh, ow)
         (top, bottom), (left, right) = padding
         out = np.zeros((n, c * groups, size[0] + top + bottom, size[1] + left + right), g.dtype)
         for p in range(kh):
@@ -158,10 +177,13 @@ class Conv2dWeightGrad(Conv):
     def compute(self, x, g, *, stride, padding, dilation, groups, size):
         cols = _windows(x, size, stride, padding, dilation)
         n, c, kh, kw, oh, ow = cols.shape
-        o = g.shape[1]
-        cols = cols.reshape(n, groups, c // groups * kh * kw, oh * ow)
+        o, taps = g.shape[1], c // groups * kh * kw
+        if groups == 1 and o * taps > (o + taps) * oh * ow:     # a matrix for each image is more than the images
+            return np.matmul(_side_by_side(g), _side_by_side(cols).T).reshape(o, c, kh, kw)
+        cols = cols.reshape(n, groups, taps, oh * ow)
         g = g.reshape(n, groups, o // groups, oh * ow)
-        return np.matmul(g, cols.swapaxes(2, 3)).sum(axis=0, dtype=x.dtype).reshape(o, c // groups, kh, kw)
+        found = np.matmul(cols, g.swapaxes(2, 3)).sum(axis=0, dtype=x.dtype)
+        return np.ascontiguousarray(found.swapaxes(1, 2)).reshape(o, c // groups, kh, kw)
 
     def work(self, y, x, g, *, groups, **attrs): return self.product(g, y, groups)
 

@@ -152,9 +152,15 @@ def batch_norm(input: Array, running_mean: Array = None, running_var: Array = No
         raise ShapeError(f"batch_norm: training needs more than one value per channel, got an input of {input.shape}")
     y, average, variance = _batch_normalized(input, weight, bias, eps)
     if running_mean is not None and count:                  # an empty batch has no statistics
-        running_mean.copy_(running_mean * (1.0 - momentum) + average * momentum)
-        running_var.copy_(running_var * (1.0 - momentum) + variance * (momentum * count / (count - 1)))
+        running_mean.copy_(_updated(running_mean, average, 1.0 - momentum, momentum))
+        running_var.copy_(_updated(running_var, variance, 1.0 - momentum, momentum * count / (count - 1)))
     return y
+
+
+@on_nodes
+def _updated(running: Node, found: Node, old: Any, new: Any) -> Any:
+    """A running value after a batch. (One call, and so the same work at each step, whether NumPy or a kernel has the value.)"""
+    return running * old + found * new
 
 
 @on_nodes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DTypeError
-from tracegrad.graph.families import Elementwise, by_parts, common_dtype
+from tracegrad.graph.families import Elementwise, by_parts, common_dtype, selected
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
 from tracegrad.graph.primitive import REGISTRY, bind, call, cast, saving_nothing
@@ -428,7 +428,7 @@ class Where(Elementwise):
             a, b = (cast(x, dtypes.default_of(a.dtype)) for x in (a, b))
         return (condition, a, b)
 
-    def numpy(self, c, a, b): return np.where(c, a, b)
+    numpy = staticmethod(selected)
     def vjp(self, ct, y, c, a, b): return None, where(c, ct, 0.0), where(c, 0.0, ct)
     def opencl(self, c, a, b): return f"({c} ? {a} : {b})"
 

@@ -60,8 +60,21 @@ _ERF_BELOW = [*map(np.asarray, (6.311070913440813e-05, 0.0013075690364186474, 0.
 _ERF_ENDS = np.asarray(-4.0), np.asarray(4.0)
 
 
+BLOCK = 1 << 13         # elements whose float64s stay in the cache from one step to the next: a third of the time
+
+
 def erf32(x: Any) -> Any:
     """erf of a float32 or float16 array, in float64: rounded to x's dtype it is within 0.54 ulp. (Ten times as fast as one by one.)"""
+    x = np.asarray(x)
+    if x.size <= BLOCK:
+        return _erf32(x)
+    found, flat = np.empty(x.size), x.reshape(-1)
+    for k in range(0, x.size, BLOCK):
+        found[k:k + BLOCK] = _erf32(flat[k:k + BLOCK])
+    return found.reshape(x.shape)
+
+
+def _erf32(x: Any) -> Any:
     x = np.minimum(np.maximum(np.asarray(x, np.float64), _ERF_ENDS[0]), _ERF_ENDS[1])     # beyond, float32 knows 1 only
     square = x * x
     above, below = square * _ERF_ABOVE[0], square * _ERF_BELOW[0]

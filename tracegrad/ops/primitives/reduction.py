@@ -40,7 +40,12 @@ def _row_by_row(x: Any) -> Any:
 
 
 def _in_blocks(x: Any, dim: tuple[int, ...]) -> Any:
-    """The sum over `dim`, dimension by dimension, in blocks, these in blocks, and so on."""
+    """The sum over `dim`: of the last dimensions as numpy does it, then dimension by dimension, in blocks, these in blocks, and so on."""
+    first = x.ndim
+    while first - 1 in dim:
+        first -= 1
+    if first < x.ndim and x.flags.c_contiguous:
+        x, dim = np.add.reduce(x, tuple(range(first, x.ndim))), tuple([d for d in dim if d < first])
     for d in sorted(dim, reverse=True):
         while (n := x.shape[d]) > SHORT:
             whole = n - n % SHORT
