@@ -56,6 +56,19 @@ COLLECTIVES = """
     objects = [None] * size
     dist.all_gather_object(objects, {"rank": "r" * rank})
     assert objects == [{"rank": "r" * i} for i in range(size)]
+    everybody = [None] * size if rank == size - 1 else None
+    dist.gather_object(rank * "a", everybody, dst=size - 1)
+    assert everybody == (["a" * i for i in range(size)] if rank == size - 1 else None)
+    own = ["?", "!"]
+    dist.scatter_object_list(own, [{i} for i in range(size)] if rank == 0 else None)
+    assert own == [{rank}, "!"]
+    for wrap in (lambda f: f, tg.trace):
+        rows = [tg.zeros(2, 3, dtype=tg.int64) for _ in range(size)] if rank == 0 else None
+        wrap(lambda x: dist.gather(x, rows))(tg.full((2, 3), rank))
+        assert rank or [r.tolist() for r in rows] == [[[i] * 3] * 2 for i in range(size)]
+        one = tg.zeros(4)
+        wrap(lambda x: dist.scatter(one, [x + i for i in range(size)] if rank == size - 1 else None, src=size - 1))(tg.arange(4.0))
+        same(one, np.arange(4) + rank)
     some = [rank, {}] if rank == 0 else [None, None]
     dist.broadcast_object_list(some)
     assert some == [0, {}]
@@ -63,7 +76,12 @@ COLLECTIVES = """
 """
 GROUPS = """
     group = dist.new_group([0, size - 1])
+    assert dist.get_process_group_ranks(None) == list(range(size))
     if rank in (0, size - 1):
+        assert dist.get_process_group_ranks(group) == [0, size - 1] and dist.get_global_rank(group, 1) == size - 1
+        assert dist.get_group_rank(group, size - 1) == 1
+        assert "group_rank is from 0 to 1" in raises(tg.errors.ArgumentError, lambda: dist.get_global_rank(group, 2))
+        assert "global_rank is one of" in raises(tg.errors.ArgumentError, lambda: dist.get_group_rank(group, 9))
         z = tg.ones(2) * (rank + 1)
         dist.all_reduce(z, group=group)
         same(z, [size + 1] * 2)
@@ -308,6 +326,59 @@ def test_no_sync_and_unused_parameters(ranks):
         same(net.module.a.weight.grad, [[0.5]])
         same(net.module.b.weight.grad, [[0.5]])
     """)
+
+
+JOIN = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.norm, self.b, self.c = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2), nn.Linear(4, 2)
+        def forward(self, x):
+            h = self.norm(self.a(x))
+            return self.b(h) if self.find else self.b(h) + self.c(h)
+    batches = lambda r: [np.random.default_rng((r, k)).normal(size=(4, 3)) for k in range(1 + r)]       # rank r has 1 + r batches
+    for find in (False, True):
+        tg.manual_seed(0)
+        Net.find = find
+        net = Net().double()
+        alone = [Net().double() for _ in range(size)]                  # each rank's, with the gradients that all have together
+        for copy in alone:
+            copy.load_state_dict(net.state_dict())
+        model = nn.parallel.DistributedDataParallel(net, find_unused_parameters=find, bucket_cap_mb=1e-5)
+        optimizer = tg.optim.SGD(model.parameters(), lr=0.1)
+        with model.join():
+            for x in batches(rank):
+                optimizer.zero_grad()
+                (model(tg.from_numpy(x)) ** 2).mean().backward()
+                optimizer.step()
+        for step in range(size):
+            active = [r for r in range(size) if step < 1 + r]
+            sums = [0.0] * len(list(net.parameters()))
+            for r in active:
+                for b, source in zip(alone[r].buffers(), alone[active[-1]].buffers()):
+                    if r != active[-1]:
+                        b.copy_(source)
+            for r in active:
+                loss = (alone[r](tg.from_numpy(batches(r)[step])) ** 2).mean()
+                for k, g in enumerate(tg.autograd.grad(loss, list(alone[r].parameters()), allow_unused=True)):
+                    sums[k] = sums[k] + (0.0 if g is None else g.numpy())
+            for r in active:
+                with tg.no_grad():
+                    for p, g in zip(alone[r].parameters(), sums):
+                        p -= tg.from_numpy(np.broadcast_to(0.1 * g / size, tuple(p.shape)).copy())
+        for key, value in alone[size - 1].state_dict().items():
+            same(net.state_dict()[key], value.numpy(), 1e-9)
+    assert "join: only" in raises(tg.errors.ArgumentError, lambda: model.join(throw_on_early_termination=True).__enter__())
+    if size > 1:
+        with model.join(enable=False):
+            assert not model._joining
+"""
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_ranks_that_have_ended_join_in_the_steps_of_others(ranks, count):
+    """With the weights and statistics of a calculation by hand: zeros for who has ended, and the last one's weights at the end."""
+    ranks(count, JOIN)
 
 
 def test_a_traced_step_beside_another_parallel_model(monkeypatch):

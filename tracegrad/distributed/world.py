@@ -332,6 +332,27 @@ def get_world_size(group: ProcessGroup | None = None) -> int:
     return member("get_world_size", group).size()
 
 
+def get_process_group_ranks(group: ProcessGroup | None) -> list[int]:
+    """The numbers in the world of the group's ranks."""
+    return list(member("get_process_group_ranks", group).ranks)
+
+
+def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
+    """The number in the world of a rank of the group. Raises ArgumentError if there is none with this number."""
+    ranks = member("get_global_rank", group).ranks
+    if not 0 <= group_rank < len(ranks):
+        raise ArgumentError(f"get_global_rank: group_rank is from 0 to {len(ranks) - 1} in {group.name}, got {group_rank!r}")
+    return ranks[group_rank]
+
+
+def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
+    """The number in the group of a rank of the world. Raises ArgumentError if it is not in the group."""
+    ranks = member("get_group_rank", group).ranks
+    if global_rank not in ranks:
+        raise ArgumentError(f"get_group_rank: global_rank is one of {list(ranks)}, the ranks of {group.name}, got {global_rank!r}")
+    return ranks.index(global_rank)
+
+
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
     """This process's number among those of its machine."""
     if _world is None and fallback_rank is not None:
