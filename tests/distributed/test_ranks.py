@@ -86,7 +86,9 @@ GROUPS = """
         dist.all_reduce(z, group=group)
         same(z, [size + 1] * 2)
     else:
-        assert group is dist.GroupMember.NON_GROUP_MEMBER
+        assert group is dist.GroupMember.NON_GROUP_MEMBER and dist.get_rank(group) == dist.get_world_size(group) == -1
+        told = raises(tg.errors.ArgumentError, lambda: dist.all_reduce(tg.ones(2), group=group))
+        assert told.startswith(f"all_reduce: this rank, {rank}, is not in the group"), told
     big = tg.ones(100000) * rank                                    # both send before either receives
     got = tg.zeros(100000)
     works = [dist.isend(big, (rank + 1) % size), dist.irecv(got, (rank - 1) % size)]
@@ -373,6 +375,31 @@ JOIN = """
         with model.join(enable=False):
             assert not model._joining
 """
+
+
+@pytest.mark.long
+def test_buffers_come_from_rank_0_as_in_torch(ranks):
+    """At the beginning of every call in training, unless the call before was in no_sync."""
+    ranks(2, """
+        model = nn.parallel.DistributedDataParallel(nn.BatchNorm1d(1, momentum=1.0))
+        batch = lambda k: tg.tensor([[k + rank], [k + rank]], dtype=tg.float32)
+        mean = lambda: model.module.running_mean.item()
+        with model.no_sync():
+            model(batch(3.0)).sum().backward()
+            assert mean() == 3 + rank
+        sent = []
+        broadcast = nn.parallel.broadcast
+        nn.parallel.broadcast = lambda *args: (sent.append(1), broadcast(*args))
+        model(batch(5.0)).sum().backward()
+        assert not sent and mean() == 5 + rank
+        with model.no_sync():
+            model(batch(7.0)).sum().backward()
+        assert sent
+        model(batch(9.0)).sum().backward()
+        found = len(sent)
+        model(batch(1.0)).sum().backward()
+        assert len(sent) == 2 * found
+    """)
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])

@@ -29,8 +29,8 @@ class DistributedDataParallel(Module):
 
     Traced or not. Gradients are sent together up to bucket_cap_mb MiB (default: 25, and the first time 1), in the order in which backward
     has them: that of the layers' calls, backwards. In a trace they are sent while backward goes on. broadcast_buffers: in training, every
-    call begins with rank 0's buffers. find_unused_parameters: parameters without a gradient on this rank take part as zeros (and the order
-    is that of `parameters()`, backwards); else they are an AutogradError.
+    call begins with rank 0's buffers, unless the call before was in `no_sync`. find_unused_parameters: parameters without a gradient on this
+    rank take part as zeros (and the order is that of `parameters()`, backwards); else they are an AutogradError.
     device_ids, output_device, dim, check_reduction, gradient_as_bucket_view and static_graph are torch's, and change nothing.
     Raises ArgumentError if no parameter requires grad, and DistributedError before init_process_group.
 
@@ -56,9 +56,9 @@ class DistributedDataParallel(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not self._alone and state.grad:
-            self._forward_synced = self.require_backward_grad_sync
+            due, self._forward_synced = self._forward_synced, self.require_backward_grad_sync         # as torch has it: of the call before
             source = self._last_active(True) if self._joining and self._forward_synced else 0
-            if self.broadcast_buffers and self.training and self._forward_synced:
+            if self.broadcast_buffers and self.training and (self._forward_synced if self._joining else due):
                 self._send_out(list(self.module.buffers()), source)
         return self.module(*args, **kwargs)
 
