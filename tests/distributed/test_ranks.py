@@ -377,6 +377,41 @@ JOIN = """
 """
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_a_batch_norm_over_all_ranks_is_that_of_the_whole_batch(ranks, count):
+    """Values, gradients and running statistics; ranks have parts of different lengths. Untraced and traced."""
+    ranks(count, """
+        rng = np.random.default_rng(0)
+        whole, cts = rng.normal(size=(5 * size, 3, 4)), rng.normal(size=(5 * size, 3, 4))
+        ends = [2 * r + r * r for r in range(size)] + [5 * size]
+        own = slice(ends[rank], ends[rank + 1])
+        def run(net, x, ct, traced):
+            def step(x, ct):
+                y = net(x)
+                return y, *tg.autograd.grad((y * ct).sum(), [x, *net.parameters()])
+            step = tg.trace(step) if traced else step
+            for _ in range(2):
+                found = step(tg.from_numpy(x).requires_grad_(), tg.from_numpy(ct))
+            return [t.detach() for t in found]
+        for traced in (False, True):
+            for momentum in (0.1, None):
+                alone = nn.Sequential(nn.BatchNorm1d(3, momentum=momentum)).double()
+                with tg.no_grad():
+                    alone[0].weight.copy_(tg.tensor([1.0, 2.0, 3.0]))
+                import copy
+                net = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(alone))
+                assert type(net[0]) is nn.SyncBatchNorm and sorted(net.state_dict()) == sorted(alone.state_dict())
+                expected, found = run(alone, whole, cts, False), run(net, whole[own].copy(), cts[own].copy(), traced)
+                same(found[0], expected[0].numpy()[own], 1e-9)
+                np.testing.assert_allclose(found[1].numpy(), expected[1].numpy()[own], rtol=1e-7, atol=1e-10)
+                for a, b in zip(found[2:], expected[2:]):
+                    same(F.all_reduce(a), b.numpy(), 1e-9)
+                for a, b in zip(net.buffers(), alone.buffers()):
+                    same(a, b.numpy(), 1e-9)
+                same(net.eval()(tg.from_numpy(whole)), alone.eval()(tg.from_numpy(whole)).detach().numpy(), 1e-9)
+    """)
+
+
 @pytest.mark.long
 def test_buffers_come_from_rank_0_as_in_torch(ranks):
     """At the beginning of every call in training, unless the call before was in no_sync."""

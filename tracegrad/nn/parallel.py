@@ -28,9 +28,10 @@ class DistributedDataParallel(Module):
     """A module with the same parameters on all ranks: they begin so, and every backward ends with the gradients' mean over the ranks.
 
     Traced or not. Gradients are sent together up to bucket_cap_mb MiB (default: 25, and the first time 1), in the order in which backward
-    has them: that of the layers' calls, backwards. In a trace they are sent while backward goes on. broadcast_buffers: in training, every
-    call begins with rank 0's buffers, unless the call before was in `no_sync`. find_unused_parameters: parameters without a gradient on this
-    rank take part as zeros (and the order is that of `parameters()`, backwards); else they are an AutogradError.
+    has them: that of the layers' calls, backwards. In a trace they are sent while backward goes on. broadcast_buffers: rank 0's are all
+    ranks' first ones, and every call in training begins with them, unless the call before was in `no_sync`. find_unused_parameters:
+    parameters without a gradient on this rank take part as zeros (and the order is that of `parameters()`, backwards); else they are an
+    AutogradError.
     device_ids, output_device, dim, check_reduction, gradient_as_bucket_view and static_graph are torch's, and change nothing.
     Raises ArgumentError if no parameter requires grad, and DistributedError before init_process_group.
 
@@ -51,7 +52,7 @@ class DistributedDataParallel(Module):
         self._alone = self.process_group.size() == 1            # then there is nothing to do
         self._joining = False                                   # in `join`
         if not self._alone:
-            self._send_out([*module.parameters(), *module.buffers()])
+            self._send_out([*module.parameters(), *(module.buffers() if broadcast_buffers else ())])
             listeners[self] = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
