@@ -27,6 +27,7 @@ from tracegrad.codegen.plan.equal_launches import side_by_side
 from tracegrad.codegen.plan.lowering_cache import lower_all
 from tracegrad.codegen.plan.overlap import overlapped
 from tracegrad.codegen.schedule.donation import arrange, separate
+from tracegrad.codegen.schedule.early_parts import cut
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
@@ -113,6 +114,7 @@ def _compile(
     scalars, program = host_scalars(graph)                                    # 0-d arithmetic on Python numbers stays on the host
     plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
     alias, copies = arrange(plan, outputs, wanted, target.kind == "gpu")      # in place where nothing reads the old value later
+    plan.groups = cut(plan, scalars) if config.fuse else plan.groups          # what waits for messages apart from what does not
     context = Context(plan, target, namer, scalars, alias, varying)
     prepared = cache(lambda body, numbers: _through_passes(body, target))
     context.prepared = lambda body: prepared(body, tuning())                  # loops' bodies are graphs of their own

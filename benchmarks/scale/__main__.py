@@ -54,7 +54,7 @@ def main() -> None:
 @click.option("--hop", default=Link.hop, type=click.FloatRange(0), show_default=True, help="Seconds of a switch.")
 @click.option("--bandwidth", default=Link.bandwidth, type=_POSITIVE, show_default=True, help="Bytes a second of a link.")
 @click.option("--speed", default=1.0, type=_POSITIVE, show_default=True, help="How many times as fast as an H200 in float32 the device is.")
-@click.option("--now", is_flag=True, help="As tracegrad.distributed works now: through the host's memory, sums by one core; a halo first.")
+@click.option("--now", is_flag=True, help="As tracegrad.distributed works now: through the host's memory, sums by one core.")
 def model(programs: tuple[str, ...], networks: tuple[str, ...], counts: tuple[int, ...], batch: int | None, side: int | None, bucket: int,
           latency: float, hop: float, bandwidth: float, speed: float, now: bool) -> None:
     """Weak scaling: the time of a step on one rank over that on many, each with the same work."""
@@ -66,7 +66,7 @@ def model(programs: tuple[str, ...], networks: tuple[str, ...], counts: tuple[in
         for network in networks or NETWORKS:
             for ranks in counts or RANKS:
                 wires = NETWORKS[network](ranks, link)
-                step = (replay(recorded, wires, today(device), not recorded.faces, "levels", bucket) if now
+                step = (replay(recorded, wires, today(device), True, "levels", bucket) if now
                         else replay(recorded, wires, device, bucket=bucket))
                 print(row(name, network, ranks, step) + (f" (wanted: {WANTED:.0%})" if step.efficiency < WANTED else ""), flush=True)
 

@@ -84,14 +84,23 @@ def tree(network: Network, nbytes: float) -> Iterator[Round]:
     yield from down
 
 
-def halo(dims: tuple[int, ...], faces: tuple[float, ...]) -> Iterator[Round]:
-    """Dimension after dimension, both neighbours on a periodic grid of ranks at once, as `tracegrad.distributed.halo` does.
+def halo(dims: tuple[int, ...], side: int, item: float = 1.0) -> Iterator[Round]:
+    """Messages between neighbours on a periodic grid of ranks: both neighbours along a dimension, and then along the next one.
 
-    faces: bytes of a message along each dimension.
+    `tg.distributed.halo` sends to all 3^d - 1 neighbours at once. Here the bytes of edges and corners go along with the faces, which
+    are as many, and no dimension begins before the one before it has ended, so this is later than in truth.
+    side: points along each dimension of a rank's block, of `item` bytes. A dimension with one rank has no neighbours.
     """
-    me = np.arange(prod(dims))
-    for axis, nbytes in enumerate(faces):
-        yield Round(np.concatenate([me, me]), np.concatenate([moved(dims, axis, 1), moved(dims, axis, -1)]), nbytes)
+    me, face = np.arange(prod(dims)), item * float(side) ** (len(dims) - 1)
+    for axis, n in enumerate(dims):
+        if n > 1:
+            yield Round(np.concatenate([me, me]), np.concatenate([moved(dims, axis, 1), moved(dims, axis, -1)]), face)
+            face *= (side + 2) / side
+
+
+def halo_bytes(dims: tuple[int, ...], side: int, item: float = 1.0) -> float:
+    """What a rank sends in all of that."""
+    return item * (prod(float(side + 2 * (n > 1)) for n in dims) - float(side) ** len(dims))
 
 
 def moved(dims: tuple[int, ...], axis: int, by: int) -> Array:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tracegrad as tg
 from tracegrad import nn
 from tracegrad.codegen.passes import compile_graph
+from tracegrad.distributed import ProcessGroup, halo
 from tracegrad.execute.compile import executable_graph
 from tracegrad.nn import functional as F
-from tracegrad.support.plan import HostStep, Target
+from tracegrad.support.plan import HostStart, HostStep, HostWait, Target
 
 # The H200 of benchmarks/RESULTS-gpu.md
 GPU = Target(kind="gpu", simd_bytes=16, cores=132, max_work_group=1024, local_memory=48 << 10, host_memory=False, plain_math=False,
@@ -30,12 +32,25 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A step of one rank. parameters: bytes of those that an optimizer updates; faces: bytes of a halo's message along each dimension."""
+    """A step of one rank. parameters: bytes of those that an optimizer updates."""
 
     kernels: tuple[Kernel, ...]
     parameters: int = 0
-    faces: tuple[float, ...] = ()
-    shell: float = 0.0                     # the share of the work that waits for a halo, if the inside is computed before
+    grid: Grid | None = None               # of a program with a halo
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The same step among many ranks. before: kernels up to the beginning of the messages; inside: up to the wait for them; edges: then.
+
+    side: points along each dimension of a rank's block, of which the outermost are sent to its 26 neighbours; item: bytes of a point.
+    """
+
+    before: tuple[Kernel, ...]
+    inside: tuple[Kernel, ...]
+    edges: tuple[Kernel, ...]
+    side: int
+    item: int = 4
 
 
 class Block(nn.Module):
@@ -130,25 +145,32 @@ def training(make: Callable[[], Any], shape: tuple[int, ...], loss: Callable[...
 
 
 def stencil(side: int = 1024) -> Recorded:
-    """A step of the wave equation with seven points, float32, on side³ points a rank."""
-    def step(before: Any, now: Any) -> Any:                       # now: with the neighbours' values around it
-        inner = now[1:-1, 1:-1, 1:-1]
-        around = (now[2:, 1:-1, 1:-1] + now[:-2, 1:-1, 1:-1] + now[1:-1, 2:, 1:-1] + now[1:-1, :-2, 1:-1] + now[1:-1, 1:-1, 2:]
-                  + now[1:-1, 1:-1, :-2])
-        return 2.0 * inner - before + 0.1 * (around - 6.0 * inner)
+    """A step of the wave equation with seven points, float32, on side³ points a rank: of one rank, and of the middle one of 27."""
+    def step(mesh: tuple[int, ...], group: ProcessGroup, before: Any, now: Any) -> Any:
+        u = halo(now, 1, mesh, True, group)
+        around = (u[2:, 1:-1, 1:-1] + u[:-2, 1:-1, 1:-1] + u[1:-1, 2:, 1:-1] + u[1:-1, :-2, 1:-1] + u[1:-1, 1:-1, 2:] + u[1:-1, 1:-1, :-2])
+        return 2.0 * now - before + 0.1 * (around - 6.0 * now)
 
-    before, now = (tg.empty(n, n, n, dtype=tg.float32, device="numpy") for n in (side, side + 2))
-    kernels = tuple(Kernel(s.bytes * times, s.flops * times) for s, times in planned(step, before, now).each())
-    faces = tuple(4.0 * side ** (2 - k) * (side + 2) ** k for k in range(3))       # the later ones have the earlier ones' values, too
-    return Recorded(kernels, 0, faces, 1 - (side - 2) ** 3 / side**3)
+    before, now = (tg.empty(side, side, side, dtype=tg.float32, device="numpy") for _ in range(2))
+    alone = planned(partial(step, (1, 1, 1), ProcessGroup(None, (0,), 0, "alone")), before, now)
+    many = planned(partial(step, (3, 3, 3), ProcessGroup(None, range(27), 13, "27 ranks")), before, now, messages=True)
+    parts: list[list[Kernel]] = [[]]
+    for single, times in many.each():
+        if isinstance(single, (HostStart, HostWait)):
+            parts.append([])
+        else:
+            parts[-1].append(Kernel(single.bytes * times, single.flops * times))
+    first, inside, edges = map(tuple, parts)                      # (one exchange, so three parts)
+    return Recorded(tuple(Kernel(s.bytes * times, s.flops * times) for s, times in alone.each()), 0, Grid(first, inside, edges, side))
 
 
-def planned(function: Callable[..., Any], *args: Any) -> Any:
-    """The plan of a call for `GPU`. Nothing is run: there need be no GPU, and tensors need no values."""
+def planned(function: Callable[..., Any], *args: Any, messages: bool = False) -> Any:
+    """The plan of a call for `GPU`. Nothing is run: there need be no GPU, and tensors need no values. messages: those may be in it."""
     traced: Any = tg.trace(function)
     replay, _ = traced._found(args, {})
     plan = compile_graph(executable_graph(replay.program.graph), GPU)
-    hosts = [step.name for step, _ in plan.each() if isinstance(step, HostStep)]
+    allowed = (HostStart, HostWait) if messages else ()
+    hosts = [step.name for step, _ in plan.each() if isinstance(step, HostStep) and not isinstance(step, allowed)]
     if hosts:
         raise ValueError(f"steps on the host have no cost in this model: {hosts}")
     return plan

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.scale.collectives import ALL_REDUCE, halo, seconds
+from benchmarks.scale.collectives import ALL_REDUCE, halo, halo_bytes, seconds
 from benchmarks.scale.events import Clock, Worker
 from benchmarks.scale.network import Network, cube
-from benchmarks.scale.programs import Kernel, Recorded
+from benchmarks.scale.programs import Grid, Kernel, Recorded
 
 BUCKET, FIRST = 25 << 20, 1 << 20           # bytes: DistributedDataParallel's bucket_cap_mb; its first bucket, of which there is less
 _UPDATE = 7                 # Adam reads four numbers a parameter and writes three
@@ -97,8 +97,8 @@ def replay(program: Recorded, network: Network, device: Device = Device(), overl
 
     bucket: gradients are sent together up to so many bytes, in the order in which they come.
     """
-    if program.faces:
-        return _grid(program, network, device, overlap)
+    if program.grid is not None:
+        return _grid(program, program.grid, network, device, overlap)
     clock, memo = Clock(), dict[int, float]()
     queue, wires = Worker(clock), Worker(clock)
     sent: list[Bucket] = []
@@ -146,26 +146,30 @@ def _reason(sent: list[Bucket], end: float, overlap: bool) -> str:
             f"{largest.nbytes / 1e6:.0f} came {1e3 * (end - largest.ready):.1f} ms before")
 
 
-def _grid(program: Recorded, network: Network, device: Device, overlap: bool) -> Step:
-    """A step of a stencil: its halo first; with overlap the inside at the same time, and then the points at the edges."""
+def _grid(program: Recorded, grid: Grid, network: Network, device: Device, overlap: bool) -> Step:
+    """A step of a stencil: what is sent is put together, the inside is computed while it goes (or afterwards), and then the edges."""
     clock = Clock()
     queue, wires = Worker(clock), Worker(clock)
     dims = cube(network.ranks)
-    alone = sum(device.seconds(kernel) for kernel in program.kernels)
-    faces = tuple(0.0 if n == 1 else f for n, f in zip(dims, program.faces, strict=True))
-    messages = seconds(network, halo(dims, faces)) + 4 * sum(faces) / device.staged
-    inside = alone * (1 - program.shell) if overlap else 0.0
-    waiting = {"inside", "halo"}
+    alone, before, inside, edges = (
+        sum(map(device.seconds, kernels)) for kernels in (program.kernels, grid.before, grid.inside, grid.edges))
+    if network.ranks == 1:
+        return Step(alone, alone, 0.0, 0.0, "")
+    sent = halo_bytes(dims, grid.side, grid.item)
+    messages = sent / device.staged + seconds(network, halo(dims, grid.side, grid.item))
+    waiting = {"inside", "messages"}
 
     def ready(what: str) -> None:
         waiting.discard(what)
         if not waiting:
-            queue.submit(alone - inside)
+            queue.submit(sent / device.staged + edges + (0.0 if overlap else inside))
 
-    queue.submit(inside, lambda: ready("inside"))
-    wires.submit(messages, lambda: ready("halo"))
+    def begun() -> None:
+        wires.submit(messages, lambda: ready("messages"))
+        queue.submit(inside if overlap else 0.0, lambda: ready("inside"))
+
+    queue.submit(before, begun)
     total = clock.run()
-    after = max(0.0, messages - inside)
-    reason = "" if after == 0 else (f"{2 * sum(faces) / 1e6:.1f} MB of halos take {1e3 * messages:.2f} ms, "
-                                    f"the kernels {'inside ' if overlap else ''}{1e3 * (inside or alone):.2f} ms")
+    after = max(0.0, messages - inside * overlap)
+    reason = f"{sent / 1e6:.1f} MB of halos take {1e3 * messages:.2f} ms, the kernels inside {1e3 * inside:.2f}" if after else ""
     return Step(total, alone, wires.busy, after, reason)

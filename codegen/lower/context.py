@@ -14,7 +14,7 @@ from typing import Any
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.finish import finish
-from tracegrad.codegen.kernel.index.index import Index
+from tracegrad.codegen.kernel.index.index import Index, ravel, unravel
 from tracegrad.codegen.kernel.ir.kernel import Kernel, LoweredLoop, RuntimeScalar
 from tracegrad.codegen.kernel.ir.vectors import index_type
 from tracegrad.codegen.kernel.text.names import entry_of
@@ -100,10 +100,11 @@ class Context:
 
     def entry(self, group: Group) -> str:
         """A fresh kernel name, after the value it computes, or the input that it updates."""
-        last = group.stored[-1]
+        stored = [group.into.get(s, s) for s in group.stored]
+        last = stored[-1]
         updated = self.alias.get(last)
         given = "" if updated is None else self.namer(updated) or updated.attrs.get("label", "")
-        base = given or self.namer(last) or next((b for s in reversed(group.stored) if (b := self.namer(s))), "") or last.fn.name
+        base = given or self.namer(last) or next((b for s in reversed(stored) if (b := self.namer(s))), "") or last.fn.name
         if base == "partial":
             base = f"{self.namer(last) or last.attrs['op'].name}{'_partial' * (group.place[last] is Granularity.CHUNK)}"
         return self.fresh(entry_of(base))
@@ -130,12 +131,13 @@ class Context:
         known = self.found.get(group)
         if known is not None:
             return known
-        written, schedule, scalars, alias = {self.ref(s) for s in group.stored}, self.schedule, self.scalars, self.alias
+        whole, schedule, scalars, alias = group.part_of or group, self.schedule, self.scalars, self.alias
+        written = {self.ref(s) for s in whole.stored}
 
         @cache
         def find(node: Node) -> Storage | None:
             own = schedule.group_of.get(node)
-            if own is group:
+            if own is whole or node in group.into:            # (another kernel may store the same slice)
                 return None
             if (node.fn.name in ("placeholder", "data") and node not in scalars) or node in schedule.stored:
                 ref = alias.get(node, node)
@@ -147,21 +149,29 @@ class Context:
 
     def output(self, group: Group, node: Node) -> Storage:
         """Where `group` writes `node`."""
-        ref = self.ref(node)
-        return Storage(ref, "inout" if ref is not node else "out")
+        whole = group.into.get(node, node)
+        ref = self.ref(whole)
+        return Storage(ref, "inout" if ref is not whole else "out")
+
+    def at(self, group: Group, node: Node, flat: Index) -> Index:
+        """Where there element `flat` of `node` is: of a slice, at its place in the whole."""
+        if node not in group.into:
+            return flat
+        places = zip(unravel(flat, node.shape), node.attrs["start"], strict=True)
+        return ravel([i + start for i, start in places], group.into[node].shape)
 
     def store(self, ev: Evaluator, group: Group, roots: Iterable[Node], at: Index) -> None:
         """Element `at` of each of these results. All are computed, then all written: one may lie where another's operand was."""
         values = {root: [ev.value(x, at) for x in (root.operands if root.fn.family == "pair" else (root,))] for root in roots}
         for root, found in values.items():
             write: Callable[..., None] = ev.store_pair if root.fn.family == "pair" else ev.store
-            write(self.output(group, root), root, at, *found)
+            write(self.output(group, root), group.into.get(root, root), self.at(group, root, at), *found)
 
     def writer(self, group: Group, target: Target | None = None, index: str = "int") -> Writer:
         """The writer of a kernel of the group. index: the type that indices need at least."""
         storage = self.storage(group)
         computed = topological(group.roots, lambda n: storage(n) is not None)      # an element of one that is larger may be picked
-        sizes = [group.size, *(n.aval.size for n in (*group.reads, *computed))]
+        sizes = [group.size, *(n.aval.size for n in (*group.reads, *computed, *group.into.values()))]
         writer = Writer(target or self.target, self.namer, index if index == "long" else index_type(*sizes))
         writer.held = frozenset(writer.base(n) for n in (*group.reads, *group.stored))
         return writer

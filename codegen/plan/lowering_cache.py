@@ -227,7 +227,7 @@ def form_of(group: Group, context: Context) -> Form | None:
         place = (group.place[node], node in schedule.stored, schedule.costs.get(node)) if node in own else node in schedule.group_of
         own_part = (fn, node.aval) if node is rows else contribution(node)       # where its rows begin is an operand
         parts.append((own_part, tuple([number[o] for o in node.operands]), place, *[fact(node) for fact in facts]))
-    into = [(at(s), at(context.alias[s])) if s in context.alias else at(s) for s in group.stored]
+    into = [(at(s), at(context.alias[s])) if s in context.alias else at(s) for s in (group.into.get(s, s) for s in group.stored)]
     reads = sorted((at(d), tuple(sorted(relations)), d.aval) for d, relations in group.reads.items())
     key = (number[kind.node] if isinstance(kind, TemplateGroup) else kind, tuple([number[s] for s in group.roots]), tuple(into),
            tuple([r[:2] for r in reads]), tuple([r[2] for r in reads]), group.work, group.positional, tuple(parts))

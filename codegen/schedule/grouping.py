@@ -365,6 +365,8 @@ class Group:
     moved: dict[Node, Node] = field(default_factory=dict)    # roots of a product that are at other places than it, with the permutation
     fused: dict[Node, Fusion] = field(default_factory=dict)  # why it has roots beyond the first
     why: tuple[str, ...] = ()                                # what `explain()` tells of all that
+    part_of: Group | None = None                             # the group of which this one computes some elements (see early_parts.py)
+    into: dict[Node, Node] = field(default_factory=dict)     # then its results, slices of that group's, with what they are slices of
 
     @property
     def size(self) -> int:

@@ -56,6 +56,19 @@ COLLECTIVES = """
     objects = [None] * size
     dist.all_gather_object(objects, {"rank": "r" * rank})
     assert objects == [{"rank": "r" * i} for i in range(size)]
+    everybody = [None] * size if rank == size - 1 else None
+    dist.gather_object(rank * "a", everybody, dst=size - 1)
+    assert everybody == (["a" * i for i in range(size)] if rank == size - 1 else None)
+    own = ["?", "!"]
+    dist.scatter_object_list(own, [{i} for i in range(size)] if rank == 0 else None)
+    assert own == [{rank}, "!"]
+    for wrap in (lambda f: f, tg.trace):
+        rows = [tg.zeros(2, 3, dtype=tg.int64) for _ in range(size)] if rank == 0 else None
+        wrap(lambda x: dist.gather(x, rows))(tg.full((2, 3), rank))
+        assert rank or [r.tolist() for r in rows] == [[[i] * 3] * 2 for i in range(size)]
+        one = tg.zeros(4)
+        wrap(lambda x: dist.scatter(one, [x + i for i in range(size)] if rank == size - 1 else None, src=size - 1))(tg.arange(4.0))
+        same(one, np.arange(4) + rank)
     some = [rank, {}] if rank == 0 else [None, None]
     dist.broadcast_object_list(some)
     assert some == [0, {}]
@@ -63,12 +76,19 @@ COLLECTIVES = """
 """
 GROUPS = """
     group = dist.new_group([0, size - 1])
+    assert dist.get_process_group_ranks(None) == list(range(size))
     if rank in (0, size - 1):
+        assert dist.get_process_group_ranks(group) == [0, size - 1] and dist.get_global_rank(group, 1) == size - 1
+        assert dist.get_group_rank(group, size - 1) == 1
+        assert "group_rank is from 0 to 1" in raises(tg.errors.ArgumentError, lambda: dist.get_global_rank(group, 2))
+        assert "global_rank is one of" in raises(tg.errors.ArgumentError, lambda: dist.get_group_rank(group, 9))
         z = tg.ones(2) * (rank + 1)
         dist.all_reduce(z, group=group)
         same(z, [size + 1] * 2)
     else:
-        assert group is dist.GroupMember.NON_GROUP_MEMBER
+        assert group is dist.GroupMember.NON_GROUP_MEMBER and dist.get_rank(group) == dist.get_world_size(group) == -1
+        told = raises(tg.errors.ArgumentError, lambda: dist.all_reduce(tg.ones(2), group=group))
+        assert told.startswith(f"all_reduce: this rank, {rank}, is not in the group"), told
     big = tg.ones(100000) * rank                                    # both send before either receives
     got = tg.zeros(100000)
     works = [dist.isend(big, (rank + 1) % size), dist.irecv(got, (rank - 1) % size)]
@@ -308,6 +328,119 @@ def test_no_sync_and_unused_parameters(ranks):
         same(net.module.a.weight.grad, [[0.5]])
         same(net.module.b.weight.grad, [[0.5]])
     """)
+
+
+JOIN = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.norm, self.b, self.c = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2), nn.Linear(4, 2)
+        def forward(self, x):
+            h = self.norm(self.a(x))
+            return self.b(h) if self.find else self.b(h) + self.c(h)
+    batches = lambda r: [np.random.default_rng((r, k)).normal(size=(4, 3)) for k in range(1 + r)]       # rank r has 1 + r batches
+    for find in (False, True):
+        tg.manual_seed(0)
+        Net.find = find
+        net = Net().double()
+        alone = [Net().double() for _ in range(size)]                  # each rank's, with the gradients that all have together
+        for copy in alone:
+            copy.load_state_dict(net.state_dict())
+        model = nn.parallel.DistributedDataParallel(net, find_unused_parameters=find, bucket_cap_mb=1e-5)
+        optimizer = tg.optim.SGD(model.parameters(), lr=0.1)
+        with model.join():
+            for x in batches(rank):
+                optimizer.zero_grad()
+                (model(tg.from_numpy(x)) ** 2).mean().backward()
+                optimizer.step()
+        for step in range(size):
+            active = [r for r in range(size) if step < 1 + r]
+            sums = [0.0] * len(list(net.parameters()))
+            for r in active:
+                for b, source in zip(alone[r].buffers(), alone[active[-1]].buffers()):
+                    if r != active[-1]:
+                        b.copy_(source)
+            for r in active:
+                loss = (alone[r](tg.from_numpy(batches(r)[step])) ** 2).mean()
+                for k, g in enumerate(tg.autograd.grad(loss, list(alone[r].parameters()), allow_unused=True)):
+                    sums[k] = sums[k] + (0.0 if g is None else g.numpy())
+            for r in active:
+                with tg.no_grad():
+                    for p, g in zip(alone[r].parameters(), sums):
+                        p -= tg.from_numpy(np.broadcast_to(0.1 * g / size, tuple(p.shape)).copy())
+        for key, value in alone[size - 1].state_dict().items():
+            same(net.state_dict()[key], value.numpy(), 1e-9)
+    assert "join: only" in raises(tg.errors.ArgumentError, lambda: model.join(throw_on_early_termination=True).__enter__())
+    if size > 1:
+        with model.join(enable=False):
+            assert not model._joining
+"""
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_a_batch_norm_over_all_ranks_is_that_of_the_whole_batch(ranks, count):
+    """Values, gradients and running statistics; ranks have parts of different lengths. Untraced and traced."""
+    ranks(count, """
+        rng = np.random.default_rng(0)
+        whole, cts = rng.normal(size=(5 * size, 3, 4)), rng.normal(size=(5 * size, 3, 4))
+        ends = [2 * r + r * r for r in range(size)] + [5 * size]
+        own = slice(ends[rank], ends[rank + 1])
+        def run(net, x, ct, traced):
+            def step(x, ct):
+                y = net(x)
+                return y, *tg.autograd.grad((y * ct).sum(), [x, *net.parameters()])
+            step = tg.trace(step) if traced else step
+            for _ in range(2):
+                found = step(tg.from_numpy(x).requires_grad_(), tg.from_numpy(ct))
+            return [t.detach() for t in found]
+        for traced in (False, True):
+            for momentum in (0.1, None):
+                alone = nn.Sequential(nn.BatchNorm1d(3, momentum=momentum)).double()
+                with tg.no_grad():
+                    alone[0].weight.copy_(tg.tensor([1.0, 2.0, 3.0]))
+                import copy
+                net = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(alone))
+                assert type(net[0]) is nn.SyncBatchNorm and sorted(net.state_dict()) == sorted(alone.state_dict())
+                expected, found = run(alone, whole, cts, False), run(net, whole[own].copy(), cts[own].copy(), traced)
+                same(found[0], expected[0].numpy()[own], 1e-9)
+                np.testing.assert_allclose(found[1].numpy(), expected[1].numpy()[own], rtol=1e-7, atol=1e-10)
+                for a, b in zip(found[2:], expected[2:]):
+                    same(F.all_reduce(a), b.numpy(), 1e-9)
+                for a, b in zip(net.buffers(), alone.buffers()):
+                    same(a, b.numpy(), 1e-9)
+                same(net.eval()(tg.from_numpy(whole)), alone.eval()(tg.from_numpy(whole)).detach().numpy(), 1e-9)
+    """)
+
+
+@pytest.mark.long
+def test_buffers_come_from_rank_0_as_in_torch(ranks):
+    """At the beginning of every call in training, unless the call before was in no_sync."""
+    ranks(2, """
+        model = nn.parallel.DistributedDataParallel(nn.BatchNorm1d(1, momentum=1.0))
+        batch = lambda k: tg.tensor([[k + rank], [k + rank]], dtype=tg.float32)
+        mean = lambda: model.module.running_mean.item()
+        with model.no_sync():
+            model(batch(3.0)).sum().backward()
+            assert mean() == 3 + rank
+        sent = []
+        broadcast = nn.parallel.broadcast
+        nn.parallel.broadcast = lambda *args: (sent.append(1), broadcast(*args))
+        model(batch(5.0)).sum().backward()
+        assert not sent and mean() == 5 + rank
+        with model.no_sync():
+            model(batch(7.0)).sum().backward()
+        assert sent
+        model(batch(9.0)).sum().backward()
+        found = len(sent)
+        model(batch(1.0)).sum().backward()
+        assert len(sent) == 2 * found
+    """)
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_ranks_that_have_ended_join_in_the_steps_of_others(ranks, count):
+    """With the weights and statistics of a calculation by hand: zeros for who has ended, and the last one's weights at the end."""
+    ranks(count, JOIN)
 
 
 def test_a_traced_step_beside_another_parallel_model(monkeypatch):

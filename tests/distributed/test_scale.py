@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from math import ceil, log2
 
 import numpy as np
@@ -15,10 +16,10 @@ from benchmarks.frameworks import namespace
 from benchmarks.gpu_rows import ROWS
 from benchmarks.scale import collectives
 from benchmarks.scale.__main__ import WANTED, main, today
-from benchmarks.scale.collectives import ALL_REDUCE, halo, seconds
+from benchmarks.scale.collectives import ALL_REDUCE, halo, halo_bytes, seconds
 from benchmarks.scale.events import Clock, Worker
 from benchmarks.scale.network import FatTree, Link, Torus, cube
-from benchmarks.scale.programs import GPT2, PROGRAMS, Kernel, Recorded, gpt2, planned, resnet, resnet50, stencil
+from benchmarks.scale.programs import GPT2, PROGRAMS, Grid, Kernel, Recorded, gpt2, planned, resnet, resnet50, stencil
 from benchmarks.scale.replay import Device, replay
 from tests.helpers.ranks import ENVIRONMENT, ROOT, why_not
 from tracegrad.distributed.exchange import factors
@@ -116,9 +117,14 @@ def test_an_all_reduce_sends_what_it_receives_and_every_rank_hears_of_all(name, 
 
 
 def test_a_halo_goes_to_both_neighbours_along_each_dimension():
-    assert seconds(Torus(64, LINK), halo((4, 4, 4), (N, N, 2 * N))) == pytest.approx(3 * ALPHA + 2 * 4 * N * BETA)
-    rounds = list(halo((2, 3), (N, N)))
+    """A rank's way into the network is full: it sends what 102³ points have more than 100³."""
+    assert seconds(crossbar(27), halo((3, 3, 3), 100, 4)) == pytest.approx(3 * ALPHA + 4 * (102**3 - 100**3) * BETA)
+    assert halo_bytes((3, 3, 3), 100, 4) == 4 * (102**3 - 100**3)
+    rounds = list(halo((2, 3), 10))
     assert [sorted(zip(r.src.tolist(), r.dst.tolist(), strict=True))[:2] for r in rounds] == [[(0, 3), (0, 3)], [(0, 1), (0, 2)]]
+    assert [r.nbytes for r in rounds] == pytest.approx([10, 12])
+    assert list(halo((1, 1), 10)) == []
+    assert halo_bytes((1, 4), 10) == 20
 
 
 def test_jobs_run_one_after_the_other_and_time_does_not_go_back():
@@ -141,7 +147,7 @@ def test_without_messages_weak_scaling_is_one(overlap):
         step = replay(silent, Torus(ranks, LINK), DEVICE, overlap)
         assert (step.seconds, step.efficiency, step.network, step.reason) == (3.0, 1.0, 0.0, "")
     assert replay(one, Torus(1, LINK), DEVICE, overlap).efficiency == 1.0
-    assert replay(Recorded((Kernel(3.0, 0.0),), 0, (N, N, N), 0.5), Torus(1, LINK), DEVICE, overlap).efficiency == 1.0
+    assert replay(Recorded((Kernel(3.0, 0.0),), 0, Grid((), (), (), 100)), Torus(1, LINK), DEVICE, overlap).efficiency == 1.0
 
 
 def test_buckets_go_while_kernels_run():
@@ -163,10 +169,18 @@ def test_buckets_go_while_kernels_run():
 
 
 def test_the_inside_of_a_grid_is_computed_while_its_halo_comes():
-    grid = Recorded((Kernel(4.0, 0.0),), 0, (1e9 / 2, 1e9 / 2, 1e9 / 2), 0.25)
-    network = Torus(27, Link(0.0, 0.0, 1 / BETA))
-    assert replay(grid, network, DEVICE, True).seconds == pytest.approx(4.0)             # 3 s of halos beside 3 s inside, then the edges
-    assert replay(grid, network, DEVICE, False).seconds == pytest.approx(7.0)
+    """4 s inside, 1 s before and 2 s for the edges; a side of 1e9 points of a byte is a second, both of them at once two."""
+    grid = Recorded((Kernel(5.0, 0.0),), 0, Grid((Kernel(1.0, 0.0),), (Kernel(4.0, 0.0),), (Kernel(2.0, 0.0),), 10, 1e8))
+    network = Torus(27, Link(0.0, 0.0, 1 / BETA), (27,))
+    assert cube(27) == (3, 3, 3)
+    messages = halo_bytes((3, 3, 3), 10, 1e8) * BETA
+    assert messages > 4
+    sent = seconds(network, halo((3, 3, 3), 10, 1e8))
+    beside, after = (replay(grid, network, DEVICE, overlap) for overlap in (True, False))
+    assert (beside.seconds, after.seconds) == pytest.approx((1 + max(4.0, sent) + 2, 1 + sent + 4 + 2))
+    assert beside.after == pytest.approx(sent - 4)
+    staged = replay(grid, network, replace(DEVICE, staged=1e9), True)
+    assert staged.seconds == pytest.approx(1 + sent + messages + messages + 2)          # out, and back before the edges
 
 
 def test_the_models_are_those_of_their_papers():
@@ -185,11 +199,15 @@ def test_a_recorded_plan_has_every_gradient_once_in_the_order_of_backward():
     assert at[words] > at[4 * 48 * 16] > at[4 * 48 * 192]          # the embeddings after the layers
 
 
-def test_a_stencil_moves_three_arrays_and_sends_its_faces():
+def test_a_stencil_moves_three_arrays_and_computes_its_inside_first():
     program = stencil(64)
-    assert sum(k.bytes for k in program.kernels) == pytest.approx(4 * (2 * 64**3 + 66**3), rel=0.2)
-    assert program.faces == (4 * 64 * 64, 4 * 64 * 66, 4 * 66 * 66)
-    assert program.shell == pytest.approx(1 - 62**3 / 64**3)
+    moved = 4 * 3 * 64**3                                           # (a value that is read at seven places counts as one)
+    assert sum(k.bytes for k in program.kernels) == pytest.approx(moved, rel=0.2)
+    grid = program.grid
+    assert len(grid.inside) == 1
+    assert grid.inside[0].bytes == pytest.approx(moved, rel=0.2)
+    assert sum(k.bytes for k in (*grid.before, *grid.edges)) > 0
+    assert len(grid.edges) <= 6
 
 
 def test_rings_go_through_a_torus_from_neighbour_to_neighbour():
@@ -251,7 +269,7 @@ def test_the_documents_efficiencies_are_the_models():
     assert [row[0] for row in now] == list(names)
     for title, tree, *_ in now:                                    # as the code is
         program = PROGRAMS[names[title]]()
-        steps = [replay(program, FatTree(ranks), today(Device()), not program.faces, "levels") for ranks in (8, 1024, 4096)]
+        steps = [replay(program, FatTree(ranks), today(Device()), True, "levels") for ranks in (8, 1024, 4096)]
         shown = [float(x) for x in tree.replace("%", "").split(", ")]
         assert [100 * step.efficiency for step in steps] == pytest.approx(shown, abs=2), title
 

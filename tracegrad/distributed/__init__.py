@@ -18,12 +18,16 @@ from tracegrad.distributed.collectives import (
     barrier,
     broadcast,
     broadcast_object_list,
+    gather,
+    gather_object,
     irecv,
     isend,
     recv,
     reduce,
     reduce_scatter,
     reduce_scatter_tensor,
+    scatter,
+    scatter_object_list,
     send,
 )
 from tracegrad.distributed.exchange import ReduceOp
@@ -34,7 +38,10 @@ from tracegrad.distributed.world import (
     ProcessGroup,
     destroy_process_group,
     get_backend,
+    get_global_rank,
+    get_group_rank,
     get_node_local_rank,
+    get_process_group_ranks,
     get_rank,
     get_world_size,
     group,
@@ -47,6 +54,7 @@ from tracegrad.distributed.world import (
 
 __all__ = ["FSDPModule", "GroupMember", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor", "all_gather_object",
            "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "checkpoint",
-           "destroy_process_group", "fully_shard", "functional", "get_backend", "get_node_local_rank", "get_rank", "get_world_size",
-           "group", "halo", "init_process_group", "irecv", "is_available", "is_initialized", "is_mpi_available", "isend", "new_group",
-           "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "send"]
+           "destroy_process_group", "fully_shard", "functional", "gather", "gather_object", "get_backend", "get_global_rank",
+           "get_group_rank", "get_node_local_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group", "halo",
+           "init_process_group", "irecv", "is_available", "is_initialized", "is_mpi_available", "isend", "new_group", "recv", "reduce",
+           "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send"]

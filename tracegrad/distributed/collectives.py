@@ -49,7 +49,7 @@ def _written(who: str, group: ProcessGroup, shown: str, move: Callable[..., Any]
             raise AutogradError(f"{who}: a tensor with a history is written over; use tg.distributed.functional.{who}, which "
                                 "differentiates, or detach()")
     if state.trace is not None:
-        shape = outs[0].shape if len(outs) == 1 else (len(outs), *outs[0].shape)
+        shape = outs[0].shape if len(outs) == 1 else (len(outs), *(outs[0].shape if outs else ()))
         with no_grad():
             result = perform(who, group, shown, move, x.detach(), shape)
             for k, out in enumerate(outs):
@@ -133,6 +133,47 @@ def all_gather(tensor_list: list[Tensor], tensor: Tensor, group: ProcessGroup | 
         return e.gather(a) if e.size > 1 else a
 
     return _written("all_gather", own, described(tensor), move, tensor, tensor_list, async_op)
+
+
+def gather(tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0, group: ProcessGroup | None = None,
+           async_op: bool = False) -> Work | None:
+    """As all_gather, into the list of rank dst; other ranks give none."""
+    own = member("gather", group)
+    outs, there = _root_list("gather", "gather_list", gather_list, tensor, own, dst, "dst")
+    n, shape = tensor.numel(), tuple(tensor.shape)
+
+    def move(e: Exchange, a: Any) -> Any:
+        got = e.exchange(a.reshape(-1), [n * (r == there) for r in range(e.size)], [n * (e.rank == there)] * e.size)
+        return got.reshape(shape if len(outs) == 1 else (len(outs), *shape) if outs else (0,))
+
+    return _written("gather", own, described(tensor, f"dst={dst}"), move, tensor, outs, async_op)
+
+
+def scatter(tensor: Tensor, scatter_list: list[Tensor] | None = None, src: int = 0, group: ProcessGroup | None = None,
+            async_op: bool = False) -> Work | None:
+    """Write tensor i of rank src's list into the tensor of rank i; other ranks give no list."""
+    own = member("scatter", group)
+    given, there = _root_list("scatter", "scatter_list", scatter_list, tensor, own, src, "src")
+    n, shape = tensor.numel(), tuple(tensor.shape)
+
+    def move(e: Exchange, a: Any) -> Any:
+        sent = a.reshape(-1) if e.rank == there else a.reshape(-1)[:0]
+        return e.exchange(sent, [n * (e.rank == there)] * e.size, [n * (r == there) for r in range(e.size)]).reshape(shape)
+
+    return _written("scatter", own, described(tensor, f"src={src}"), move, _stacked(given) if given else tensor, [tensor], async_op)
+
+
+def _root_list(who: str, name: str, given: list[Tensor] | None, tensor: Tensor, group: ProcessGroup, rank: int,
+               called: str) -> tuple[list[Tensor], int]:
+    """The list, which one rank has to give and no other one may; and that rank's number in the group."""
+    there = place(who, group, rank, called)
+    checked(who, tensor)
+    if group.rank() == there:
+        _count(who, name, given or (), group)
+        _like(who, given or (), tensor)
+    elif given:
+        raise ArgumentError(f"{who}: {name} is {called}'s, which is rank {rank}; leave it out on rank {group.ranks[group.rank()]}")
+    return list(given or ()), there
 
 
 def all_gather_into_tensor(output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup | None = None,
@@ -226,10 +267,11 @@ def _message(who: str, tensor: Tensor, dst: int | None, src: int | None, group: 
             if src is not None:
                 tensor.copy_(got)
         return Work()
-    done = post(who, own, values(who, tensor), ends[0], ends[1], tag + 2, user_line())
+    array, (there, origin) = values(who, tensor), ends
+    done = post(who, own, [] if there is None else [(there, array)], [] if origin is None else [(origin, array)], tag + 2, user_line())
 
     def finish() -> None:
-        array = done()
+        done()
         if src is not None:
             with no_grad():
                 tensor.copy_(from_array(array, tensor.device))
@@ -272,6 +314,31 @@ def broadcast_object_list(object_list: list[Any], src: int = 0, group: ProcessGr
     there = place("broadcast_object_list", own, src, "src")
     pending = start("broadcast_object_list", own, f"src={src}", lambda e, a: e.objects(a), object_list if own.rank() == there else None)
     object_list[:] = pending.get()[there]
+
+
+def gather_object(obj: Any, object_gather_list: list[Any] | None = None, dst: int = 0, group: ProcessGroup | None = None) -> None:
+    """Put every rank's object, pickled on the way, into the list of rank dst; other ranks give none."""
+    own = member("gather_object", group)
+    here = own.rank() == place("gather_object", own, dst, "dst")
+    if here:
+        _count("gather_object", "object_gather_list", object_gather_list or (), own)
+    found = start("gather_object", own, f"dst={dst}", lambda e, a: e.objects(a), obj).get()
+    if here and object_gather_list is not None:
+        object_gather_list[:] = found
+
+
+def scatter_object_list(scatter_object_output_list: list[Any], scatter_object_input_list: list[Any] | None = None, src: int = 0,
+                        group: ProcessGroup | None = None) -> None:
+    """Put object i of rank src's list, pickled on the way, into the first place of rank i's output list."""
+    own = member("scatter_object_list", group)
+    there = place("scatter_object_list", own, src, "src")
+    here = own.rank() == there
+    if here:
+        _count("scatter_object_list", "scatter_object_input_list", scatter_object_input_list or (), own)
+    if not scatter_object_output_list:
+        raise ArgumentError("scatter_object_list: scatter_object_output_list is empty; give a list with a place for the object")
+    pending = start("scatter_object_list", own, f"src={src}", lambda e, a: e.objects(a), scatter_object_input_list if here else None)
+    scatter_object_output_list[0] = pending.get()[there][own.rank()]
 
 
 def _count(who: str, name: str, given: Sequence[Any], group: ProcessGroup) -> None:

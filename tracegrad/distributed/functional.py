@@ -29,6 +29,7 @@ from tracegrad.tensors.tensor import Tensor, from_array
 __all__ = ["all_gather", "all_reduce", "all_to_all_single", "broadcast", "recv", "reduce_scatter", "send", "sendrecv"]
 
 Move = Callable[..., Any]            # of an Exchange and an array: an array
+Pieces = Sequence[tuple[int, int]]   # ranks of a group, each with how many rows (or elements) are its
 
 
 class Pending:
@@ -196,16 +197,29 @@ def _reduce(x: Tensor, group: ProcessGroup, dst: int) -> Tensor:
 
 
 def _permute(x: Tensor, group: ProcessGroup, dst: int | None, src: int | None) -> Tensor:
-    checked("sendrecv", x)
     return messages("send" if src is None else "recv" if dst is None else "sendrecv", group, x, dst, src)
 
 
 def messages(who: str, group: ProcessGroup, x: Tensor, dst: int | None, src: int | None, tag: int = 1) -> Tensor:
     """Send x to a rank, receive of one what has x's shape (zeros where src is None)."""
+    return _posted(who, group, x, x.shape, [] if dst is None else [(dst, x.numel())], [] if src is None else [(src, x.numel())], tag)
+
+
+def _neighbours(x: Tensor, group: ProcessGroup, sent: Pieces, received: Pieces) -> Tensor:
+    row = int(np.prod(x.shape[1:]))
+    shape = (sum(n for _, n in received), *x.shape[1:])
+    return _posted("halo", group, x, shape, [(r, n * row) for r, n in sent], [(r, n * row) for r, n in received])
+
+
+def _posted(who: str, group: ProcessGroup, x: Tensor, shape: Sequence[int], sent: Pieces, received: Pieces, tag: int = 1) -> Tensor:
+    """Pieces of x, one behind the other, to ranks, and pieces of a tensor of this shape of ranks: all at once. 0 where nothing comes."""
     def move(array: Any) -> Any:
-        return post(who, group, array, dst, src, tag, line)()
+        out = np.zeros(tuple(shape), array.dtype)
+        post(who, group, _cut(array, sent), _cut(out, received), tag, line)()
+        return out
 
     line = user_line()
+    checked(who, x)
     if state.trace is None:
         return from_array(move(values(who, x)), x.device)
 
@@ -213,34 +227,40 @@ def messages(who: str, group: ProcessGroup, x: Tensor, dst: int | None, src: int
         return Pending(world(who), who, arrival, move)
 
     begin.__name__ = who
-    return _in_order(partial(Message, begin), x, x.shape)
+    return _in_order(partial(Message, begin), x, shape)
 
 
-def post(who: str, group: ProcessGroup, array: Any, dst: int | None, src: int | None, tag: int, line: str) -> Callable[[], Any]:
-    """Begin to send the array and to receive one like it; what is returned waits for both, and returns the latter."""
-    own, out = world(who), np.zeros_like(array)
+def _cut(array: Any, pieces: Pieces) -> list[tuple[int, Any]]:
+    """The ranks, each with its elements of the array."""
+    flat, ends = array.reshape(-1), np.cumsum([n for _, n in pieces])
+    return [(rank, flat[end - n:end]) for (rank, n), end in zip(pieces, ends, strict=True)]
+
+
+def post(who: str, group: ProcessGroup, sent: Sequence[tuple[int, Any]], received: Sequence[tuple[int, Any]], tag: int,
+         line: str) -> Callable[[], None]:
+    """Begin to send arrays to ranks and to receive arrays of ranks; what is returned waits for all of that."""
+    own = world(who)
     if own.mpi is None or group.size() == 1:
         raise DistributedError(f"{who}: there is no other rank; start the program with mpiexec -n 2 (or more)")
     requests = []
     with own.lock:
-        if src is not None:
-            got = [out.reshape(-1).view(np.uint8), own.mpi.BYTE]
-            requests.append((group.comm.Irecv(got, src, tag), f"recv from rank {group.ranks[src]}"))
-        if dst is not None:
-            given = [array.reshape(-1).view(np.uint8), own.mpi.BYTE]
-            requests.append((group.comm.Isend(given, dst, tag), f"send to rank {group.ranks[dst]}"))
+        for rank, array in received:
+            request = group.comm.Irecv([array.reshape(-1).view(np.uint8), own.mpi.BYTE], rank, tag)
+            requests.append((request, f"recv from rank {group.ranks[rank]}"))
+        for rank, array in sent:
+            request = group.comm.Isend([array.reshape(-1).view(np.uint8), own.mpi.BYTE], rank, tag)
+            requests.append((request, f"send to rank {group.ranks[rank]}"))
 
-    def finish() -> Any:
+    def finish() -> None:
         for request, what in requests:
-            own.wait([request], f"{who}: {what}" if who == "sendrecv" else what, line)
-        return out
+            own.wait([request], what if who in ("send", "recv") else f"{who}: {what}", line)
 
     return finish
 
 
 _RULES: dict[str, Callable[..., Tensor]] = {
     "sum": _sum, "gather": _gather, "scatter": _scatter, "all_to_all": _all_to_all, "broadcast": _broadcast, "reduce": _reduce,
-    "permute": _permute,
+    "permute": _permute, "neighbours": _neighbours,
 }
 
 
@@ -264,7 +284,7 @@ class Collective(Function):
             return Collective.apply(x.movedim(batch, 0), name, group, *options), 1
         if name == "scatter":
             return Collective.apply(x.movedim(batch, 1), name, group, *options), 0
-        if name == "all_to_all":
+        if name in ("all_to_all", "neighbours"):
             return Collective.apply(x.movedim(batch, 1), name, group, *options), 1
         return Collective.apply(x, name, group, *options), batch
 
@@ -276,7 +296,7 @@ class Collective(Function):
         elif name == "scatter":
             (op,) = options
             back = Collective.apply(grad if op == "sum" else grad / group.size(), "gather", group)
-        elif name in ("all_to_all", "permute"):
+        elif name in ("all_to_all", "permute", "neighbours"):
             back = Collective.apply(grad, name, group, *reversed(options))
         else:
             back = Collective.apply(grad, {"broadcast": "reduce", "reduce": "broadcast"}.get(name, name), group, *options)

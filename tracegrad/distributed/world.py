@@ -52,10 +52,17 @@ class ProcessGroup:
         return f"ProcessGroup({self.name}, rank {self._rank} of {self.size()})"
 
 
-class GroupMember:
-    """NON_GROUP_MEMBER: what `new_group` returns to ranks that are not in it."""
+class _Outside:
+    """A group that this rank is not in."""
 
-    NON_GROUP_MEMBER = None
+    def __repr__(self) -> str:
+        return "GroupMember.NON_GROUP_MEMBER"
+
+
+class GroupMember:
+    """NON_GROUP_MEMBER: what `new_group` returns to ranks that are not in it. Operations with it are an ArgumentError."""
+
+    NON_GROUP_MEMBER = _Outside()
 
 
 class World:
@@ -221,6 +228,9 @@ def world(who: str) -> World:
 def member(who: str, group: ProcessGroup | None) -> ProcessGroup:
     """The group; None is the world."""
     own = world(who).group if group is None else group
+    if isinstance(own, _Outside):
+        raise ArgumentError(f"{who}: this rank, {world(who).group.rank()}, is not in the group; call it on the ranks that are, where "
+                            "get_rank(group) is not -1")
     if not isinstance(own, ProcessGroup):
         raise ArgumentError(f"{who}: group is a ProcessGroup (of new_group) or None for all ranks, got {own!r}")
     return own
@@ -322,14 +332,35 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
     _world = None
 
 
-def get_rank(group: ProcessGroup | None = None) -> int:
-    """This process's number in the group (default: in the world)."""
-    return member("get_rank", group).rank()
+def get_rank(group: Any = None) -> int:
+    """This process's number in the group (default: in the world); -1 if it is not in it."""
+    return -1 if isinstance(group, _Outside) else member("get_rank", group).rank()
 
 
-def get_world_size(group: ProcessGroup | None = None) -> int:
-    """How many ranks the group (default: the world) has."""
-    return member("get_world_size", group).size()
+def get_world_size(group: Any = None) -> int:
+    """How many ranks the group (default: the world) has; -1 if this process is not in it."""
+    return -1 if isinstance(group, _Outside) else member("get_world_size", group).size()
+
+
+def get_process_group_ranks(group: ProcessGroup | None) -> list[int]:
+    """The numbers in the world of the group's ranks."""
+    return list(member("get_process_group_ranks", group).ranks)
+
+
+def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
+    """The number in the world of a rank of the group. Raises ArgumentError if there is none with this number."""
+    ranks = member("get_global_rank", group).ranks
+    if not 0 <= group_rank < len(ranks):
+        raise ArgumentError(f"get_global_rank: group_rank is from 0 to {len(ranks) - 1} in {group.name}, got {group_rank!r}")
+    return ranks[group_rank]
+
+
+def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
+    """The number in the group of a rank of the world. Raises ArgumentError if it is not in the group."""
+    ranks = member("get_group_rank", group).ranks
+    if global_rank not in ranks:
+        raise ArgumentError(f"get_group_rank: global_rank is one of {list(ranks)}, the ranks of {group.name}, got {global_rank!r}")
+    return ranks.index(global_rank)
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
@@ -345,8 +376,8 @@ def get_backend(group: ProcessGroup | None = None) -> str:
     return "mpi"
 
 
-def new_group(ranks: Sequence[int] | None = None, timeout: Any = None, backend: Any = None, pg_options: Any = None) -> ProcessGroup | None:
-    """A group of these ranks (default: all). All ranks of the world call it; those that are not in it get NON_GROUP_MEMBER, None.
+def new_group(ranks: Sequence[int] | None = None, timeout: Any = None, backend: Any = None, pg_options: Any = None) -> Any:
+    """A group of these ranks (default: all). All ranks of the world call it; those that are not in it get NON_GROUP_MEMBER.
 
     timeout, backend and pg_options are torch's, and change nothing. Raises ArgumentError for a number that is no rank, or is there twice.
     """

@@ -28,9 +28,10 @@ class DistributedDataParallel(Module):
     """A module with the same parameters on all ranks: they begin so, and every backward ends with the gradients' mean over the ranks.
 
     Traced or not. Gradients are sent together up to bucket_cap_mb MiB (default: 25, and the first time 1), in the order in which backward
-    has them: that of the layers' calls, backwards. In a trace they are sent while backward goes on. broadcast_buffers: in training, every
-    call begins with rank 0's buffers. find_unused_parameters: parameters without a gradient on this rank take part as zeros (and the order
-    is that of `parameters()`, backwards); else they are an AutogradError.
+    has them: that of the layers' calls, backwards. In a trace they are sent while backward goes on. broadcast_buffers: rank 0's are all
+    ranks' first ones, and every call in training begins with them, unless the call before was in `no_sync`. find_unused_parameters:
+    parameters without a gradient on this rank take part as zeros (and the order is that of `parameters()`, backwards); else they are an
+    AutogradError.
     device_ids, output_device, dim, check_reduction, gradient_as_bucket_view and static_graph are torch's, and change nothing.
     Raises ArgumentError if no parameter requires grad, and DistributedError before init_process_group.
 
@@ -49,15 +50,17 @@ class DistributedDataParallel(Module):
         if not any(p.requires_grad for p in module.parameters()):
             raise ArgumentError("DistributedDataParallel: no parameter of the module requires grad; use the module as it is")
         self._alone = self.process_group.size() == 1            # then there is nothing to do
+        self._joining = False                                   # in `join`
         if not self._alone:
-            self._send_out([*module.parameters(), *module.buffers()])
+            self._send_out([*module.parameters(), *(module.buffers() if broadcast_buffers else ())])
             listeners[self] = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not self._alone and state.grad:
-            self._forward_synced = self.require_backward_grad_sync
-            if self.broadcast_buffers and self.training and self._forward_synced:
-                self._send_out(list(self.module.buffers()))
+            due, self._forward_synced = self._forward_synced, self.require_backward_grad_sync         # as torch has it: of the call before
+            source = self._last_active(True) if self._joining and self._forward_synced else 0
+            if self.broadcast_buffers and self.training and (self._forward_synced if self._joining else due):
+                self._send_out(list(self.module.buffers()), source)
         return self.module(*args, **kwargs)
 
     @contextmanager
@@ -68,6 +71,55 @@ class DistributedDataParallel(Module):
             yield
         finally:
             self.require_backward_grad_sync = before
+
+    @contextmanager
+    def join(self, divide_by_initial_world_size: bool = True, enable: bool = True,
+             throw_on_early_termination: bool = False) -> Iterator[None]:
+        """For ranks with different numbers of batches: one that has ended takes part in the others' steps, with zeros, until all have.
+
+        Gradients are still divided by the number of all ranks. Each step is one forward and one backward, untraced. At the end all ranks
+        have the weights of the last one. Raises ArgumentError for divide_by_initial_world_size=False and throw_on_early_termination=True,
+        which are not there, and AutogradError for a traced forward.
+
+            with model.join():
+                for x, y in batches:
+                    optimizer.zero_grad()
+                    loss_of(model(x), y).backward()
+                    optimizer.step()
+        """
+        if not divide_by_initial_world_size or throw_on_early_termination:
+            raise ArgumentError("join: only divide_by_initial_world_size=True and throw_on_early_termination=False are there; leave "
+                                "them out")
+        before, self._joining = self._joining, enable and not self._alone
+        try:
+            yield
+            if self._joining:
+                self._shadow()
+        finally:
+            self._joining = before
+
+    def _shadow(self) -> None:
+        """What this rank does in the steps of others, until there are none; then the weights of a rank that was among the last."""
+        last = True
+        while (source := self._last_active(False)) >= 0:
+            last = False
+            if self.broadcast_buffers and self.training:
+                self._send_out(list(self.module.buffers()), source)
+            with no_grad():
+                for parameters, names in self._in_buckets(self._used(self._in_order([]), False)):
+                    nothing = cat([p.new_zeros((p.numel(),)) for p in parameters])
+                    reduced(nothing, ReduceOp.AVG, self.process_group, names).wait()
+        self._send_out([*self.module.parameters(), *self.module.buffers()], self._last_active(last))
+
+    def _last_active(self, active: bool) -> int:
+        """The highest rank of the group for which `active` is true; -1 if there is none."""
+        if state.trace is not None:
+            raise AutogradError("DistributedDataParallel: in join() ranks ask each other who is left, which a trace cannot; leave out "
+                                "tg.trace")
+        with no_grad():
+            own = next(self.module.parameters()).new_tensor([float(self.process_group.rank() if active else -1)])
+            all_reduce(own, ReduceOp.MAX, self.process_group)
+        return int(own.item())
 
     def before_backward(self, reached: Sequence[Tensor]) -> _Underway | None:
         """What sends the buckets as their gradients come, of a backward that reaches all parameters.
@@ -90,25 +142,33 @@ class DistributedDataParallel(Module):
                                 "ranks may wait for it; give find_unused_parameters=True")
         with no_grad():
             if self.find_unused_parameters:
-                flags = named[0][1].new_tensor([float(p.grad is not None) for _, p in named])
-                all_reduce(flags, ReduceOp.MAX, self.process_group)
-                used = [True] * len(named) if state.trace is not None else [bool(u) for u in flags.tolist()]
-                named = [pair for pair, u in zip(named, used, strict=True) if u]
+                named = self._used(named, True)
                 for _, p in named:
                     if p.grad is None:
                         p.grad = p.new_zeros(p.shape)
             self._average(self._in_buckets(named) if underway is None else underway.buckets, underway)
 
-    def _averaged(self, reached: Sequence[Tensor]) -> list[tuple[str, Tensor]] | None:
-        """The parameters in the order in which a backward that reached these leaves has their gradients; None where nothing is averaged.
+    def _used(self, named: list[tuple[str, Tensor]], here: bool) -> list[tuple[str, Tensor]]:
+        """Those that a rank has a gradient of, or all, if they are not asked for. here: whether this rank's gradients count."""
+        if not self.find_unused_parameters:
+            return named
+        flags = named[0][1].new_tensor([float(here and p.grad is not None) for _, p in named])
+        all_reduce(flags, ReduceOp.MAX, self.process_group)
+        used = [True] * len(named) if state.trace is not None else [bool(u) for u in flags.tolist()]
+        return [pair for pair, u in zip(named, used, strict=True) if u]
 
-        Vectors are last: one launch may add up the gradients of several layers' biases.
-        """
-        place = {id(t): i for i, t in enumerate(reached)}
-        if not self._forward_synced or not any(id(p) in place for p in self.module.parameters()):
+    def _averaged(self, reached: Sequence[Tensor]) -> list[tuple[str, Tensor]] | None:
+        """The parameters in the order in which a backward that reached these leaves has their gradients; None where nothing is averaged."""
+        at = {id(t) for t in reached}
+        if not self._forward_synced or not any(id(p) in at for p in self.module.parameters()):
             return None                                     # (nothing is asked of tensors that a trace of another model does not know)
+        return self._in_order(reached)
+
+    def _in_order(self, reached: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+        """The same of any backward. Vectors are last: one launch may add up the gradients of several layers' biases."""
+        place = {id(t): i for i, t in enumerate(reached)}
         named: list[tuple[str, Tensor]] = [(name, p) for name, p in reversed([*self.module.named_parameters()]) if p.requires_grad]
-        if not self.find_unused_parameters:                 # else another rank may go through the layers in another order
+        if not self.find_unused_parameters and not self._joining:     # else another rank may go through the layers in another order
             named.sort(key=lambda pair: (pair[1].ndim < 2, -place.get(id(pair[1]), -1)))
         return named
 
@@ -127,12 +187,12 @@ class DistributedDataParallel(Module):
         for bucket, come in zip(buckets, sent, strict=True):
             _spread(come(), bucket.grads())
 
-    def _send_out(self, tensors: Sequence[Tensor]) -> None:
-        """Rank 0's values, on all ranks."""
+    def _send_out(self, tensors: Sequence[Tensor], source: int = 0) -> None:
+        """The values of a rank of the group, on all ranks."""
         with no_grad():
             for bucket in _buckets(tensors, self.bucket_bytes):
                 flat = cat([t.detach().reshape(-1) for t in bucket])
-                broadcast(flat, self.process_group.ranks[0], self.process_group)
+                broadcast(flat, self.process_group.ranks[source], self.process_group)
                 _spread(flat, bucket)
 
 

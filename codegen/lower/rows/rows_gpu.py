@@ -69,7 +69,7 @@ def _width(group: Group, context: Context) -> int:
     Then every vector begins at a multiple of its size, which a driver would not know of `vload4`: buffers of the device's own memory do,
     arrays of the host's may begin anywhere.
     """
-    if context.target.host_memory or any(s.fn.family == "pair" or s.aval.size != group.size for s in group.stored):
+    if context.target.host_memory or group.into or any(s.fn.family == "pair" or s.aval.size != group.size for s in group.stored):
         return 1
     most = min(4, 16 // max(s.dtype.itemsize for s in group.stored))
     for width in (w for w in (4, 2) if w <= most):

@@ -69,6 +69,9 @@ def shape_of(group: Group, context: Context) -> Shape:
     if isinstance(group.kind, Flat) and group.kind.parts:
         put_together = _side_by_side if group.kind.alike else _behind_one_another
         return put_together(group.kind, vector_width(group, context), context.target.cores)
+    if group.into:                                           # rows of the slices: elsewhere results are not at even distances
+        at = Var("at", group.size)
+        return _row_by_row(group, context, breakpoints([context.at(group, s, at.index).opened() for s in group.stored], at))
     if isinstance(group.kind, Flat) and (shared := shared_reductions(group, context)):
         return _side_by_side_rows(group, context, *shared)
     at = Var("at", group.size)
@@ -186,9 +189,10 @@ def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
         inner = points[0] if points else cols
         block = kind.length or max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
-    points = [k for k in at if k >= tuning().few_columns]
+    few = 1 if group.into else tuning().few_columns
+    points = [k for k in at if k >= few]
     cols = points[0] if points else group.size
-    while width > cols >= tuning().few_columns:
+    while width > cols >= few:
         width //= 2
     rows = group.size // cols
     share = _share(group.size, cores)

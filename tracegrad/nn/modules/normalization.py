@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Any, ClassVar
 
+from tracegrad.distributed import ProcessGroup, get_world_size, is_initialized
+from tracegrad.distributed.functional import all_reduce
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
@@ -12,6 +14,7 @@ from tracegrad.nn.module import Module
 from tracegrad.nn.modules.sizes import Size, as_tuple
 from tracegrad.nn.parameter import Parameter
 from tracegrad.ops.arguments import only_tensors
+from tracegrad.ops.arrays.joining import cat
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.creation.filled import ones, zeros
@@ -183,8 +186,11 @@ class _BatchNorm(_Tracking):
         use_batch = self.training or self.running_mean is None
         track = self.training and self.track_running_stats
         mean, var = (self.running_mean, self.running_var) if track or not use_batch else (None, None)
-        return F.batch_norm(
-            input, mean, var, self.weight, self.bias, use_batch, 0.0 if momentum is None else momentum, self.eps)
+        return self._normalized(input, mean, var, use_batch, 0.0 if momentum is None else momentum)
+
+    def _normalized(self, input: Tensor, mean: Tensor | None, var: Tensor | None, use_batch: bool, momentum: Any) -> Tensor:
+        """The input by its own statistics (`use_batch`), which move the running ones that are given, or by these."""
+        return F.batch_norm(input, mean, var, self.weight, self.bias, use_batch, momentum, self.eps)
 
 
 class BatchNorm1d(_BatchNorm):
@@ -221,10 +227,11 @@ class BatchNorm3d(_BatchNorm):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """BatchNorm of any number of dimensions from 2 on, under torch's name for several processes: here there is one.
+    """BatchNorm of any number of dimensions from 2 on whose batch is that of all ranks of `tg.distributed`, long or short.
 
-    process_group: None. `convert_sync_batchnorm(module)` returns the module as it is.
-    Of the shapes and dtypes of nn.functional.batch_norm; raises what that raises.
+    While training all ranks call it. process_group: the ranks (default: all); without init_process_group, or with one rank, it is a
+    BatchNorm. `convert_sync_batchnorm(module)` puts one in the place of every BatchNorm, with its parameters and buffers.
+    Of the shapes and dtypes of nn.functional.batch_norm; raises what that and functional.all_reduce raise.
 
     >>> nn.SyncBatchNorm(2)(tg.rand(3, 2)).shape
     """
@@ -232,16 +239,43 @@ class SyncBatchNorm(_BatchNorm):
     ranks = (2, 3, 4, 5)
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-                 track_running_stats: bool = True, process_group: None = None, device: Any = None, dtype: Any = None, *,
+                 track_running_stats: bool = True, process_group: ProcessGroup | None = None, device: Any = None, dtype: Any = None, *,
                  bias: bool = True) -> None:
-        if process_group is not None:
-            raise ArgumentError("SyncBatchNorm: process_group must be None: there is one process")
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+        self.process_group = process_group
+
+    def _normalized(self, input: Tensor, mean: Tensor | None, var: Tensor | None, use_batch: bool, momentum: Any) -> Tensor:
+        if not use_batch or not is_initialized() or get_world_size(self.process_group) == 1:
+            return super()._normalized(input, mean, var, use_batch, momentum)
+        dims, x = [d for d in range(input.ndim) if d != 1], input.float() if dtypes.is_half(input.dtype) else input
+        wide, ends = (1, -1, *[1] * (x.ndim - 2)), x.new_tensor([x.numel() // x.shape[1]])
+        total = all_reduce(cat([x.sum(dims), ends]), group=self.process_group)
+        n, own_mean = total[-1], total[:-1] / total[-1]
+        centered = x - own_mean.reshape(wide)
+        own_var = all_reduce((centered * centered).sum(dims), group=self.process_group) / n
+        if mean is not None and var is not None:
+            with no_grad():
+                mean.copy_((1 - momentum) * mean + momentum * own_mean)
+                var.copy_((1 - momentum) * var + momentum * (own_var * (n / (n - 1))))
+        y = centered * (own_var + self.eps).rsqrt().reshape(wide)
+        y = y if self.weight is None else y * self.weight.reshape(wide)
+        y = y if self.bias is None else y + self.bias.reshape(wide)
+        return y.to(input.dtype)  # type: ignore[no-any-return]
 
     @classmethod
-    def convert_sync_batchnorm(cls, module: Module, process_group: None = None) -> Module:
-        """The module itself: its batch norms see the whole batch."""
-        return module
+    def convert_sync_batchnorm(cls, module: Module, process_group: ProcessGroup | None = None) -> Module:
+        """The module, with a SyncBatchNorm in the place of every BatchNorm in it; of a BatchNorm, a SyncBatchNorm."""
+        made = module
+        if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
+            made = cls(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats, process_group)
+            for name in ("weight", "bias"):
+                made.register_parameter(name, getattr(module, name))
+            for name in ("running_mean", "running_var", "num_batches_tracked"):
+                made.register_buffer(name, getattr(module, name))
+            made.training = module.training
+        for name, child in module.named_children():
+            made.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return made
 
 
 class _InstanceNorm(_Tracking):
