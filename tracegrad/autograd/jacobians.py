@@ -99,8 +99,8 @@ class JacobianCall:
 
     def __init__(self, call: str, func: Any, argnums: int | Sequence[int], has_aux: bool, args: Any, kwargs: Any) -> None:
         self.name, self.single = call, isinstance(argnums, int)
-        if not callable(fn):
-            raise ArgumentTypeError(f"{call}: takes a function, got {type(fn).__name__}")
+        if not callable(func):
+            raise ArgumentTypeError(f"{call}: takes a function, got {type(func).__name__}")
         numbers = [argnums] if isinstance(argnums, int) else list(argnums) if isinstance(argnums, (tuple, list)) else [argnums]
         new, self.flat, self.trees = substitute(call, args, [integer(call, "argnums", k) for k in numbers])
         self.outer, self.has_aux = state.grad, has_aux
