@@ -198,10 +198,10 @@ def known_of(node: Node) -> dict[str, Any]:
 
 
 def _lasting(node: Node) -> dict[str, Any]:
-    """`known_of` a call's result, but that it is one number: a counter would have another range at each step, so no call of it be known."""
+    """`known_of` a call's result, but which number it is: a counter would have another range at each step, so no call of it be known."""
     known = known_of(node)
     low, high = known.get("range", (0, 1))
-    return {"aval": node.aval} if low == high else known
+    return {"aval": node.aval} if low == high and not node.aval.shape else known
 
 
 def _value(node: Node, device: Any) -> Any:
