@@ -36,8 +36,7 @@ CALLS: dict[str, Any] = {
     **{f"{where}avg_pool1d": (ROW, B, {"padding": B // 2}) for where in ("", "F.")},
     **{f"{where}adaptive_avg_pool1d": (ROW, B) for where in ("", "F.")}, "F.adaptive_avg_pool2d": (IMAGE, PLANE),
     "F.adaptive_avg_pool3d": (VOLUME, CUBE), "F.adaptive_max_pool1d": (ROW, B), "F.adaptive_max_pool2d": (IMAGE, PLANE),
-    "F.adaptive_max_pool3d": (VOLUME, CUBE), "F.adaptive_max_pool1d_with_indices": (ROW, B),
-    "F.adaptive_max_pool2d_with_indices": (IMAGE, PLANE), "F.adaptive_max_pool3d_with_indices": (VOLUME, CUBE),
+    "F.adaptive_max_pool3d": (VOLUME, CUBE),
     **{f"{where}conv{n}d": (x, x[..., :3], {"padding": p}) for where in ("", "F.") for n, x, p in (
         (1, ROW[None, 0], B), (2, IMAGE, 2**32), (3, VOLUME, 2**22))},
     **{f"{where}conv_transpose{n}d": (x, x, {"stride": p}) for where in ("", "F.") for n, x, p in (
@@ -80,7 +79,7 @@ def sized() -> set[str]:
     for where, space in WHERE.items():
         for name in dir(space):
             fn, again = getattr(space, name), where not in ("", "F.", "linalg.") and hasattr(tg, name.removesuffix("_"))
-            name = name if f"{where}{name}" in CALLS else name.removesuffix("_with_indices")      # the same, with places
+            name = name.removesuffix("_with_indices")              # the same, with places
             if name.startswith("_") or not callable(fn) or isinstance(fn, type) or again:
                 continue
             try:
