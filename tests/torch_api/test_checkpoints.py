@@ -43,6 +43,14 @@ def test_files_go_both_ways(tmp_path):
             assert found == written[other]
 
 
+def test_map_location_is_a_function_or_a_table_as_well(tmp_path):
+    options = ["lambda storage, place: storage", "lambda storage, place: storage.cpu()", "lambda storage, place: storage.to('meta')",
+               "{'cuda:0': 'cpu'}", "{'cpu': 'meta'}", "torch.device('meta')"]
+    program = PROGRAM.format(folder=f"{tmp_path}/") + 'torch.save([torch.ones(2)], FOLDER + "f")\n'
+    found = reports(program + "\n".join(f'say({o!r}, lambda: torch.load(FOLDER + "f", map_location={o})[0].is_meta)' for o in options), True)
+    assert [found[o] for o in options] == ["meta" in o for o in options]
+
+
 def test_whole_objects(tmp_path):
     """A model comes back as it was; classes of the program where it allows them, and as an error that tells how where not."""
     found = reports(PROGRAM.format(folder=f"{tmp_path}/") + """

@@ -11,6 +11,7 @@ import pickle
 import threading
 import zipfile
 from collections import OrderedDict
+from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib import import_module
 from os import PathLike
@@ -35,6 +36,33 @@ _STORAGES = {"float64": "DoubleStorage", "float32": "FloatStorage", "float16": "
 _DTYPES = {storage: dtype for dtype, storage in _STORAGES.items()}
 _REBUILD = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter", "_rebuild_parameter_with_state"}
 _PLAIN = {("collections", "OrderedDict"), ("torch", "Size"), ("builtins", "set"), ("builtins", "complex")}
+
+
+class _Storage:
+    """What a function that is given as map_location gets: it stands for each storage of the file, and notes where it is moved to."""
+
+    def __init__(self) -> None:
+        self.device: Any = None                                 # the current one
+
+    def to(self, device: Any = None, **_: Any) -> _Storage:
+        self.device = device
+        return self
+
+    def cuda(self, device: Any = None, **_: Any) -> _Storage:
+        return self.to("cuda" if device is None or isinstance(device, int) else device)
+
+    def cpu(self) -> _Storage:
+        return self.to("cpu")
+
+
+def _place(map_location: Any) -> Any:
+    """The device that a map_location of torch's names: a device, a table of names, or a function of a storage and of where it was."""
+    if isinstance(map_location, Mapping):
+        map_location = map_location.get("cpu")
+    elif callable(map_location) and not hasattr(map_location, "kind"):          # (a device is a decorator, too)
+        storage = map_location(_Storage(), "cpu")
+        map_location = None if storage is None else storage.device
+    return map_location if map_location is None or isinstance(map_location, str) else find_device(map_location)
 
 
 class _Elements:
@@ -135,9 +163,10 @@ def load(f: str | PathLike[str] | IO[bytes], map_location: Any = None, pickle_mo
     """What `save` or torch wrote. weights_only: False unpickles any object, which can run code of the file; True only what is plain data,
 
     and classes that `add_safe_globals` allows. Raises pickle.UnpicklingError for others, as torch does. Where no class is allowed, time and
-    memory are bounded by the file's size, as `tg.load`'s are.
+    memory are bounded by the file's size, as `tg.load`'s are. map_location: one device for all tensors, or what says one: a dict of names
+    of devices, or a function of a storage and its place, which moves it (`lambda storage, place: storage` leaves it on the current one).
     """
-    device = map_location if map_location is None or isinstance(map_location, str) else find_device(map_location)
+    device = _place(map_location)
     if isinstance(f, (str, PathLike)):
         with open(f, "rb") as file:
             data, name = file.read(), str(f)
