@@ -1,7 +1,8 @@
 """Trains a model whose layers are cut over several ranks (tensor parallelism), and prints losses: those of one rank, to rounding.
 
-A column-parallel Linear has a part of the outputs on each rank, a row-parallel one a part of the inputs; an Embedding and the
-cross-entropy have a part of the vocabulary. So two layers need one sum over the ranks, and no rank has all logits.
+A column-parallel Linear has a part of the outputs on each rank, a row-parallel one a part of the inputs, attention some of the heads; an
+Embedding and the cross-entropy have a part of the vocabulary. So two layers need one sum over the ranks, and no rank has all logits.
+(Shoeybi et al., Megatron-LM, 2019.)
 
     mpiexec -n 2 python examples/tensor_parallel.py [--steps N] [--device NAME]
 """
@@ -15,7 +16,7 @@ import tracegrad as tg
 from tracegrad import distributed as dist
 from tracegrad import nn
 
-CONTEXT, WIDTH, HIDDEN, BATCH = 6, 8, 64, 128
+CONTEXT, WIDTH, HEADS, HIDDEN, BATCH = 6, 8, 4, 64, 128
 
 
 class ToAll(tg.Function):
@@ -62,16 +63,35 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """(*, this rank's part of the inputs) -> (*, outputs) on all ranks."""
+    """(*, this rank's part of the inputs) -> (*, outputs) on all ranks. unit: how many inputs stay together."""
 
-    def __init__(self, inputs, outputs):
+    def __init__(self, inputs, outputs, unit=1):
         super().__init__()
-        low, high = own_range(inputs)
+        low, high = (unit * n for n in own_range(inputs // unit))
         whole = nn.Linear(inputs, outputs, dtype=tg.float64)
         self.weight, self.bias = nn.Parameter(whole.weight[:, low:high]), nn.Parameter(whole.bias)
 
     def forward(self, x):
         return SumOfAll.apply(nn.functional.linear(x, self.weight)) + self.bias
+
+
+class ParallelAttention(nn.Module):
+    """(*, L, width) on all ranks -> the same: each rank has some of the heads, of width // heads features each."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        low, high = own_range(heads)
+        self.heads, self.size = high - low, width // heads
+        whole = nn.Linear(width, 3 * width, dtype=tg.float64)
+        own = [x.unflatten(0, (3, heads, self.size))[:, low:high].flatten(0, 2) for x in (whole.weight, whole.bias)]
+        self.weight, self.bias = map(nn.Parameter, own)
+        self.out = RowParallelLinear(width, width, self.size)
+
+    def forward(self, x):
+        parts = nn.functional.linear(ToAll.apply(x), self.weight, self.bias).unflatten(-1, (3, self.heads, self.size))
+        q, k, v = (part.transpose(-2, -3) for part in parts.unbind(-3))                 # (*, heads, L, size)
+        found = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(found.transpose(-2, -3).flatten(-2))
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -108,7 +128,7 @@ def main():
 
     letters, text = np.unique(np.frombuffer(Path(__file__).read_bytes(), np.uint8), return_inverse=True)     # it learns this file
     tg.manual_seed(0)
-    model = nn.Sequential(VocabParallelEmbedding(len(letters), WIDTH), nn.Flatten(),
+    model = nn.Sequential(VocabParallelEmbedding(len(letters), WIDTH), ParallelAttention(WIDTH, HEADS), nn.Flatten(),
                           ColumnParallelLinear(CONTEXT * WIDTH, HIDDEN), nn.Tanh(), RowParallelLinear(HIDDEN, HIDDEN), nn.Tanh(),
                           ColumnParallelLinear(HIDDEN, len(letters)))
     optimizer = tg.optim.Adam(model.parameters(), lr=1e-2)

@@ -29,6 +29,26 @@ LAYERS = """
     for a, b, where in zip(found, wanted, cut, strict=True):
         same(a, b.detach().numpy()[where], 1e-12)
 
+    x, weights = begin(2, 3, 12), begin(2, 3, 12).detach()
+    tg.manual_seed(0)
+    part = made["ParallelAttention"](12, 4)
+    tg.manual_seed(0)
+    linear, out = nn.Linear(12, 36, **F64), nn.Linear(12, 12, **F64)
+    def attention(x):
+        q, k, v = (h.reshape(2, 3, 4, 3).transpose(1, 2) for h in linear(x).chunk(3, -1))
+        return out(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(2, 3, 12))
+    grads = []
+    for layer in (part, attention):
+        x.grad = None
+        y = layer(x)
+        (y * weights).sum().backward()
+        grads.append((y, x.grad))
+    for a, b in zip(*grads, strict=True):
+        same(a, b.detach().numpy(), 1e-12)
+    first, last = (3 * n for n in made["own_range"](4))
+    same(part.weight.grad, linear.weight.grad.numpy().reshape(3, 12, 12)[:, first:last].reshape(-1, 12), 1e-12)
+    same(part.out.weight.grad, out.weight.grad.numpy()[:, first:last], 1e-12)
+
     tokens = tg.tensor([[0, 6, 2], [5, 3, 1]])
     tg.manual_seed(0)
     part = made["VocabParallelEmbedding"](7, 4)

@@ -22,8 +22,9 @@ from tests.helpers.mutations import stale
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXAMPLES = {"custom_function": [], "nan_hunt": [], "newton": [], "two_layer_net": ["--steps", "100"], "heat_inverse": [], "digits": [],
-            "digits_mpi": ["--epochs", "2"], "tensor_parallel": ["--steps", "2"]}
-SLOW, LONG = {"heat_inverse", "digits", "tensor_parallel"}, {"newton", "nan_hunt"}
+            "digits_mpi": ["--epochs", "2"], "tensor_parallel": ["--steps", "2"],
+            "sharded_scan": ["--steps", "2"]}
+SLOW, LONG = {"heat_inverse", "digits", "tensor_parallel", "sharded_scan"}, {"newton", "nan_hunt"}
 MARKED = [pytest.param(n, marks=pytest.mark.slow if n in SLOW else pytest.mark.long if n in LONG else ()) for n in EXAMPLES]
 
 

@@ -47,7 +47,8 @@ def test_map_location_is_a_function_or_a_table_as_well(tmp_path):
     options = ["lambda storage, place: storage", "lambda storage, place: storage.cpu()", "lambda storage, place: storage.to('meta')",
                "{'cuda:0': 'cpu'}", "{'cpu': 'meta'}", "torch.device('meta')"]
     program = PROGRAM.format(folder=f"{tmp_path}/") + 'torch.save([torch.ones(2)], FOLDER + "f")\n'
-    found = reports(program + "\n".join(f'say({o!r}, lambda: torch.load(FOLDER + "f", map_location={o})[0].is_meta)' for o in options), True)
+    program += "\n".join(f'say({o!r}, lambda: torch.load(FOLDER + "f", map_location={o})[0].is_meta)' for o in options)
+    found = reports(program, True)
     assert [found[o] for o in options] == ["meta" in o for o in options]
 
 
