@@ -434,6 +434,12 @@ def test_buffers_come_from_rank_0_as_in_torch(ranks):
         found = len(sent)
         model(batch(1.0)).sum().backward()
         assert len(sent) == 2 * found
+        own = nn.BatchNorm1d(1, momentum=1.0)
+        own.running_mean.fill_(5.0 + rank)
+        model = nn.parallel.DistributedDataParallel(own, broadcast_buffers=False)
+        assert mean() == 5 + rank
+        model(batch(3.0)).sum().backward()
+        assert mean() == 3 + rank
     """)
 
 
