@@ -538,3 +538,19 @@ def test_sampler():
     for p in parts:
         p.set_epoch(1)
     assert [list(p) for p in parts] != first
+
+
+@pytest.mark.long
+def test_a_trace_of_several_devices_has_collectives_on_each(ranks):
+    ranks(2, """
+        @tg.trace
+        def f(x):
+            total = F.all_reduce((x * 2).sum())
+            return F.all_reduce(x.to("numpy").exp().sum()).to(x.device) + total
+        x = (tg.arange(4.0) + rank).requires_grad_()
+        for _ in range(2):
+            y = f(x)
+            same(y, 32 + np.exp(np.arange(4.0)).sum() + np.exp(np.arange(1.0, 5.0)).sum())
+        y.backward()
+        same(x.grad, 4 + 2 * np.exp(x.detach().numpy()))
+    """)
