@@ -127,6 +127,8 @@ def test_what_is_made_of_several_operations_promotes_before_the_first_of_them(n:
     same(lambda a, b: tg.addcmul(a, b, b, value=2), lambda a, b: a + 2 * b.astype(a.dtype) ** 2, single, byte)
     same(lambda a, b: tg.addcmul(a, b, b), lambda a, b: a + b.astype(a.dtype) ** 2, short, small)
     same(lambda a, b: tg.addcdiv(a, b, a, value=-3), lambda a, b: a - 3 * (b.astype(a.dtype) / a), double, half)
+    least = np.full(n, -2**31, np.int32)
+    same(lambda a, b, c: tg.clamp(c, b, a), lambda a, b, c: np.clip(-np.inf, b, a), double, least, np.full(n, -np.inf, np.float16))
     same(tg.trapezoid, lambda a: np.float32(np.trapezoid(whole)), byte)
     same(tg.cumulative_trapezoid, lambda a: np.cumsum((whole[1:] + whole[:-1]) / 2).astype(np.float32), byte)
     same(tg.trapezoid, lambda a, b: np.trapezoid(a, whole), double, byte)

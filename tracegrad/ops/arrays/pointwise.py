@@ -329,6 +329,8 @@ def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
     if min is None and max is None:
         raise ArgumentError("clamp: at least one of min and max must be given")
     refuse_complex("clamp", input)
+    if all(isinstance(limit, Node) and not limit.aval.weak for limit in (min, max)):
+        input, min, max = common_dtype([input, min, max], name="clamp")          # of all three: one may not fit that of two
     out = input
     for limit, limited in ((min, "clamp_min"), (max, "clamp_max")):
         if limit is not None:
