@@ -341,6 +341,7 @@ def test_a_batch_norm_whose_tracking_is_switched_off_counts_no_batches():
     layer.track_running_stats = False
     mean = layer.running_mean.tolist()
     layer(x * 3)
+    layer.reset_running_stats()                             # forgets nothing, as torch's
     assert layer.num_batches_tracked.item() == 1
     assert layer.running_mean.tolist() == mean
 

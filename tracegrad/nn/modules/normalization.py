@@ -141,7 +141,9 @@ class _Tracking(Module):
         self.register_buffer("num_batches_tracked", zeros((), dtype=dtypes.int64, device=device) if tracked else None)
 
     def reset_running_stats(self) -> None:
-        """Forget what was measured: mean 0, variance 1, no batches."""
+        """Forget what was measured: mean 0, variance 1, no batches. Nothing without track_running_stats, as in torch."""
+        if not self.track_running_stats:
+            return
         if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
             init.zeros_(self.running_mean)
             init.ones_(self.running_var)
