@@ -229,3 +229,11 @@ def test_embedding_bags(mode):
     compare(lambda lib: lib.EmbeddingBag(11, 4, mode=mode, include_last_offset=True), flat, np.array([0, 4, 9, 13]))
     if mode == "sum":
         compare(lambda lib: lib.EmbeddingBag(11, 4, mode="sum"), flat, offsets, per_sample_weights=normal(13))
+
+
+def test_layers_are_of_the_kinds_that_torchs_are():
+    """So isinstance in programs written for torch says the same. (A lazy layer is of its kind before it is one here.)"""
+    names = [name for name in dir(torch.nn) if isinstance(getattr(nn, name, None), type) and not name.startswith("Lazy")]
+    for a in names:
+        kinds = [[b for b in names if issubclass(getattr(lib, a), getattr(lib, b))] for lib in (nn, torch.nn)]
+        assert kinds[0] == kinds[1], a

@@ -209,14 +209,17 @@ class Hardtanh(FunctionModule):
                 setattr(self, name, value)
 
 
-class ReLU6(_Inplace):
+class ReLU6(Hardtanh):
     """x limited to [0, 6]. Of the shapes and dtypes of nn.functional.relu6; raises what that raises.
 
     >>> nn.ReLU6()(tg.tensor([-1.0, 1.0]))
     """
 
-    function = "relu6"
-    min_val, max_val = 0.0, 6.0                                 # as of Hardtanh, which it is to torch
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__(0.0, 6.0, inplace)
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
 
 
 class GLU(FunctionModule):

@@ -227,33 +227,33 @@ class ConstantPad3d(_ConstantPad):
     dims = 3
 
 
-class _ZeroPad(_Pad):
-    value = 0.0
+class _ZeroPad(_ConstantPad):
+    def __init__(self, padding: Size) -> None:
+        super().__init__(padding, 0.0)
+
+    def extra_repr(self) -> str:
+        return f"{self.padding}"
 
 
-class ZeroPad1d(_ZeroPad):
+class ZeroPad1d(_ZeroPad, ConstantPad1d):
     """(N, C, L) padded with zeros. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
 
     >>> nn.ZeroPad1d(1)(tg.rand(1, 2, 4)).shape
     """
 
 
-class ZeroPad2d(_ZeroPad):
+class ZeroPad2d(_ZeroPad, ConstantPad2d):
     """(N, C, H, W) padded with zeros. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
 
     >>> nn.ZeroPad2d(1)(tg.rand(1, 2, 4, 4)).shape
     """
 
-    dims = 2
 
-
-class ZeroPad3d(_ZeroPad):
+class ZeroPad3d(_ZeroPad, ConstantPad3d):
     """(N, C, D, H, W) padded with zeros. Of the shapes and dtypes of nn.functional.pad; raises what that raises.
 
     >>> nn.ZeroPad3d(1)(tg.rand(1, 2, 4, 4, 4)).shape
     """
-
-    dims = 3
 
 
 class ReflectionPad1d(_Pad):

@@ -16,14 +16,8 @@ from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.tensor import Tensor
 
 
-class Embedding(Module):
-    """A table (num_embeddings, embedding_dim) of rows looked up by integer index: (*) -> (*, embedding_dim). Rows start standard normal.
-
-    padding_idx: a row that starts as zeros and gets no gradient. max_norm, norm_type, scale_grad_by_freq: as of nn.functional.embedding.
-    Raises ArgumentError for sparse=True: gradients are dense. Of the shapes and dtypes of nn.functional.embedding; raises what that raises.
-
-    >>> nn.Embedding(10, 3)(tg.tensor([1, 7])).shape
-    """
+class _Table(Module):
+    """What Embedding and EmbeddingBag have: a table of rows, and how they are looked up."""
 
     weight: Parameter
 
@@ -66,9 +60,6 @@ class Embedding(Module):
         layer.weight = Parameter(embeddings, not freeze)
         return layer
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
-
     def extra_repr(self) -> str:
         shown = dict(padding_idx=(self.padding_idx, None), max_norm=(self.max_norm, None), norm_type=(self.norm_type, 2.0),
                      scale_grad_by_freq=(self.scale_grad_by_freq, False))
@@ -76,7 +67,20 @@ class Embedding(Module):
         return f"{self.num_embeddings}, {self.embedding_dim}{''.join(options)}"
 
 
-class EmbeddingBag(Embedding):
+class Embedding(_Table):
+    """A table (num_embeddings, embedding_dim) of rows looked up by integer index: (*) -> (*, embedding_dim). Rows start standard normal.
+
+    padding_idx: a row that starts as zeros and gets no gradient. max_norm, norm_type, scale_grad_by_freq: as of nn.functional.embedding.
+    Raises ArgumentError for sparse=True: gradients are dense. Of the shapes and dtypes of nn.functional.embedding; raises what that raises.
+
+    >>> nn.Embedding(10, 3)(tg.tensor([1, 7])).shape
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
+
+
+class EmbeddingBag(_Table):
     """Sums, means or largest elements of bags of rows of a table: (B, N) -> (B, embedding_dim), or of a flat (total) cut at `offsets`.
 
     mode: "mean", "sum" or "max". padding_idx: a row that counts in no bag and gets no gradient. include_last_offset: offsets ends with the
