@@ -373,3 +373,58 @@ def test_gaussian_nll_of_a_variance_for_any_one_dimension():
     for wrong in (var[:1], var.expand(4, 3, 10)[:, :2], var[0]):
         with pytest.raises(ShapeError, match="gaussian_nll_loss: var"):
             nn.functional.gaussian_nll_loss(x, y, wrong)
+
+
+def test_what_packages_override_and_call():
+    """Methods under torch's names, with an underscore: a convolution by another weight, blocks of a transformer's layer, checks."""
+    class Doubled(nn.Conv2d):
+        def forward(self, input):
+            return self._conv_forward(input, self.weight * 2, None)
+
+    x = tg.tensor(normal(2, 3, 6, 5))
+    for mode in ("zeros", "reflect"):
+        layer = Doubled(3, 4, 3, padding=1, padding_mode=mode).double()
+        y = nn.Conv2d.forward(layer, x) - layer.bias.reshape(4, 1, 1)
+        np.testing.assert_allclose(layer(x).detach().numpy(), 2 * y.detach().numpy(), rtol=1e-9, atol=1e-12)
+    up = nn.ConvTranspose2d(3, 4, 3, stride=2)
+    assert up._output_padding(x, (14, 12), up.stride, up.padding, up.kernel_size, 2, up.dilation) == (1, 1)
+
+    class OfFive(nn.BatchNorm1d):
+        def _check_input_dim(self, input):
+            assert input.ndim == 5
+
+    assert OfFive(3)(tg.randn(2, 3, 2, 2, 2)).shape == (2, 3, 2, 2, 2)
+
+    class Still(nn.TransformerDecoderLayer):
+        def _sa_block(self, x, attn_mask, key_padding_mask, is_causal=False):
+            return tg.zeros_like(x)
+
+        def _mha_block(self, x, mem, *rest):
+            return super()._mha_block(x, mem, *rest) * 0
+
+        def _ff_block(self, x):
+            return super()._ff_block(x) * 0
+
+    z = tg.tensor(normal(5, 2, 4))
+    np.testing.assert_array_equal(Still(4, 2, 8, norm_first=True).double()(z, z).detach().numpy(), z.numpy())
+
+
+def test_layers_begin_anew():
+    for layer in (nn.LayerNorm(3), nn.GroupNorm(1, 3), nn.RMSNorm(3), nn.PReLU(3), nn.BatchNorm1d(3)):
+        before = [p.tolist() for p in layer.parameters()]
+        with tg.no_grad():
+            for p in layer.parameters():
+                p.add_(2)
+        layer.reset_parameters()
+        assert [p.tolist() for p in layer.parameters()] == before
+
+
+def test_parameter_dicts_are_dicts():
+    layer = nn.ParameterDict({"a": tg.zeros(2)})
+    assert layer.setdefault("b", tg.ones(1)).tolist() == [1.0]
+    assert layer.setdefault("a", tg.ones(1)) is layer["a"]
+    other = layer.copy()
+    assert other["a"] is layer["a"]
+    assert other.popitem()[0] == "b"
+    assert [*layer.keys()] == ["a", "b"]
+    assert [*layer.fromkeys(["x"], tg.ones(1))] == ["x"]

@@ -264,9 +264,27 @@ class ParameterDict(Module):
         """Remove all."""
         self._parameters.clear()
 
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last one; its name and itself."""
+        return self._parameters.popitem()
+
     def get(self, key: str, default: Any = None) -> Any:
         """The parameter of that name, or `default`."""
         return self._parameters.get(key, default)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The parameter of that name, which is made of `default` if there is none."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
+        """A new one with `default` under each name."""
+        return ParameterDict((key, default) for key in keys)
+
+    def copy(self) -> ParameterDict:
+        """A new one with the same parameters."""
+        return ParameterDict(self._parameters)
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._parameters[name] = _parameter(value)      # not as an attribute: a name such as "keys" hides no method

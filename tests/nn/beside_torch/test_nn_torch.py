@@ -237,3 +237,5 @@ def test_layers_are_of_the_kinds_that_torchs_are():
     for a in names:
         kinds = [[b for b in names if issubclass(getattr(lib, a), getattr(lib, b))] for lib in (nn, torch.nn)]
         assert kinds[0] == kinds[1], a
+        if issubclass(getattr(nn, a), nn.Module):               # `if hasattr(layer, "reset_parameters")` stands in many programs
+            assert hasattr(getattr(nn, a), "reset_parameters") is hasattr(getattr(torch.nn, a), "reset_parameters"), a

@@ -11,6 +11,7 @@ from tracegrad.nn.module import Module
 from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.nn.parameter import Parameter
 from tracegrad.ops.arguments import integer
+from tracegrad.support.modes import no_grad
 from tracegrad.tensors.creation.filled import full
 from tracegrad.tensors.tensor import Tensor
 
@@ -349,6 +350,12 @@ class PReLU(Module):
         super().__init__()
         self.num_parameters, self.init = num_parameters, init
         self.weight = Parameter(full((num_parameters,), init, dtype=dtype, device=device))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The weight as it began."""
+        with no_grad():
+            self.weight.fill_(self.init)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.prelu(input, self.weight)

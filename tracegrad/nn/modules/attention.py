@@ -51,7 +51,7 @@ class MultiheadAttention(Module):
         def parameter(name: str, wanted: bool, *shape: int) -> None:
             self.register_parameter(name, Parameter(empty(*shape, dtype=dtype, device=device)) if wanted else None)
 
-        together = self.kdim == self.vdim == embed_dim
+        self._qkv_same_embed_dim = together = self.kdim == self.vdim == embed_dim
         parameter("in_proj_weight", together, 3 * embed_dim, embed_dim)
         parameter("q_proj_weight", not together, embed_dim, embed_dim)
         parameter("k_proj_weight", not together, embed_dim, self.kdim)
@@ -60,9 +60,9 @@ class MultiheadAttention(Module):
         self.out_proj = Linear(embed_dim, embed_dim, bias, device, dtype)
         parameter("bias_k", add_bias_kv, 1, 1, embed_dim)
         parameter("bias_v", add_bias_kv, 1, 1, embed_dim)
-        self.reset_parameters()
+        self._reset_parameters()
 
-    def reset_parameters(self) -> None:
+    def _reset_parameters(self) -> None:
         """Draw the initial values of the maps in anew; biases start as zeros."""
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:

@@ -71,15 +71,19 @@ class _PlainConv(_Conv):
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device, dtype, padding_mode)
 
     def forward(self, input: Tensor) -> Tensor:
+        return self._conv_forward(input, self.weight, self.bias)
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution by another weight and bias, under torch's name: packages call it, such as for weights that are normalized."""
         padding: Any = self.padding
         if self.padding_mode != "zeros":
-            input = F.pad(input, self._edges(), mode=self.padding_mode)
+            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = 0
-        return getattr(F, self.function)(  # type: ignore[no-any-return]
-            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return getattr(F, self.function)(input, weight, bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]
 
-    def _edges(self) -> list[int]:
-        """The padding as F.pad takes it: before and after, the last dimension first."""
+    @property
+    def _reversed_padding_repeated_twice(self) -> list[int]:
+        """The padding as F.pad takes it: before and after, the last dimension first. (The name is torch's.)"""
         if self.padding == "valid":
             return [0] * (2 * self.dims)
         gaps = [(d * (k - 1)) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
@@ -134,19 +138,22 @@ class _ConvTranspose(_Conv):
 
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
         """output_size: the spatial sizes of the result (or its whole shape), which decide on output_padding."""
-        extra = self.output_padding if output_size is None else self._extra(input, tuple(output_size))
+        extra = self._output_padding(input, output_size, self.stride, self.padding, self.kernel_size, self.dims, self.dilation)
         return getattr(F, self.function)(  # type: ignore[no-any-return]
             input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
 
-    def _extra(self, input: Tensor, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        n = self.dims
-        wanted = sizes[-n:]
+    def _output_padding(self, input: Tensor, output_size: Any, stride: Any, padding: Any, kernel_size: Any, num_spatial_dims: int,
+                        dilation: Any = None) -> tuple[int, ...]:
+        """The output_padding that gives output_size, or the layer's own without one. (The name is torch's: packages call it.)"""
+        if output_size is None:
+            return self.output_padding
+        n, sizes = num_spatial_dims, tuple(output_size)
         least = [(m - 1) * s - 2 * p + d * (k - 1) + 1 for m, s, p, d, k in
-                 zip(input.shape[-n:], self.stride, self.padding, self.dilation, self.kernel_size, strict=True)]
-        extra = tuple(w - low for w, low in zip(wanted, least, strict=False))
-        if len(sizes) not in (n, input.ndim) or any(not 0 <= e < s for e, s in zip(extra, self.stride, strict=True)):
+                 zip(input.shape[-n:], stride, padding, dilation or [1] * n, kernel_size, strict=True)]
+        extra = tuple(w - low for w, low in zip(sizes[-n:], least, strict=False))
+        if len(sizes) not in (n, input.ndim) or any(not 0 <= e < s for e, s in zip(extra, stride, strict=True)):
             raise ArgumentError(f"{type(self).__name__}: output_size {sizes} must be from {tuple(least)} to "
-                                f"{tuple(low + s - 1 for low, s in zip(least, self.stride, strict=True))} for an input of {input.shape}")
+                                f"{tuple(low + s - 1 for low, s in zip(least, stride, strict=True))} for an input of {input.shape}")
         return extra
 
 

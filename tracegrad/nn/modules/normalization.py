@@ -17,8 +17,15 @@ from tracegrad.ops.arguments import only_tensors
 from tracegrad.ops.arrays.joining import cat
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation.filled import ones, zeros
+from tracegrad.tensors.creation.filled import empty, ones, zeros
 from tracegrad.tensors.tensor import Tensor
+
+
+def _reset(weight: Parameter | None, bias: Parameter | None) -> None:
+    if weight is not None:
+        init.ones_(weight)
+    if bias is not None:
+        init.zeros_(bias)
 
 
 class LayerNorm(Module):
@@ -38,8 +45,13 @@ class LayerNorm(Module):
         self.normalized_shape = as_tuple(normalized_shape, 1)
         self.eps, self.elementwise_affine = eps, elementwise_affine
         shape = self.normalized_shape
-        self.register_parameter("weight", Parameter(ones(shape, dtype=dtype, device=device)) if elementwise_affine else None)
-        self.register_parameter("bias", Parameter(zeros(shape, dtype=dtype, device=device)) if elementwise_affine and bias else None)
+        self.register_parameter("weight", Parameter(empty(shape, dtype=dtype, device=device)) if elementwise_affine else None)
+        self.register_parameter("bias", Parameter(empty(shape, dtype=dtype, device=device)) if elementwise_affine and bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0."""
+        _reset(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -65,7 +77,12 @@ class RMSNorm(Module):
         super().__init__()
         self.normalized_shape = shape = as_tuple(normalized_shape, 1)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_parameter("weight", Parameter(ones(shape, dtype=dtype, device=device)) if elementwise_affine else None)
+        self.register_parameter("weight", Parameter(empty(shape, dtype=dtype, device=device)) if elementwise_affine else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weight 1."""
+        _reset(self.weight, None)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
@@ -109,8 +126,13 @@ class GroupNorm(Module):
         if num_channels % num_groups:
             raise ArgumentError(f"GroupNorm: num_channels {num_channels} must be a multiple of num_groups {num_groups}")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        self.register_parameter("weight", Parameter(ones(num_channels, dtype=dtype, device=device)) if affine else None)
-        self.register_parameter("bias", Parameter(zeros(num_channels, dtype=dtype, device=device)) if affine and bias else None)
+        self.register_parameter("weight", Parameter(empty(num_channels, dtype=dtype, device=device)) if affine else None)
+        self.register_parameter("bias", Parameter(empty(num_channels, dtype=dtype, device=device)) if affine and bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0."""
+        _reset(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -152,10 +174,15 @@ class _Tracking(Module):
     def reset_parameters(self) -> None:
         """Weight 1, bias 0, and no batches measured."""
         self.reset_running_stats()
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        _reset(self.weight, self.bias)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Raises ShapeError unless the input has as many dimensions as it may have. (Packages override it.)"""
+        only_tensors(type(self).__name__, input=input)
+        if not self.ranks:
+            raise NotImplementedError(f"{type(self).__name__} defines no _check_input_dim")
+        if input.ndim not in self.ranks:
+            raise ShapeError(f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} dimensions, got {input.shape}")
 
     def extra_repr(self) -> str:
         return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
@@ -174,9 +201,7 @@ class _BatchNorm(_Tracking):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        only_tensors(type(self).__name__, input=input)
-        if input.ndim not in self.ranks:
-            raise ShapeError(f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} dimensions, got {input.shape}")
+        self._check_input_dim(input)
         if input.shape[1] != self.num_features:
             raise ShapeError(f"{type(self).__name__}: made for {self.num_features} channels, the input {input.shape} has {input.shape[1]}")
         momentum: Any = self.momentum
@@ -292,9 +317,7 @@ class _InstanceNorm(_Tracking):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        only_tensors(type(self).__name__, input=input)
-        if input.ndim not in self.ranks:
-            raise ShapeError(f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} dimensions, got {input.shape}")
+        self._check_input_dim(input)
         x: Any = input.unsqueeze(0) if input.ndim == self.ranks[0] else input
         channels = x.shape[1]
         if channels != self.num_features:

@@ -27,7 +27,7 @@ class _Table(Module):
         super().__init__()
         if sparse:
             raise ArgumentError(f"{type(self).__name__}: sparse=True is not supported: there are no sparse gradients; leave it out")
-        self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
+        self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = max_norm, norm_type, scale_grad_by_freq, sparse
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ArgumentError(f"{type(self).__name__}: padding_idx {padding_idx} is not among the {num_embeddings} rows")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
@@ -43,6 +43,9 @@ class _Table(Module):
     def reset_parameters(self) -> None:
         """Draw the initial values anew."""
         init.normal_(self.weight)
+        self._fill_padding_idx_with_zero()
+
+    def _fill_padding_idx_with_zero(self) -> None:
         if self.padding_idx is not None:
             with no_grad():
                 self.weight[self.padding_idx] = 0.0

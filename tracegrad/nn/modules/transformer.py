@@ -47,17 +47,18 @@ class _Layer(Module):
 
     def _added(self, x: Tensor, k: int, part: Callable[[Tensor], Tensor]) -> Tensor:
         """x plus its k-th part, normalized after it, or before the part with norm_first."""
-        norm, dropout = getattr(self, f"norm{k}"), getattr(self, f"dropout{k}")
-        if self.norm_first:
-            return x + dropout(part(norm(x)))  # type: ignore[no-any-return]
-        return norm(x + dropout(part(x)))  # type: ignore[no-any-return]
+        norm = getattr(self, f"norm{k}")
+        return x + part(norm(x)) if self.norm_first else norm(x + part(x))  # type: ignore[no-any-return]
 
-    def _attend_self(self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool) -> Tensor:
-        out: Tensor = self.self_attn(x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=False, is_causal=is_causal)[0]
-        return out
+    # The parts, under torch's names: packages override them, and call them.
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))  # type: ignore[no-any-return]
+    def _sa_block(self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool = False) -> Tensor:
+        return self.dropout1(self.self_attn(  # type: ignore[no-any-return]
+            x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask, need_weights=False, is_causal=is_causal)[0])
+
+    def _ff_block(self, x: Tensor) -> Tensor:
+        dropout = self.dropout3 if self._attends_memory else self.dropout2
+        return dropout(self.linear2(self.dropout(self.activation(self.linear1(x)))))  # type: ignore[no-any-return]
 
 
 class TransformerEncoderLayer(_Layer):
@@ -79,8 +80,8 @@ class TransformerEncoderLayer(_Layer):
     def forward(self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool = False) -> Tensor:
         """(L, N, d_model) -> the same. Masks as in `MultiheadAttention.forward`; is_causal: src_mask is, or stands for, the causal one."""
-        x = self._added(src, 1, lambda x: self._attend_self(x, src_mask, src_key_padding_mask, is_causal))
-        return self._added(x, 2, self._feed_forward)
+        x = self._added(src, 1, lambda x: self._sa_block(x, src_mask, src_key_padding_mask, is_causal))
+        return self._added(x, 2, self._ff_block)
 
 
 class TransformerDecoderLayer(_Layer):
@@ -103,15 +104,14 @@ class TransformerDecoderLayer(_Layer):
                 tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None, tgt_is_causal: bool = False,
                 memory_is_causal: bool = False) -> Tensor:
         """tgt (T, N, d_model) and memory (S, N, d_model) -> (T, N, d_model). Masks as in `MultiheadAttention.forward`."""
+        x = self._added(tgt, 1, lambda x: self._sa_block(x, tgt_mask, tgt_key_padding_mask, tgt_is_causal))
+        x = self._added(x, 2, lambda x: self._mha_block(x, memory, memory_mask, memory_key_padding_mask, memory_is_causal))
+        return self._added(x, 3, self._ff_block)
 
-        def attend(x: Tensor) -> Tensor:
-            out: Tensor = self.multihead_attn(x, memory, memory, attn_mask=memory_mask, key_padding_mask=memory_key_padding_mask,
-                                              need_weights=False, is_causal=memory_is_causal)[0]
-            return out
-
-        x = self._added(tgt, 1, lambda x: self._attend_self(x, tgt_mask, tgt_key_padding_mask, tgt_is_causal))
-        x = self._added(x, 2, attend)
-        return self._added(x, 3, self._feed_forward)
+    def _mha_block(self, x: Tensor, mem: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
+                   is_causal: bool = False) -> Tensor:
+        return self.dropout2(self.multihead_attn(  # type: ignore[no-any-return]
+            x, mem, mem, attn_mask=attn_mask, key_padding_mask=key_padding_mask, need_weights=False, is_causal=is_causal)[0])
 
 
 def _copies(name: str, layer: Module, count: int) -> ModuleList:
@@ -193,6 +193,9 @@ class Transformer(Module):
         self.encoder = custom_encoder or TransformerEncoder(TransformerEncoderLayer(**options), num_encoder_layers, norm())
         self.decoder = custom_decoder or TransformerDecoder(TransformerDecoderLayer(**options), num_decoder_layers, norm())
         self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
+        self._reset_parameters()
+
+    def _reset_parameters(self) -> None:
         for p in self.parameters():
             if p.ndim > 1:
                 init.xavier_uniform_(p)
