@@ -201,7 +201,7 @@ def layout_of(p: Product, exact: bool = False) -> Layout:
     """How a product is shared. exact: by no instruction that rounds its operands first."""
     if _is_thin(p):
         return _thin(p)
-    if min(p.m, p.n) <= tuning().thin and p.k < max(2, tuning().group // 8):
+    if min(p.m, p.n) <= tuning().thin and p.k < _least_k():
         return _short(p)
     by = instruction_for(p.target, p.a.node.dtype, p.b.node.dtype, p.dtype)
     by = None if exact and by is not None and by.precision else by
@@ -233,8 +233,13 @@ def _shares(p: Product, by: MatrixInstruction) -> Blocks | None:
     return min(fitting, key=time, default=None)
 
 
+def _least_k() -> int:
+    """From how many elements of k on a group shares the sums of few rows or columns: of one element no other work-item has a part."""
+    return max(2, tuning().group // 8)
+
+
 def _is_thin(p: Product) -> bool:
-    few = min(p.m, p.n) <= tuning().thin and p.k >= max(2, tuning().group // 8)         # (of one element no work-item has another)
+    few = min(p.m, p.n) <= tuning().thin and p.k >= _least_k()
     return few and p.target.local_memory >= 4 * tuning().group * 2 * p.dtype.itemsize
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
+
+from tests.helpers.ranks import example, losses
 
 PIECES = """
     import runpy
@@ -30,12 +30,7 @@ PIECES = """
         same(mine.grad, whole.grad.numpy()[low:high], 1e-11)
         same(dist.functional.all_reduce(own_decay.grad), decay.grad.numpy(), 1e-11)
 """
-PROGRAM = """
-    import runpy, sys
-    dist.destroy_process_group()
-    sys.argv[1:] = ["--steps", "41", "--length", "300"]
-    runpy.run_path("examples/sharded_scan.py", run_name="example")["main"]()
-"""
+PROGRAM = example("sharded_scan", "--steps", "41", "--length", "300")
 
 
 @pytest.mark.long
@@ -47,8 +42,8 @@ def test_pieces_and_their_gradients_are_those_of_a_whole_scan(ranks, count):
 
 @pytest.mark.long
 def test_any_number_of_ranks_has_the_losses_of_one(ranks):
-    losses = {count: [float(n) for n in re.findall(r"loss (\d+\.\d+)", ranks(count, PROGRAM))] for count in (1, 2, 3)}
-    assert len(losses[1]) == 3
-    assert losses[1][-1] < 0.2 * losses[1][0]
+    found = {count: losses(ranks(count, PROGRAM)) for count in (1, 2, 3)}
+    assert len(found[1]) == 3
+    assert found[1][-1] < 0.2 * found[1][0]
     for count in (2, 3):
-        np.testing.assert_allclose(losses[count], losses[1], atol=2e-9)
+        np.testing.assert_allclose(found[count], found[1], atol=2e-9)

@@ -7,6 +7,8 @@ import re
 import numpy as np
 import pytest
 
+from tests.helpers.ranks import example, losses
+
 LAYERS = """
     import runpy
     made = runpy.run_path("examples/tensor_parallel.py", run_name="example")
@@ -70,12 +72,7 @@ LAYERS = """
     same(loss, expected.detach().numpy(), 1e-12)
     same(mine.grad, logits.grad.numpy()[:, low:high], 1e-11)
 """
-PROGRAM = """
-    import runpy, sys
-    dist.destroy_process_group()
-    sys.argv[1:] = ["--steps", "41"]
-    runpy.run_path("examples/tensor_parallel.py", run_name="example")["main"]()
-"""
+PROGRAM = example("tensor_parallel", "--steps", "41")
 
 
 @pytest.mark.long
@@ -87,13 +84,13 @@ def test_layers_and_their_gradients_are_those_of_whole_ones(ranks, count):
 
 @pytest.mark.long
 def test_any_number_of_ranks_has_the_losses_of_one(ranks):
-    losses, parameters = {}, {}
+    found, parameters = {}, {}
     for count in (1, 2, 3):
         told = ranks(count, PROGRAM)
-        losses[count] = [float(n) for n in re.findall(r"loss (\d+\.\d+)", told)]
+        found[count] = losses(told)
         parameters[count] = int(re.search(r"this one has (\d+) parameters", told)[1])
-    assert len(losses[1]) == 3
-    assert losses[1][-1] < 0.8 * losses[1][0]
+    assert len(found[1]) == 3
+    assert found[1][-1] < 0.8 * found[1][0]
     for count in (2, 3):
-        np.testing.assert_allclose(losses[count], losses[1], atol=2e-9)
+        np.testing.assert_allclose(found[count], found[1], atol=2e-9)
         assert parameters[count] < 1.05 * parameters[1] / count

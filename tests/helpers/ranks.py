@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,21 @@ def raises(kind, call):
         return str(error)
     raise AssertionError(f"{kind.__name__} was not raised")
 """
+
+
+def example(name: str, *arguments: str) -> str:
+    """A program that runs an example, which makes its own process group, with these arguments."""
+    return f"""
+import runpy, sys
+dist.destroy_process_group()
+sys.argv[1:] = {[*arguments]}
+runpy.run_path("examples/{name}.py", run_name="example")["main"]()
+"""
+
+
+def losses(printed: str) -> list[float]:
+    """The losses that an example printed."""
+    return [float(n) for n in re.findall(r"loss (\d+\.\d+)", printed)]
 
 
 def run(command: list[str], text: str, code: int = 0, seconds: float = 100) -> str:

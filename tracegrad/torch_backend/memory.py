@@ -49,12 +49,13 @@ class Layout:
         import torch  # noqa: PLC0415
 
         value, aval = x._n.value, x._n.aval
-        if type(value) is Buffer and value.device.in_host_memory and value.nbytes and aval.dtype != dtypes.bfloat16:
+        shared = type(x._device) is Device and x._device.in_host_memory
+        if shared and type(value) is Buffer and value.nbytes and aval.dtype != dtypes.bfloat16:
             verify(value)
             made = torch.from_numpy(value.contents(aval.shape, aval.dtype))         # (half the time of DLPack)
         else:
             made = torch.from_dlpack(x).contiguous()
-        if type(x._device) is Device and x._device.in_host_memory:
+        if shared:
             _results[made.data_ptr()] = x._n.value
         return made
 
