@@ -48,6 +48,51 @@ draw("distributions", lambda: (D.Normal(0.0, 1.0).sample((20,)), D.Uniform(0.0, 
 """, 1e-7)
 
 
+def test_draws_of_as_many_words_as_it_takes_are_torchs():
+    """Rejection methods: the numbers, and where the stream is afterwards. Their gradients are torch's, too."""
+    beside_torch(DRAWS + """
+grid = torch.tensor([0.02, 0.3, 0.99, 1.0, 2.5, 9.9, 10.0, 40.0, 1000.0])
+draw("poisson", lambda: (torch.poisson(grid), torch.poisson(torch.zeros(3)), torch.poisson(grid.double())))
+draw("gamma", lambda: (torch._standard_gamma(grid), torch._standard_gamma(grid.double()), D.Gamma(grid, 2.0).sample((3,))))
+draw("dirichlet", lambda: (torch._sample_dirichlet(grid), D.Dirichlet(grid.reshape(3, 3)).sample((2,)), D.Beta(grid, 0.5).sample()))
+draw("few", lambda: D.Beta(torch.tensor(0.01), torch.tensor(0.01)).sample((9,)))
+for n in (0.0, 1.0, 10.0, 400.0):
+    for dtype in (torch.float32, torch.float64):
+        p = torch.tensor([0.0, 0.01, 0.3, 0.5, 0.7, 0.999, 1.0], dtype=dtype)
+        draw(f"binomial {n} {dtype.itemsize}", lambda: torch.binomial(torch.full_like(p, n), p))
+draw("counts", lambda: (D.Poisson(grid).sample((2,)), D.Binomial(20, torch.tensor([0.2, 0.9])).sample((3,)),
+                        D.NegativeBinomial(5, torch.tensor(0.3)).sample((3,)), D.Multinomial(9, torch.ones(4)).sample()))
+draw("positive", lambda: (D.Chi2(grid).sample(), D.InverseGamma(grid[2:], 2.0).sample(), D.FisherSnedecor(grid[3:], 3.0).sample(),
+                          D.Weibull(1.0, grid).sample(), D.Pareto(1.0, grid[3:]).sample(), D.HalfCauchy(2.0).sample((5,))))
+draw("others", lambda: (D.StudentT(grid).sample(), D.Cauchy(0.0, 2.0).sample((3,)), D.VonMises(0.5, grid[:7]).sample((4,)),
+                        D.Kumaraswamy(2.0, grid[:7]).sample(), D.LKJCholesky(3, 0.5).sample(), D.LogNormal(0.0, 1.0).sample((3,))))
+draw("slopes", lambda: (F.rrelu(torch.tensor([-1.0, 2.0, 0.0, -3.0]), training=True), F.alpha_dropout(torch.ones(9), 0.5, True)))
+def slopes():
+    a = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
+    w = torch.arange(12.0, dtype=torch.float64).reshape(4, 3)
+    for d in (D.Gamma(a, 2.0), D.Beta(a, 2.0), D.Dirichlet(a), D.StudentT(a), D.Weibull(a, 2.0), D.Cauchy(a, a)):
+        (d.rsample((4,)).expand(4, 3) * w).sum().backward()
+    return a.grad
+draw("gradients", slopes)
+""", 5e-4)
+
+
+def test_a_transformer_in_training_drops_what_torch_drops():
+    """torch draws in the order of memory, which after an attention with batch_first is (L, N, E)."""
+    beside_torch(DRAWS + """
+for batch_first in (True, False):
+    for norm_first in (True, False):
+        def trained():
+            layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.3, batch_first=batch_first, norm_first=norm_first)
+            decoder = torch.nn.TransformerDecoderLayer(8, 2, 16, 0.3, batch_first=batch_first, norm_first=norm_first)
+            x = torch.nn.TransformerEncoder(layer, 2)(torch.randn(3, 5, 8))
+            y = decoder(torch.randn(3, 4, 8) if batch_first else torch.randn(4, 5, 8), x)
+            y.square().sum().backward()
+            return x, y, decoder.linear1.weight.grad, layer(torch.randn(4, 8))
+        draw(f"{batch_first} {norm_first}", trained)
+""", 2e-5)
+
+
 def test_first_weights_are_torchs():
     beside_torch(DRAWS + """
 from torch import nn

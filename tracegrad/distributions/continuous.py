@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.distributions import constraints
-from tracegrad.distributions.distribution import Distribution, parameters, valued
+from tracegrad.distributions.distribution import Distribution, exponential, parameters, valued
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.random.sampling import gamma_numbers
-from tracegrad.tensors.creation.filled import empty
+from tracegrad.random.sampling import dirichlet_numbers, gamma_numbers
 from tracegrad.tensors.creation.random_numbers import rand
 from tracegrad.tensors.tensor import Tensor
 
@@ -107,7 +106,7 @@ class Exponential(Distribution):
         return self.rate**-2
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return empty(self._shape(sample_shape), dtype=self.rate.dtype, device=self.rate.device).exponential_() / self.rate
+        return exponential(self._shape(sample_shape), self.rate) / self.rate
 
     def log_prob(self, value: Tensor) -> Any:
         return self.rate.log() - self.rate * self._value("log_prob", value)
@@ -210,9 +209,8 @@ class Beta(Distribution):
         return a * b / ((a + b)**2 * (a + b + 1))
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        shape = self._shape(sample_shape)
-        x, y = gamma_numbers(self.concentration1.expand(shape)), gamma_numbers(self.concentration0.expand(shape))
-        return x / (x + y)
+        both = PUBLIC["stack"]([self.concentration1, self.concentration0], -1)
+        return dirichlet_numbers(both.expand((*self._shape(sample_shape), 2)))[..., 0]
 
     def log_prob(self, value: Tensor) -> Any:
         x, a, b = self._value("log_prob", value), self.concentration1, self.concentration0
@@ -260,8 +258,7 @@ class Dirichlet(Distribution):
         return self.concentration * (total - self.concentration) / (total**2 * (total + 1))
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        x = gamma_numbers(self.concentration.expand(self._shape(sample_shape)))
-        return x / x.sum(-1, True)
+        return dirichlet_numbers(self.concentration.expand(self._shape(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Any:
         x, a = self._value("log_prob", value), self.concentration

@@ -16,6 +16,7 @@ from tracegrad.distributions.distribution import Distribution, inside_one, param
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.random.sampling import gamma_numbers
+from tracegrad.tensors.creation.filled import empty
 from tracegrad.tensors.creation.random_numbers import randn
 from tracegrad.tensors.tensor import Tensor
 
@@ -175,7 +176,7 @@ class Cauchy(_LocationScale):
         return self.scale * math.inf
 
     def _standard(self, shape: tuple[int, ...]) -> Any:
-        return ((inside_one(shape, self.loc) - 0.5) * math.pi).tan()
+        return empty(shape, dtype=self.loc.dtype, device=self.loc.device).cauchy_()
 
     def log_prob(self, value: Tensor) -> Any:
         return -math.log(math.pi) - self.scale.log() - (self._normed("log_prob", value)**2).log1p()
@@ -329,8 +330,9 @@ class StudentT(Distribution):
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
         shape = self._shape(sample_shape)
+        normal = randn(*shape, dtype=self.df.dtype, device=self.df.device)
         chi2 = 2 * gamma_numbers((0.5 * self.df).expand(shape))
-        return self.loc + self.scale * randn(*shape, dtype=self.df.dtype, device=self.df.device) * (self.df / chi2).sqrt()
+        return self.loc + self.scale * normal * (self.df / chi2).sqrt()
 
     def log_prob(self, value: Tensor) -> Any:
         y, df = (self._value("log_prob", value) - self.loc) / self.scale, self.df

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.distributions import constraints
-from tracegrad.distributions.distribution import Distribution, inside_one, parameters
+from tracegrad.distributions.distribution import Distribution, exponential, inside_one, parameters
 from tracegrad.distributions.location_scale import EULER
 from tracegrad.graph.operators import PUBLIC, SPECIAL
 from tracegrad.random.sampling import gamma_numbers, von_mises_numbers
@@ -52,7 +52,7 @@ class Weibull(Distribution):
         return self.scale**2 * (self._moment(2) - self._moment(1)**2)
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return self.scale * (-inside_one(self._shape(sample_shape), self.scale).log())**self.concentration.reciprocal()
+        return self.scale * exponential(self._shape(sample_shape), self.scale)**self.concentration.reciprocal()
 
     def log_prob(self, value: Tensor) -> Any:
         y, k = self._value("log_prob", value) / self.scale, self.concentration
@@ -103,7 +103,7 @@ class Pareto(Distribution):
         return PUBLIC["where"](a > 2, self.scale**2 * a / ((a - 1)**2 * (a - 2)), math.inf)
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return self.scale * (-inside_one(self._shape(sample_shape), self.scale).log() / self.alpha).exp()
+        return self.scale * (exponential(self._shape(sample_shape), self.scale) / self.alpha).exp()
 
     def log_prob(self, value: Tensor) -> Any:
         x = self._value("log_prob", value)

@@ -181,7 +181,7 @@ class Kumaraswamy(Distribution):
         return self._moment(2) - self.mean**2
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return self.icdf(inside_one(self._shape(sample_shape), self.concentration1))
+        return self.icdf(1 - inside_one(self._shape(sample_shape), self.concentration1))              # (in torch's way: it has its numbers)
 
     def log_prob(self, value: Any) -> Any:
         x, a, b = self._value("log_prob", value), self.concentration1, self.concentration0

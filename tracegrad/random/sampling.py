@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,19 @@ from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.support import dtypes
+from tracegrad.support.mersenne import rejection
 from tracegrad.support.modes import state
 from tracegrad.tensors.creation.arguments import create
-from tracegrad.tensors.creation.random_numbers import seed_and_offset
-from tracegrad.tensors.tensor import Tensor, new_tensor
+from tracegrad.tensors.creation.random_numbers import seed_and_offset, torchs_stream
+from tracegrad.tensors.tensor import Tensor, from_own, new_tensor
 
 
-def _counts(draw: Callable[..., Any], *parameters: Tensor) -> Tensor:
-    """draw(NumPy's generator, *parameters), as the first's dtype. Its derivative is 0, as torch has it."""
+def _counts(draw: Callable[..., Any], torchs: Callable[..., Any], *parameters: Tensor) -> Tensor:
+    """draw(NumPy's generator, *parameters), as the first's dtype, or torchs(torch's generator, *parameters). Its derivative is 0."""
     given, like = [p.detach() for p in parameters], (parameters[0].shape, parameters[0].dtype)
+    host = torchs_stream(prod(like[0]), given[0].device)
+    if host is not None:
+        return from_own(np.asarray(torchs(host, *[p.numpy() for p in given])).astype(like[1]), given[0].device)
     seed, offset = seed_and_offset(like[0], 1)
 
     def on_host(seed: Any, offset: Any, *values: Any) -> Any:
@@ -45,7 +50,7 @@ class _GammaNumbers(Function):
 
     @staticmethod
     def forward(ctx: Any, concentration: Tensor) -> Tensor:
-        drawn = _counts(lambda stream, a: stream.standard_gamma(np.asarray(a, np.float64)), concentration)
+        drawn = _counts(lambda stream, a: stream.standard_gamma(np.asarray(a, np.float64)), rejection.standard_gamma, concentration)
         ctx.save_for_backward(concentration, drawn)
         return drawn
 
@@ -53,6 +58,50 @@ class _GammaNumbers(Function):
     def backward(ctx: Any, ct: Tensor) -> Any:
         concentration, drawn = ctx.saved_tensors
         return ct * host_call(_gamma_slope, concentration, drawn)
+
+
+class _DirichletNumbers(Function):
+    """Gamma numbers of float64 over their sum along the last dimension, and how they move: each as a beta number, the others in proportion.
+
+    (Implicit reparametrization, as torch has it: an estimator of the same gradient as by the gamma numbers, but not the same numbers.)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, concentration: Tensor) -> Tensor:
+        drawn = _counts(lambda stream, a: _normalized(stream.standard_gamma(np.asarray(a, np.float64)), a.dtype),
+                        lambda stream, a: _normalized(rejection.standard_gamma(stream, a.astype(np.float64)), a.dtype), concentration)
+        ctx.save_for_backward(concentration, drawn)
+        return drawn
+
+    @staticmethod
+    def backward(ctx: Any, ct: Tensor) -> Any:
+        concentration, x = ctx.saved_tensors
+        return (ct - (ct * x).sum(-1, True)) * host_call(_dirichlet_slope, concentration, x)
+
+
+def _normalized(z: Any, dtype: Any) -> Any:
+    """Gamma numbers over their sum, between 0 and 1, which do not come."""
+    z, info = np.maximum(z, np.finfo(np.float64).tiny), dtypes.finfo(dtype)
+    return np.clip(z / z.sum(-1, keepdims=True), float(info.tiny), 1 - float(info.eps) / 2)
+
+
+def _dirichlet_slope(a: Any, x: Any) -> Any:
+    """dx / da / (1 - x) at constant I_x(a, b), the share of smaller beta numbers, b the sum of the other shapes.
+
+    -(dI / da) / (dI / dx), of the series of I by x, or of 1 - I by 1 - x where that is smaller ([DLMF] 8.17.8), term by term.
+    """
+    kind, a, x = a.dtype, a.astype(np.float64), x.astype(np.float64)
+    b = a.sum(-1, keepdims=True) - a
+    digamma, low = REGISTRY["digamma"].numpy, x <= 0.5
+    at, first, sign = np.where(low, x, 1 - x), np.where(low, a, b), np.where(low, -1.0, 1.0)
+    log, psi, own = np.log(x), digamma(a + b), np.where(low, digamma(a + 1), digamma(a))
+    term, k = np.ones_like(x), 0
+    total = log + psi - own
+    while (term * (np.abs(log + psi - own) + 1) > 1e-16 * np.abs(total)).any():
+        psi, own = psi + 1 / (a + b + k), own + np.where(low, 1 / (a + 1 + k), 0.0)
+        term = term * at * (a + b + k) / (first + 1 + k)
+        total, k = total + term * (log + psi - own), k + 1
+    return (sign * x / first * total).astype(kind)
 
 
 def _gamma_slope(a: Any, z: Any) -> Any:
@@ -77,9 +126,14 @@ def gamma_numbers(concentration: Tensor) -> Any:
     return _GammaNumbers.apply(concentration)
 
 
+def dirichlet_numbers(concentration: Tensor) -> Any:
+    """Vectors along the last dimension of the Dirichlet distributions of these shapes, for tracegrad.distributions. First derivatives."""
+    return _DirichletNumbers.apply(concentration)
+
+
 def von_mises_numbers(concentration: Tensor) -> Tensor:
     """Angles of the von Mises distributions of these concentrations around 0, for tracegrad.distributions."""
-    return _counts(lambda stream, k: stream.vonmises(0.0, np.asarray(k, np.float64)), concentration)
+    return _counts(lambda stream, k: stream.vonmises(0.0, np.asarray(k, np.float64)), rejection.von_mises, concentration)
 
 
 @create(draws=True)
@@ -94,11 +148,15 @@ def poisson(input: Tensor) -> Tensor:
         raise DTypeError(f"poisson: takes rates in a float tensor, got {input.dtype}; use x.float()")
 
     def draw(stream: Any, rate: Any) -> Any:
-        if not (rate >= 0).all():
-            raise ArgumentError(f"poisson: the rates must not be negative, got {rate.min()}")
-        return stream.poisson(np.asarray(rate, np.float64))
+        return stream.poisson(np.asarray(_checked_rate(rate), np.float64))
 
-    return _counts(draw, input)
+    return _counts(draw, lambda stream, rate: rejection.poisson(stream, _checked_rate(rate)), input)
+
+
+def _checked_rate(rate: Any) -> Any:
+    if not (rate >= 0).all():
+        raise ArgumentError(f"poisson: the rates must not be negative, got {rate.min()}")
+    return rate
 
 
 @create(draws=True)
@@ -122,8 +180,16 @@ def binomial(count: Tensor, prob: Tensor) -> Tensor:
         raise
 
     def draw(stream: Any, trials: Any, chance: Any) -> Any:
-        if not ((trials >= 0).all() and (chance >= 0).all() and (chance <= 1).all()):
-            raise ArgumentError("binomial: the counts must not be negative, and the probabilities from 0 to 1")
+        _check_trials(trials, chance)
         return stream.binomial(trials.astype(np.int64), np.asarray(chance, np.float64))
 
-    return _counts(draw, *given)
+    def torchs(stream: Any, trials: Any, chance: Any) -> Any:
+        _check_trials(trials, chance)
+        return rejection.binomial(stream, trials, chance)
+
+    return _counts(draw, torchs, *given)
+
+
+def _check_trials(trials: Any, chance: Any) -> None:
+    if not ((trials >= 0).all() and (chance >= 0).all() and (chance <= 1).all()):
+        raise ArgumentError("binomial: the counts must not be negative, and the probabilities from 0 to 1")

@@ -1,7 +1,7 @@
 """The state of the random stream: a seed and how many numbers were drawn. The numbers themselves are made on the device (Philox).
 
 `Generator` is a stream of its own; `using` makes one the present stream. After `as_torch()` untraced numbers are those of torch's CPU
-generator, made on the host (`mersenne.py`): a stream then has such a generator, too.
+generator, made on the host (`mersenne`): a stream then has such a generator, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stream:
         self.twister: Any = None
 
     def torchs(self) -> Any:
-        """torch's generator (`mersenne.Mersenne`)."""
+        """torch's generator (`mersenne.generator.Mersenne`)."""
         if self.twister is None:
             self.twister = _torchs[0](self.seed)
         return self.twister
@@ -172,9 +172,14 @@ def as_torch(generator: Any) -> None:
     _torchs[:] = [generator]
 
 
+def is_torchs() -> bool:
+    """Whether numbers that are drawn now are those of torch's generator."""
+    return bool(_torchs) and state.trace is None and not any(scope.many for scope in state.scopes)
+
+
 def torchs(count: int) -> Any:
     """torch's generator, for `count` numbers of the stream. None where they are Philox's: without as_torch(), in traces and vmap."""
-    if not _torchs or state.trace is not None or any(scope.many for scope in state.scopes):
+    if not is_torchs():
         return None
     advance(count)
     return _present.stream.torchs()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.support import random_state
-from tracegrad.support.mersenne import Mersenne
+from tracegrad.support.mersenne.generator import Mersenne
 from tracegrad.tensors.tensor import Tensor, from_own
 from tracegrad.torch_api import devices
 

@@ -20,6 +20,7 @@ from tracegrad.ops.arrays.pointwise import cos, log, sqrt
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.support.mersenne.rejection import rrelu_slopes
 from tracegrad.support.philox import blocks, philox_block
 
 
@@ -65,6 +66,15 @@ def kept(shape: tuple[int, ...], p: float, device: Any) -> Any:
     if type(node) is Node:                                   # (of another kind, where nothing is recorded)
         named(node, "keep")
     return keep
+
+
+def slopes(x: Any, low: float, high: float) -> Any:
+    """For each element a number between low and high, of x's dtype. torch's are 1 where x is positive, and draws none there."""
+    host = random_state.torchs(prod(x.shape))
+    if host is not None:
+        drawn = rrelu_slopes(host, np.asarray(x.detach().numpy() <= 0), low, high)
+        return PUBLIC["asarray"](drawn.astype(x.dtype), device=x.device, copy=False)
+    return PUBLIC["rand"](x.shape, dtype=x.dtype, device=x.device) * (high - low) + low
 
 
 def _float(name: str, dtype: DType) -> DType:

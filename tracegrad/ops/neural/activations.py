@@ -11,11 +11,12 @@ import numpy as np
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.families import not_taken, refuse_complex
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, F, functional, public
+from tracegrad.graph.operators import FUNCTIONAL, F, functional, public
 from tracegrad.graph.primitive import cast, holds
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.pointwise import abs_, detach, erf, exp, expm1, ge, gt, into, le, log1p, lt, sigmoid, tanh
 from tracegrad.ops.arrays.pointwise import where as select
+from tracegrad.ops.arrays.random_bits import slopes
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support.dtypes import dtype_kind
@@ -303,7 +304,7 @@ def rrelu(input: Array, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training
         raise ArgumentError(f"rrelu: lower {lower} must not be above upper {upper}")
     slope: Any = (lower + upper) / 2
     if training:
-        slope = PUBLIC["rand"](input.shape, dtype=input.dtype, device=input.device) * (upper - lower) + lower
+        slope = slopes(input, lower, upper)
     return into(input, select(ge(input, 0.0) if training else gt(input, 0.0), input, input * slope), inplace)
 
 

@@ -78,7 +78,7 @@ def _few(shape: Shape, dtype: Any, device: Any, numbers: Callable[[int, int, int
     return holding(where, aval, {"aval": aval, **known}, HostBuffer(where, np.array(found, dtype).reshape(shape)))
 
 
-def _torchs(count: int, device: Any) -> Any:
+def torchs_stream(count: int, device: Any) -> Any:
     """torch's generator (`random_state.torchs`), for a device that has values."""
     return random_state.torchs(count) if find_device(device).has_values else None
 
@@ -98,7 +98,7 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
     """Uniform in [low, high); of a complex dtype, both parts."""
     if dtype.kind == "c":
         return _of_parts(draw_uniform((*shape, 2), dtypes.real_of(dtype), device)) * (high - low) + low
-    host = _torchs(prod(shape), device) if dtypes.is_float(dtype) else None
+    host = torchs_stream(prod(shape), device) if dtypes.is_float(dtype) else None
     if host is not None:
         return from_own(host.uniform(shape, dtype, float(low), float(high)), device)
     drawn = None
@@ -112,7 +112,7 @@ def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any
     """Normal; of a complex dtype circular: both parts have half the variance."""
     if dtype.kind == "c":
         return _of_parts(draw_normal((*shape, 2), dtypes.real_of(dtype), device) * 0.5**0.5) * std + mean
-    host = _torchs(prod(shape), device) if dtypes.is_float(dtype) else None
+    host = torchs_stream(prod(shape), device) if dtypes.is_float(dtype) else None
     if host is not None:
         return from_own(host.normal(shape, dtype, float(mean), float(std)), device)
     drawn = _drawn(random_bits.normal, shape, dtype, device)
@@ -176,7 +176,7 @@ def draw_integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: An
     if found != dtypes.int64 or not -2**63 <= low < high <= 2**63:
         for bound in (low, high - 1):
             scalar(call, bound, found)
-    host = _torchs(prod(shape), device)
+    host = torchs_stream(prod(shape), device)
     if host is not None:
         return from_own(host.integers(shape, low, high).astype(found), device)
     few = _few(shape, found, device, lambda seed, offset, count: random_bits.few_randint(seed, offset, count, low, high),
@@ -206,7 +206,7 @@ def randperm(n: int, *, dtype: Any = None, device: Any = None, requires_grad: bo
     """
     found = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype)
     scalar("randperm", max(0, *shape_of("randperm", (n,))), found)                 # whether the dtype holds them
-    host = _torchs(n, device)
+    host = torchs_stream(n, device)
     out = rand((n,), device=device).argsort().to(dtype=found) if host is None else from_own(host.permutation(n).astype(found), device)
     return out.requires_grad_() if requires_grad else out
 
@@ -227,7 +227,7 @@ def bernoulli(input: Tensor, p: Any = None) -> Tensor:
 def draw_bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
     if not isinstance(p, Tensor) and not 0.0 <= p <= 1.0:
         raise ArgumentError(f"{call}: p must be from 0 to 1, got {p}")
-    if not isinstance(p, Tensor) and (host := _torchs(x.numel(), x.device)) is not None:
+    if not isinstance(p, Tensor) and (host := torchs_stream(x.numel(), x.device)) is not None:
         return from_own(host.bernoulli(x.shape, float(p)).astype(x.dtype), x.device)
     wide = p.dtype if isinstance(p, Tensor) and p.dtype == dtypes.float64 else dtypes.float32
     drawn: Tensor = (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)
@@ -295,7 +295,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     return new_tensor(checked, input.device)
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
-    host = _torchs(x.numel(), x.device)
+    host = torchs_stream(x.numel(), x.device)
     if host is not None:
         return from_own(host.exponential(x.shape, float(lambd)).astype(computed_dtype("exponential_", x)), x.device)
     u = rand(x.shape, dtype=computed_dtype("exponential_", x), device=x.device)

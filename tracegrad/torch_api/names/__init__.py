@@ -13,7 +13,8 @@ import ml_dtypes
 import tracegrad as tg
 from tracegrad import amp
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.support import dtypes
+from tracegrad.random.sampling import dirichlet_numbers, gamma_numbers
+from tracegrad.support import dtypes, random_state
 from tracegrad.support.layouts import layout
 from tracegrad.support.modes import state
 from tracegrad.tensors import type_info
@@ -245,6 +246,18 @@ def _each(op: str) -> Callable[..., Any]:
 def _foreach_norm(self: Sequence[Any], ord: Any = 2, dtype: Any = None) -> list[Any]:
     """The vector norm of each tensor of a list."""
     return [tg.linalg.vector_norm(t, ord, dtype=dtype) for t in self]
+
+
+def _standard_gamma(self: Tensor, generator: Any = None) -> Any:
+    """Gamma numbers of these shapes and of rate 1."""
+    with random_state.using("_standard_gamma", generator):
+        return gamma_numbers(self)
+
+
+def _sample_dirichlet(self: Tensor, generator: Any = None) -> Any:
+    """Vectors along the last dimension of the Dirichlet distributions of these shapes."""
+    with random_state.using("_sample_dirichlet", generator):
+        return dirichlet_numbers(self)
 
 
 def __getattr__(name: str) -> Any:

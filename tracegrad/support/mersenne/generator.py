@@ -44,6 +44,10 @@ class Mersenne:
         """Uniform in [0, 1), float64."""
         return (self.long(count) & np.uint64((1 << 53) - 1)) * 2.0**-53
 
+    def double(self) -> float:
+        """One of `doubles`."""
+        return float(self.doubles(1)[0])
+
     def uniform(self, shape: Shape, dtype: Any, low: float = 0.0, high: float = 1.0) -> Array:
         """Uniform in [low, high)."""
         count = prod(shape)
@@ -62,7 +66,7 @@ class Mersenne:
         """Normal numbers, by Box and Muller: 16 and more as the cosines of eight angles and then their sines, fewer in pairs of float64."""
         count = prod(shape)
         if count < 16:
-            return np.array([self._one_normal() * std + mean for _ in range(count)], dtype).reshape(shape)
+            return np.array([self.one_normal() * std + mean for _ in range(count)], dtype).reshape(shape)
         whole = count - count % 16
         if dtypes.is_half(dtype):                               # those of 16 bits are rounded; their rest draws nothing
             out = np.empty(count, np.float32)
@@ -82,7 +86,8 @@ class Mersenne:
             out = np.where(outside, self.normal(shape, dtype, mean, std), out)
         return out
 
-    def _one_normal(self) -> float:
+    def one_normal(self) -> float:
+        """A normal number of float64: they are made in pairs."""
         found, self._normal = self._normal, None
         if found is None:
             u, v = self.doubles(2)
@@ -92,7 +97,7 @@ class Mersenne:
 
     def normals(self, count: int) -> Array:
         """Normal numbers of float64 one by one, as torch's log_normal_ and its gamma numbers take them."""
-        return np.array([self._one_normal() for _ in range(count)])
+        return np.array([self.one_normal() for _ in range(count)])
 
     def integers(self, shape: Shape, low: int, high: int) -> Array:
         """Integers from low to high - 1, as int64."""

@@ -1,0 +1,1 @@
+"""The random numbers of torch's CPU generator, for programs written for torch. Start at `generator.Mersenne`."""
