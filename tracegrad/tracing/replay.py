@@ -96,12 +96,14 @@ class Replay:
         self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
         self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE]          # results that the body made leaves
         self.written = {n: k for k, n in enumerate([*(n for _, n in self.leaves), *self.made_leaves])}
-        # A function of its tensor arguments and nothing else, each used once and in order: the short way through `run`.
-        self.pure = (
-            not (self.effects or self.grad_effects or recording.draws)
-            and all(kind == "arg" and not node.aval.weak for (kind, _), node in zip(recording.sources, recording.inputs, strict=True))
-            and [what for _, what in recording.sources] == list(range(len(flat)))
-        )
+        # A function of its arguments and nothing else, each used once and in order; if all are tensors: the short way through `run`.
+        places = [what for kind, what in recording.sources if kind == "arg"]
+        alone = not (self.effects or self.grad_effects or recording.draws) and len(places) == len(recording.sources) \
+            and places == [i for i, x in enumerate(flat) if isinstance(x, (Tensor, float, complex))]
+        self.pure = alone and len(places) == len(flat) and not any(node.aval.weak for node in recording.inputs)
+        # The type of each, with a tensor's device and aval or the value of what is static; none where there is more to it.
+        takes = {i: (recording.devices.get(node), node.aval) for i, node in zip(places, recording.inputs, strict=True)} if alone else {}
+        self.arguments = [(type(x), takes.get(i, x)) for i, x in enumerate(flat)] if takes else []
         self.recorded = bool(differentiable)
         self.call: TracedCall | None = None                    # of all calls whose inputs keep their values
         fresh = self.recipe == [("value", k) for k in range(len(self.recipe))] and not assigned and not self.made_leaves
@@ -109,10 +111,9 @@ class Replay:
         self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
         # Nothing but the arguments and the Python values that are reached decides whether it fits: see `fast_replay`.
         self.short = bool(
-            self.pure and self.plain and recording.inputs and not self.recorded and len(recording.inputs) + len(results) <= MOST
+            self.arguments and self.plain and not self.recorded and len(flat) + len(results) <= MOST
             and not (self.guarded or self.assigned or guard_set.tensors or recording.no_grads)
         )
-        self.avals = [(recording.devices.get(node), node.aval) for node in recording.inputs]
         # What results are made with.
         self.holders = [(t._device, n.aval, {"aval": n.aval}) for t, n in zip(recipe.tensors, results, strict=True)]
         used = [*recording.sources, *recording.no_grads, *self.effects, *(place for place, _ in [*self.grad_effects, *self.leaves]),
@@ -161,7 +162,7 @@ class Replay:
     @cached_property
     def fast_replay(self) -> Callable[[Sequence[Any]], Any]:
         """What the look-up of a signature, `change` and `run` do, as one function (see `fast_replay.py`), if this is `short`."""
-        return fast_replay(self.avals, self.holders, self.plain, self.guard_set, self.program)
+        return fast_replay(self.arguments, self.holders, self.plain, self.guard_set, self.program)
 
     def _tensors(self, values: Sequence[Any]) -> Any:
         """A result that needs no tree, of these values."""
