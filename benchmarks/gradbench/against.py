@@ -196,6 +196,7 @@ def main() -> None:
         for name in args.evals:
             more = f"{QUICK[name]} --min-runs 3".split() if args.quick and name in QUICK else []
             found = measure(suite, name, args, [*more, *words[cut + 1:]])
+            found["tracegrad"] = found["tracegrad"] or {("", ""): (0.0, "the eval asked for nothing")}
             wrong += sum(bool(error) for _, error in found["tracegrad"].values())
             print(*rows(name, found, tools), sep="\n", flush=True)
             table.append(spans(name, found, groups))

@@ -96,14 +96,9 @@ class Replay:
         self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
         self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE]          # results that the body made leaves
         self.written = {n: k for k, n in enumerate([*(n for _, n in self.leaves), *self.made_leaves])}
-        # A function of its arguments and nothing else, each used once and in order; if all are tensors: the short way through `run`.
-        places = [what for kind, what in recording.sources if kind == "arg"]
-        alone = not (self.effects or self.grad_effects or recording.draws) and len(places) == len(recording.sources) \
-            and places == [i for i, x in enumerate(flat) if isinstance(x, (Tensor, float, complex))]
-        self.pure = alone and len(places) == len(flat) and not any(node.aval.weak for node in recording.inputs)
-        # The type of each, with a tensor's device and aval or the value of what is static; none where there is more to it.
-        takes = {i: (recording.devices.get(node), node.aval) for i, node in zip(places, recording.inputs, strict=True)} if alone else {}
-        self.arguments = [(type(x), takes.get(i, x)) for i, x in enumerate(flat)] if takes else []
+        # Of a function of its arguments and nothing else; if all are tensors: the short way through `run`.
+        self.arguments = [] if self.effects or self.grad_effects or recording.draws else _arguments(recording, flat)
+        self.pure = bool(self.arguments) and len(recording.inputs) == len(flat) and not any(node.aval.weak for node in recording.inputs)
         self.recorded = bool(differentiable)
         self.call: TracedCall | None = None                    # of all calls whose inputs keep their values
         fresh = self.recipe == [("value", k) for k in range(len(self.recipe))] and not assigned and not self.made_leaves
@@ -290,6 +285,18 @@ class Replay:
         else:
             call = self.call = self.call or TracedCall(self, {})
         return bind(call, call.operands(raw, sources, known), {})
+
+
+def _arguments(recording: Recording, flat: Sequence[Any]) -> list[tuple[type, Any]]:
+    """The type of each argument, with a tensor's device and aval, or the value of what is static; empty where the program does not take
+
+    each tensor and number of them, in order, and nothing else.
+    """
+    taken = [("arg", i) for i, x in enumerate(flat) if isinstance(x, (Tensor, float, complex))]
+    if not taken or recording.sources != taken:
+        return []
+    known = {i: (recording.devices.get(node), node.aval) for (_, i), node in zip(taken, recording.inputs, strict=True)}
+    return [(type(x), known.get(i, x)) for i, x in enumerate(flat)]
 
 
 def _program(recording: Recording, outputs: Sequence[Node], results: Sequence[tuple[Tensor, str]], updated: Sequence[tuple[Tensor, str]],
