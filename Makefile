@@ -12,7 +12,7 @@
 #   make bench-torch-backend   torch.compile(backend="tracegrad") beside torch's own, inductor: first steps, and steps (it installs torch)
 #   make bench-gpu  every class of kernels on a GPU beside the device's measured limits; writes benchmarks/RESULTS-gpu.md
 #   make bench-gradbench   the public benchmark of differentiation tools, beside its JAX and PyTorch tools and its hand-written C++ (fetched and
-#                   built); ARGS="--quick --clock cpu" makes the README's table, in a quarter of an hour
+#                   built); ARGS="--quick --clock cpu": a few sizes of each eval, and the processor's clock
 #   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
 #   make mutations  errors put into the code generator on purpose: how many programs the quick fuzz takes to find each
 #   make bench-first-call     how long the first calls of traced programs take, cold and again

@@ -88,7 +88,9 @@ def results(suite: Path, name: str, tool: str, args: argparse.Namespace, words: 
             if found and message["kind"] != "analysis":
                 yield found
                 found = None
-            if message["kind"] == "end" or not (answer := answered(answering, line, args.limit)):
+            if message["kind"] == "end":
+                break
+            if not (answer := answered(answering, line, args.limit)):
                 found = ((message.get("description", ""), message.get("function", "")), 0.0, f"no answer within {args.limit} s")
                 break
             said = json.loads(answer)
