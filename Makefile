@@ -11,8 +11,8 @@
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
 #   make bench-torch-backend   torch.compile(backend="tracegrad") beside torch's own, inductor: first steps, and steps (it installs torch)
 #   make bench-gpu  every class of kernels on a GPU beside the device's measured limits; writes benchmarks/RESULTS-gpu.md
-#   make bench-gradbench   the public benchmark of differentiation tools, beside its JAX tool and its hand-written C++ (fetched and built);
-#                   ARGS="kmeans gmm llsq --small --clock cpu" makes the README's table
+#   make bench-gradbench   the public benchmark of differentiation tools, beside its JAX and PyTorch tools and its hand-written C++ (fetched and
+#                   built); ARGS="--quick --clock cpu": a few sizes of each eval, and the processor's clock
 #   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
 #   make mutations  errors put into the code generator on purpose: how many programs the quick fuzz takes to find each
 #   make bench-first-call     how long the first calls of traced programs take, cold and again
@@ -123,7 +123,7 @@ build/gradbench:
 	git clone --quiet https://github.com/gradbench/gradbench $@.new
 	git -C $@.new checkout --quiet f26651a7
 	$(MAKE) -C $@.new/cpp
-	for name in hello gmm lstm ba kmeans ode llsq det lse; do $(MAKE) -C $@.new/tools/manual bin/$$name || exit 1; done
+	for name in hello gmm lstm ba ht kmeans ode llsq det lse; do $(MAKE) -C $@.new/tools/manual bin/$$name || exit 1; done
 	mv $@.new $@
 
 bench-first-call: $(VENV)/.installed-demo

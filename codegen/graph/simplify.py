@@ -23,6 +23,7 @@ from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind, is_float, is_half, is_int
 
 ROUNDS = 4
+FEW = 4                                     # terms of a product that are multiplied and added up where they are needed
 Rule = Callable[[Node], Node | None]
 
 
@@ -372,6 +373,17 @@ def product_of_nothing(node: Node) -> Node | None:
     return filled(0, node) if node.aval.size and any(x.aval.size == 0 for x in node.operands) else None
 
 
+def product_of_few(node: Node) -> Node | None:
+    """Products of one term each, and short sums that are one number a matrix: a kernel of their own would be mostly reading and writing."""
+    x, y = node.operands
+    terms = x.shape[-1]
+    if node.dtype not in (np.float32, np.float64) or not (terms == 1 or (node.shape[-2:] == (1, 1) and terms <= FEW)):
+        return None
+    if terms == 1:
+        return op("mul", x, y)
+    return op("reshape", op("sum", op("mul", x, op("reshape", y, shape=x.shape)), dim=(len(x.shape) - 1,)), shape=node.shape)
+
+
 def reduction_of_bools(node: Node) -> Node | None:
     """All, any: computed on bytes."""
     x, = node.operands
@@ -467,7 +479,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 }
 FAMILY_RULES: dict[str, tuple[Rule, ...]] = {
     "elementwise": (logic, fold, expanded_operands, outward),
-    "contraction": (product_of_nothing,), "conv": (product_of_nothing,),
+    "contraction": (product_of_nothing, product_of_few), "conv": (product_of_nothing,),
     "reduction": (reduction_of_nothing, reduction_of_bools, reduction_of_expand, reduction_of_reshape, reduction_of_permute),
 }
 

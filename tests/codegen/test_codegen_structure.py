@@ -28,7 +28,7 @@ from tracegrad.passes.verify import verify
 from tracegrad.support.plan import Plan, Target
 
 TARGET = Target()
-F4 = np.dtype("float32")
+F2, F4 = np.dtype("float16"), np.dtype("float32")
 
 
 def leaf(*shape: int, label: str = "", dtype: Any = F4, weak: bool = False) -> Node:
@@ -167,6 +167,11 @@ def test_unfused_is_one_kernel_per_operation(monkeypatch: pytest.MonkeyPatch) ->
     (lambda x: op("slice", op("pad", x, low=(1, 0), high=(2, 0), interior=(0, 0), value=0.0), start=(1, 0), stop=(4, 4), step=(1, 1)), []),
     (lambda x: op("where", const(True, np.dtype(bool)), x, x * 2.0), []),
     (lambda x: op("detach", op("copy", x)), []),
+    (lambda x: op("matmul", x.reshape(3, 1, 4), x.reshape(3, 4, 1)), ["mul", "sum"]),       # many short products of two vectors
+    (lambda x: op("matmul", x.reshape(12, 1), x.reshape(1, 12)), ["mul"]),
+    (lambda x: op("matmul", x, x.permute((1, 0))), ["matmul", "permute"]),
+    (lambda x: op("matmul", op("cast", x, dtype=F2, weak=False).reshape(12, 1), op("cast", x, dtype=F2, weak=False).reshape(1, 12)),
+     ["cast", "matmul"]),
 ])
 def test_simplification(make: Any, left: list[str]) -> None:
     x = leaf(3, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from benchmarks.gradbench import contribute
+from benchmarks.gradbench import against, contribute
 from benchmarks.gradbench.against import EVALS
 from benchmarks.gradbench.tool import answers
 from tests.helpers.marks import one_of
@@ -266,3 +267,58 @@ def test_the_contribution_is_the_tool_as_a_package_of_the_suite(tmp_path):
     define, evaluated = map(json.loads, done.stdout.splitlines())
     assert define["success"], define
     assert evaluated["output"] == 6.0, evaluated
+
+
+EVAL = """
+import json, sys
+def say(**message):
+    print(json.dumps(message), flush=True)
+    return json.loads(sys.stdin.readline())
+say(id=0, kind="start", eval="hello")
+assert say(id=1, kind="define", module="hello")["success"]
+for id, function in ((2, "square"), (4, "double")):
+    found = say(id=id, kind="evaluate", module="hello", function=function, input=3.0, description="of 3")
+    if found["success"]:
+        say(id=id + 1, kind="analysis", of=id, valid=found["output"] == 9.0, error="9 is wanted")
+"""
+# Square is right, and takes 2 us; there is no double.
+TOOL = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("function") == "double":
+        sys.exit()
+    timings = [{"name": "prepare", "nanoseconds": 1}, {"name": "evaluate", "nanoseconds": 3000}, {"name": "evaluate", "nanoseconds": 2000}]
+    print(json.dumps({"id": message["id"], "success": True, "output": 9.0, "timings": timings}), flush=True)
+"""
+
+
+def test_evals_are_run_beside_other_tools(tmp_path):
+    """On a suite of one eval, whose tool `pytorch` ends when it is asked for a derivative."""
+    package = tmp_path / "python" / "gradbench" / "gradbench"
+    for path, text in {package / "evals" / "hello" / "run.py": EVAL, package / "tools" / "pytorch" / "run.py": TOOL,
+                       tmp_path / "tools" / "pytorch" / "evals.txt": "ba error\nhello\n",
+                       tmp_path / "tools" / "jax" / "evals.txt": "gmm\n"}.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    args = argparse.Namespace(tools=["tracegrad", "jax", "pytorch"], peer_python=sys.executable, rounds=2, limit=60.0, clock="")
+    found = against.measure(tmp_path, "hello", args, [])
+    square, double = ("of 3", "square"), ("of 3", "double")
+    assert [*found["tracegrad"]] == [square, double]
+    time, error = found["tracegrad"][square]
+    assert time > 0
+    assert not error
+    assert found["tracegrad"][double][1] == "9 is wanted"                # the suite says so
+    assert found["pytorch"][square] == (2.0, "")                        # the fastest run
+    assert "no answer" in found["pytorch"][double][1]
+    assert found["jax"] == {}
+    first, second = against.rows("hello", found, ["jax", "pytorch"])
+    assert first == f"| hello | of 3 | square | {time:.1f} | - | {time / 2:.2g} |"
+    assert "(invalid)" in second
+    assert against.spans("hello", found, [["jax", "pytorch"], []]) == f"| hello | - | {time / 2:.2g} to {time / 2:.2g} | - | - |"
+
+
+def test_a_tool_that_does_not_answer_is_ended():
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          start_new_session=True) as tool:
+        assert not against.answered(tool, "{}\n", 0.2)

@@ -674,7 +674,9 @@ def test_the_short_way_of_a_call_sees_what_the_long_one_does(monkeypatch):
     call(False, a, y=b)
     call(True, v(1), v(2))
     call(True, v(1).float(), v(2).float())
-    call(False, v(1), 2.0)
+    call(True, v(1), 2.0)
+    call(True, v(1), -0.0)
+    call(False, v(1), 2.0 + 1.0j)
     call(False, a, b.clone().requires_grad_())
     call(False, a.clone().requires_grad_(), b)
     with tg.no_grad():
@@ -697,6 +699,27 @@ def test_the_short_way_of_a_call_sees_what_the_long_one_does(monkeypatch):
         ways.clear()
         assert seen(g(x)) == seen(x * w)
         assert ways == []
+
+
+@pytest.mark.recall
+def test_a_fast_replay_compares_what_is_static(monkeypatch):
+    """Whole numbers, words, flags, None: of the same type and value; floats may be any."""
+    ways = []
+    real = Replay.fast_replay.func
+    monkeypatch.setattr(Replay, "fast_replay", property(lambda self: lambda args: ways.append(real(self)(args)) or ways[-1]))
+
+    def body(x, k, scale, word, flag):
+        times = {None: 5.0, True: 7.0, False: 11.0}[flag] if type(flag) is not int else 13.0
+        return sum([x * scale] * k, x) + len(word) * times
+
+    f = tg.trace(body)
+    x = v(1, 2)
+    for given in ((2, 3.0, "ab", None), (2, math.inf, "ab", None), (3, 3.0, "ab", None), (3, 3.0, "abc", True), (3, 3.0, "abc", 1),
+                  (True, 3.0, "abc", 1), (1, 3.0, "abc", False), (1, 3, "abc", False)):
+        for _ in range(3):
+            assert seen(f(x, *given)) == seen(body(x, *given)), given
+        assert ways[-1] is not None, given               # the third call is like the second
+    assert len(f.compilations) == 7                      # infinity is a float like another
 
 
 @pytest.mark.recall

@@ -17,26 +17,34 @@ from tracegrad.tracing.guards import GuardSet
 MOST = 64               # arguments and results; the text is six lines for each
 
 
-def fast_replay(avals: Sequence[tuple[Any, Aval]], results: Sequence[tuple[Any, Aval, dict[str, Any]]], plain: str, guard_set: GuardSet,
-                program: Program) -> Callable[[Sequence[Any]], Any]:
+def fast_replay(arguments: Sequence[tuple[type, Any]], results: Sequence[tuple[Any, Aval, dict[str, Any]]], plain: str,
+                guard_set: GuardSet, program: Program) -> Callable[[Sequence[Any]], Any]:
     """A function of a call's arguments, in a tuple, that gives what the call returns, or None where a longer way is needed.
 
-    That is unless they are what `avals` says, without gradients or hooks, with values, none of them twice or a view; and where something
-    that is reached is no longer what it was. avals: of each argument, with its device. results: what each is made with. plain: "tensor" or
-    "tuple".
+    That is unless they are what `arguments` says, tensors without gradients or hooks, with values, none of them twice or a view; and where
+    something that is reached is no longer what it was. arguments: the type of each, with a tensor's device and aval, or with the value of
+    what is static (a float is whatever it is). results: what each is made with. plain: "tensor" or "tuple".
     """
     run = program.executable.run if program.executable is not None and program.buffers_only else program
     names: dict[str, Any] = {"Tensor": Tensor, "holding": holding, "run": run}
-    lines = [f"if len(args) != {len(avals)}:", " return None", f"{''.join(f'a{i}, ' for i in range(len(avals)))} = args"]
-    for i, (device, aval) in enumerate(avals):
-        names |= {f"on{i}": device, f"aval{i}": aval}
-        lines += [f"if type(a{i}) is not Tensor or a{i}._base is not None or a{i}._hooks or a{i}._device is not on{i}:", " return None",
-                  f"node = a{i}._n", f"v{i} = node.value",
-                  f"if v{i} is None or node.aval is not aval{i} or node.needs_grad:", " return None"]
-    if len(avals) > 1:
-        lines += [f"if len({{{', '.join(f'id(a{i})' for i in range(len(avals)))}}}) != {len(avals)}:", " return None"]
+    lines = [f"if len(args) != {len(arguments)}:", " return None", f"{''.join(f'a{i}, ' for i in range(len(arguments)))} = args"]
+    given, tensors = [], []
+    for i, (kind, what) in enumerate(arguments):
+        if kind is Tensor:
+            names |= {f"on{i}": what[0], f"aval{i}": what[1]}
+            lines += [f"if type(a{i}) is not Tensor or a{i}._base is not None or a{i}._hooks or a{i}._device is not on{i}:", " return None",
+                      f"node = a{i}._n", f"v{i} = node.value",
+                      f"if v{i} is None or node.aval is not aval{i} or node.needs_grad:", " return None"]
+            given.append(f"v{i}")
+            tensors.append(f"id(a{i})")
+        else:
+            names |= {f"type{i}": kind, f"static{i}": what}
+            lines += [f"if type(a{i}) is not type{i}{'' if kind is float else f' or a{i} != static{i}'}:", " return None"]
+            given += [f"a{i}"] * (kind is float)
+    if len(tensors) > 1:
+        lines += [f"if len({{{', '.join(tensors)}}}) != {len(tensors)}:", " return None"]
     lines += guard_set.lines(names)
-    lines += [f"{''.join(f'r{i}, ' for i in range(len(results)))} = run(({''.join(f'v{i}, ' for i in range(len(avals)))}))"]
+    lines += [f"{''.join(f'r{i}, ' for i in range(len(results)))} = run(({''.join(f'{value}, ' for value in given)}))"]
     for i, (device, aval, attrs) in enumerate(results):
         names |= {f"to{i}": device, f"made{i}": aval, f"attrs{i}": attrs}
     made = "".join(f"holding(to{i}, made{i}, attrs{i}, r{i}), " for i in range(len(results)))

@@ -96,12 +96,9 @@ class Replay:
         self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
         self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE]          # results that the body made leaves
         self.written = {n: k for k, n in enumerate([*(n for _, n in self.leaves), *self.made_leaves])}
-        # A function of its tensor arguments and nothing else, each used once and in order: the short way through `run`.
-        self.pure = (
-            not (self.effects or self.grad_effects or recording.draws)
-            and all(kind == "arg" and not node.aval.weak for (kind, _), node in zip(recording.sources, recording.inputs, strict=True))
-            and [what for _, what in recording.sources] == list(range(len(flat)))
-        )
+        # Of a function of its arguments and nothing else; if all are tensors: the short way through `run`.
+        self.arguments = [] if self.effects or self.grad_effects or recording.draws else _arguments(recording, flat)
+        self.pure = bool(self.arguments) and len(recording.inputs) == len(flat) and not any(node.aval.weak for node in recording.inputs)
         self.recorded = bool(differentiable)
         self.call: TracedCall | None = None                    # of all calls whose inputs keep their values
         fresh = self.recipe == [("value", k) for k in range(len(self.recipe))] and not assigned and not self.made_leaves
@@ -109,10 +106,9 @@ class Replay:
         self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
         # Nothing but the arguments and the Python values that are reached decides whether it fits: see `fast_replay`.
         self.short = bool(
-            self.pure and self.plain and recording.inputs and not self.recorded and len(recording.inputs) + len(results) <= MOST
+            self.arguments and self.plain and not self.recorded and len(flat) + len(results) <= MOST
             and not (self.guarded or self.assigned or guard_set.tensors or recording.no_grads)
         )
-        self.avals = [(recording.devices.get(node), node.aval) for node in recording.inputs]
         # What results are made with.
         self.holders = [(t._device, n.aval, {"aval": n.aval}) for t, n in zip(recipe.tensors, results, strict=True)]
         used = [*recording.sources, *recording.no_grads, *self.effects, *(place for place, _ in [*self.grad_effects, *self.leaves]),
@@ -161,7 +157,7 @@ class Replay:
     @cached_property
     def fast_replay(self) -> Callable[[Sequence[Any]], Any]:
         """What the look-up of a signature, `change` and `run` do, as one function (see `fast_replay.py`), if this is `short`."""
-        return fast_replay(self.avals, self.holders, self.plain, self.guard_set, self.program)
+        return fast_replay(self.arguments, self.holders, self.plain, self.guard_set, self.program)
 
     def _tensors(self, values: Sequence[Any]) -> Any:
         """A result that needs no tree, of these values."""
@@ -289,6 +285,18 @@ class Replay:
         else:
             call = self.call = self.call or TracedCall(self, {})
         return bind(call, call.operands(raw, sources, known), {})
+
+
+def _arguments(recording: Recording, flat: Sequence[Any]) -> list[tuple[type, Any]]:
+    """The type of each argument, with a tensor's device and aval, or the value of what is static; empty where the program does not take
+
+    each tensor and number of them, in order, and nothing else.
+    """
+    taken = [("arg", i) for i, x in enumerate(flat) if isinstance(x, (Tensor, float, complex))]
+    if not taken or recording.sources != taken:
+        return []
+    known = {i: (recording.devices.get(node), node.aval) for (_, i), node in zip(taken, recording.inputs, strict=True)}
+    return [(type(x), known.get(i, x)) for i, x in enumerate(flat)]
 
 
 def _program(recording: Recording, outputs: Sequence[Node], results: Sequence[tuple[Tensor, str]], updated: Sequence[tuple[Tensor, str]],

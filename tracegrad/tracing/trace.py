@@ -148,8 +148,7 @@ class Traced:
                 del candidates[:-KEPT]
             self.compilations.append(reason)
             replay.reason = reason
-        again = replay.short and flat is args and not signature[2] and all(len(x) == 3 and x[1] is False for x in signature[3:])
-        again = again and not (replay.guard_set.asks and any(type(x) is not Tensor for x in flat))      # for a Parameter's attributes
+        again = replay.short and flat is args and not signature[2] and all(map(_simple, signature[3:]))
         self._latest, self._short = replay, (replay, *mode) if again and state.autocast is None else None
         return replay, flat
 
@@ -432,6 +431,11 @@ def _signature(leaf: Any) -> Any:
             return (node.aval, kind, leaf._device, *(leaf._hooks or ()), *_attributes(leaf))
         return (node.aval, kind, leaf._device)
     return float if isinstance(leaf, float) else complex if isinstance(leaf, complex) else (type(leaf), leaf)
+
+
+def _simple(entry: Any) -> bool:
+    """Whether an entry of a signature is one for `fast_replay`: a tensor without gradients and hooks, a float, or what is static."""
+    return entry is float or (entry is not complex and (len(entry) == 2 or (len(entry) == 3 and entry[1] is False)))
 
 
 def _attributes(leaf: Tensor) -> list[Any]:
