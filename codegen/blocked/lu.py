@@ -30,6 +30,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
 )
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.types import register_type
+from tracegrad.codegen.kernel.ir.vectors import bit_ceil, bit_floor
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 
@@ -62,9 +63,7 @@ class _Elimination(Factorization):
         """Its columns in `columns`, each row where it was; pivots, as LAPACK counts them."""
         o = self.builder()
         w, m, width, dtype = o.writer, self.m, self.width, self.dtype
-        items = 1
-        while 2 * items <= items_of(self.target) and items < m:
-            items *= 2
+        items = min(bit_floor(items_of(self.target)), bit_ceil(m))
         own = -(-m // items)
         item, _, matrix = o.places(items)
         first = o.begin(start, self.k)

@@ -13,7 +13,7 @@ from math import prod
 from tracegrad.codegen.conv.problem import Pair, Source
 from tracegrad.codegen.kernel.index.index import Index, bounded
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, lanes
+from tracegrad.codegen.kernel.ir.vectors import bit_ceil, ceil_div, computed_in, index_type, lanes
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.tile.program import ALONE, Axis, Digit, Element, ElementAt, Fill, Held, Program
 from tracegrad.support.dtypes import DType
@@ -53,8 +53,8 @@ class Units(Plain):
 def units(out: Pair, dtype: DType, target: Target) -> Units:
     """The units for `out` pixels. (The last ones of a row or column begin early: sums may be computed twice.)"""
     width = lanes(dtype, target)
-    piece = min(width, 1 << (out[1] - 1).bit_length())
-    return Units(out, piece, min(width // piece, 1 << (out[0] - 1).bit_length()))
+    piece = min(width, bit_ceil(out[1]))
+    return Units(out, piece, min(width // piece, bit_ceil(out[0])))
 
 
 Read = Callable[[Fused], ElementAt]
@@ -102,16 +102,12 @@ def fill(f: Fused, x: Source, axes: Sequence[Axis], shape: Sequence[int], stride
         return range(start, max(start, min(axis.size, (x.sizes[3] - 1 + first) // stride[1] + 1)))
 
     def source(n: Index, *at: Index) -> Element:
-        *channel, y, phase, x_ = at
+        *group, channel, y, phase, x_ = at
+        channel = group[0] * shape[0] + channel if group else channel
         place = y - padding[0], x_ * stride[1] + phase - padding[1]
-        return computed(n, _channel(channel, shape[0]), *[bounded(i, 0, size) for i, size in zip(place, x.sizes[2:], strict=True)])
+        return computed(n, channel, *[bounded(i, 0, size) for i, size in zip(place, x.sizes[2:], strict=True)])
 
     return Fill((*axes, y, phase, column), source, to, dtype, inside)
-
-
-def _channel(at: Sequence[Index], count: int) -> Index:
-    """The channel of an image: of (group, channel in it) where there are both."""
-    return at[0] if len(at) == 1 else at[0] * count + at[1]
 
 
 def pad(x: Source, name: str, shape: tuple[int, ...], stride: Pair, padding: Pair) -> tuple[Read, Kernel]:

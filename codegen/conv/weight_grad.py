@@ -14,11 +14,9 @@ from tracegrad.codegen.conv.layout import Read, Units, copied, in_place, pad, pa
 from tracegrad.codegen.conv.problem import Source, Sum, Window
 from tracegrad.codegen.kernel.index.index import Index, ravel
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type
-from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type
 from tracegrad.codegen.lower.fused import Fused, statements
 from tracegrad.codegen.matmul.problem import total
-from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import (
     ALONE,
     Axis,
@@ -42,7 +40,6 @@ from tracegrad.support.tuning import tuning
 class Gradient(Sum):
     """w[g,o,c,ky,kx] = sum over n, y, x of gy[n,g,o,y,x] * in[n,g,c, y * stride + ky * dilation - padding, ...]."""
 
-    v: Window
     u: Units
 
     @property
@@ -74,16 +71,15 @@ class Block(Plain):
     width: int
 
 
-def kernels(group: Group, context: Context, name: str, v: Window) -> list[Kernel]:
-    """The kernels of the gradient by the weights, in launch order. The result is not empty."""
-    p = Gradient(group, context, name, v, units((v.oh, v.ow), computed_in(group.anchor.dtype), context.target))
-    if v.n * v.oh * v.ow == 0:
-        return [_total(p, 0)]
+def kernels(of: Sum) -> list[Kernel]:
+    """The kernels of the gradient by the weights, in launch order."""
+    v = of.v
+    p = Gradient(of.group, of.context, of.name, v, units((v.oh, v.ow), of.dtype, of.target))
     u, made = p.u, []
-    x, gy = map(p.source, group.anchor.operands)
+    x, gy = map(p.source, p.group.anchor.operands)
     planes = in_place(x, u, v.reach, v.stride, v.padding)
     if planes is None:
-        planes, kernel = pad(x, name, padded(v.c, u, v.reach, v.stride), v.stride, v.padding)
+        planes, kernel = pad(x, p.name, padded(v.c, u, v.reach, v.stride), v.stride, v.padding)
         made.append(kernel)
     rows_of = gy.plain() if u.covered == u.out and gy.stride(3) == 1 else None
     if rows_of is None:
@@ -153,18 +149,16 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: Block, par
     loop = Loop(n, (inner,), part[0] if part else None, ceil_div(v.n, parts))
     root = _partial(p, f, parts, "out") if part else f.result(p.group.anchor, p.where)
     what = f"{rows} output channels x {block.channels * block.height * block.width} taps, vectors of {u.rows}x{u.piece} pixels"
-    flops = 2 * v.n * v.o * v.oh * v.ow * cg * kh * kw
     program = Program((*part, g, o, c, ky, kx), ALONE, summed(loop, root, 1 if part else p.statements, fold=True))
-    return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", flops, p.bytes, what)
+    return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", v.flops, p.bytes, what)
 
 
 def _total(p: Gradient, parts: int) -> Kernel:
-    """The kernel that adds the partial results, or (with no parts) stores zeros."""
+    """The kernel that adds the partial results."""
     groups, og, cg, kh, kw = p.sizes
     g, o = Axis("g", groups, (Digit(Held.GLOBAL, groups, 1),)), Axis("o", og, (Digit(Held.GLOBAL, og, 1),))
     c = Axis("c", cg, (Digit(Held.GLOBAL, cg),))
     ky, kx = (Axis(name, n, (Digit(Held.TILE, n), Digit(Held.REGISTER, 1))) for name, n in (("ky", kh), ("kx", kw)))
-    f, axes = Fused(p.group, p.context, p.index), (g, o, c, ky, kx)
-    partial = _partial(p, f, parts, "const") if parts else None
-    return total(f, p.name, axes, ALONE, Tile("c", axes, p.dtype), Axis("part", parts), partial,
+    f = Fused(p.group, p.context, p.index)
+    return total(f, p.name, (g, o, c, ky, kx), ALONE, p.dtype, Axis("part", parts), _partial(p, f, parts, "const"),
                  f.result(p.group.anchor, p.where), "all taps of a channel", "the images", p.statements)

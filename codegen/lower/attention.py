@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
 
 from tracegrad.codegen.graph.attention import blocks, full, ranges
 from tracegrad.codegen.kernel.index.index import ZERO, Index, bounded, constant
@@ -32,14 +31,16 @@ from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node
 from tracegrad.support.tuning import tuning
 
+Lowered = Callable[["Attention", Side, Side, int], Blocks]         # what the program is lowered by: of own and other lines, in parts
+
 
 class Attention:
     """A kernel of attention while it is written. length, keys, size, width: L, S, E, V. wanted: the operands whose gradients it makes."""
 
-    def __init__(self, group: Group, context: Context, wanted: str = "") -> None:
+    def __init__(self, group: Group, context: Context, lowered: Lowered, wanted: str = "") -> None:
         node = group.anchor
-        assert node is not None
-        self.group, self.context, self.node, self.target, self.wanted = group, context, node, context.target, wanted
+        self.group, self.context, self.node, self.target = group, context, node, context.target
+        self.lowered, self.wanted = lowered, wanted
         q, k, v = node.operands[:3]
         self.heads, self.length, self.size = q.shape
         self.keys, self.width = k.shape[1], v.shape[2]
@@ -97,7 +98,7 @@ class Attention:
         own, other = (self.of_keys, self.of_rows) if by_keys else (self.of_rows, self.of_keys)
         attrs = self.node.attrs
         parts = attrs["row_parts" if by_keys else "parts"] if self.wanted else ranges(self.node, self.target, False)
-        return LOWERED[self.target.kind].blocks(self, own, other, parts)
+        return self.lowered(self, own, other, parts)
 
     # -- masks and rows' numbers
 
@@ -163,7 +164,7 @@ class Attention:
             if in_parts:
                 t.store(o)
                 t.store_numbers(out, [elements, elements + rows], [top, total])
-                return [self.done(t, 2), Ranges(self.group, self.context).kernel(in_parts, t.parts)]
+                return [self.done(t, 2), Ranges(self.group, self.context, self.lowered).kernel(in_parts, t.parts)]
             base = t.compute("base", lambda top, total: self.ended(t, top, total)[0], top, total)
             t.change(total, lambda total: self.ended(t, total, total)[1], total)
             t.store(o, lambda o, total: Infix("/", o, total), total)
@@ -244,27 +245,26 @@ def group_blocks(a: Attention, own: Side, other: Side, parts: int) -> Blocks:
     return GroupBlocks(a.writer, a.dtype, a.heads, own, other, a.of_rows, a.causal, parts, b.across, b.down, b.rows, b.padded)
 
 
-class Lowered(NamedTuple):
-    """What a kind of device lowers the program by, and the kernels of the gradient: of each, the operands whose gradients it makes."""
-
-    blocks: Callable[[Attention, Side, Side, int], Blocks]
-    gradient: tuple[str, ...]
-
-
-# On GPUs a kernel adds to its own lines alone; on CPUs one adds to both sides.
-LOWERED = {"cpu": Lowered(item_blocks, ("qvk",)), "gpu": Lowered(group_blocks, ("q", "vk"))}
-
-
 @lowering("attention")
 def lower_attention(group: Group, context: Context) -> list[Kernel]:
+    """On CPUs a kernel of the gradient adds to both sides."""
+    return _lowered(group, context, item_blocks, "qvk")
+
+
+@lowering("attention", on="gpu")
+def lower_attention_gpu(group: Group, context: Context) -> list[Kernel]:
+    """On GPUs a kernel of the gradient adds to its own lines alone."""
+    return _lowered(group, context, group_blocks, "q", "vk")
+
+
+def _lowered(group: Group, context: Context, lowered: Lowered, *gradients: str) -> list[Kernel]:
+    """lowered: what the program is lowered by; gradients: of each kernel of the gradient, the operands whose gradients it makes."""
     node = group.anchor
-    assert node is not None
     if node.fn.name == "attention_forward":
-        return Attention(group, context).forward()
+        return Attention(group, context, lowered).forward()
     heads, length, _ = node.operands[0].shape
-    kernels = LOWERED[context.target.kind].gradient
-    deltas = Temp("deltas", node, heads * length, node.dtype) if len(kernels) > 1 else None
-    return [Attention(group, context, wanted).gradient(deltas) for wanted in kernels]
+    deltas = Temp("deltas", node, heads * length, node.dtype) if len(gradients) > 1 else None
+    return [Attention(group, context, lowered, wanted).gradient(deltas) for wanted in gradients]
 
 
 class Ranges(Attention):

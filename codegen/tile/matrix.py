@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel
 from tracegrad.codegen.kernel.ir.expressions import Access, Bits, Expression, Infix, Lanes, Literal, Operand, Select, whole
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Array, Instruct
@@ -48,7 +48,7 @@ NEARER = 1.0 + 2.0 ** -11 * 0.6931          # 1 / (2 ln 2) of what TF32's last d
 
 def written(w: Writer, program: Program) -> None:
     """Writes the program's statements."""
-    found = [(loop, step) for loop in program.loops for step in loop.body if isinstance(step, Dot) and step.by is not None]
+    found = [(loop, step) for loop in program.loops for step in loop.sums if isinstance(step, Dot) and step.by is not None]
     (MatrixItems(w, program, *found[0]) if found else Items(w, program)).run()
 
 
@@ -134,14 +134,9 @@ class MatrixItems(Items):
 
     # -- C
 
-    def zeros(self, tile: Tile) -> None:
-        count = prod(axis.held(Held.REGISTER) for axis in tile.axes)
-        self.registers[tile] = array = self.w.array(tile.name, self.by.c.type, count)
-        array.zeros = True
-
     def tiles(self, axis: Axis) -> int:
         """How many of the instruction a warp has along rows or columns."""
-        return axis.held(Held.REGISTER) // 2
+        return axis.registers // 2
 
     def register_of(self, registers: Registers) -> Index:
         """Where an element of C is among a work-item's registers, those of an instruction side by side."""
@@ -222,7 +217,7 @@ class MatrixItems(Items):
     def stage_operands(self, loop: Loop) -> None:
         """Find the places of A and B in local memory."""
         start = 0
-        for load in (s for s in loop.body if isinstance(s, Load)):
+        for load in loop.loads:
             line, of_a = self.line(load.tile, loop.axis), load.tile is self.dot.a
             rows, along = (loop.axis.block, line.block) if load.across else (line.block, loop.axis.block)
             every, turn = self.turned(load.across, along // self.each)
@@ -270,18 +265,13 @@ class MatrixItems(Items):
             along = chunk * self.each
             k, line = (row, along) if load.across else (along, row)
             if load.tile not in kept:
-                self.copy(x, self.indices(x, axis, step, k, line), self.place_of(x, step, row, chunk))
+                self.copy(x, self.indices(load.tile, axis, step * axis.block + k, line), self.place_of(x, step, row, chunk))
                 return
             element = Var("element", self.each)
             with w.loop(element, 0, self.each, unrolled=True):
                 k, line = (row, along + element.index) if load.across else (along + element.index, row)
                 to = Access(kept[load.tile], number.index * self.each + element.index)
-                w.store(to, self.element(load, self.indices(x, axis, step, k, line), limits, True))
-
-    def indices(self, x: _Staged, axis: Axis, step: Index, k: Index, line: Index) -> list[Index]:
-        """Of an element of a block, along the axes of its tile."""
-        axes = x.load.tile.axes
-        return [step * axis.block + k if a is axis else self.start(a) + line if a is x.line else self.index(a, {}) for a in axes]
+                w.store(to, self.element(load, self.indices(load.tile, axis, step * axis.block + k, line), limits, True))
 
     def copy(self, x: _Staged, at: Sequence[Index], to: Index) -> None:
         """Copy a chunk; what is outside is 0."""
@@ -446,7 +436,7 @@ class MatrixItems(Items):
 
     def store_lines(self, store: Store, part: Index, warps: int, high: int, pitch: int) -> None:
         """The lines in local memory, each by a warp, 32 elements at a time."""
-        w, tile, rows, columns = self.w, store.tile, self.rows, self.columns
+        tile, rows, columns = store.tile, self.rows, self.columns
         groups, lane = self.program.local[1], self.lane
         warp, line, column = Var("warp", warps), Var("line", high // groups), Var("at", columns.block // WARP)
         with self.w.scope(), ExitStack() as inside:
@@ -456,11 +446,8 @@ class MatrixItems(Items):
             i = self.start(rows) + warp.index * self.of_warp(rows) + part * high + own
             j = self.start(columns) + column.index * WARP + lane
             place = Access(self.blocks, (warp.index * high + own) * pitch + column.index * WARP + lane)
-            at = [w.indexed(axis.name, i if axis is rows else j if axis is columns else self.index(axis, {})) for axis in tile.axes]
-            with self.test(self.outside(tile.axes, at, {})):
-                found = store.root(*[bounded(x, 0, axis.size) for axis, x in zip(tile.axes, at, strict=True)])
-                with self.test(found.tests):
-                    found.write(Read(place, tile.dtype) if self.by.word == self.by.into else Bits(Read(place, self.by.word), tile.dtype))
+            value: Expression = Read(place, tile.dtype) if self.by.word == self.by.into else Bits(Read(place, self.by.word), tile.dtype)
+            self.store_element(store, [i if a is rows else j if a is columns else self.index(a, {}) for a in tile.axes], value)
 
     def of_warp(self, axis: Axis) -> int:
         """How many lines a warp has."""
@@ -470,7 +457,5 @@ class MatrixItems(Items):
     @property
     def of_group(self) -> Index:
         """The number of the warp in its group."""
-        found = ZERO
-        for axis, n in self.program.digits(Held.ITEM, 1):
-            found = found * axis.digits[n].count + self.numbers[axis, n]
-        return found
+        found = self.program.digits(Held.ITEM, 1)
+        return ravel([self.numbers[d] for d in found], [axis.digits[n].count for axis, n in found])

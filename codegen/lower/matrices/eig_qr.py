@@ -32,7 +32,7 @@ def eig(k: Matrices) -> None:
     a = k.load(0, "a")
     k.note()
     scale = scaled(k, a, lambda: k.pairs(n, n))
-    vectors = k.unit("vectors", n, n, k.parts) if wanted else None
+    vectors = k.unit("vectors", n, n) if wanted else None
     if n > 1:
         window = _Window(k)
         for rows in (True, False):

@@ -84,7 +84,7 @@ def solve(k: Matrices) -> None:
 
 
 def inv(k: Matrices) -> None:
-    _solved(k, k.load(0, "a"), k.unit("b", k.n, k.n, k.parts))
+    _solved(k, k.load(0, "a"), k.unit("b", k.n, k.n))
 
 
 def triangle(k: Matrices) -> None:

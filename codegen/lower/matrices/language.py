@@ -151,15 +151,6 @@ class Language:
     def whole_dtype(self) -> DType:
         return np.dtype(f"i{self.dtype.itemsize}") if self.lanes > 1 else int32
 
-    @property
-    def type(self) -> str:
-        return ctype(self.dtype, self.lanes)
-
-    @property
-    def mask(self) -> str:
-        """The C type of an index, or of what is known of a number."""
-        return mask_type(self.dtype.itemsize, self.lanes) if self.lanes > 1 else "int"
-
     def wide(self, x: Expression, lanes: int = 0) -> Expression:
         """The same for all matrices."""
         lanes = lanes or self.lanes
@@ -279,16 +270,17 @@ class Language:
 
     def array(self, base: str, rows: int, columns: int = 1, parts: int = 1, whole: bool = False, room: int = 0) -> Numbers:
         """Arrays of numbers (whole: of integers) of every matrix."""
-        type_ = self.mask if whole else self.type
+        mask = mask_type(self.dtype.itemsize, self.lanes) if self.lanes > 1 else "int"
+        type_ = mask if whole else ctype(self.dtype, self.lanes)
         arrays = [self.writer.array(f"{base}{'_i' * part}", type_, max(rows * columns, room), node=self.node) for part in range(parts)]
         return Numbers(self, arrays, self.whole_dtype if whole else self.dtype, columns, rows * columns)
 
-    def unit(self, base: str, rows: int, columns: int, parts: int = 1) -> Numbers:
+    def unit(self, base: str, rows: int, columns: int) -> Numbers:
         """Unit matrices."""
-        made = self.array(base, rows, columns, parts)
+        made = self.array(base, rows, columns, self.parts)
         for r, c in self.pairs(rows, columns):
             made.real[r, c] = self.where(self.at(c) == r, 1, 0)
-            if parts > 1:
+            if self.parts > 1:
                 made.imag[r, c] = self.number(0)
         return made
 
