@@ -44,9 +44,9 @@ class Window(Plain):
         """The convolution that a node is, or is a gradient of."""
         a, b = node.operands
         x, w, y = {"conv2d": (a, b, node), "conv2d_input_grad": (node, b, a), "conv2d_weight_grad": (a, node, b)}[node.fn.name]
-        (o, _, *kernel), attrs = w.shape, node.attrs
+        (n, c, height, width), (o, _, kh, kw), (_, _, oh, ow), attrs = x.shape, w.shape, y.shape, node.attrs
         (top, _), (left, _) = attrs["padding"]
-        return cls(*x.shape, o, *kernel, *y.shape[2:], attrs["stride"], (top, left), attrs["dilation"], attrs["groups"])
+        return cls(n, c, height, width, o, kh, kw, oh, ow, attrs["stride"], (top, left), attrs["dilation"], attrs["groups"])
 
     @property
     def flops(self) -> int:

@@ -33,7 +33,6 @@ from tracegrad.codegen.tile.program import (
     digits,
     summed,
 )
-from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
 
@@ -63,14 +62,6 @@ class Gradient(Sum):
         return statements(self.group, self.context, self.group.anchor, self.where, self.dtype, self.sizes)
 
 
-class Block(Plain):
-    """The taps whose accumulators a work-item holds for each of its output channels: channels x height x width of them."""
-
-    channels: int
-    height: int
-    width: int
-
-
 def kernels(of: Sum) -> list[Kernel]:
     """The kernels of the gradient by the weights, in launch order."""
     v = of.v
@@ -86,10 +77,10 @@ def kernels(of: Sum) -> list[Kernel]:
         rows_of, kernel = _in_rows(p, gy)
         made.append(kernel)
     block = _block(v)
-    taps, channels = block.channels * block.height * block.width, v.o // v.groups
+    taps, channels = prod(block), v.o // v.groups
     rows = max(1, min(8, channels, (p.target.registers - 1 - taps) // taps))
     rows = ceil_div(channels, ceil_div(channels, rows))
-    items = ceil_div(channels, rows) * (v.c // block.channels) * (v.kh // block.height)
+    items = ceil_div(channels, rows) * (v.c // block[0]) * (v.kh // block[1])
     footprint = rows * v.n * u.count * u.width * p.dtype.itemsize
     parts = min(v.n, max(ceil_div(2 * p.target.cores, items) if items < p.target.cores else 1, ceil_div(footprint, p.target.l2_bytes // 2)))
     parts = ceil_div(v.n, ceil_div(v.n, parts))               # none of them is empty
@@ -97,13 +88,16 @@ def kernels(of: Sum) -> list[Kernel]:
     return made if parts == 1 else [*made, _total(p, parts)]
 
 
-def _block(v: Window) -> Block:
-    """A row of taps; two channels of a 1x1 kernel; all taps of a small depthwise kernel (where there is one output channel to hold)."""
+def _block(v: Window) -> tuple[int, int, int]:
+    """The taps whose accumulators a work-item holds for each of its output channels, channels x height x width of them.
+
+    A row of taps; two channels of a 1x1 kernel; all taps of a small depthwise kernel (where there is one output channel to hold).
+    """
     if v.kh * v.kw == 1:
-        return Block(2 if v.c // v.groups % 2 == 0 else 1, 1, 1)
+        return 2 if v.c // v.groups % 2 == 0 else 1, 1, 1
     if v.o == v.groups and v.kh * v.kw <= 9:
-        return Block(1, v.kh, v.kw)
-    return Block(1, 1, v.kw if v.kw <= tuning().conv_unrolled else 1)
+        return 1, v.kh, v.kw
+    return 1, 1, v.kw if v.kw <= tuning().conv_unrolled else 1
 
 
 def _in_rows(p: Gradient, gy: Source) -> tuple[Read, Kernel]:
@@ -125,15 +119,15 @@ def _partial(p: Gradient, f: Fused, parts: int, access: str) -> ElementAt:
     return f.scratch(temp, "partial", access, (parts, *p.sizes))
 
 
-def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: Block, parts: int) -> Kernel:
+def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: tuple[int, int, int], parts: int) -> Kernel:
     """A work-item does `rows` output channels by one block of taps, of one part of the images."""
     v, u = p.v, p.u
-    groups, og, cg, kh, kw = p.sizes
+    (groups, og, cg, kh, kw), (channels, height, width) = p.sizes, block
     part = (Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),)),) if parts > 1 else ()
     g = Axis("g", groups, (Digit(Held.GLOBAL, groups, 1),))
-    o, c = Axis("o", og, digits(ceil_div(og, rows), 1, rows, 1)), Axis("c", cg, digits(cg // block.channels, 1, block.channels, 0))
-    ky = Axis("ky", kh, digits(kh // block.height, 1, block.height, 0))
-    kx = Axis("kx", kw, (Digit(Held.TILE, kw // block.width), Digit(Held.REGISTER, block.width)))
+    o, c = Axis("o", og, digits(ceil_div(og, rows), 1, rows, 1)), Axis("c", cg, digits(cg // channels, 1, channels, 0))
+    ky = Axis("ky", kh, digits(kh // height, 1, height, 0))
+    kx = Axis("kx", kw, (Digit(Held.TILE, kw // width), Digit(Held.REGISTER, width)))
     n, y, x = Axis("n", v.n), Axis("y", u.covered[0], (), u.rows, True), Axis("x", u.covered[1], (), u.piece)
     f = Fused(p.group, p.context, p.index)
     pixels, gradient = planes(f), rows_of(f)
@@ -148,7 +142,7 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: Block, par
     inner = Loop(y, (Loop(x, (*loads, Dot(sums, factors, values)), early=True, steps=tuning().conv_steps),), early=True)
     loop = Loop(n, (inner,), part[0] if part else None, ceil_div(v.n, parts))
     root = _partial(p, f, parts, "out") if part else f.result(p.group.anchor, p.where)
-    what = f"{rows} output channels x {block.channels * block.height * block.width} taps, vectors of {u.rows}x{u.piece} pixels"
+    what = f"{rows} output channels x {prod(block)} taps, vectors of {u.rows}x{u.piece} pixels"
     program = Program((*part, g, o, c, ky, kx), ALONE, summed(loop, root, 1 if part else p.statements, fold=True))
     return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", v.flops, p.bytes, what)
 

@@ -159,7 +159,7 @@ class MatrixItems(Items):
 
     def pipeline(self, loop: Loop) -> None:
         w, axis, stages = self.w, loop.axis, loop.stages
-        self.stage_operands(loop)
+        self.stage_operands()
         first, last, limits = self.part(loop, axis.block)
         count = ceil_div(axis.size, axis.block)
         kept = {x.load.tile: self.kept(x) for x in self.operands if x.load.copied is None}
@@ -168,9 +168,9 @@ class MatrixItems(Items):
                 with self.w.scope(), self.where(first + ahead, last, ahead > 0):
                     at = bounded(first + ahead, 0, count)
                     for x in self.operands:
-                        self.fetch_block(x, loop, at, limits, kept)
+                        self.fetch_block(x, at, limits, kept)
                     for x in self.operands:
-                        self.put_block(x, at, loop, kept)
+                        self.put_block(x, at, kept)
             w.add(Instruct(COMMIT))
         deep, fragments = axis.block // self.by.k, self.fragments()
         if loop.ahead:
@@ -185,7 +185,7 @@ class MatrixItems(Items):
             if more:
                 with self.w.scope(), self.where(after, last):
                     for x in self.operands:
-                        self.fetch_block(x, loop, ahead_at, limits, kept)
+                        self.fetch_block(x, ahead_at, limits, kept)
             w.add(Instruct(COMMIT))
             for k in range(deep):                            # ahead: what is multiplied next is read before this is
                 if not loop.ahead:
@@ -195,7 +195,7 @@ class MatrixItems(Items):
                 if k == deep - 1 and more and kept:
                     with self.w.scope(), self.where(after, last):
                         for x in self.operands:
-                            self.put_block(x, ahead_at, loop, kept)
+                            self.put_block(x, ahead_at, kept)
                 if loop.ahead and k == deep - 1 and count > 1:
                     self.arrived(stages)
                     beyond = Infix("<", w.at(step.index + 1), w.at(last))
@@ -214,9 +214,9 @@ class MatrixItems(Items):
         assert not known or not tested or x.constant < last.constant
         return self.test([] if known else [Infix("<", self.w.at(x), self.w.at(last))])
 
-    def stage_operands(self, loop: Loop) -> None:
+    def stage_operands(self) -> None:
         """Find the places of A and B in local memory."""
-        start = 0
+        start, loop = 0, self.around
         for load in loop.loads:
             line, of_a = self.line(load.tile, loop.axis), load.tile is self.dot.a
             rows, along = (loop.axis.block, line.block) if load.across else (line.block, loop.axis.block)
@@ -256,9 +256,9 @@ class MatrixItems(Items):
         unit = number * prod(self.program.local) + self.unit
         return unit // x.chunks, unit % x.chunks
 
-    def fetch_block(self, x: _Staged, loop: Loop, step: Index, limits: Mapping[Axis, Operand], kept: dict[Tile, Array]) -> None:
+    def fetch_block(self, x: _Staged, step: Index, limits: Mapping[Axis, Operand], kept: dict[Tile, Array]) -> None:
         """An item's share of a block: copied, or to registers."""
-        w, load, axis = self.w, x.load, loop.axis
+        w, load, axis = self.w, x.load, self.around.axis
         number = Var("part", x.rows * x.chunks // prod(self.program.local))
         with self.w.scope(), self.counted(number):
             row, chunk = self.shared(x, number.index)
@@ -284,7 +284,7 @@ class MatrixItems(Items):
             with w.otherwise():
                 w.add(Instruct(CLEAR[self.blocks.type], (place,)))
 
-    def put_block(self, x: _Staged, step: Index, loop: Loop, kept: dict[Tile, Array]) -> None:
+    def put_block(self, x: _Staged, step: Index, kept: dict[Tile, Array]) -> None:
         """What went to registers, to local memory."""
         w = self.w
         if x.load.tile not in kept:

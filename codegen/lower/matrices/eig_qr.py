@@ -44,7 +44,7 @@ def eig(k: Matrices) -> None:
     values = k.array("values", n, parts=2)
     if real:
         if vectors:
-            a, vectors = (Numbers(k, [*x.arrays, *k.zeros(f"{base}_i", n, n).arrays], k.dtype, n, n * n)
+            a, vectors = (Numbers(k, [*x.arrays, *k.zeros(f"{base}_i", n, n).arrays], k.dtype, n)
                           for x, base in ((a, "a"), (vectors, "vectors")))
         _pairs(k, a, values, vectors)
     else:
