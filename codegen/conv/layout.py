@@ -64,16 +64,13 @@ def in_place(x: Source, u: Units, reach: Pair, stride: Pair, padding: Pair) -> R
     """`x` itself as planes, at (image, channel, row, 0, column), if every unit under every tap can be read from it."""
     needed = zip(u.out, stride, reach, x.sizes[2:], strict=True)
     fits = u.covered == u.out and all((n - 1) * s + beyond < size for n, s, beyond, size in needed)
-    if padding != (0, 0) or stride[1] != 1 or not fits or x.stride(3) != 1:
+    plain = x.plain() if padding == (0, 0) and stride[1] == 1 and fits and x.stride(3) == 1 else None
+    if plain is None:
         return None
-    found = x.plain()
-    if found is None:
-        return None
-    read = found
 
-    def source(f: Fused) -> ElementAt:
-        plain = read(f)
-        return lambda n, c, y, phase, x: plain(n, c, y, x)
+    def source(f: Fused, plain: Read = plain) -> ElementAt:
+        read = plain(f)
+        return lambda n, c, y, phase, x: read(n, c, y, x)
 
     return source
 

@@ -281,26 +281,19 @@ class Items(ItemRegisters):
             yield at.index, *(found[::-1] if load.across else found)
 
     def fetch(self, load: Load, loop: Loop, step: Index, limits: Mapping[Axis, Operand], to: Array) -> None:
-        """An item's share of the block at a step, to its registers."""
-        axis = loop.axis
+        """An item's share of the block at a step, to its registers. Of elements that are fetched together all are there, or none."""
+        w, axis, dtype = self.w, loop.axis, load.tile.dtype
         line, together = self.line(load.tile, axis), self.together(load, axis)
         with self.share(load, axis, together) as (at, along, down):
             indices = self.indices(load.tile, axis, step * axis.block + along, down)
             if together == 1:
-                self.w.store(Access(to, at), self.element(load, indices, limits, True))
-            else:
-                self.fetch_together(load, indices, line if load.across else axis, limits, Access(to, at), together)
-
-    def fetch_together(
-        self, load: Load, at: Sequence[Index], along: Axis, limits: Mapping[Axis, Operand], to: Access, count: int
-    ) -> None:
-        """Elements side by side, all of which are there, or none."""
-        w, dtype = self.w, load.tile.dtype
-        tests, chunk = self.chunk(load, at, along, count, limits)
-        if tests:
-            w.store(to, Splat(Literal(0, dtype), count))
-        with self.test(tests):
-            w.store(to, Read(chunk(), dtype, count))
+                w.store(Access(to, at), self.element(load, indices, limits, True))
+                return
+            tests, chunk = self.chunk(load, indices, line if load.across else axis, together, limits)
+            if tests:
+                w.store(Access(to, at), Splat(Literal(0, dtype), together))
+            with self.test(tests):
+                w.store(Access(to, at), Read(chunk(), dtype, together))
 
     def chunk(
         self, load: Load, at: Sequence[Index], along: Axis, count: int, limits: Mapping[Axis, Operand]
