@@ -1,4 +1,4 @@
-"""How CPU convolutions lay out images: output pixels in vector-wide units, input channels in padded planes. Start at `Units`, `Planes`.
+"""How CPU convolutions lay out images: output pixels in vector-wide units, input channels in padded planes. Start at `Units`, `padded`.
 
 A unit is the pixels that one vector register holds: a stretch of one row, or, where rows are narrower than half a vector, several
 rows side by side. A padded plane is a copy of one channel with its zeros around it, the columns sorted by their place between

@@ -1,4 +1,4 @@
-"""What the text generators share: OpenCL type names, vector access, register tiles. Start at `load`, `prelude`.
+"""What the text generators share: OpenCL type names, vector access, register tiles. Start at `ctype`, `prelude`.
 
 Vectors are read and written through `LOAD(float8, p)` and `STORE(float8, p, v)`, macros that `prelude` defines: `vload8` is
 an out-of-line call on some CPU drivers and spills every accumulator; a pointer to an element-aligned vector type is not.
