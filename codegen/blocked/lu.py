@@ -30,6 +30,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
 )
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.types import register_type
+from tracegrad.codegen.kernel.ir.vectors import bit_ceil, bit_floor
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 
@@ -56,129 +57,18 @@ class _Elimination(Factorization):
         self.k, self.pivots, self.order = min(self.m, self.n), pivots, order
         self.columns = Temp("panel", self.node, self.batch * self.width * self.m, self.dtype)
 
-    # -- the columns of a step
-
     def panel(self, start: int) -> Kernel:
-        """Its columns in `columns`, each row where it was; pivots, as LAPACK counts them."""
+        """The step's columns in `columns`, each row where it was; pivots, as LAPACK counts them."""
         o = self.builder()
-        w, m, width, dtype = o.writer, self.m, self.width, self.dtype
-        items = 1
-        while 2 * items <= items_of(self.target) and items < m:
-            items *= 2
-        own = -(-m // items)
-        item, _, matrix = o.places(items)
-        first = o.begin(start, self.k)
-        memory, kept, found = o.held(self.out, "out"), o.held(self.columns, "panel"), o.held(self.pivots, "pivots")
-        best, rows, u = o.shared("best", register_type(dtype), items), o.shared("place", "int", items), o.shared(
-            "values", register_type(dtype), width)
-        swaps = o.shared("scratch", "int", width)
-        done = w.let("done", whole(0), changes=True)                     # which of the item's rows have been pivots, a bit each
-
-        def at(column: Index, row: Index) -> Index:
-            return (matrix * width + column) * m + bounded(row, 0, m)
-
-        def each_row(body: Callable[[Var, Index], None]) -> None:
-            q = Var("q", own)
-            with w.loop(q, 0, own):
-                row = o.row("row", q.index * items + item)
-                free = Infix("==", Infix("&", Infix(">>", done, w.at(q)), 1), 0)
-                with o.where((row, m)), o.only(Infix("&&", Infix(">=", row, first), free)):
-                    body(q, row)
-
-        largest = w.let("larger", Literal(-1.0, dtype), changes=True)
-        where = w.let("here", whole(0), changes=True)
-
-        def compare(value: Expression, row: Index) -> None:
-            size = w.let("size", Call("fabs", value))
-            with o.only(Infix(">", size, largest)):
-                w.assign(largest, size)
-                w.assign(where, w.at(row))
-
-        def begin(q: Var, row: Index) -> None:
-            c = Var("c", width)
-            with w.loop(c, 0, width):
-                column = o.row("column", first + c.index)
-                value = w.let("value", Literal(0.0, dtype), changes=True)
-                with o.where((column, self.n)):
-                    w.assign(value, element(memory, (matrix * m + bounded(row, 0, m)) * self.n + bounded(column, 0, self.n)))
-                w.store(place(kept, w.at(at(c.index, row))), value)
-            compare(element(kept, w.at(at(first * 0, row))), row)
-
-        each_row(begin)
-        self.steps(o, item, items, (matrix, first), (best, rows, u, swaps), (kept, found), (done, largest, where), at, each_row, compare)
-        return self.step(o, m - start, 2, f"{width} columns by {items} items of one work-group")
-
-    def steps(self, o: Blocked, item: Index, items: int, begins: tuple[Index, Index], shared: tuple[Array, Array, Array, Array],
-              memory: tuple[Buffer, Buffer], own: tuple[Local, Local, Local], at: Callable[[Index, Index], Index],
-              each_row: Callable[[Callable[[Var, Index], None]], None], compare: Callable[[Expression, Index], None]) -> None:
-        """The columns, one after the other: the pivot, and its row to all; what is right of it in each row, less its multiple."""
-        w, m, width, dtype = o.writer, self.m, self.width, self.dtype
-        (matrix, first), (best, rows, u, swaps), (kept, found), (done, largest, where) = begins, shared, memory, own
-        j = Var("j", width)
-        with w.loop(j, 0, width):
-            step = first + j.index
-            self.search(o, item, items, best, rows, largest, where)
-            chosen = w.let("pivot", element(rows, 0))
-            there = Infix("&&", Infix("<", w.at(step), self.k), Infix("==", Infix("%", chosen, items), item))
-            with o.only(there):                                          # its row is this item's
-                c = Var("c", width)
-                pivot_row = w.computed("from", m, chosen, self.group.anchor).index
-                with w.loop(c, 0, width):
-                    w.store(place(u, c), element(kept, w.at(at(c.index, pivot_row))))
-                w.update(done, "|", Infix("<<", whole(1), Infix("/", chosen, items)))
-            with o.only(Infix("&&", Infix("==", item, 0), Infix("<", w.at(step), self.k))):
-                self.note(o, swaps, chosen, first, j, found, matrix)
-            o.barrier()
-            head = w.let("head", element(u, j))
-            if self.reports:
-                bad = Prefix("!", Infix(">", Call("fabs", head), Literal(0.0, dtype)))
-                with o.only(Infix("&&", Infix("&&", Infix("==", item, 0), Infix("<", w.at(step), self.k)), bad)):
-                    o.report(matrix, w.at(step + 1))
-            by = w.let("by", Select(Infix("==", head, Literal(0.0, dtype)), Literal(1.0, dtype), head))
-            w.assign(largest, Literal(-1.0, dtype))
-            w.assign(where, whole(0))
-
-            def eliminate(q: Var, row: Index) -> None:
-                factor = w.let("factor", Infix("/", element(kept, w.at(at(j.index, row))), by))
-                w.store(place(kept, w.at(at(j.index, row))), factor)
-                c = Var("c", width)
-                with w.loop(c, j.index + 1, width, unrolled=4):
-                    less = Infix("-", element(kept, w.at(at(c.index, row))), Infix("*", factor, element(u, c)))
-                    value = w.let("value", less)
-                    w.store(place(kept, w.at(at(c.index, row))), value)
-                    with o.only(Infix("==", c, j.index + 1)):
-                        compare(value, row)
-
-            with o.only(Infix("<", w.at(step), self.k)):
-                each_row(eliminate)
+        items = min(bit_floor(items_of(self.target)), bit_ceil(self.m))
+        _Panel(self, o, items, start).written()
+        return self.step(o, self.m - start, 2, f"{self.width} columns by {items} items of one work-group")
 
     @property
     def reports(self) -> bool:
         """Whether a pivot that is 0 is an error."""
         fn: Any = self.group.anchor.fn
         return bool(fn.reporting)
-
-    def search(self, o: Blocked, item: Index, items: int, best: Array, rows: Array, largest: Local, where: Local) -> None:
-        """The item's largest number, and its row, become the group's, which are the first of `best` and `rows`; of equal ones the first."""
-        w = o.writer
-        w.store(place(best, item), largest)
-        w.store(place(rows, item), where)
-        o.barrier()
-        with w.halving(item, items) as half:
-            mine, other = (w.let(name, element(best, i)) for name, i in (("mine", item), ("other", item + half)))
-            row, below = (w.let(name, element(rows, i)) for name, i in (("up", item), ("to", item + half)))
-            with o.only(Infix("||", Infix(">", other, mine), Infix("&&", Infix("==", other, mine), Infix("<", below, row)))):
-                w.store(place(best, item), other)
-                w.store(place(rows, item), below)
-
-    def note(self, o: Blocked, swaps: Array, chosen: Expression, first: Index, j: Var, pivots: Buffer, matrix: Index) -> None:
-        """The pivot's row as LAPACK has it: where the exchanges of this block before have put it."""
-        w = o.writer
-        now, t = w.let("low", chosen, changes=True), Var("t", self.width)
-        with w.loop(t, 0, j.index):
-            _exchange(o, now, first + t.index, element(swaps, t))
-        w.store(place(swaps, j), now)
-        w.store(place(pivots, w.at(matrix * self.k + bounded(first + j.index, 0, self.k))), Infix("+", now, 1))
 
     def source(self, o: Blocked, name: str, row: Expression, first: Index, swaps: Array | Buffer, base: Index, count: int, shift: int
                ) -> Local:
@@ -279,6 +169,123 @@ class _Elimination(Factorization):
             o.put(order, at, self.source(o, "from", o.writer.at(at % self.m), at * 0, pivots, at // self.m * self.k, self.k, 1))
 
         return self.elements(self.batch * self.m, body)
+
+
+class _Panel:
+    """The kernel of a step's columns while it is written: one after the other is eliminated, by `items` of which each has rows of its own.
+
+    kept: the columns, one behind the other; u: the pivot's row; swaps: the pivots; done: which of the item's rows have been pivots, a bit
+    each; largest, where: the largest number of the item's others in the next column, and its row.
+    """
+
+    def __init__(self, of: _Elimination, o: Blocked, items: int, start: int) -> None:
+        self.of, self.o, self.w, self.m, self.width, self.dtype, self.items = of, o, o.writer, of.m, of.width, of.dtype, items
+        self.own = -(-self.m // items)
+        self.item, _, self.matrix = o.places(items)
+        self.first = o.begin(start, of.k)
+        self.memory, self.kept, self.pivots = o.held(of.out, "out"), o.held(of.columns, "panel"), o.held(of.pivots, "pivots")
+        type_ = register_type(of.dtype)
+        self.best, self.rows = o.shared("best", type_, items), o.shared("place", "int", items)
+        self.u, self.swaps = o.shared("values", type_, of.width), o.shared("scratch", "int", of.width)
+        self.done = self.w.let("done", whole(0), changes=True)
+        self.largest = self.w.let("larger", Literal(-1.0, of.dtype), changes=True)
+        self.where = self.w.let("here", whole(0), changes=True)
+
+    def written(self) -> None:
+        self.each_row(self.begin)
+        j = Var("j", self.width)
+        with self.w.loop(j, 0, self.width):
+            self.column(j)
+
+    def at(self, column: Index, row: Index) -> Expression:
+        """Where an element of the columns is."""
+        return self.w.at((self.matrix * self.width + column) * self.m + bounded(row, 0, self.m))
+
+    def each_row(self, body: Callable[[Index], None]) -> None:
+        """What is done with each of the item's rows that have not been pivots."""
+        o, q = self.o, Var("q", self.own)
+        with self.w.loop(q, 0, self.own):
+            row = o.row("row", q.index * self.items + self.item)
+            free = Infix("==", Infix("&", Infix(">>", self.done, self.w.at(q)), 1), 0)
+            with o.where((row, self.m)), o.only(Infix("&&", Infix(">=", row, self.first), free)):
+                body(row)
+
+    def compare(self, value: Expression, row: Index) -> None:
+        size = self.w.let("size", Call("fabs", value))
+        with self.o.only(Infix(">", size, self.largest)):
+            self.w.assign(self.largest, size)
+            self.w.assign(self.where, self.w.at(row))
+
+    def begin(self, row: Index) -> None:
+        """The elements of a row, from where they are."""
+        w, n, c = self.w, self.of.n, Var("c", self.width)
+        with w.loop(c, 0, self.width):
+            column = self.o.row("column", self.first + c.index)
+            value = w.let("value", Literal(0.0, self.dtype), changes=True)
+            with self.o.where((column, n)):
+                w.assign(value, element(self.memory, (self.matrix * self.m + bounded(row, 0, self.m)) * n + bounded(column, 0, n)))
+            w.store(place(self.kept, self.at(c.index, row)), value)
+        self.compare(element(self.kept, self.at(self.first * 0, row)), row)
+
+    def column(self, j: Var) -> None:
+        """The pivot, and its row to all; what is right of it in each row, less its multiple."""
+        o, w, of, item, step = self.o, self.w, self.of, self.item, self.first + j.index
+        self.search()
+        chosen = w.let("pivot", element(self.rows, 0))
+        there = Infix("<", w.at(step), of.k)
+        with o.only(Infix("&&", there, Infix("==", Infix("%", chosen, self.items), item))):              # its row is this item's
+            c = Var("c", self.width)
+            pivot_row = w.computed("from", self.m, chosen, of.group.anchor).index
+            with w.loop(c, 0, self.width):
+                w.store(place(self.u, c), element(self.kept, self.at(c.index, pivot_row)))
+            w.update(self.done, "|", Infix("<<", whole(1), Infix("/", chosen, self.items)))
+        with o.only(Infix("&&", Infix("==", item, 0), there)):
+            self.note(chosen, j)
+        o.barrier()
+        head = w.let("head", element(self.u, j))
+        if of.reports:
+            bad = Prefix("!", Infix(">", Call("fabs", head), Literal(0.0, self.dtype)))
+            with o.only(Infix("&&", Infix("&&", Infix("==", item, 0), there), bad)):
+                o.report(self.matrix, w.at(step + 1))
+        by = w.let("by", Select(Infix("==", head, Literal(0.0, self.dtype)), Literal(1.0, self.dtype), head))
+        w.assign(self.largest, Literal(-1.0, self.dtype))
+        w.assign(self.where, whole(0))
+
+        def eliminate(row: Index) -> None:
+            factor = w.let("factor", Infix("/", element(self.kept, self.at(j.index, row)), by))
+            w.store(place(self.kept, self.at(j.index, row)), factor)
+            c = Var("c", self.width)
+            with w.loop(c, j.index + 1, self.width, unrolled=4):
+                less = Infix("-", element(self.kept, self.at(c.index, row)), Infix("*", factor, element(self.u, c)))
+                value = w.let("value", less)
+                w.store(place(self.kept, self.at(c.index, row)), value)
+                with o.only(Infix("==", c, j.index + 1)):
+                    self.compare(value, row)
+
+        with o.only(there):
+            self.each_row(eliminate)
+
+    def search(self) -> None:
+        """The item's largest number, and its row, become the group's, which are the first of `best` and `rows`; of equal ones the first."""
+        w, item, best, rows = self.w, self.item, self.best, self.rows
+        w.store(place(best, item), self.largest)
+        w.store(place(rows, item), self.where)
+        self.o.barrier()
+        with w.halving(item, self.items) as half:
+            mine, other = (w.let(name, element(best, i)) for name, i in (("mine", item), ("other", item + half)))
+            row, below = (w.let(name, element(rows, i)) for name, i in (("up", item), ("to", item + half)))
+            with self.o.only(Infix("||", Infix(">", other, mine), Infix("&&", Infix("==", other, mine), Infix("<", below, row)))):
+                w.store(place(best, item), other)
+                w.store(place(rows, item), below)
+
+    def note(self, chosen: Expression, j: Var) -> None:
+        """The pivot's row as LAPACK has it: where the exchanges of this block before have put it."""
+        w = self.w
+        now, t = w.let("low", chosen, changes=True), Var("t", self.width)
+        with w.loop(t, 0, j.index):
+            _exchange(self.o, now, self.first + t.index, element(self.swaps, t))
+        w.store(place(self.swaps, j), now)
+        w.store(place(self.pivots, w.at(self.matrix * self.of.k + bounded(self.first + j.index, 0, self.of.k))), Infix("+", now, 1))
 
 
 def _exchange(o: Blocked, now: Local, one: Index, other: Expression) -> None:

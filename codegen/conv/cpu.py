@@ -1,4 +1,4 @@
-"""CPU kernels of convolutions and of their gradients by the image, as tile programs. Start at `kernels`; the other gradient: `weight_grad`.
+"""CPU kernels of convolutions and of their gradients by the image, as tile programs. Start at `lower_conv`; the other one: `weight_grad`.
 
 Direct, register-blocked: tiles of accumulators are output channels by units of pixels (see `layout`), summed over input channels and taps.
 The input is read in place if it needs no padding and no horizontal stride; else each work-item copies its image to a padded array that fits
@@ -13,19 +13,17 @@ a dimension of the work-items: which taps a phase has, and where they look, are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from tracegrad.codegen.conv import weight_grad
 from tracegrad.codegen.conv.layout import Read, Units, copied, fill, in_place, pad, padded, units
-from tracegrad.codegen.conv.problem import Taps, Window
+from tracegrad.codegen.conv.problem import Sum, Taps, Window
 from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel
 from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, register_tile
-from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fused import Fused, Map, statements
-from tracegrad.codegen.matmul.problem import total
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import (
     ALONE,
@@ -47,36 +45,19 @@ from tracegrad.codegen.tile.program import (
 from tracegrad.support.tuning import tuning
 
 
-def kernels(group: Group, context: Context, v: Window) -> list[Kernel]:
-    """The kernels of a convolution, or of one of its gradients, in launch order; none if the result is empty."""
-    if group.anchor.aval.size == 0:
-        return []
+@lowering("conv")
+def lower_conv(group: Group, context: Context) -> list[Kernel]:
+    """The kernels of a convolution, or of one of its gradients, in launch order."""
+    sum_ = Sum(group, context, context.entry(group), Window.of(group.anchor))
     if group.anchor.fn.name == "conv2d_weight_grad":
-        return weight_grad.kernels(group, context, context.entry(group), v)
-    t = Taps.of(group, context, v)
-    return _input_grad(t, v) if t.phases else _kernels(t)
-
-
-def _input_grad(t: Taps, v: Window) -> list[Kernel]:
-    """The input channels by the pixels of each phase of the stride. They have not all as many taps."""
-    if t.c * t.taps[0] * t.taps[1] == 0:
-        return [_zeros(replace(t, out=(v.h, v.w), phases=()))]
-    dilation = -t.phases[0].dilation, -t.phases[1].dilation
-    before = (max(-(f + a.padding - taps[-1] * a.given) // a.stride for f, taps in enumerate(a.taps) if taps) for a in t.phases)
-    top, left = (max(0, n) for n in before)
-    *first, last = _kernels(replace(t, dilation=dilation, padding=(top, left)))
-    return [*first, replace(last, flops=2 * t.x.node.aval.size * t.o * v.kh * v.kw)]
-
-
-def _kernels(t: Taps) -> list[Kernel]:
-    if t.c * t.size[0] * t.size[1] == 0:
-        return [_zeros(t)]
+        return weight_grad.kernels(sum_)
+    t = Taps.of(sum_)
     made = []
     u = units(t.out, t.dtype, t.target)
-    shape = padded(t.groups * t.c, u, t.reach, t.stride)
+    shape = padded(t.v.groups * t.c, u, t.reach, t.stride)
     planes = in_place(t.x, u, t.reach, t.stride, t.padding)
     scratch = planes is None and (
-        t.c * prod(shape[1:]) * t.dtype.itemsize <= t.target.l2_bytes // 2 and t.n * t.groups >= 2 * t.target.cores)
+        t.c * prod(shape[1:]) * t.dtype.itemsize <= t.target.l2_bytes // 2 and t.v.n * t.v.groups >= 2 * t.target.cores)
     if planes is None and not scratch:
         planes, kernel = pad(t.x, t.name, shape, t.stride, t.padding)
         made.append(kernel)
@@ -89,7 +70,7 @@ def _kernels(t: Taps) -> list[Kernel]:
 
 def _copy_weights(t: Taps) -> tuple[Read, Kernel]:
     """The weights as a plain buffer of the compute dtype, and the kernel that computes them."""
-    g, o = Axis("g", t.groups, (Digit(Held.GLOBAL, t.groups, 1),)), Axis("o", t.o, (Digit(Held.GLOBAL, t.o),))
+    g, o = Axis("g", t.v.groups, (Digit(Held.GLOBAL, t.v.groups, 1),)), Axis("o", t.o, (Digit(Held.GLOBAL, t.o),))
     axes = g, o, *[Axis(name, n) for name, n in zip(("c", "ky", "kx"), t.w.sizes[2:], strict=True)]
     return copied(t.w, f"{t.name}_weights", "weights", t.w.sizes, t.dtype, "The weights, computed once for all images.",
                   f"weights of {t.name}", lambda f, to: Fill(axes, t.w.computed(f), to, t.dtype))
@@ -101,7 +82,7 @@ def _direct(t: Taps, u: Units, planes: Read | None, weights: Read, shape: tuple[
     across, down = ceil_div(t.o, rows), ceil_div(u.count, vectors)
     wide, high = (across, down) if planes is None else _block(t, rows * vectors, across, down)
     kh, kw = t.taps
-    n, g = Axis("n", t.n, (Digit(Held.GLOBAL, t.n, 2),)), Axis("g", t.groups, (Digit(Held.GLOBAL, t.groups, 2),))
+    n, g = (Axis(name, size, (Digit(Held.GLOBAL, size, 2),)) for name, size in (("n", t.v.n), ("g", t.v.groups)))
     fy, fx = (Axis(name, count, (Digit(Held.TILE, count), Digit(Held.REGISTER, 1)) if planes is None else (Digit(Held.GLOBAL, count, 2),))
               for name, count in zip(("fy", "fx"), t.count, strict=True))
     o, unit = Axis("o", t.o, digits(across, wide, rows, 0)), Axis("unit", u.count, digits(down, high, vectors, 1))
@@ -123,13 +104,12 @@ def _direct(t: Taps, u: Units, planes: Read | None, weights: Read, shape: tuple[
     values, factors = Tile("v", (n, g, unit, y, x, c, ky, kx), t.dtype), Tile("w", (g, o, c, ky, kx), t.dtype)
     body = Load(values, _under_taps(t, f, pixels)), Load(factors, _taps_of_phase(t, f, weights(f))), Dot(sums, factors, values)
     loop = Loop(c, (_taps(t, f, 0, fy, (_taps(t, f, 1, fx, body),)),))
-    each = statements(t.group, t.context, t.group.anchor, _where(t), t.dtype, (t.n, t.groups, *t.count, t.o, 1, *t.out))
+    each = statements(t.group, t.context, t.group.anchor, _where(t), t.dtype, (t.v.n, t.v.groups, *t.count, t.o, 1, *t.out))
     steps += summed(loop, f.result(t.group.anchor, _where(t)), each, t.count[1] > 1)
     what = f"{kh}x{kw} taps over {t.c} channels, tiles of {rows} output channels x {vectors} vectors of {u.rows}x{u.piece} pixels"
     what += f", for each of {t.count[0]}x{t.count[1]} phases" if t.phases else ""
-    flops = 2 * t.group.anchor.aval.size * t.c * t.size[0] * t.size[1]
     about = what + (", from a padded copy of the image." if planes is None else ".")
-    return f.kernel(Program((n, g, fy, fx, o, unit), ALONE, tuple(steps)), t.name, about, flops, t.bytes, what)
+    return f.kernel(Program((n, g, fy, fx, o, unit), ALONE, tuple(steps)), t.name, about, t.v.flops, t.bytes, what)
 
 
 def _under_taps(t: Taps, f: Fused, pixels: ElementAt) -> ElementAt:
@@ -201,7 +181,7 @@ def _where(t: Taps) -> Map:
 def _block(t: Taps, tile: int, across: int, down: int) -> tuple[int, int]:
     """How many tiles of channels and of units one work-item does: all units if that leaves work for every core, then more channels."""
     enough = 4 * t.target.cores
-    images, work = t.n * t.groups * prod(t.count), tile * t.c * t.taps[0] * t.taps[1]
+    images, work = t.v.n * t.v.groups * prod(t.count), tile * t.c * t.taps[0] * t.taps[1]
     high = down
     while high > 1 and images * across * ceil_div(down, high) < enough and work * high > 1 << 12:
         high = ceil_div(high, 2)
@@ -210,11 +190,3 @@ def _block(t: Taps, tile: int, across: int, down: int) -> tuple[int, int]:
         wide = min(2 * wide, across)
     return wide, high
 
-
-def _zeros(t: Taps) -> Kernel:
-    """The result, where there is nothing to add up."""
-    n, g, o = (Axis(name, size, (Digit(Held.GLOBAL, size, dim),)) for name, size, dim in (("n", t.n, 2), ("g", t.groups, 2), ("o", t.o, 1)))
-    y, x = Axis("y", t.out[0], (Digit(Held.GLOBAL, t.out[0]),)), Axis("x", t.out[1], (Digit(Held.TILE, t.out[1]), Digit(Held.REGISTER, 1)))
-    f, one = Fused(t.group, t.context, t.index), Axis("", 1)
-    sums, root = Tile("c", (n, g, one, one, o, one, y, x), t.dtype), f.result(t.group.anchor, _where(t))
-    return total(f, t.name, (n, g, o, y, x), ALONE, sums, Axis("part", 0), None, root, "")

@@ -1,4 +1,4 @@
-"""The GPU kernels of convolutions: matrix products, of which one operand is the image, read window by window. Start at `kernels`.
+"""The GPU kernels of convolutions: matrix products, of which one operand is the image, read window by window. Start at `lower_conv`.
 
 (Implicit GEMM: no array of windows is made.) What a convolution is beside a product (`matmul/gpu.py`) are index maps: which element of
 the image and of the weights an element of an operand is, and where it is 0, outside of the image.
@@ -14,7 +14,7 @@ from tracegrad.codegen.conv.problem import Axis, Pair, Sum, Taps, Window
 from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel, unravel
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Select
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul import gpu
 from tracegrad.codegen.matmul.problem import Operand, Product
@@ -24,11 +24,12 @@ Address = tuple[Index, Sequence[Expression]]
 _TAP = ("channel", "ky", "kx")
 
 
-def kernels(group: Group, context: Context, v: Window) -> list[Kernel]:
+@lowering("conv", on="gpu")
+def lower_conv(group: Group, context: Context) -> list[Kernel]:
     """The kernels of a convolution, or of one of its gradients."""
-    if group.anchor.fn.name == "conv2d_weight_grad":
-        return _weight_grad(Sum(group, context, context.entry(group)), v)
-    return _taps(Taps.of(group, context, v), v)
+    sum_ = Sum(group, context, context.entry(group), Window.of(group.anchor))
+    first, *rest = gpu.kernels(_weight_grad(sum_) if group.anchor.fn.name == "conv2d_weight_grad" else _taps(Taps.of(sum_)))
+    return [replace(first, flops=sum_.v.flops), *rest]
 
 
 def _apart(f: Fused, x: Index, names: Sequence[str], sizes: Sequence[int]) -> list[Index]:
@@ -47,12 +48,12 @@ def _inside(f: Fused, at: Sequence[Index], image: Pair) -> tuple[list[Index], li
     return places, tests
 
 
-def _taps(t: Taps, v: Window) -> list[Kernel]:
+def _taps(t: Taps) -> Product:
     """The output channels by the output pixels, added up over channels and taps.
 
     Phases are a batch. They have not all as many taps, so that taps count slower than channels.
     """
-    result, axes, pixels, batch = t.group.anchor, t.phases, (t.n, *t.out), (t.groups, *t.count)
+    v, result, axes, pixels, batch = t.v, t.group.anchor, t.phases, (t.v.n, *t.out), (t.v.groups, *t.count)
 
     def begin(f: Fused, b: Index) -> Var | None:
         """Declares what there is to know of a phase."""
@@ -99,13 +100,9 @@ def _taps(t: Taps, v: Window) -> list[Kernel]:
             places, tests = _inside(f, [i * a.stride + p for i, a, p in zip(places, axes, phase, strict=True)], (v.h, v.w))
         return ravel((n, g * t.o + i, *places), result.shape), tests
 
-    k = t.c * prod(t.taps)
-    found = gpu.kernels(Product(
-        t.group, t.context, t.name, prod(batch), t.o, prod(pixels), k, t.dtype, Operand(t.w.node, weight, False),
-        Operand(t.x.node, pixel, True), result, where, t.bytes, begin if axes else None))
-    if not axes:
-        return found
-    return [replace(found[0], flops=2 * t.x.node.aval.size * t.o * v.kh * v.kw), *found[1:]]
+    return Product(
+        t.group, t.context, t.name, prod(batch), t.o, prod(pixels), t.c * prod(t.taps), t.dtype, Operand(t.w.node, weight, False),
+        Operand(t.x.node, pixel, True), result, where, t.bytes, begin if axes else None)
 
 
 def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int) -> Index:
@@ -122,9 +119,10 @@ def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int
     return w.known(name, size, found).index
 
 
-def _weight_grad(s: Sum, v: Window) -> list[Kernel]:
+def _weight_grad(s: Sum) -> Product:
     """The output channels by the weights of one, added up over the pixels of all images."""
-    result, og, cg = s.group.anchor, v.o // v.groups, v.c // v.groups
+    v, result = s.v, s.group.anchor
+    og, cg = v.o // v.groups, v.c // v.groups
     x, gy = map(s.source, result.operands)
     taps, pixels = (cg, v.kh, v.kw), (v.n, v.oh, v.ow)
 
@@ -145,6 +143,6 @@ def _weight_grad(s: Sum, v: Window) -> list[Kernel]:
         g, i, j = at
         return ravel((g * og + i, *_apart(f, j, _TAP, taps)), result.shape), ()
 
-    return gpu.kernels(Product(
+    return Product(
         s.group, s.context, s.name, v.groups, og, cg * v.kh * v.kw, v.n * v.oh * v.ow, s.dtype, Operand(gy.node, grad, False),
-        Operand(x.node, pixel, False), result, where, s.bytes))
+        Operand(x.node, pixel, False), result, where, s.bytes)

@@ -1,4 +1,4 @@
-"""How CPU convolutions lay out images: output pixels in vector-wide units, input channels in padded planes. Start at `Units`, `Planes`.
+"""How CPU convolutions lay out images: output pixels in vector-wide units, input channels in padded planes. Start at `Units`, `padded`.
 
 A unit is the pixels that one vector register holds: a stretch of one row, or, where rows are narrower than half a vector, several
 rows side by side. A padded plane is a copy of one channel with its zeros around it, the columns sorted by their place between
@@ -13,7 +13,7 @@ from math import prod
 from tracegrad.codegen.conv.problem import Pair, Source
 from tracegrad.codegen.kernel.index.index import Index, bounded
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type, lanes
+from tracegrad.codegen.kernel.ir.vectors import bit_ceil, ceil_div, computed_in, index_type, lanes
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.tile.program import ALONE, Axis, Digit, Element, ElementAt, Fill, Held, Program
 from tracegrad.support.dtypes import DType
@@ -53,8 +53,8 @@ class Units(Plain):
 def units(out: Pair, dtype: DType, target: Target) -> Units:
     """The units for `out` pixels. (The last ones of a row or column begin early: sums may be computed twice.)"""
     width = lanes(dtype, target)
-    piece = min(width, 1 << (out[1] - 1).bit_length())
-    return Units(out, piece, min(width // piece, 1 << (out[0] - 1).bit_length()))
+    piece = min(width, bit_ceil(out[1]))
+    return Units(out, piece, min(width // piece, bit_ceil(out[0])))
 
 
 Read = Callable[[Fused], ElementAt]
@@ -64,16 +64,13 @@ def in_place(x: Source, u: Units, reach: Pair, stride: Pair, padding: Pair) -> R
     """`x` itself as planes, at (image, channel, row, 0, column), if every unit under every tap can be read from it."""
     needed = zip(u.out, stride, reach, x.sizes[2:], strict=True)
     fits = u.covered == u.out and all((n - 1) * s + beyond < size for n, s, beyond, size in needed)
-    if padding != (0, 0) or stride[1] != 1 or not fits or x.stride(3) != 1:
+    plain = x.plain() if padding == (0, 0) and stride[1] == 1 and fits and x.stride(3) == 1 else None
+    if plain is None:
         return None
-    found = x.plain()
-    if found is None:
-        return None
-    read = found
 
-    def source(f: Fused) -> ElementAt:
-        plain = read(f)
-        return lambda n, c, y, phase, x: plain(n, c, y, x)
+    def source(f: Fused, plain: Read = plain) -> ElementAt:
+        read = plain(f)
+        return lambda n, c, y, phase, x: read(n, c, y, x)
 
     return source
 
@@ -102,16 +99,12 @@ def fill(f: Fused, x: Source, axes: Sequence[Axis], shape: Sequence[int], stride
         return range(start, max(start, min(axis.size, (x.sizes[3] - 1 + first) // stride[1] + 1)))
 
     def source(n: Index, *at: Index) -> Element:
-        *channel, y, phase, x_ = at
+        *group, channel, y, phase, x_ = at
+        channel = group[0] * shape[0] + channel if group else channel
         place = y - padding[0], x_ * stride[1] + phase - padding[1]
-        return computed(n, _channel(channel, shape[0]), *[bounded(i, 0, size) for i, size in zip(place, x.sizes[2:], strict=True)])
+        return computed(n, channel, *[bounded(i, 0, size) for i, size in zip(place, x.sizes[2:], strict=True)])
 
     return Fill((*axes, y, phase, column), source, to, dtype, inside)
-
-
-def _channel(at: Sequence[Index], count: int) -> Index:
-    """The channel of an image: of (group, channel in it) where there are both."""
-    return at[0] if len(at) == 1 else at[0] * count + at[1]
 
 
 def pad(x: Source, name: str, shape: tuple[int, ...], stride: Pair, padding: Pair) -> tuple[Read, Kernel]:

@@ -20,9 +20,9 @@ Pair = tuple[int, int]
 
 
 class Window(Plain):
-    """The sizes of a forward convolution: x is (n, c, h, w), w is (o, c / groups, kh, kw).
+    """The sizes of a forward convolution: x is (n, c, h, w), the weights (o, c / groups, kh, kw), the result (n, o, oh, ow).
 
-    `padding` stands in front of the first row and column; `behind`, if it differs, after the last.
+    `padding` stands in front of the first row and column.
     """
 
     n: int
@@ -32,19 +32,26 @@ class Window(Plain):
     o: int
     kh: int
     kw: int
-    stride: Pair = (1, 1)
-    padding: Pair = (0, 0)
-    dilation: Pair = (1, 1)
-    groups: int = 1
-    behind: Pair | None = None
+    oh: int
+    ow: int
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+
+    @classmethod
+    def of(cls, node: Node) -> Window:
+        """The convolution that a node is, or is a gradient of."""
+        a, b = node.operands
+        x, w, y = {"conv2d": (a, b, node), "conv2d_input_grad": (node, b, a), "conv2d_weight_grad": (a, node, b)}[node.fn.name]
+        (n, c, height, width), (o, _, kh, kw), (_, _, oh, ow), attrs = x.shape, w.shape, y.shape, node.attrs
+        (top, _), (left, _) = attrs["padding"]
+        return cls(n, c, height, width, o, kh, kw, oh, ow, attrs["stride"], (top, left), attrs["dilation"], attrs["groups"])
 
     @property
-    def oh(self) -> int:
-        return (self.h + self.padding[0] + (self.behind or self.padding)[0] - self.dilation[0] * (self.kh - 1) - 1) // self.stride[0] + 1
-
-    @property
-    def ow(self) -> int:
-        return (self.w + self.padding[1] + (self.behind or self.padding)[1] - self.dilation[1] * (self.kw - 1) - 1) // self.stride[1] + 1
+    def flops(self) -> int:
+        """Of the sum, and of those of its gradients: a multiply-add for each tap of each window."""
+        return 2 * self.n * self.o * self.oh * self.ow * (self.c // self.groups) * self.kh * self.kw
 
     @property
     def phases(self) -> Pair:
@@ -62,16 +69,6 @@ class Window(Plain):
         step = stride // gcd(stride, dilation)
         first = next((t for t in range(min(step, size)) if (f + self.padding[axis] - t * dilation) % stride == 0), size)
         return range(first, size, step)
-
-    def alone(self, axis: int) -> tuple[int, int, int, int, int]:
-        """(first tap, taps, tap step, dilation, padding) of the convolution that yields the pixels of x along an axis with one phase."""
-        stride, dilation = self.stride[axis], self.dilation[axis]
-        taps, common = self.taps(axis, 0), gcd(stride, dilation)
-        if not taps:
-            return 0, 0, 1, 1, 0
-        return taps[0], len(taps), taps.step, dilation // common, (
-            (len(taps) - 1) * (dilation // common) - (self.padding[axis] - taps[0] * dilation) // stride
-        )
 
 
 class Axis(Plain):
@@ -110,8 +107,13 @@ class Axis(Plain):
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """`at` of the phases that have taps."""
+        """`i0` of the phases that have taps."""
         return tuple((f + self.padding - taps.start * self.given) // self.stride for f, taps in enumerate(self.taps) if taps)
+
+    @property
+    def before(self) -> int:
+        """How far in front of the first pixel of y a phase's pixel 0 reaches, at most."""
+        return max([0, *(-(f + self.padding - taps[-1] * self.given) // self.stride for f, taps in enumerate(self.taps) if taps)])
 
     def begin(self, f: Fused, phase: Index) -> None:
         """Declares a phase's first tap along an axis, the pixel of y that it sees from pixel 0, and the number of taps."""
@@ -168,6 +170,7 @@ class Sum(Plain):
     group: Group
     context: Context
     name: str
+    v: Window
 
     @property
     def dtype(self) -> DType:
@@ -194,8 +197,6 @@ class Taps(Sum):
     and `out` is the largest one's size; the sum is over the taps of `size` that the phase has, where they look.
     """
 
-    n: int
-    groups: int
     c: int
     o: int
     out: Pair
@@ -208,27 +209,28 @@ class Taps(Sum):
     phases: tuple[Axis, ...] = ()
 
     @classmethod
-    def of(cls, group: Group, context: Context, v: Window) -> Taps:
+    def of(cls, sum_: Sum) -> Taps:
         """What a convolution is, or its gradient by the image: output channels by pixels, or input channels by those of a phase."""
-        (first, second), (c, o) = group.anchor.operands, (v.c // v.groups, v.o // v.groups)
-        name = context.entry(group)
-        x = Sum(group, context, name).source(first)
+        v, (first, second) = sum_.v, sum_.group.anchor.operands
+        c, o, x = v.c // v.groups, v.o // v.groups, sum_.source(first)
 
         def weights(sizes: tuple[int, ...], at: Callable[..., Sequence[Index]]) -> Source:
-            return Source(group, context, second, (v.groups, *sizes), lambda *k: ravel(at(*k), second.shape))
+            return Source(sum_.group, sum_.context, second, (v.groups, *sizes), lambda *k: ravel(at(*k), second.shape))
 
-        given = group, context, name, v.n, v.groups
-        if group.anchor.fn.name == "conv2d":
+        given = sum_.group, sum_.context, sum_.name, v
+        if sum_.group.anchor.fn.name == "conv2d":
             w = weights((o, c, v.kh, v.kw), lambda g, i, k, ky, kx: (g * o + i, k, ky, kx))
             return cls(*given, c, o, (v.oh, v.ow), (v.kh, v.kw), v.stride, v.dilation, v.padding, x, w)
+        phases = down, right = Axis.of(v, 0), Axis.of(v, 1)
         if v.phases != (1, 1):
             w = weights((c, o, v.kh, v.kw), lambda g, i, k, ky, kx: (g * o + k, i, ky, kx))
             out = ceil_div(v.h, v.stride[0]), ceil_div(v.w, v.stride[1])
-            return cls(*given, o, c, out, (v.kh, v.kw), (1, 1), (1, 1), (0, 0), x, w, (Axis.of(v, 0), Axis.of(v, 1)))
-        (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = v.alone(0), v.alone(1)
-        ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
-        w = weights((c, o, ty, tx), lambda g, i, k, ky, kx: (g * o + k, i, ylast - ky * ystep, xlast - kx * xstep))
-        return cls(*given, o, c, (v.h, v.w), (ty, tx), (1, 1), (ydil, xdil), (ypad, xpad), x, w)
+            dilation, padding = (-down.dilation, -right.dilation), (down.before, right.before)
+            return cls(*given, o, c, out, (v.kh, v.kw), (1, 1), dilation, padding, x, w, phases)
+        ty, tx = down.taps[0], right.taps[0]
+        w = weights((c, o, len(ty), len(tx)), lambda g, i, k, ky, kx: (g * o + k, i, ty[-1] - ky * ty.step, tx[-1] - kx * tx.step))
+        top, left = ((len(a.taps[0]) - 1) * a.dilation - a.starts[0] for a in phases)
+        return cls(*given, o, c, (v.h, v.w), (len(ty), len(tx)), (1, 1), (down.dilation, right.dilation), (top, left), x, w)
 
     @property
     def image(self) -> Pair:

@@ -14,11 +14,9 @@ from tracegrad.codegen.conv.layout import Read, Units, copied, in_place, pad, pa
 from tracegrad.codegen.conv.problem import Source, Sum, Window
 from tracegrad.codegen.kernel.index.index import Index, ravel
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type
-from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type
 from tracegrad.codegen.lower.fused import Fused, statements
 from tracegrad.codegen.matmul.problem import total
-from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import (
     ALONE,
     Axis,
@@ -35,14 +33,12 @@ from tracegrad.codegen.tile.program import (
     digits,
     summed,
 )
-from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
 
 class Gradient(Sum):
     """w[g,o,c,ky,kx] = sum over n, y, x of gy[n,g,o,y,x] * in[n,g,c, y * stride + ky * dilation - padding, ...]."""
 
-    v: Window
     u: Units
 
     @property
@@ -66,34 +62,25 @@ class Gradient(Sum):
         return statements(self.group, self.context, self.group.anchor, self.where, self.dtype, self.sizes)
 
 
-class Block(Plain):
-    """The taps whose accumulators a work-item holds for each of its output channels: channels x height x width of them."""
-
-    channels: int
-    height: int
-    width: int
-
-
-def kernels(group: Group, context: Context, name: str, v: Window) -> list[Kernel]:
-    """The kernels of the gradient by the weights, in launch order. The result is not empty."""
-    p = Gradient(group, context, name, v, units((v.oh, v.ow), computed_in(group.anchor.dtype), context.target))
-    if v.n * v.oh * v.ow == 0:
-        return [_total(p, 0)]
+def kernels(of: Sum) -> list[Kernel]:
+    """The kernels of the gradient by the weights, in launch order."""
+    v = of.v
+    p = Gradient(of.group, of.context, of.name, v, units((v.oh, v.ow), of.dtype, of.target))
     u, made = p.u, []
-    x, gy = map(p.source, group.anchor.operands)
+    x, gy = map(p.source, p.group.anchor.operands)
     planes = in_place(x, u, v.reach, v.stride, v.padding)
     if planes is None:
-        planes, kernel = pad(x, name, padded(v.c, u, v.reach, v.stride), v.stride, v.padding)
+        planes, kernel = pad(x, p.name, padded(v.c, u, v.reach, v.stride), v.stride, v.padding)
         made.append(kernel)
     rows_of = gy.plain() if u.covered == u.out and gy.stride(3) == 1 else None
     if rows_of is None:
         rows_of, kernel = _in_rows(p, gy)
         made.append(kernel)
     block = _block(v)
-    taps, channels = block.channels * block.height * block.width, v.o // v.groups
+    taps, channels = prod(block), v.o // v.groups
     rows = max(1, min(8, channels, (p.target.registers - 1 - taps) // taps))
     rows = ceil_div(channels, ceil_div(channels, rows))
-    items = ceil_div(channels, rows) * (v.c // block.channels) * (v.kh // block.height)
+    items = ceil_div(channels, rows) * (v.c // block[0]) * (v.kh // block[1])
     footprint = rows * v.n * u.count * u.width * p.dtype.itemsize
     parts = min(v.n, max(ceil_div(2 * p.target.cores, items) if items < p.target.cores else 1, ceil_div(footprint, p.target.l2_bytes // 2)))
     parts = ceil_div(v.n, ceil_div(v.n, parts))               # none of them is empty
@@ -101,13 +88,16 @@ def kernels(group: Group, context: Context, name: str, v: Window) -> list[Kernel
     return made if parts == 1 else [*made, _total(p, parts)]
 
 
-def _block(v: Window) -> Block:
-    """A row of taps; two channels of a 1x1 kernel; all taps of a small depthwise kernel (where there is one output channel to hold)."""
+def _block(v: Window) -> tuple[int, int, int]:
+    """The taps whose accumulators a work-item holds for each of its output channels, channels x height x width of them.
+
+    A row of taps; two channels of a 1x1 kernel; all taps of a small depthwise kernel (where there is one output channel to hold).
+    """
     if v.kh * v.kw == 1:
-        return Block(2 if v.c // v.groups % 2 == 0 else 1, 1, 1)
+        return 2 if v.c // v.groups % 2 == 0 else 1, 1, 1
     if v.o == v.groups and v.kh * v.kw <= 9:
-        return Block(1, v.kh, v.kw)
-    return Block(1, 1, v.kw if v.kw <= tuning().conv_unrolled else 1)
+        return 1, v.kh, v.kw
+    return 1, 1, v.kw if v.kw <= tuning().conv_unrolled else 1
 
 
 def _in_rows(p: Gradient, gy: Source) -> tuple[Read, Kernel]:
@@ -129,15 +119,15 @@ def _partial(p: Gradient, f: Fused, parts: int, access: str) -> ElementAt:
     return f.scratch(temp, "partial", access, (parts, *p.sizes))
 
 
-def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: Block, parts: int) -> Kernel:
+def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: tuple[int, int, int], parts: int) -> Kernel:
     """A work-item does `rows` output channels by one block of taps, of one part of the images."""
     v, u = p.v, p.u
-    groups, og, cg, kh, kw = p.sizes
+    (groups, og, cg, kh, kw), (channels, height, width) = p.sizes, block
     part = (Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),)),) if parts > 1 else ()
     g = Axis("g", groups, (Digit(Held.GLOBAL, groups, 1),))
-    o, c = Axis("o", og, digits(ceil_div(og, rows), 1, rows, 1)), Axis("c", cg, digits(cg // block.channels, 1, block.channels, 0))
-    ky = Axis("ky", kh, digits(kh // block.height, 1, block.height, 0))
-    kx = Axis("kx", kw, (Digit(Held.TILE, kw // block.width), Digit(Held.REGISTER, block.width)))
+    o, c = Axis("o", og, digits(ceil_div(og, rows), 1, rows, 1)), Axis("c", cg, digits(cg // channels, 1, channels, 0))
+    ky = Axis("ky", kh, digits(kh // height, 1, height, 0))
+    kx = Axis("kx", kw, (Digit(Held.TILE, kw // width), Digit(Held.REGISTER, width)))
     n, y, x = Axis("n", v.n), Axis("y", u.covered[0], (), u.rows, True), Axis("x", u.covered[1], (), u.piece)
     f = Fused(p.group, p.context, p.index)
     pixels, gradient = planes(f), rows_of(f)
@@ -152,19 +142,17 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: Block, par
     inner = Loop(y, (Loop(x, (*loads, Dot(sums, factors, values)), early=True, steps=tuning().conv_steps),), early=True)
     loop = Loop(n, (inner,), part[0] if part else None, ceil_div(v.n, parts))
     root = _partial(p, f, parts, "out") if part else f.result(p.group.anchor, p.where)
-    what = f"{rows} output channels x {block.channels * block.height * block.width} taps, vectors of {u.rows}x{u.piece} pixels"
-    flops = 2 * v.n * v.o * v.oh * v.ow * cg * kh * kw
+    what = f"{rows} output channels x {prod(block)} taps, vectors of {u.rows}x{u.piece} pixels"
     program = Program((*part, g, o, c, ky, kx), ALONE, summed(loop, root, 1 if part else p.statements, fold=True))
-    return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", flops, p.bytes, what)
+    return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", v.flops, p.bytes, what)
 
 
 def _total(p: Gradient, parts: int) -> Kernel:
-    """The kernel that adds the partial results, or (with no parts) stores zeros."""
+    """The kernel that adds the partial results."""
     groups, og, cg, kh, kw = p.sizes
     g, o = Axis("g", groups, (Digit(Held.GLOBAL, groups, 1),)), Axis("o", og, (Digit(Held.GLOBAL, og, 1),))
     c = Axis("c", cg, (Digit(Held.GLOBAL, cg),))
     ky, kx = (Axis(name, n, (Digit(Held.TILE, n), Digit(Held.REGISTER, 1))) for name, n in (("ky", kh), ("kx", kw)))
-    f, axes = Fused(p.group, p.context, p.index), (g, o, c, ky, kx)
-    partial = _partial(p, f, parts, "const") if parts else None
-    return total(f, p.name, axes, ALONE, Tile("c", axes, p.dtype), Axis("part", parts), partial,
+    f = Fused(p.group, p.context, p.index)
+    return total(f, p.name, (g, o, c, ky, kx), ALONE, p.dtype, Axis("part", parts), _partial(p, f, parts, "const"),
                  f.result(p.group.anchor, p.where), "all taps of a channel", "the images", p.statements)

@@ -384,6 +384,15 @@ def product_of_few(node: Node) -> Node | None:
     return op("reshape", op("sum", op("mul", x, op("reshape", y, shape=x.shape)), dim=(len(x.shape) - 1,)), shape=node.shape)
 
 
+def gradient_of_nothing(node: Node) -> Node | None:
+    """The gradient by an image of which no window sees a pixel is zeros."""
+    g, w = node.operands
+    axes = zip(node.attrs["size"], g.shape[2:], w.shape[2:], *(node.attrs[x] for x in ("stride", "dilation", "padding")), strict=True)
+    seen = (any(0 <= i * stride + k * dilation - low < size for i in range(out) for k in range(taps))
+            for size, out, taps, stride, dilation, (low, _) in axes)
+    return filled(0, node) if node.aval.size and not all(seen) else None
+
+
 def reduction_of_bools(node: Node) -> Node | None:
     """All, any: computed on bytes."""
     x, = node.operands
@@ -473,7 +482,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "add": (add_zero, add_negative), "sub": (sub_zero,), "mul": (mul_one,), "div": (div_constant,), "neg": (neg_neg,),
     "pow": (power_constant,), "where": (where_constant,),
     "reshape": (reshape_chain, moved_scalar), "expand": (expand_chain, moved_scalar), "permute": (permute_chain, moved_scalar),
-    "concat": (rotation,),
+    "concat": (rotation,), "conv2d_input_grad": (gradient_of_nothing,),
     "slice": (slice_chain, moved_scalar), "flip": (moved_scalar,), "roll": (roll_chain, moved_scalar), "pad": (pad_nothing,),
     **dict.fromkeys(("scatter_add", "scatter_set", "scatter_max", "scatter_min"), (scatter_of_nothing,)),
 }

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
 
 from tracegrad.codegen.graph.attention import blocks, full, ranges
 from tracegrad.codegen.kernel.index.index import ZERO, Index, bounded, constant
@@ -24,6 +23,7 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access, Buffer
 from tracegrad.codegen.kernel.ir.vectors import ceil_div
 from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tile.blocks import Blocks, Lines, Mask, Part, Side, Tile
 from tracegrad.codegen.tile.group_blocks import GroupBlocks
@@ -32,22 +32,22 @@ from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node
 from tracegrad.support.tuning import tuning
 
+_EXP, _EXP_NONPOSITIVE, _LOG = (f"{name}({{}})".format for name in ("exp", "exp_nonpositive", "log"))
+Lowered = Callable[["Attention", Side, Side, int], Blocks]         # what the program is lowered by: of own and other lines, in parts
 
-class Attention:
+
+class Attention(KernelBuilder):
     """A kernel of attention while it is written. length, keys, size, width: L, S, E, V. wanted: the operands whose gradients it makes."""
 
-    def __init__(self, group: Group, context: Context, wanted: str = "") -> None:
-        node = group.anchor
-        assert node is not None
-        self.group, self.context, self.node, self.target, self.wanted = group, context, node, context.target, wanted
+    def __init__(self, group: Group, context: Context, lowered: Lowered, wanted: str = "") -> None:
+        super().__init__(group, context)
+        self.target, self.lowered, self.wanted, node = context.target, lowered, wanted, self.node
         q, k, v = node.operands[:3]
         self.heads, self.length, self.size = q.shape
         self.keys, self.width = k.shape[1], v.shape[2]
         self.dtype = node.dtype
         self.scale, self.causal, self.nothing_is_zero = float(node.attrs["scale"]), node.attrs["causal"], node.attrs["zeros"]
         self.masks: list[Mask] = []
-        self.writer = context.writer(group)
-        self.ev = context.evaluator(group, self.writer)
         self.of_rows, self.of_keys = Side(self.length), Side(self.keys, self.heads // k.shape[0])
 
     # -- buffers and functions
@@ -65,21 +65,17 @@ class Attention:
                       for m, (fill, inner) in zip(self.node.operands[count:], described, strict=True)]
         return [self.operand(x) for x in self.node.operands[:count]]
 
-    def result(self) -> Buffer:
-        stored = self.context.output(self.group, self.node)
-        return self.writer.buffer(stored.ref, self.writer.base(self.node), self.dtype, stored.access)
-
     def exp(self, x: Expression, nonpositive: bool = False) -> Expression:
-        return self.ev.op(_exp_nonpositive if nonpositive else _exp, [x], self.dtype, self.dtype, {})
+        return self.ev.op(_EXP_NONPOSITIVE if nonpositive else _EXP, [x], self.dtype, self.dtype, {})
 
     def log(self, x: Expression) -> Expression:
-        return self.ev.op(_log, [x], self.dtype, self.dtype, {})
+        return self.ev.op(_LOG, [x], self.dtype, self.dtype, {})
 
-    def finish(self, launch: tuple[tuple[int, ...], tuple[int, ...]], about: str, flops: int) -> Kernel:
-        made = self.context.finish(self.group, self.writer, *launch, True)
-        made.comment, made.flops = about, flops
-        made.bytes = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
-        return made
+    def made(self, launch: tuple[tuple[int, ...], tuple[int, ...]], about: str, flops: int) -> Kernel:
+        kernel = self.context.finish(self.group, self.writer, *launch, True)
+        kernel.comment, kernel.flops = about, flops
+        kernel.bytes = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
+        return kernel
 
     def done(self, t: Blocks, products: int) -> Kernel:
         """The kernel: of `products` products of the scores' size, and 12 for each exponential."""
@@ -89,7 +85,7 @@ class Attention:
                  f"{t.who} does {t.own_lines} {own}, {t.other_lines} {other} at a time.")
         seen = self.heads * self.length * self.keys
         seen = seen // 2 if self.causal and self.length == self.keys else seen
-        return self.finish(t.launch(), about, seen * (products * (self.size + self.width) + 12))
+        return self.made(t.launch(), about, seen * (products * (self.size + self.width) + 12))
 
     def blocks(self) -> Blocks:
         """What the program is lowered by, for the device."""
@@ -97,7 +93,7 @@ class Attention:
         own, other = (self.of_keys, self.of_rows) if by_keys else (self.of_rows, self.of_keys)
         attrs = self.node.attrs
         parts = attrs["row_parts" if by_keys else "parts"] if self.wanted else ranges(self.node, self.target, False)
-        return LOWERED[self.target.kind].blocks(self, own, other, parts)
+        return self.lowered(self, own, other, parts)
 
     # -- masks and rows' numbers
 
@@ -137,7 +133,7 @@ class Attention:
         t, L, E, V = self.blocks(), self.length, self.size, self.width
         elements, rows = t.parts * self.heads * L * V, t.parts * self.heads * L
         in_parts = Temp("parts", self.node, elements + 2 * rows, self.dtype) if t.parts > 1 else None
-        out = self.writer.buffer(in_parts, "in_parts", self.dtype, "out") if in_parts else self.result()
+        out = self.writer.buffer(in_parts, "in_parts", self.dtype, "out") if in_parts else self.output()
         t.start()
         with t.own_blocks():
             of_rows, o = t.load("queries", q, self.of_rows, E, self.scale), t.sum("o", self.of_rows, V, out, 0)
@@ -163,7 +159,7 @@ class Attention:
             if in_parts:
                 t.store(o)
                 t.store_numbers(out, [elements, elements + rows], [top, total])
-                return [self.done(t, 2), Ranges(self.group, self.context).kernel(in_parts, t.parts)]
+                return [self.done(t, 2), Ranges(self.group, self.context, self.lowered).kernel(in_parts, t.parts)]
             base = t.compute("base", lambda top, total: self.ended(t, top, total)[0], top, total)
             t.change(total, lambda total: self.ended(t, total, total)[1], total)
             t.store(o, lambda o, total: Infix("/", o, total), total)
@@ -179,7 +175,7 @@ class Attention:
         parts, row_parts = self.node.attrs["parts"], self.node.attrs["row_parts"]
         starts = {"q": 0, "k": parts * self.heads * self.length * E}
         starts["v"] = starts["k"] + row_parts * self.heads * self.keys * E
-        sides, out = {"q": (rows, E), "k": (keys, E), "v": (keys, V)}, self.result()
+        sides, out = {"q": (rows, E), "k": (keys, E), "v": (keys, V)}, self.output()
         left = self.writer.buffer(deltas, "row_deltas", self.dtype, "out" if t.own is rows else "const") if deltas else None
         t.start()
         sums = {x: t.sum(f"d{x}", *sides[x], out, starts[x]) for x in self.wanted if sides[x][0] is t.other}
@@ -244,27 +240,26 @@ def group_blocks(a: Attention, own: Side, other: Side, parts: int) -> Blocks:
     return GroupBlocks(a.writer, a.dtype, a.heads, own, other, a.of_rows, a.causal, parts, b.across, b.down, b.rows, b.padded)
 
 
-class Lowered(NamedTuple):
-    """What a kind of device lowers the program by, and the kernels of the gradient: of each, the operands whose gradients it makes."""
-
-    blocks: Callable[[Attention, Side, Side, int], Blocks]
-    gradient: tuple[str, ...]
-
-
-# On GPUs a kernel adds to its own lines alone; on CPUs one adds to both sides.
-LOWERED = {"cpu": Lowered(item_blocks, ("qvk",)), "gpu": Lowered(group_blocks, ("q", "vk"))}
-
-
 @lowering("attention")
 def lower_attention(group: Group, context: Context) -> list[Kernel]:
+    """On CPUs a kernel of the gradient adds to both sides."""
+    return _lowered(group, context, item_blocks, "qvk")
+
+
+@lowering("attention", on="gpu")
+def lower_attention_gpu(group: Group, context: Context) -> list[Kernel]:
+    """On GPUs a kernel of the gradient adds to its own lines alone."""
+    return _lowered(group, context, group_blocks, "q", "vk")
+
+
+def _lowered(group: Group, context: Context, lowered: Lowered, *gradients: str) -> list[Kernel]:
+    """lowered: what the program is lowered by; gradients: of each kernel of the gradient, the operands whose gradients it makes."""
     node = group.anchor
-    assert node is not None
     if node.fn.name == "attention_forward":
-        return Attention(group, context).forward()
+        return Attention(group, context, lowered).forward()
     heads, length, _ = node.operands[0].shape
-    kernels = LOWERED[context.target.kind].gradient
-    deltas = Temp("deltas", node, heads * length, node.dtype) if len(kernels) > 1 else None
-    return [Attention(group, context, wanted).gradient(deltas) for wanted in kernels]
+    deltas = Temp("deltas", node, heads * length, node.dtype) if len(gradients) > 1 else None
+    return [Attention(group, context, lowered, wanted).gradient(deltas) for wanted in gradients]
 
 
 class Ranges(Attention):
@@ -277,7 +272,7 @@ class Ranges(Attention):
             down = 1
         w, across = self.writer, size // down
         t = GroupBlocks(w, self.dtype, self.heads, self.of_rows, self.of_keys, self.of_rows, False, 1, across, down, 1, lambda size: size)
-        source, result = w.buffer(given, "in_parts", self.dtype, "const"), self.result()
+        source, result = w.buffer(given, "in_parts", self.dtype, "const"), self.output()
         shares = [t.local(name, across * down) for name in ("tops", "weights")] if down > 1 else []
         t.start_items()
         unit = w.number("unit", ceil_div(elements, across) * across, 0)
@@ -313,18 +308,6 @@ class Ranges(Attention):
                 for n, number in enumerate(self.statistics(base, whole)):
                     w.store(Access(result, place // self.width + self.numbers_start(n)), number)
         size = ceil_div(elements, across) * across
-        made = self.finish(((size, down), (across, down)), f"Puts {parts} ranges of the keys together.", 4 * parts * elements)
+        made = self.made(((size, down), (across, down)), f"Puts {parts} ranges of the keys together.", 4 * parts * elements)
         made.bytes = (parts + 1) * (elements + 2 * rows) * self.dtype.itemsize
         return made
-
-
-def _exp(x: str) -> str:
-    return f"exp({x})"
-
-
-def _exp_nonpositive(x: str) -> str:
-    return f"exp_nonpositive({x})"
-
-
-def _log(x: str) -> str:
-    return f"log({x})"

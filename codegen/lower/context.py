@@ -167,12 +167,12 @@ class Context:
             write: Callable[..., None] = ev.store_pair if root.fn.family == "pair" else ev.store
             write(self.output(group, root), group.into.get(root, root), self.at(group, root, at), *found)
 
-    def writer(self, group: Group, target: Target | None = None, index: str = "int") -> Writer:
+    def writer(self, group: Group, index: str = "int") -> Writer:
         """The writer of a kernel of the group. index: the type that indices need at least."""
         storage = self.storage(group)
         computed = topological(group.roots, lambda n: storage(n) is not None)      # an element of one that is larger may be picked
         sizes = [group.size, *(n.aval.size for n in (*group.reads, *computed, *group.into.values()))]
-        writer = Writer(target or self.target, self.namer, index if index == "long" else index_type(*sizes))
+        writer = Writer(self.target, self.namer, index if index == "long" else index_type(*sizes))
         writer.held = frozenset(writer.base(n) for n in (*group.reads, *group.stored))
         return writer
 

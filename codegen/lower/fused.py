@@ -47,7 +47,7 @@ class Fused:
 
     def __init__(self, group: Group, context: Context, index: str = "int") -> None:
         self.group, self.context = group, context
-        self.writer = context.writer(group, index=index)
+        self.writer = context.writer(group, index)
         self.ev = context.evaluator(group, self.writer)
         self.noted: dict[str, Index] = {}
 

@@ -1,4 +1,4 @@
-"""CPU kernels of matrix products, as tile programs: C[b,i,j] = sum over k of A[b,i,k] * B[b,k,j], any shape and dtype. Start at `kernels`.
+"""CPU kernels of matrix products, as tile programs: C[b,i,j] = sum over k of A[b,i,k] * B[b,k,j]. Start at `lower_product`.
 
 The schedule is one of
 
@@ -21,11 +21,13 @@ from tracegrad.codegen.kernel.index.varying import varies
 from tracegrad.codegen.kernel.ir.expressions import Expression, Lanes
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import bound, clipped, product
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type, lanes, register_tile
+from tracegrad.codegen.kernel.ir.vectors import bit_floor, ceil_div, index_type, lanes, register_tile
 from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fused import Fused, plainly
 from tracegrad.codegen.matmul import packing
 from tracegrad.codegen.matmul.problem import Operand, Product, total
+from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import ALONE, Axis, Digit, Dot, Element, ElementAt, Held, Load, Loop, Program, Tile, digits, summed
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
@@ -77,12 +79,10 @@ class Problem(Plain):
         return self.b.count
 
 
-def kernels(p: Product) -> list[Kernel]:
-    """The kernels, in launch order. None if the result is empty."""
-    if p.batch * p.m * p.n == 0:
-        return []
-    if p.k == 0:
-        return [_total(p, 0)]
+@lowering("contraction")
+def lower_product(group: Group, context: Context) -> list[Kernel]:
+    """The kernels, in launch order."""
+    p = Product.of(group, context)
     x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b), False, p.statements)
     width = lanes(p.dtype, p.target)
     if x.a.along_k and x.b.along_k and p.k >= 4 * width and _dots_pay(x):
@@ -147,14 +147,13 @@ def _parts_in_cache(x: Problem) -> int:
 
 
 def _total(p: Product, parts: int) -> Kernel:
-    """The kernel that adds the partial results, or (with no parts) stores zeros: vectors of a row."""
-    width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1))
+    """The kernel that adds the partial results: vectors of a row."""
+    width = min(lanes(p.dtype, p.target), bit_floor(p.n))
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n))
     axes = (Axis("b", p.batch, (Digit(Held.GLOBAL, p.batch, 1),)), Axis("i", p.m, (Digit(Held.GLOBAL, p.m),)),
             Axis("j", p.n, (Digit(Held.TILE, ceil_div(p.n, width)), Digit(Held.REGISTER, width)), width))
-    partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, p.m, p.n)) if parts else None
-    root = f.result(p.result, p.where)
-    return total(f, p.name, axes, ALONE, Tile("c", axes, p.dtype), Axis("part", parts), partial, root, "a row at a time",
+    partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, p.m, p.n))
+    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), partial, f.result(p.result, p.where), "a row at a time",
                  statements=p.statements)
 
 
@@ -224,7 +223,7 @@ def _block_to_transpose(p: Product, lines: Lines, panel: int) -> int:
     if not lines.along_k or lines.strides is None or lines.strides[1] == 1:
         return 1
     most = min(lanes(p.dtype, p.target), p.target.registers // 2, panel, lines.count, p.k)
-    return 1 << (most.bit_length() - 1) if most >= 4 else 1
+    return bit_floor(most) if most >= 4 else 1
 
 
 # ---- the schedules -----------------------------------------------------------------------------------------------------------
@@ -233,7 +232,7 @@ def _block_to_transpose(p: Product, lines: Lines, panel: int) -> int:
 def _tiles(x: Problem, parts: int) -> list[Kernel]:
     """Register tiles of rows x vectors, after packing what cannot be read in place or is large."""
     p, a, b = x.of, x.a, x.b
-    width = min(lanes(p.dtype, p.target), 1 << (x.n.bit_length() - 1))
+    width = min(lanes(p.dtype, p.target), bit_floor(x.n))
     rows, vectors = _register_tile(x, width)
     columns = min(vectors * width, x.n)
     k = ceil_div(p.k, parts)

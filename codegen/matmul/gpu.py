@@ -14,9 +14,11 @@ from math import isqrt, prod
 from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.kernel.ir.expressions import Expression
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type
+from tracegrad.codegen.kernel.ir.vectors import bit_ceil, bit_floor, ceil_div, index_type
+from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.problem import Operand, Product, total
+from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.gpu import VECTOR, staged_bytes
 from tracegrad.codegen.tile.instructions import MatrixInstruction, instruction_for
 from tracegrad.codegen.tile.matrix import Blocks, lines
@@ -63,12 +65,13 @@ class Layout(Plain):
         return prod(Program((self.batch, self.rows, self.columns), self.local, ()).launched) // prod(self.local)
 
 
+@lowering("contraction", on="gpu")
+def lower_product(group: Group, context: Context) -> list[Kernel]:
+    return kernels(Product.of(group, context))
+
+
 def kernels(p: Product) -> list[Kernel]:
-    """The kernels, in launch order. None if the result is empty."""
-    if p.batch * p.m * p.n == 0:
-        return []
-    if p.k == 0:
-        return [_total(p, 0)]
+    """The kernels, in launch order."""
     layout = layout_of(p)
     parts = max(_parts(p, layout), ceil_div(p.k, _most(layout)))
     if parts == 1:
@@ -166,15 +169,13 @@ def _is_copied(p: Product, x: Operand) -> bool:
 
 
 def _total(p: Product, parts: int) -> Kernel:
-    """The kernel that adds the partial results, or (with no parts) stores zeros: an item an element, or several a share of the parts."""
+    """The kernel that adds the partial results: an item an element, or several a share of the parts."""
     size = p.m * p.n
     room = min(tuning().group, p.target.max_work_group)
-    lanes, lines = 1, 1
-    while 2 * lines <= min(room, 32 if parts >= 16 and p.target.local_memory else 64):
-        lines *= 2
-    while parts >= 16 and p.target.local_memory and 2 * lanes * lines <= room and lanes < 8:
-        lanes *= 2
-    f = Fused(p.group, p.context, index_type(max(1, parts) * p.batch * size))
+    shared = parts >= 16 and p.target.local_memory > 0
+    lines = min(bit_floor(room), 32 if shared else 64)
+    lanes = min(bit_floor(room) // lines, 8) if shared else 1
+    f = Fused(p.group, p.context, index_type(parts * p.batch * size))
     batch = Axis("b", p.batch, (Digit(Held.GROUP, p.batch, 2),))
     at = Axis("at", size, _lines(size, lines, 0, lanes > 1))
     part = Axis("part", parts, (Digit(Held.ITEM, lanes, 1),) if lanes > 1 else ())
@@ -183,9 +184,8 @@ def _total(p: Product, parts: int) -> Kernel:
         b, flat = given
         return p.where(f, (b, f.writer.indexed("i", flat // p.n), f.writer.indexed("j", flat % p.n)))
 
-    partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, size)) if parts else None
-    return total(f, p.name, (batch, at, part), (lines, lanes, 1), Tile("c", (batch, at), p.dtype), part, partial,
-                 f.result(p.result, where), "an element a work-item")
+    partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, size))
+    return total(f, p.name, (batch, at), (lines, lanes, 1), p.dtype, part, partial, f.result(p.result, where), "an element a work-item")
 
 
 # ---- layouts -----------------------------------------------------------------------------------------------------------------
@@ -289,9 +289,7 @@ def _is_staged(p: Product, squares: Squares) -> bool:
 
 def _squares(p: Product) -> Squares:
     """What takes the least time: larger tiles read less of local memory for each multiply-add, and k may be split."""
-    side = 16
-    while side > 1 and side * side > p.target.max_work_group:
-        side //= 2
+    side = min(16, bit_floor(isqrt(p.target.max_work_group)))
     choices = [Squares((side, side), (tile, tile)) for tile in (8, 4, 2, 1)]
     if p.target.local_memory:
         choices += [Squares((side, side), tile) for tile in ((8, 4), (4, 8))]
@@ -325,9 +323,9 @@ def _short(p: Product) -> Layout:
     width = size
     if p.batch > 1:                                          # several of the batch in a group, where lines are few
         powers = [1 << n for n in range(size.bit_length())]
-        least = min(p.target.lanes, 1 << (lines - 1).bit_length())
+        least = min(p.target.lanes, bit_ceil(lines))
         width = min((n for n in powers if n >= min(least, powers[-1])), key=lambda n: (ceil_div(lines, n) * n, -n))
-    high = min(size // width, 1 << (p.batch - 1).bit_length())
+    high = min(size // width, bit_ceil(p.batch))
     rows, columns = _ordered(p, _lines(lines, width, 0, False), (Digit(Held.REGISTER, few),))
     return Layout(Axis("b", p.batch, _lines(p.batch, high, 1, False)), rows, columns, Axis("k", p.k), (width, high, 1), False,
                   f"{p.m}x{p.n}x{p.k} product, {few} elements a work-item.", f"{few} elements a work-item", True)
@@ -336,12 +334,8 @@ def _short(p: Product) -> Layout:
 def _thin(p: Product) -> Layout:
     """Few rows or few columns: the other operand is read once, by neighbours as it lies, and a work-group adds up along k."""
     few, many, across = min(p.m, p.n), max(p.m, p.n), (p.a if p.m >= p.n else p.b).across
-    size = 1
-    while 2 * size <= min(tuning().group, p.target.max_work_group):
-        size *= 2
-    lines = 1
-    while lines < min(many, 32 if across else 8, size):
-        lines *= 2
+    size = bit_floor(min(tuning().group, p.target.max_work_group))
+    lines = min(bit_ceil(min(many, 32 if across else 8)), size)
     lanes, (along, down) = size // lines, (1, 0) if across else (0, 1)
     rows, columns = _ordered(p, _lines(many, lines, down), (Digit(Held.REGISTER, few),))
     return Layout(_of_groups(p), rows, columns, Axis("k", p.k, (Digit(Held.ITEM, lanes, along),)),

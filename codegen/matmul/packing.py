@@ -9,7 +9,7 @@ from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.index.varying import uneven, varies
 from tracegrad.codegen.kernel.ir.expressions import Expression, Joined, Lanes, Local
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
-from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare
+from tracegrad.codegen.kernel.ir.statements import Access
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import ElementAt
 from tracegrad.codegen.tile.registers import rest, start_of
@@ -47,12 +47,7 @@ def _counted(w: Writer, inside: ExitStack, name: str, count: int, step: int) -> 
         return ZERO
     var = Var(name, count)
     inside.enter_context(w.loop(var, 0, count, step))
-    if count % step == 0:
-        return var.index
-    at = Var("at", count - step + 1)
-    w.add(Declare(at, f"const {w.index}", w.least(var, count - step), bound=Bound(w.at(var), ZERO, var.index, count - step)))
-    w.bind(at)
-    return at.index
+    return var.index if count % step == 0 else w.at_most("at", var.index, count - step)
 
 
 def transposed(w: Writer, rows: Sequence[Expression]) -> list[Local]:

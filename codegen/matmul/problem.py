@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.index.index import Index, Var, ravel
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.fused import Fused, Map, Strided, statements
+from tracegrad.codegen.lower.fused import Fused, Map, Strided, as_it_lies, lies_across, read_for, statements
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile.program import Add, Axis, ElementAt, Load, Loop, Program, Step, Store, Tile, Zeros, summed
+from tracegrad.codegen.tile.program import Add, Axis, ElementAt, Load, Loop, Program, Tile, summed
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Plain, Target
@@ -52,6 +53,25 @@ class Product(Plain):
     bytes: int
     begin: Callable[[Fused, Index], Var | None] | None = None
 
+    @classmethod
+    def of(cls, group: Group, context: Context) -> Product:
+        """The product that the group's anchor is. Fused with it are its operands' casts, transposes and broadcasts, and its epilogue."""
+        product = group.anchor
+        (x, y), batch = product.operands, prod(product.shape[:-2])
+        m, n, k = x.shape[-2], y.shape[-1], x.shape[-1]
+
+        def operand(node: Node, lines: int, flat: Callable[[Index, Index, Index], Index]) -> Operand:
+            vars, read = read_for(group, context, node, (batch, lines, k), flat)
+            batched = batch > 1 and any(vars[0] in x.reached() for x in read)
+            lies = as_it_lies(group, context, node, (batch, lines, k), flat)
+            return Operand(node, lambda f, at: (flat(*at), ()), lies_across(vars, read, 1, 2), lies, batched)
+
+        dtype = computed_in(product.dtype)
+        return cls(group, context, context.entry(group), batch, m, n, k, dtype,
+                   operand(x, m, lambda b, i, at: ravel((b, i, at), (batch, m, k))),
+                   operand(y, n, lambda b, j, at: ravel((b, at, j), (batch, k, n))),
+                   product, lambda f, at: (ravel(at, (batch, m, n)), ()), batch * (m * k + k * n + m * n) * dtype.itemsize)
+
     @property
     def target(self) -> Target:
         return self.context.target
@@ -75,20 +95,15 @@ class Product(Plain):
 
 
 def total(
-    f: Fused, entry: str, axes: tuple[Axis, ...], local: tuple[int, ...], c: Tile, part: Axis, partial: ElementAt | None, root: ElementAt,
+    f: Fused, entry: str, axes: tuple[Axis, ...], local: tuple[int, ...], dtype: DType, part: Axis, partial: ElementAt, root: ElementAt,
     each: str, of: str = "k", statements: int = 1,
 ) -> Kernel:
-    """The kernel that adds the partial results of a sum in order and runs the epilogue; with none it stores zeros.
+    """The kernel that adds the partial results of a sum in order and runs the epilogue.
 
-    axes: of the program; partial: elements along `part` and the axes of `c`; each: what a work-item does; of: what was cut into parts.
+    axes: of the result; partial: elements along `part` and these; each: what a work-item does; of: what was cut into parts.
     """
-    steps: tuple[Step, ...] = (Zeros(c), Store(c, root, statements))
-    if partial is not None:
-        value = Tile("value", (part, *c.axes), c.dtype)
-        steps = summed(Loop(part, (Load(value, partial), Add(c, value)), steps=tuning().product_blocks), root, statements)
-    program = Program(axes, local, steps)
-    parts = part.size if partial is not None else 0
-    moved = (parts + 1) * prod(axis.size for axis in c.axes)
-    about = f"Adds up {parts} partial results, {each}." if parts else "An empty sum: all zeros."
-    note = f"adds up {parts} parts of {of}"
-    return f.kernel(program, f"{entry}_total" if parts else entry, about, moved, moved * c.dtype.itemsize, note)
+    c, value = Tile("c", axes, dtype), Tile("value", (part, *axes), dtype)
+    steps = summed(Loop(part, (Load(value, partial), Add(c, value)), steps=tuning().product_blocks), root, statements)
+    moved = (part.size + 1) * prod(axis.size for axis in axes)
+    about, note = f"Adds up {part.size} partial results, {each}.", f"adds up {part.size} parts of {of}"
+    return f.kernel(Program((*axes, part), local, steps), f"{entry}_total", about, moved, moved * dtype.itemsize, note)

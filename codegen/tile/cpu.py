@@ -28,7 +28,6 @@ from tracegrad.codegen.tile.registers import (
     joined,
     offsets_of,
     read,
-    registers_of,
     rest,
     rows_of,
     start_of,
@@ -60,23 +59,22 @@ class _Tiles(Places):
 
     def run(self) -> None:
         self.count_items()
-        axes = [axis for axis in self.program.axes if registers_of(axis) > 1 or axis.held(Held.TILE) > 1]
+        axes = [axis for axis in self.program.axes if axis.registers > 1 or axis.held(Held.TILE) > 1]
         for axis in axes:
             self.share(axis)
         for step in self.program.steps:
             if isinstance(step, Fill):
                 with self.w.scope():
                     self.fill(step, ())
-        loops = [step for step in self.program.steps if isinstance(step, Loop)]
+        loop = next((step for step in self.program.steps if isinstance(step, Loop)), None)
+        part = ZERO, ZERO
         with ExitStack() as inside:
-            deep = next((loop for loop in loops if loop.depth), None)
-            part: tuple[Index, Index] | None = None
-            if deep is not None:
-                first = Var(f"{deep.axis.name}0", deep.axis.size)
-                inside.enter_context(self.w.loop(first, 0, deep.axis.size, deep.depth))
-                part = first.index, self.end(deep, first.index, deep.depth)
-            elif loops:
-                part = self.part(loops[0])
+            if loop is not None and loop.depth:
+                first = Var(f"{loop.axis.name}0", loop.axis.size)
+                inside.enter_context(self.w.loop(first, 0, loop.axis.size, loop.depth))
+                part = first.index, self.end(loop, first.index, loop.depth)
+            elif loop is not None:
+                part = self.part(loop)
             self.count(axes)
             for axis in self.program.axes:
                 if axis not in axes:
@@ -88,17 +86,13 @@ class _Tiles(Places):
                 if isinstance(step, Zeros):
                     self.zeros(step.tile)
                 elif isinstance(step, Loop):
-                    assert part is not None
                     self.nest(step, *part)
                 elif isinstance(step, Fold):
-                    assert part is not None
                     self.fold(step, *part)
-                elif isinstance(step, Store) and deep is None:
-                    self.store(step)
+                elif isinstance(step, Store) and loop is not None and loop.depth:
+                    self.keep_or_store(loop, step, part[1])
                 elif isinstance(step, Store):
-                    assert part is not None
-                    assert deep is not None
-                    self.keep_or_store(deep, step, part[1])
+                    self.store(step)
 
     # -- work-items and tiles
 
@@ -110,7 +104,7 @@ class _Tiles(Places):
             number = ZERO
             if several:
                 axis = several[0]
-                ending = "_part" if axis.held(Held.TILE) > 1 else "_tile" if registers_of(axis) > 1 else ""
+                ending = "_part" if axis.held(Held.TILE) > 1 else "_tile" if axis.registers > 1 else ""
                 number = self.w.item("item" if len(several) > 1 else axis.name + ending, count, dim).index
             for (axis, _), x in zip(digits, unravel(number, [a.digits[n].count for a, n in digits]), strict=True):
                 self.items[axis] = self.w.indexed(axis.name, x) if len(several) > 1 else x
@@ -119,7 +113,7 @@ class _Tiles(Places):
         """Declare where the tiles of an item end, if that is no number."""
         several = axis.held(Held.TILE)
         if axis.held(Held.GLOBAL) > 1 and (several > 1 or any_vary()):
-            end, count = (self.items[axis] + 1) * several, ceil_div(axis.size, registers_of(axis))
+            end, count = (self.items[axis] + 1) * several, ceil_div(axis.size, axis.registers)
             last = self.w.bounding(f"last_{axis.name}_tile", count, clipped(end, count, several))
             self.w.bind(last)
             self.lasts[axis] = last.index
@@ -133,7 +127,7 @@ class _Tiles(Places):
 
     def tile(self, axis: Axis, inside: ExitStack) -> None:
         """The loop over an item's tiles along an axis, and where the tile begins."""
-        size, several, item = registers_of(axis), axis.held(Held.TILE), self.items.get(axis, ZERO)
+        size, several, item = axis.registers, axis.held(Held.TILE), self.items.get(axis, ZERO)
         count = ceil_div(axis.size, size)
         if count > 1 and (several > 1 or axis in self.lasts):
             number = Var(f"{axis.name}_tile" if size > 1 else axis.name, count)
@@ -158,7 +152,7 @@ class _Tiles(Places):
         if axis in self.items:
             self.fill(step, (*at, self.items[axis]), zeros)
             return
-        if registers_of(axis) > 1 or axis.size == 1:
+        if axis.registers > 1 or axis.size == 1:
             for n in range(axis.size):
                 self.fill(step, (*at, constant(n)), zeros)
             return
@@ -224,10 +218,7 @@ class _Tiles(Places):
         """A loop, and those in it: no accumulator takes many terms. What it has of a block of a loop is added to one that is of the level
         above, and it starts anew.
         """
-        inner = loop
-        while isinstance(inner.body[0], Loop):
-            inner = inner.body[0]
-        into = next(s.into for s in inner.body if isinstance(s, (Dot, Add)))
+        into = loop.nest[-1].sums[0].into
         own = list(self.vectors[into].values())
         self.blocks = {}
         if dtype_kind(into.dtype) == "f":
@@ -278,7 +269,7 @@ class _Tiles(Places):
     def in_levels(self, loop: Loop, first: Index, last: Index) -> Iterator[tuple[Index, BoundLike]]:
         """From where to where the loop goes for one accumulator, in loops over the blocks of which the levels above are made."""
         lengths, lanes = self.blocks.get(loop.axis, []), loop.axis.lanes
-        level = len(lengths) + sum(len(self.blocks.get(inner.axis, ())) for inner in _in(loop))
+        level = len(lengths) + sum(len(self.blocks.get(inner.axis, ())) for inner in loop.nest[1:])
         with ExitStack() as inside:
             blocks = [(length * lanes, partial(self.flush, level - n)) for n, length in enumerate(lengths)]
             yield in_blocks(self.w, inside, loop.axis, "block", blocks, first, last, loop.axis.size)
@@ -355,9 +346,9 @@ class _Tiles(Places):
         """
         w, tile, axis = self.w, fold.tile, fold.axis
         loop = next(loop for loop in self.program.loops if loop.axis is axis)
-        step = next(s for s in loop.body if isinstance(s, Dot) and s.into is tile)
-        columns = [] if registers_of(tile.axes[-1]) == 1 else [tile.axes[-1]]
-        groups = pieces(0, registers_of(tile.axes[-1]))
+        step, = (s for s in loop.body if isinstance(s, Dot))
+        columns = [] if tile.axes[-1].registers == 1 else [tile.axes[-1]]
+        groups = pieces(0, tile.axes[-1].registers)
         rows: dict[tuple[int, ...], list[tuple[int, Local]]] = {}
         for row, name in self.names("s", tile, columns):
             rows[row] = []
@@ -409,7 +400,7 @@ class _Tiles(Places):
         """
         tile = store.tile
         outer = rows_of(tile)
-        found = {spot: self.row(tile, spot) for spot in product(*[range(registers_of(axis)) for axis in outer])}
+        found = {spot: self.row(tile, spot) for spot in product(*[range(axis.registers) for axis in outer])}
         lines = store.statements + 2 * (store.statements > 1)
         rows = prod(axis.lanes for axis in tile.axes if axis.apart)
         each = sum(x.lanes if store.alone else rows for row in found.values() for _, x in row)
@@ -426,11 +417,3 @@ class _Tiles(Places):
         columns = tile.axes[-1]
         offsets = [(n, (*spot, n)) for n in offsets_of(columns)] if columns in held(tile) else [(0, spot)]
         return [(n, self.vectors[tile][at]) for n, at in offsets]
-
-
-def _in(loop: Loop) -> Iterator[Loop]:
-    """The loops in a loop."""
-    for step in loop.body:
-        if isinstance(step, Loop):
-            yield step
-            yield from _in(step)

@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, Declare
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.item_registers import ItemRegisters, Registers
-from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
+from tracegrad.codegen.tile.program import Axis, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
 from tracegrad.support.dtypes import DType
 
 VECTOR = 4                    # registers side by side that are read from local memory together
@@ -53,10 +53,8 @@ class Items(ItemRegisters):
                 self.fold(step)
             elif isinstance(step, Store):
                 self.store(step)
-            elif isinstance(step, Loop) and any(isinstance(s, Load) and s.tile.staged for s in step.body):
-                self.pipeline(step)
             elif isinstance(step, Loop):
-                self.loop(step)
+                (self.pipeline if step.loads[0].tile.staged else self.loop)(step)
 
     def count_items(self) -> None:
         """Declare the numbers of groups and items."""
@@ -75,7 +73,7 @@ class Items(ItemRegisters):
                         self.unit = self.unit + number * prod(self.program.local[:dim])
                 self.numbers.update(zip(digits, unravel(number, [a.digits[n].count for a, n in digits]), strict=True))
         for axis in self.program.axes:
-            if axis.held(Held.REGISTER) == 1 and all(axis is not s.axis for s in steps):
+            if axis.registers == 1 and all(axis is not s.axis for s in steps):
                 self.fixed[axis] = self.w.indexed(axis.name, self.index(axis, {}))
 
     # -- names, indices
@@ -176,34 +174,27 @@ class Items(ItemRegisters):
     def loop(self, loop: Loop) -> None:
         """Items read what they need where they need it."""
         w, axis = self.w, loop.axis
-        loads = [s for s in loop.body if isinstance(s, Load)]
         with self.w.scope():
             first, last, _ = self.part(loop, 1)
-            around = [a for a in self.fixed if any(a in s.tile.axes for s in loads)]
+            around = [a for a in self.fixed if any(a in load.tile.axes for load in loop.loads)]
             tests = self.outside(around, [self.fixed[a] for a in around], {})
             with self.test(tests):
                 tested, self.tested = self.tested, self.tested | set(around)
                 var, once, own = Var(axis.name, axis.size), axis.size == 1, self.index(axis, {})
-                into = next(s.into for s in loop.body if isinstance(s, (Dot, Add)))
-                above = self.above(into, ceil_div(loop.length if loop.part else axis.size, axis.block))
-                with ExitStack() as inside:
-                    begin, stop = self.in_blocks(inside, axis, above, into, first, last, axis.size, 1, axis.block)
-                    inside.enter_context(w.block(Block("{")) if once else w.loop(
-                        var, begin + own, stop, axis.block, unrolled=loop.unrolled))
-                    for step in loop.body:
-                        if isinstance(step, Load):
-                            self.load(step, axis, var.index)
-                        elif not isinstance(step, Loop):
-                            self.accumulate(step, axis)
-                if above:
-                    self.take_sums(into, above[0][1])
+                steps = ceil_div(loop.length if loop.part else axis.size, axis.block)
+                with self.in_levels(axis, loop.sums[0].into, steps, first, last, axis.size, 1, axis.block) as (begin, stop), (
+                        w.block(Block("{")) if once else w.loop(var, begin + own, stop, axis.block, unrolled=loop.unrolled)):
+                    for load in loop.loads:
+                        self.load(load, axis, var.index)
+                    for step in loop.sums:
+                        self.accumulate(step, axis)
                 self.tested = tested
 
     def load(self, load: Load, axis: Axis, at: Index) -> None:
         """The tile at an index of the loop, to registers."""
         tile = load.tile
         axes = [a for a in tile.axes if a is not axis]
-        if prod(a.held(Held.REGISTER) for a in axes) == 1:
+        if prod(a.registers for a in axes) == 1:
             self.registers[tile] = self.element(load, [at if a is axis else self.index(a, {}) for a in tile.axes], {}, False)
             return
         self.registers[tile] = array = self.held(tile, tile.name, axes)
@@ -214,8 +205,7 @@ class Items(ItemRegisters):
     def pipeline(self, loop: Loop) -> None:
         """The tiles come through local memory, block after block of the loop's axis."""
         w, axis = self.w, loop.axis
-        loads = [s for s in loop.body if isinstance(s, Load)]
-        fetched = {}
+        fetched, loads = {}, loop.loads
         for load in loads:
             row = self.line(load.tile, axis).block + PAD
             array = w.array(f"{load.tile.name}_block", ctype(load.tile.dtype), 2 * axis.block * row, True)
@@ -235,14 +225,10 @@ class Items(ItemRegisters):
         if count == 1:
             self.block(loop, ZERO)
             return
-        into = next(s.into for s in loop.body if isinstance(s, Dot))
-        above = self.above(into, loop.length if loop.part else axis.size)
         step = Var("step", count)
         following = bounded(step.index + 1, 0, count)        # where there are more
-        more = Infix("<", w.at(step.index + 1), w.at(last))
-        with ExitStack() as inside:
-            begin, stop = self.in_blocks(inside, axis, above, into, first, last, count, axis.block)
-            inside.enter_context(w.loop(step, begin, stop))
+        more, terms = Infix("<", w.at(step.index + 1), w.at(last)), loop.length if loop.part else axis.size
+        with self.in_levels(axis, loop.sums[0].into, terms, first, last, count, axis.block) as (begin, stop), w.loop(step, begin, stop):
             with self.w.scope(), w.branch(more):
                 for load in loads:
                     self.fetch(load, loop, following, limits, fetched[load.tile])
@@ -251,21 +237,23 @@ class Items(ItemRegisters):
                 for load in loads:
                     self.put(load, axis, following, fetched[load.tile])
             w.barrier()
-        if above:
-            self.take_sums(into, above[0][1])
 
     def block(self, loop: Loop, step: Index) -> None:
         """What is done with one block of staged tiles."""
         with self.spread((loop.axis,)) as registers:
-            for s in loop.body:
-                if isinstance(s, Load):
-                    self.fragment(s.tile, loop.axis, step, registers)
-                elif not isinstance(s, Loop):
-                    self.accumulate(s, loop.axis)
+            for load in loop.loads:
+                self.fragment(load.tile, loop.axis, step, registers)
+            for sum_ in loop.sums:
+                self.accumulate(sum_, loop.axis)
 
     def line(self, tile: Tile, axis: Axis) -> Axis:
         """The axis of a staged tile, beside the loop's, along which a block has several elements."""
         return max((a for a in tile.axes if a is not axis), key=lambda a: a.block)
+
+    def indices(self, tile: Tile, axis: Axis, along: Index, down: Index) -> list[Index]:
+        """Those of an element of a staged tile: `along` the loop's axis, the place of its line in the block."""
+        line = self.line(tile, axis)
+        return [along if a is axis else self.start(a) + down if a is line else self.index(a, {}) for a in tile.axes]
 
     def together(self, load: Load, axis: Axis) -> int:
         """How many elements that lie side by side an item fetches together: 16 bytes, where they may be copied."""
@@ -293,27 +281,19 @@ class Items(ItemRegisters):
             yield at.index, *(found[::-1] if load.across else found)
 
     def fetch(self, load: Load, loop: Loop, step: Index, limits: Mapping[Axis, Operand], to: Array) -> None:
-        """An item's share of the block at a step, to its registers."""
-        axis = loop.axis
+        """An item's share of the block at a step, to its registers. Of elements that are fetched together all are there, or none."""
+        w, axis, dtype = self.w, loop.axis, load.tile.dtype
         line, together = self.line(load.tile, axis), self.together(load, axis)
         with self.share(load, axis, together) as (at, along, down):
-            indices = [step * axis.block + along if a is axis else self.start(a) + down if a is line
-                       else self.index(a, {}) for a in load.tile.axes]
+            indices = self.indices(load.tile, axis, step * axis.block + along, down)
             if together == 1:
-                self.w.store(Access(to, at), self.element(load, indices, limits, True))
-            else:
-                self.fetch_together(load, indices, line if load.across else axis, limits, Access(to, at), together)
-
-    def fetch_together(
-        self, load: Load, at: Sequence[Index], along: Axis, limits: Mapping[Axis, Operand], to: Access, count: int
-    ) -> None:
-        """Elements side by side, all of which are there, or none."""
-        w, dtype = self.w, load.tile.dtype
-        tests, chunk = self.chunk(load, at, along, count, limits)
-        if tests:
-            w.store(to, Splat(Literal(0, dtype), count))
-        with self.test(tests):
-            w.store(to, Read(chunk(), dtype, count))
+                w.store(Access(to, at), self.element(load, indices, limits, True))
+                return
+            tests, chunk = self.chunk(load, indices, line if load.across else axis, together, limits)
+            if tests:
+                w.store(Access(to, at), Splat(Literal(0, dtype), together))
+            with self.test(tests):
+                w.store(Access(to, at), Read(chunk(), dtype, together))
 
     def chunk(
         self, load: Load, at: Sequence[Index], along: Axis, count: int, limits: Mapping[Axis, Operand]
@@ -351,7 +331,7 @@ class Items(ItemRegisters):
         def at(more: Registers) -> Index:
             return self.place(tile, axis, step, along, self.within(line, more))
 
-        if line.held(Held.REGISTER) == 1:
+        if line.registers == 1:
             self.registers[tile] = self.named(tile, Read(Access(array, at({})), tile.dtype))
             return
         self.registers[tile] = to = self.held(tile, tile.name, (line,))
@@ -373,7 +353,7 @@ class Items(ItemRegisters):
         w, tile, axis = self.w, fold.tile, fold.axis
         digit, = (d for d in axis.digits if d.held is Held.ITEM)
         items, step, lane = prod(self.program.local), prod(self.program.local[:digit.dim]), self.index(axis, {})
-        registers = prod(a.held(Held.REGISTER) for a in tile.axes)
+        registers = prod(a.registers for a in tile.axes)
         sums = self.folded[tile] = w.array(f"{tile.name}_sums", ctype(tile.dtype), registers * items, True)
         sums.row = items * (registers > 1)
         with self.spread(tile.axes) as own:
@@ -396,10 +376,15 @@ class Items(ItemRegisters):
     def store(self, store: Store) -> None:
         tile = store.tile
         with self.spread(tile.axes) as registers:
-            at = [self.w.indexed(axis.name, self.index(axis, registers)) for axis in tile.axes]
-            with self.test([*self.first, *self.outside(tile.axes, at, {})]):
-                found = store.root(*[bounded(x, 0, axis.size) for axis, x in zip(tile.axes, at, strict=True)])
-                with self.test(found.tests):
-                    sums = self.folded.get(tile)
-                    value = self.value(tile, registers) if sums is None else Read(Access(sums, self.sums_at(tile, registers)), tile.dtype)
-                    found.write(value)
+            sums = self.folded.get(tile)
+            value = self.value(tile, registers) if sums is None else Read(Access(sums, self.sums_at(tile, registers)), tile.dtype)
+            self.store_element(store, [self.index(axis, registers) for axis in tile.axes], value)
+
+    def store_element(self, store: Store, indices: Sequence[Index], value: Expression) -> None:
+        """Where there is the element, and for one item of those that share it."""
+        axes = store.tile.axes
+        at = [self.w.indexed(axis.name, x) for axis, x in zip(axes, indices, strict=True)]
+        with self.test([*self.first, *self.outside(axes, at, {})]):
+            found = store.root(*[bounded(x, 0, axis.size) for axis, x in zip(axes, at, strict=True)])
+            with self.test(found.tests):
+                found.write(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Load, Select, Splat, combined
@@ -80,7 +81,6 @@ class GroupBlocks(Blocks):
         super().__init__(w, dtype, heads, own, other, rows, causal, parts)
         self.lines, self.padded, self.loaded = lines, padded, False
         self.X, self.Y, self.own_lines, self.other_lines = across, down, down * lines, across * OTHERS
-        self.arrays: dict[str, Array] = {}
 
     # -- the order of blocks
 
@@ -135,21 +135,15 @@ class GroupBlocks(Blocks):
         self.w.add(Allocate(array), 0)
         return array
 
-    def once(self, name: str, size: int) -> Array:
-        """The one array of the group's that is called so."""
-        if name not in self.arrays:
-            self.arrays[name] = self.local(name, size)
-        return self.arrays[name]
-
-    @property
+    @cached_property
     def weights(self) -> Array:
         """Room for a product that all items see: own lines of others."""
-        return self.once("weights", self.own_lines * (self.other_lines + PAD))
+        return self.local("weights", self.own_lines * (self.other_lines + PAD))
 
-    @property
+    @cached_property
     def tops(self) -> Array:
         """Room for a number that each item has of each of its lines."""
-        return self.once("tops", self.own_lines * self.X)
+        return self.local("tops", self.own_lines * self.X)
 
     def registers(self, name: str, n: int, lanes: int = 1) -> Array:
         """An array of the item's, which is in registers: it is indexed in loops that are written out."""
@@ -236,10 +230,6 @@ class GroupBlocks(Blocks):
     def chunks(self, size: int) -> int:
         """How many vectors of a line of a result are an item's."""
         return self.padded(size) // (OTHERS * self.X)
-
-    def first_of_row(self, line: Index) -> Expression | None:
-        """The test whether the item is the first of its own line's, and there is the line."""
-        return combined("&&", [Infix("==", self.w.at(self.x), 0) if self.x.terms else None, self.less(line, self.own.count)])
 
     def of_block(self, side: Side) -> tuple[Index, int]:
         """Where the block's lines of that side begin, and how many it has."""
@@ -396,7 +386,8 @@ class GroupBlocks(Blocks):
         w, count = self.w, self.own.count
         with self.each(r=self.lines) as (r,):
             line = w.indexed("line", self.own_first + self.line(r))
-            with self.only(self.first_of_row(line), Infix("==", w.at(self.part), 0) if once and self.part.terms else None):
+            with self.only(Infix("==", w.at(self.x), 0) if self.x.terms else None, self.less(line, count),
+                           Infix("==", w.at(self.part), 0) if once and self.part.terms else None):
                 for start, tile in zip(starts, values, strict=True):
                     row = bounded(line, 0, count)
                     place = self.head * count + row + start if once else self.line_start(self.own, row, 1, start)

@@ -181,24 +181,20 @@ CLEAR = {type_: instruction(
     for type_, count in (("uint", 4), ("float", 4), ("double", 2))}
 
 
-def _packed(dtype: str, pack: Callable[[Any, Any], int]) -> Instruction:
-    name = f"PACK_{dtype.upper()}"
-    text = (f'#define {name}(to, low, high) do {{ uint packed_bits; asm("cvt.rn.{dtype}x2.f32 %0, %1, %2;" : "=r"(packed_bits) '
-            ': "f"(high), "f"(low)); *(to) = packed_bits; } while (0)')
-    return instruction(name, text, (Given("uint", 1, reads=False, writes=True), Given("float"), Given("float")), 1, "value",
-                       lambda given: [[np.array([pack(*given[0])], np.uint32)]])
-
-
-def _pack(dtype: DType) -> Callable[[Any, Any], int]:
+def _packed(dtype: DType, ptx: str) -> Instruction:
     """Two float32 as numbers of 16 bits in one of 32."""
-    def pack(low: Any, high: Any) -> int:
+    name = f"PACK_{ptx.upper()}"
+    text = (f'#define {name}(to, low, high) do {{ uint packed_bits; asm("cvt.rn.{ptx}x2.f32 %0, %1, %2;" : "=r"(packed_bits) '
+            ': "f"(high), "f"(low)); *(to) = packed_bits; } while (0)')
+
+    def meaning(given: Sequence[tuple[Any, ...]]) -> Sequence[Sequence[Array]]:
         with np.errstate(over="ignore"):
-            return int(np.array([low, high], np.float32).astype(dtype).view(np.uint32)[0])
+            return [[np.array(given[0], np.float32).astype(dtype).view(np.uint32)]]
 
-    return pack
+    return instruction(name, text, (Given("uint", 1, reads=False, writes=True), Given("float"), Given("float")), 1, "value", meaning)
 
 
-PACK = {"float16": _packed("f16", _pack(float16)), "bfloat16": _packed("bf16", _pack(bfloat16))}
+PACK = {dtype.name: _packed(dtype, ptx) for dtype, ptx in ((float16, "f16"), (bfloat16, "bf16"))}
 
 PTX = "cl_nv_device_attribute_query"      # where PTX is taken
 _RESULT32 = Layout(4, "float", _result)

@@ -114,7 +114,7 @@ class ItemBlocks(Blocks):
         if self.parts > 1:
             self.share = ceil_div(self.other.count, self.parts)
             self.first = self.w.indexed("first", self.part * self.share)
-            self.last = self.bounded_by("last", self.other.count, clipped_at(self.first + self.share, self.other.count, True))
+            self.last = self.bounded_by("last", self.other.count, clipped_at(self.first + self.share, self.other.count))
 
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         size = (self.blocks_of_rows, self.heads) if not self.together else (self.heads, self.parts) if self.parts > 1 else (self.heads,)
@@ -154,7 +154,7 @@ class ItemBlocks(Blocks):
 
     def left(self, name: str, x: Index, size: int) -> Index:
         """How many of `size` lines or columns there are, where x are left in all."""
-        return constant(size) if not x.terms and x.constant >= size else self.bounded_by(name, size, clipped_at(x, size, True))
+        return constant(size) if not x.terms and x.constant >= size else self.bounded_by(name, size, clipped_at(x, size))
 
     @contextmanager
     def counted(self, name: str, stop: Index, first: Index = ZERO, rows: int = 1, limits: Sequence[Limit] = ()) -> Iterator[Index]:
@@ -192,9 +192,9 @@ class ItemBlocks(Blocks):
         """Row number i of the block; one beyond the last is it once more: nobody stores what comes of it."""
         return self.w.at_most("row", self.own_first + i, self.own.count - 1)
 
-    def of_row(self, buffer: Buffer, row: Index, e: Index, size: int) -> Load:
-        """Element e of a head's row."""
-        return Load(Access(buffer, (self.head * self.own.count + row) * size + e), self.dtype)
+    def of_row(self, buffer: Buffer, row: Index, e: Index, size: int, start: int = 0) -> Load:
+        """Element e of a head's row, of an array that begins at `start`."""
+        return Load(Access(buffer, (self.head * self.own.count + row) * size + e + start), self.dtype)
 
     def key(self, j: Index | int) -> Index:
         """Key number j of the block."""
@@ -260,12 +260,8 @@ class ItemBlocks(Blocks):
         return found if mask.fill is None else Tile(lambda place: Infix("!=", found.at(place), self.number(0.0)), block)
 
     def row_numbers(self, name: str, source: Buffer, start: int) -> Tile:
-        def value(i: Index) -> Callable[[Index], Expression]:
-            row = self.row(i)
-            return lambda e: self.of_row(source, row, e + start, 1)
-
         block = self.keep(f"{name}_of", 1)
-        self.gather(block, constant(1), value)
+        self.gather(block, constant(1), lambda i: partial(self.of_row, source, self.row(i), size=1, start=start))
         return self.values(name, self.tile(block).at, changes=False)
 
     def row_dot(self, name: str, a: Buffer, b: Buffer, size: int) -> Tile:

@@ -18,7 +18,6 @@ from tracegrad.codegen.tile.program import Add, Axis, Dot, Held, Tile
 
 FEW = 16                      # registers of a tile, at most, that leave room for as many more to which they are added now and then
 Registers = Mapping[tuple[Axis, int], Index]
-Above = Sequence[tuple[int, Array | Expression]]         # the levels of accumulators: after how many terms one is added to, and what it has
 
 
 class ItemRegisters:
@@ -48,7 +47,7 @@ class ItemRegisters:
 
     def held(self, tile: Tile, name: str, axes: Sequence[Axis]) -> Array:
         """Registers for the elements along these axes."""
-        return self.w.array(name, ctype(tile.dtype), prod(axis.held(Held.REGISTER) for axis in axes))
+        return self.w.array(name, ctype(tile.dtype), prod(axis.registers for axis in axes))
 
     def value(self, tile: Tile, registers: Registers, without: Axis | None = None) -> Expression:
         """An element of the tile."""
@@ -63,7 +62,7 @@ class ItemRegisters:
 
     def nothing(self, tile: Tile, name: str) -> Array | Expression:
         """Registers for a tile, that are 0."""
-        if prod(axis.held(Held.REGISTER) for axis in tile.axes) == 1:
+        if prod(axis.registers for axis in tile.axes) == 1:
             return self.named(tile, Literal(0, tile.dtype), name)
         array = self.held(tile, name, tile.axes)
         array.zeros = True
@@ -92,13 +91,27 @@ class ItemRegisters:
         assert isinstance(held, Local)
         return held
 
-    def above(self, tile: Tile, steps: int) -> list[tuple[int, Array | Expression]]:
-        """After how many steps what an accumulator has is added to one of the level above, and all of these; the longest first."""
-        found = [(length, self.nothing(tile, f"{tile.name}_sum")) for length in levels(steps, tile.dtype)]
-        for _, total in found:
+    @contextmanager
+    def in_levels(self, axis: Axis, into: Tile, steps: int, first: Index, last: Index, size: int, unit: int, each: int = 1
+                  ) -> Iterator[tuple[Index, BoundLike]]:
+        """Loops over blocks of an axis, `unit` of it counted as one: each adds what its accumulators have to those of the level above.
+
+        steps: the terms that an accumulator would take without them; each: how many units an iteration takes. Given are where the loop for
+        one accumulator begins and ends. In the end `into` has what the highest level has.
+        """
+        lengths, below = levels(steps, into.dtype), self.registers[into]
+        totals = [self.nothing(into, f"{into.name}_sum") for _ in lengths]
+        for total in totals:
             if isinstance(total, Array):
                 total.spilled = total.size > FEW
-        return found
+        blocks = [(ceil_div(length, unit) * each, partial(self.flush, into, total, of))
+                  for length, total, of in zip(lengths, totals, [*totals, below][1:], strict=True)]
+        with ExitStack() as inside:
+            yield in_blocks(self.w, inside, axis, "sum", blocks, first, last, size)
+        if totals:
+            with self.spread(into.axes) as registers:
+                to, of = (self.slot(x, into, registers) for x in (below, totals[0]))
+                self.become(to, of if isinstance(of, Local) else Read(of, into.dtype))
 
     def flush(self, tile: Tile, total: Array | Expression, below: Array | Expression) -> None:
         """A block ends: its accumulators are added to those above, and start anew."""
@@ -107,25 +120,8 @@ class ItemRegisters:
             self.w.update(to, "+", of if isinstance(of, Local) else Read(of, tile.dtype))
             self.become(of, Literal(0, tile.dtype))
 
-    def take_sums(self, tile: Tile, total: Array | Expression) -> None:
-        """The tile is what the longest of the levels has."""
-        with self.spread(tile.axes) as registers:
-            to, of = (self.slot(x, tile, registers) for x in (self.registers[tile], total))
-            self.become(to, of if isinstance(of, Local) else Read(of, tile.dtype))
-
     def become(self, to: Access | Local, value: Expression) -> None:
         if isinstance(to, Local):
             self.w.assign(to, value)
         else:
             self.w.store(to, value)
-
-    def in_blocks(
-        self, inside: ExitStack, axis: Axis, above: Above, into: Tile, first: Index, last: Index, size: int, unit: int, each: int = 1,
-    ) -> tuple[Index, BoundLike]:
-        """Blocks at whose ends accumulators are added to those above, around a loop over so many units of an axis; each: of them an
-        iteration takes.
-        """
-        below = [*[total for _, total in above], self.registers[into]][1:]
-        blocks = [(ceil_div(length, unit) * each, partial(self.flush, into, total, of))
-                  for (length, total), of in zip(above, below, strict=True)]
-        return in_blocks(self.w, inside, axis, "sum", blocks, first, last, size)

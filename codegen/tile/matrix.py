@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel
 from tracegrad.codegen.kernel.ir.expressions import Access, Bits, Expression, Infix, Lanes, Literal, Operand, Select, whole
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Array, Instruct
@@ -48,7 +48,7 @@ NEARER = 1.0 + 2.0 ** -11 * 0.6931          # 1 / (2 ln 2) of what TF32's last d
 
 def written(w: Writer, program: Program) -> None:
     """Writes the program's statements."""
-    found = [(loop, step) for loop in program.loops for step in loop.body if isinstance(step, Dot) and step.by is not None]
+    found = [(loop, step) for loop in program.loops for step in loop.sums if isinstance(step, Dot) and step.by is not None]
     (MatrixItems(w, program, *found[0]) if found else Items(w, program)).run()
 
 
@@ -134,14 +134,9 @@ class MatrixItems(Items):
 
     # -- C
 
-    def zeros(self, tile: Tile) -> None:
-        count = prod(axis.held(Held.REGISTER) for axis in tile.axes)
-        self.registers[tile] = array = self.w.array(tile.name, self.by.c.type, count)
-        array.zeros = True
-
     def tiles(self, axis: Axis) -> int:
         """How many of the instruction a warp has along rows or columns."""
-        return axis.held(Held.REGISTER) // 2
+        return axis.registers // 2
 
     def register_of(self, registers: Registers) -> Index:
         """Where an element of C is among a work-item's registers, those of an instruction side by side."""
@@ -164,7 +159,7 @@ class MatrixItems(Items):
 
     def pipeline(self, loop: Loop) -> None:
         w, axis, stages = self.w, loop.axis, loop.stages
-        self.stage_operands(loop)
+        self.stage_operands()
         first, last, limits = self.part(loop, axis.block)
         count = ceil_div(axis.size, axis.block)
         kept = {x.load.tile: self.kept(x) for x in self.operands if x.load.copied is None}
@@ -173,9 +168,9 @@ class MatrixItems(Items):
                 with self.w.scope(), self.where(first + ahead, last, ahead > 0):
                     at = bounded(first + ahead, 0, count)
                     for x in self.operands:
-                        self.fetch_block(x, loop, at, limits, kept)
+                        self.fetch_block(x, at, limits, kept)
                     for x in self.operands:
-                        self.put_block(x, at, loop, kept)
+                        self.put_block(x, at, kept)
             w.add(Instruct(COMMIT))
         deep, fragments = axis.block // self.by.k, self.fragments()
         if loop.ahead:
@@ -190,7 +185,7 @@ class MatrixItems(Items):
             if more:
                 with self.w.scope(), self.where(after, last):
                     for x in self.operands:
-                        self.fetch_block(x, loop, ahead_at, limits, kept)
+                        self.fetch_block(x, ahead_at, limits, kept)
             w.add(Instruct(COMMIT))
             for k in range(deep):                            # ahead: what is multiplied next is read before this is
                 if not loop.ahead:
@@ -200,7 +195,7 @@ class MatrixItems(Items):
                 if k == deep - 1 and more and kept:
                     with self.w.scope(), self.where(after, last):
                         for x in self.operands:
-                            self.put_block(x, ahead_at, loop, kept)
+                            self.put_block(x, ahead_at, kept)
                 if loop.ahead and k == deep - 1 and count > 1:
                     self.arrived(stages)
                     beyond = Infix("<", w.at(step.index + 1), w.at(last))
@@ -219,10 +214,10 @@ class MatrixItems(Items):
         assert not known or not tested or x.constant < last.constant
         return self.test([] if known else [Infix("<", self.w.at(x), self.w.at(last))])
 
-    def stage_operands(self, loop: Loop) -> None:
+    def stage_operands(self) -> None:
         """Find the places of A and B in local memory."""
-        start = 0
-        for load in (s for s in loop.body if isinstance(s, Load)):
+        start, loop = 0, self.around
+        for load in loop.loads:
             line, of_a = self.line(load.tile, loop.axis), load.tile is self.dot.a
             rows, along = (loop.axis.block, line.block) if load.across else (line.block, loop.axis.block)
             every, turn = self.turned(load.across, along // self.each)
@@ -261,27 +256,22 @@ class MatrixItems(Items):
         unit = number * prod(self.program.local) + self.unit
         return unit // x.chunks, unit % x.chunks
 
-    def fetch_block(self, x: _Staged, loop: Loop, step: Index, limits: Mapping[Axis, Operand], kept: dict[Tile, Array]) -> None:
+    def fetch_block(self, x: _Staged, step: Index, limits: Mapping[Axis, Operand], kept: dict[Tile, Array]) -> None:
         """An item's share of a block: copied, or to registers."""
-        w, load, axis = self.w, x.load, loop.axis
+        w, load, axis = self.w, x.load, self.around.axis
         number = Var("part", x.rows * x.chunks // prod(self.program.local))
         with self.w.scope(), self.counted(number):
             row, chunk = self.shared(x, number.index)
             along = chunk * self.each
             k, line = (row, along) if load.across else (along, row)
             if load.tile not in kept:
-                self.copy(x, self.indices(x, axis, step, k, line), self.place_of(x, step, row, chunk))
+                self.copy(x, self.indices(load.tile, axis, step * axis.block + k, line), self.place_of(x, step, row, chunk))
                 return
             element = Var("element", self.each)
             with w.loop(element, 0, self.each, unrolled=True):
                 k, line = (row, along + element.index) if load.across else (along + element.index, row)
                 to = Access(kept[load.tile], number.index * self.each + element.index)
-                w.store(to, self.element(load, self.indices(x, axis, step, k, line), limits, True))
-
-    def indices(self, x: _Staged, axis: Axis, step: Index, k: Index, line: Index) -> list[Index]:
-        """Of an element of a block, along the axes of its tile."""
-        axes = x.load.tile.axes
-        return [step * axis.block + k if a is axis else self.start(a) + line if a is x.line else self.index(a, {}) for a in axes]
+                w.store(to, self.element(load, self.indices(load.tile, axis, step * axis.block + k, line), limits, True))
 
     def copy(self, x: _Staged, at: Sequence[Index], to: Index) -> None:
         """Copy a chunk; what is outside is 0."""
@@ -294,7 +284,7 @@ class MatrixItems(Items):
             with w.otherwise():
                 w.add(Instruct(CLEAR[self.blocks.type], (place,)))
 
-    def put_block(self, x: _Staged, step: Index, loop: Loop, kept: dict[Tile, Array]) -> None:
+    def put_block(self, x: _Staged, step: Index, kept: dict[Tile, Array]) -> None:
         """What went to registers, to local memory."""
         w = self.w
         if x.load.tile not in kept:
@@ -446,7 +436,7 @@ class MatrixItems(Items):
 
     def store_lines(self, store: Store, part: Index, warps: int, high: int, pitch: int) -> None:
         """The lines in local memory, each by a warp, 32 elements at a time."""
-        w, tile, rows, columns = self.w, store.tile, self.rows, self.columns
+        tile, rows, columns = store.tile, self.rows, self.columns
         groups, lane = self.program.local[1], self.lane
         warp, line, column = Var("warp", warps), Var("line", high // groups), Var("at", columns.block // WARP)
         with self.w.scope(), ExitStack() as inside:
@@ -456,11 +446,8 @@ class MatrixItems(Items):
             i = self.start(rows) + warp.index * self.of_warp(rows) + part * high + own
             j = self.start(columns) + column.index * WARP + lane
             place = Access(self.blocks, (warp.index * high + own) * pitch + column.index * WARP + lane)
-            at = [w.indexed(axis.name, i if axis is rows else j if axis is columns else self.index(axis, {})) for axis in tile.axes]
-            with self.test(self.outside(tile.axes, at, {})):
-                found = store.root(*[bounded(x, 0, axis.size) for axis, x in zip(tile.axes, at, strict=True)])
-                with self.test(found.tests):
-                    found.write(Read(place, tile.dtype) if self.by.word == self.by.into else Bits(Read(place, self.by.word), tile.dtype))
+            value: Expression = Read(place, tile.dtype) if self.by.word == self.by.into else Bits(Read(place, self.by.word), tile.dtype)
+            self.store_element(store, [i if a is rows else j if a is columns else self.index(a, {}) for a in tile.axes], value)
 
     def of_warp(self, axis: Axis) -> int:
         """How many lines a warp has."""
@@ -470,7 +457,5 @@ class MatrixItems(Items):
     @property
     def of_group(self) -> Index:
         """The number of the warp in its group."""
-        found = ZERO
-        for axis, n in self.program.digits(Held.ITEM, 1):
-            found = found * axis.digits[n].count + self.numbers[axis, n]
-        return found
+        found = self.program.digits(Held.ITEM, 1)
+        return ravel([self.numbers[d] for d in found], [axis.digits[n].count for axis, n in found])

@@ -8,7 +8,7 @@ work-group, of an item in it, and of a register, so an element belongs to one it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from math import prod
 
@@ -64,6 +64,11 @@ class Axis(Plain):
     def block(self) -> int:
         """How many of them are of one work-group."""
         return prod(d.count for d in self.digits if d.held is not Held.GROUP)
+
+    @property
+    def registers(self) -> int:
+        """How many of them a tile has in registers, or in iterations of loops."""
+        return self.held(Held.REGISTER)
 
     def held(self, held: Held) -> int:
         """How many of them the digits of a kind count."""
@@ -164,6 +169,20 @@ class Loop(Plain):
     early: bool = False
     steps: int = 0
 
+    @property
+    def nest(self) -> list[Loop]:
+        """This loop, the one in it, and so on."""
+        inner = self.body[0]
+        return [self, *(inner.nest if isinstance(inner, Loop) else ())]
+
+    @property
+    def loads(self) -> list[Load]:
+        return [step for step in self.body if isinstance(step, Load)]
+
+    @property
+    def sums(self) -> list[Dot | Add]:
+        return [step for step in self.body if isinstance(step, (Dot, Add))]
+
 
 class Fold(Plain):
     """Items side by side along `axis` have a sum each in `tile`: these are added up. The first of them has the result."""
@@ -203,12 +222,9 @@ def summed(loop: Loop, root: ElementAt, statements: int = 1, alone: bool = False
 
     fold: also of one lane, so that the sums of a row become vectors.
     """
-    around = [loop]
-    while isinstance(inner := around[-1].body[0], Loop):
-        around.append(inner)
-    into = next(step.into for step in around[-1].body if isinstance(step, (Dot, Add)))
-    shared = fold or any(each.axis.lanes > 1 or each.axis.held(Held.ITEM) > 1 for each in around)
-    return Zeros(into), loop, *[Fold(into, around[-1].axis)] * shared, Store(into, root, statements, alone)
+    nest, into = loop.nest, loop.nest[-1].sums[0].into
+    shared = fold or any(each.axis.lanes > 1 or each.axis.held(Held.ITEM) > 1 for each in nest)
+    return Zeros(into), loop, *[Fold(into, nest[-1].axis)] * shared, Store(into, root, statements, alone)
 
 
 class Program(Plain):
@@ -224,13 +240,9 @@ class Program(Plain):
         return any(d.held is Held.ITEM for axis in self.axes for d in axis.digits)
 
     @property
-    def loops(self) -> Iterator[Loop]:
+    def loops(self) -> list[Loop]:
         """All loops, those in others behind them."""
-        todo = [step for step in self.steps if isinstance(step, Loop)]
-        while todo:
-            loop = todo.pop(0)
-            yield loop
-            todo += [step for step in loop.body if isinstance(step, Loop)]
+        return [inner for step in self.steps if isinstance(step, Loop) for inner in step.nest]
 
     @property
     def grouped(self) -> bool:

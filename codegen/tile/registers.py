@@ -14,18 +14,13 @@ from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare, bound
 from tracegrad.codegen.kernel.ir.vectors import ceil_div
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.program import Axis, Held, Tile
+from tracegrad.codegen.tile.program import Axis, Tile
 from tracegrad.support.dtypes import DType
-
-
-def registers_of(axis: Axis) -> int:
-    """How many indices along an axis are of one tile."""
-    return axis.held(Held.REGISTER)
 
 
 def held(tile: Tile) -> list[Axis]:
     """The axes along which a tile has several registers."""
-    return [axis for axis in tile.axes if registers_of(axis) > 1 and axis.of is None]
+    return [axis for axis in tile.axes if axis.registers > 1 and axis.of is None]
 
 
 def rows_of(tile: Tile) -> list[Axis]:
@@ -40,12 +35,12 @@ def numbered(axis: Axis, number: int | Index) -> Axis:
 
 def early_by(axis: Axis) -> int:
     """By how much the last tile along an axis begins early."""
-    return -axis.size % registers_of(axis) if axis.size >= registers_of(axis) else 0
+    return -axis.size % axis.registers if axis.size >= axis.registers else 0
 
 
 def offsets_of(axis: Axis) -> list[int]:
     """Where in a tile the vectors along an axis begin: the last one early, where they do not fit."""
-    size = registers_of(axis)
+    size = axis.registers
     return [min(start, size - axis.lanes) for start in range(0, size, axis.lanes)]
 
 
@@ -121,10 +116,10 @@ class Places:
         """Declare where the tiles begin that are numbered along `axis`, of the one `offset` behind the first."""
         for a in self.numbered:
             if a.of is not None and a.of[0] is axis:
-                number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, registers_of(a))
+                number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, a.registers)
                 self.numbers[numbered(a, offset)] = number
                 lanes = 1 if a.apart else a.lanes
-                self.starts[numbered(a, offset)] = start_of(self.w, a.name + ending, a.size, registers_of(a), number, lanes)
+                self.starts[numbered(a, offset)] = start_of(self.w, a.name + ending, a.size, a.registers, number, lanes)
 
     def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index:
         """The index along an axis, of the register there; number: of the tile, if that is another axis' register."""
@@ -141,9 +136,9 @@ class Places:
         start = self.at(axis, 0, number)
         tile = self.number(axis if axis.of is None else numbered(axis, number))
         if any(atom.base is not None for atom, _ in tile.terms):                 # a quotient, or what is left of one, takes longer
-            test = Infix("<", self.w.at(start), axis.size - registers_of(axis))
+            test = Infix("<", self.w.at(start), axis.size - axis.registers)
         else:
-            test = Infix("==", self.w.at(start), self.w.at(tile * registers_of(axis)))
+            test = Infix("==", self.w.at(start), self.w.at(tile * axis.registers))
         with self.w.otherwise() if otherwise else self.w.branch(test):
             self.bind_starts()
             yield

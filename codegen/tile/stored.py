@@ -11,7 +11,7 @@ from tracegrad.codegen.kernel.ir.expressions import Array, Expression, Infix, co
 from tracegrad.codegen.kernel.ir.statements import Access
 from tracegrad.codegen.kernel.ir.vectors import ctype, pieces
 from tracegrad.codegen.tile.program import Axis, Store
-from tracegrad.codegen.tile.registers import Places, early_by, lanes_of, read, registers_of, rows_of, running
+from tracegrad.codegen.tile.registers import Places, early_by, lanes_of, read, rows_of, running
 
 Piece = tuple[int, Expression]                # where in a tile's row some lanes belong, and these
 
@@ -33,19 +33,19 @@ class Stored:
             self.vectors(ranges)
             return
         axis, *rest = axes
-        if varies(axis.size) and axis.size > registers_of(axis):
-            self.along(rest, {**ranges, axis: range(registers_of(axis))})
+        if varies(axis.size) and axis.size > axis.registers:
+            self.along(rest, {**ranges, axis: range(axis.registers)})
             return
-        over = -axis.size % registers_of(axis)
+        over = -axis.size % axis.registers
         if over:
             with self.tiles.only(axis):
                 self.along(rest, {**ranges, axis: range(over)})
-        self.along(rest, {**ranges, axis: range(over, registers_of(axis))})
+        self.along(rest, {**ranges, axis: range(over, axis.registers)})
 
     def vectors(self, ranges: dict[Axis, range]) -> None:
         """Columns that the tile before stores are left out in the same way."""
         inner = [axis for axis in self.outer if axis is not self.numbered]
-        size, over = registers_of(self.columns), early_by(self.columns)
+        size, over = self.columns.registers, early_by(self.columns)
         for number in self.each(self.numbered, ranges):
             if number.terms and self.numbered is not None:
                 self.tiles.begin(self.numbered, number)
@@ -104,15 +104,15 @@ class Stored:
         if not self.tested(axis, n):
             yield
             return
-        at, first = self.tiles.at(axis, n), self.tiles.number(axis) * registers_of(axis)
-        known = ("range", at - first, 0, registers_of(axis)), ("range", at, 0, axis.size)
+        at, first = self.tiles.at(axis, n), self.tiles.number(axis) * axis.registers
+        known = ("range", at - first, 0, axis.registers), ("range", at, 0, axis.size)
         with self.w.scope(), self.w.branch(Infix(">=", self.w.at(at), self.w.at(first)), known):
             self.tiles.bind_starts()
             yield
 
     def tested(self, axis: Axis, n: Index) -> bool:
         """Whether `new` tests a row (the last one of a tile is the tile's in any case)."""
-        size = registers_of(axis)
+        size = axis.registers
         return axis in self.outer and varies(axis.size) and axis.size > size and (bool(n.terms) or n.constant < size - 1)
 
     def row(self, at: dict[Axis | None, Index], columns: range, n: int) -> None:
@@ -120,7 +120,7 @@ class Stored:
         spot = [at[axis] for axis in self.outer]
         row = self.found[tuple([x.constant if not x.terms else 0 for x in spot])]
         size, done = sum(x.lanes for _, x in row), columns.start
-        first = ravel(spot, [registers_of(axis) for axis in self.outer]) * size
+        first = ravel(spot, [axis.registers for axis in self.outer]) * size
         places = running([x.lanes for _, x in row])
         if self.one_by_one and self.sums is not None:
             var = Var("column", size)
@@ -148,8 +148,8 @@ class Stored:
             offset = column if axis is self.columns else constant(n) if axis is self.apart else at.get(axis, ZERO)
             x = self.tiles.at(axis, offset, at[self.numbered])
             if axis is not self.columns and self.tested(axis, offset):
-                first = self.tiles.number(axis) * registers_of(axis)
-                x = first + bounded(x - first, 0, registers_of(axis))
+                first = self.tiles.number(axis) * axis.registers
+                x = first + bounded(x - first, 0, axis.registers)
             indices.append(bounded(x, 0, axis.size) if axis is self.columns or axis.of is not None else x)
         found = self.store.root(*indices)
         test = combined("&&", found.tests)

@@ -181,6 +181,19 @@ def test_simplification(make: Any, left: list[str]) -> None:
     assert set(left) - {"reshape"} <= found
 
 
+@pytest.mark.parametrize(("size", "kernel", "stride", "padding", "seen"), [
+    ((2, 2), 1, 3, 1, False), ((2, 5), 1, 3, 1, False), ((5, 5), 1, 3, 1, True), ((1, 6), 1, 2, 1, False), ((2, 2), 2, 3, 3, True),
+    ((2, 2), 3, 1, 1, True), ((0, 3), 1, 1, 1, False)])
+def test_the_gradient_of_pixels_that_no_window_sees_is_zeros(size: Any, kernel: int, stride: int, padding: int, seen: bool) -> None:
+    attrs = dict(stride=(stride, stride), padding=((padding, padding),) * 2, dilation=(1, 1), groups=1)
+    x, w = leaf(1, 2, *size), leaf(3, 2, kernel, kernel)
+    g = leaf(*REGISTRY["conv2d"].aval(x.aval, w.aval, **attrs).shape)
+    node = op("conv2d_input_grad", g, w, size=size, **attrs)
+    assert any(n.fn.family == "conv" for n in simplify(Graph.capture([g, w], [node]))) == (seen or node.aval.size == 0)
+    plan = compile_graph(Graph.capture([g, w], [node]), TARGET)
+    assert any("taps" in launch.note for launch in plan.launches) == seen
+
+
 def test_long_reductions_are_cut_in_chunks() -> None:
     x = leaf(1 << 20)
     names = [n.fn.name for n in canonical(Graph.capture([x], [x.sum()]), TARGET)]

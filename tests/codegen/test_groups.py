@@ -11,7 +11,12 @@ import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tracegrad import ops  # noqa: F401
-from tracegrad.codegen.lowerings import LOWERINGS
+from tracegrad.codegen.kernel.ir.expressions import Access, Infix, Literal
+from tracegrad.codegen.kernel.ir.kernel import Kernel
+from tracegrad.codegen.kernel.run import run_plan
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.serial import KernelBuilder
+from tracegrad.codegen.lowerings import LOWERINGS, lowering
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.schedule.grouping import (
     Accepted,
@@ -30,8 +35,8 @@ from tracegrad.codegen.schedule.grouping import (
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
 from tracegrad.execute.compile import executable_graph
-from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.primitive import REGISTRY, bind, placeholder
+from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind, placeholder
 from tracegrad.support.plan import Plan, Target
 from tracegrad.support.tuning import Tuning, tuned
 
@@ -100,6 +105,43 @@ def test_kinds_of_nodes_alone() -> None:
 
 def test_every_kind_has_a_lowering() -> None:
     assert set(get_args(Kind)) - {TemplateGroup} == {key for key in LOWERINGS if isinstance(key, type)}
+
+
+def test_a_new_family_of_kernels_is_an_operation_and_a_lowering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule, both targets' lowerings, `explain()`'s reasons and the interpreter of kernels ask for nothing else."""
+    class Spread(Primitive):
+        """Each element, less the one in front."""
+        family, differentiable = "spread", False
+
+        def aval(self, x: Aval) -> Aval: return x
+        def numpy(self, x: Any) -> Any: return np.diff(x, prepend=x.dtype.type(0))
+
+    @lowering("spread")
+    def lower_spread(group: Group, context: Context) -> list[Kernel]:
+        o = KernelBuilder(group, context)
+        node, n = o.node, o.node.shape[0]
+        last = o.writer.let("last", Literal(0.0, node.dtype), changes=True)
+        with o.loop("i", n) as i:
+            value = o.writer.let("value", o.ev.value(node.operands[0], i))
+            o.writer.store(Access(o.output(), i), Infix("-", value, last), node)
+            o.writer.assign(last, value)
+        return [o.finish()]
+
+    assert LOWERINGS["spread"] is lower_spread
+    try:
+        fn = Spread()
+        monkeypatch.setattr(Spread, "name", "spread")
+        x = leaf(9)
+        y = bind(fn, (op("exp", x),), {})
+        graph, given = Graph.capture([x], [op("exp", y), op("neg", y)]), np.linspace(-1, 1, 9, dtype=np.float32)
+        wanted = np.diff(np.exp(given), prepend=np.float32(0))
+        for name in ("avx2", "gpu"):
+            plan = compile_graph(graph, TARGETS[name])
+            found = run_plan(plan, [given])
+            np.testing.assert_allclose(found[0], np.exp(wanted), rtol=1e-5)
+            np.testing.assert_allclose(found[1], -wanted, rtol=1e-5, atol=1e-6)
+    finally:
+        del LOWERINGS["spread"]
 
 
 # --------------------------------------------------------------------------------------------------------- reasons, in programs

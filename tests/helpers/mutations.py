@@ -81,7 +81,7 @@ MUTATIONS = [
     Mutation("the next block of a product goes where the one in use is (GPU)", "codegen/tile/gpu.py",
              "return step % 2 *", "return step * 0 *"),
     Mutation("a row of a convolution's pixels that begins early is stored from one later on", "codegen/tile/registers.py",
-             "return -axis.size % registers_of(axis) if", "return -axis.size % registers_of(axis) + 1 if"),
+             "return -axis.size % axis.registers if", "return -axis.size % axis.registers + 1 if"),
     Mutation("a slice with a moving start begins one later", "tracegrad/ops/primitives/dynamic_slice.py",
              "_rows(x, d, s + iota((node.shape[d],), 0) * step[d])", "_rows(x, d, s + 1 + iota((node.shape[d],), 0) * step[d])"),
     Mutation("what is put where a slice began begins one later", "tracegrad/ops/primitives/dynamic_slice.py",

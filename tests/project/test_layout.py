@@ -30,6 +30,16 @@ def test_the_numpy_backend_is_small():
     assert sum(len(p.read_text().splitlines()) for p in paths("tracegrad/numpy_backend")) <= 600
 
 
+def test_few_lines_make_the_kernels_of_products_and_run_kernels():
+    """Tile programs, products, convolutions, attention, small matrices; the interpreter of kernels: docs/measurements.md has the counts."""
+    def lines(*folders: str) -> int:
+        return sum(len(p.read_text().splitlines()) for p in paths(*folders))
+
+    attention = len((ROOT / "codegen/lower/attention.py").read_text().splitlines())
+    assert lines("codegen/tile", "codegen/matmul", "codegen/conv", "codegen/lower/matrices") + attention <= 7150
+    assert lines("codegen/kernel/run") <= 700
+
+
 def may_be_long(path: Path) -> bool:
     """Whether more than FUNCTION lines lie between a `def` and the next one that is not deeper: what has none need not be parsed."""
     defs = [(number, len(line) - len(line.lstrip())) for number, line in enumerate(path.read_text().splitlines())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
 from tracegrad.codegen.kernel.index.varying import any_vary
-from tracegrad.codegen.kernel.ir.expressions.arithmetic import Call, Infix, Select
+from tracegrad.codegen.kernel.ir.expressions.arithmetic import Infix, Select
 from tracegrad.codegen.kernel.ir.expressions.base import At, Expression, whole
 
 
@@ -46,18 +46,12 @@ def rest(first: BoundLike, last: BoundLike, step: int) -> Bound:
     return Bound(Infix("-", end, left), begin.low, None)
 
 
-def clipped(end: BoundLike, size: int, length: int, function: str = "") -> Bound:
-    """Where a part, of `length`, of 0..size-1 ends: at `end`, but the last one, which may be shorter, at `size`.
-
-    function: what tells the less of the two, if not a comparison.
-    """
-    return clipped_at(end, size, size % length > 0 or any_vary(), function)
+def clipped(end: BoundLike, size: int, length: int) -> Bound:
+    """Where a part, of `length`, of 0..size-1 ends: at `end`, but the last one, which may be shorter, at `size`."""
+    return clipped_at(end, size, size % length > 0 or any_vary())
 
 
-def clipped_at(end: BoundLike, size: int, shorter: bool, function: str = "") -> Bound:
+def clipped_at(end: BoundLike, size: int, shorter: bool = True) -> Bound:
     """The less of `end` and `size`; shorter: whether that may be the latter."""
-    end = bound(end)
-    if not shorter:
-        return end
-    a, b = end.value, whole(size)
-    return Bound(Call(function, a, b) if function else Select(Infix("<", a, b), a, b), ZERO, end.high, size)
+    end, most = bound(end), whole(size)
+    return Bound(Select(Infix("<", end.value, most), end.value, most), ZERO, end.high, size) if shorter else end

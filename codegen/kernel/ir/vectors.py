@@ -1,4 +1,4 @@
-"""What the text generators share: OpenCL type names, vector access, register tiles. Start at `load`, `prelude`.
+"""What the text generators share: OpenCL type names, vector access, register tiles. Start at `ctype`, `prelude`.
 
 Vectors are read and written through `LOAD(float8, p)` and `STORE(float8, p, v)`, macros that `prelude` defines: `vload8` is
 an out-of-line call on some CPU drivers and spills every accumulator; a pointer to an element-aligned vector type is not.
@@ -73,7 +73,7 @@ def pieces(first: int, stop: int) -> list[tuple[int, int]]:
     """Lanes first..stop-1 cut into (start, width) with widths 16, 8, 4, 2 and 1: a tail in few stores."""
     out = []
     while first < stop:
-        width = 1 << ((stop - first).bit_length() - 1)
+        width = bit_floor(stop - first)
         out.append((first, width))
         first += width
     return out
@@ -86,6 +86,16 @@ def index_type(*sizes: int) -> str:
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
+
+
+def bit_floor(n: int) -> int:
+    """The largest power of two that is not above n, which is 1 or more."""
+    return 1 << (n.bit_length() - 1)
+
+
+def bit_ceil(n: int) -> int:
+    """The least power of two that is not below n, which is 1 or more."""
+    return 1 << (n - 1).bit_length()
 
 
 def register_tile(rows: int, vectors: int, target: Target) -> tuple[int, int]:

@@ -32,7 +32,7 @@ def eig(k: Matrices) -> None:
     a = k.load(0, "a")
     k.note()
     scale = scaled(k, a, lambda: k.pairs(n, n))
-    vectors = k.unit("vectors", n, n, k.parts) if wanted else None
+    vectors = k.unit("vectors", n, n) if wanted else None
     if n > 1:
         window = _Window(k)
         for rows in (True, False):
@@ -44,7 +44,7 @@ def eig(k: Matrices) -> None:
     values = k.array("values", n, parts=2)
     if real:
         if vectors:
-            a, vectors = (Numbers(k, [*x.arrays, *k.zeros(f"{base}_i", n, n).arrays], k.dtype, n, n * n)
+            a, vectors = (Numbers(k, [*x.arrays, *k.zeros(f"{base}_i", n, n).arrays], k.dtype, n)
                           for x, base in ((a, "a"), (vectors, "vectors")))
         _pairs(k, a, values, vectors)
     else:

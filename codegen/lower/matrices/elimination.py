@@ -33,9 +33,9 @@ def eliminate(k: Matrices, a: Numbers, *others: Numbers, orders: tuple[Numbers, 
                 k.swap(here, x, j, i, x.columns, j if x is a and not keep else 0)
         if k.info is not None:
             k.note_pivot(j, ~(best > 0))
-        pivot = k.divisor(a[j, j], best, k.let("flat", best == 0))
+        divided = k.division(a[j, j], best, k.let("flat", best == 0))
         for i in k.range("i", j + 1, m):
-            factor = k.let("factor", pivot.divide(a[i, j]))
+            factor = k.let("factor", divided(a[i, j]))
             if keep:
                 a[i, j] = factor
             for x in (a, *others):
@@ -64,9 +64,9 @@ def substitute(k: Matrices, a: Numbers, b: Numbers, upper: bool = True, unit: bo
     n = k.n
     for j in k.down("j", n) if upper else k.range("j", n):
         if not unit:
-            pivot = k.divisor(a[j, j])
+            divided = k.division(a[j, j])
             for c in k.range("c", b.columns):
-                b[j, c] = pivot.divide(b[j, c])
+                b[j, c] = divided(b[j, c])
         for i in k.range("i", 0, j) if upper else k.range("i", j + 1, n):
             _less(k, b, k.let("factor", a[i, j]), i, j, 0)
 
@@ -84,7 +84,7 @@ def solve(k: Matrices) -> None:
 
 
 def inv(k: Matrices) -> None:
-    _solved(k, k.load(0, "a"), k.unit("b", k.n, k.n, k.parts))
+    _solved(k, k.load(0, "a"), k.unit("b", k.n, k.n))
 
 
 def triangle(k: Matrices) -> None:

@@ -15,17 +15,9 @@ _NORMS = {4: (2.47, 2.1), 8: EXP_NORM}                       # by a number's byt
 _HALVINGS = 1100                                             # more than any norm takes
 
 
-def exp(k: Matrices) -> None:
-    exponential(k, [k.load(0, "a")])
-
-
-def derivative(k: Matrices) -> None:
-    exponential(k, [k.load(0, "a"), k.load(1, "e")])
-
-
-def exponential(k: Matrices, a: list[Numbers]) -> None:
+def exponential(k: Matrices) -> None:
     """The result is exp A, or, of a dual number's two matrices, what belongs to E."""
-    n = k.n
+    n, a = k.n, [k.load(number, name) for number, name in zip(range(len(k.shapes)), "ae", strict=False)]
 
     def arrays(base: str) -> list[Numbers]:
         return [k.array(f"{base}{'_e' * dual}", n, n, k.parts) for dual in range(len(a))]

@@ -26,7 +26,7 @@ def eigh(k: Matrices) -> None:
     n = k.n
     a = k.load(0, "a")
     k.note()
-    values, vectors = k.array("values", n), k.unit("vectors", n, n, k.parts) if k.wanted(1) else None
+    values, vectors = k.array("values", n), k.unit("vectors", n, n) if k.wanted(1) else None
     if k.parts > 1:                                          # of a Hermitian matrix the diagonal is real
         for r in k.range("r", n):
             a.imag[r, r] = k.number(0)
@@ -88,7 +88,7 @@ def svd(k: Matrices) -> None:
     rows = k.load(0, "rows", tall, count * length)
     k.note()
     values = k.array("values", count)
-    turns = k.unit("turns", least, least, k.parts) if (vectors if tall else left) else None    # signs are those of the right vectors
+    turns = k.unit("turns", least, least) if (vectors if tall else left) else None    # signs are those of the right vectors
     scale = scaled(k, rows, lambda: k.pairs(least, length))
     limits = np.finfo(k.dtype)
     nothing = float(limits.tiny) / float(limits.eps) ** 3                           # rows are as good as 0 whose squares are below that

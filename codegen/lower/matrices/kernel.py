@@ -11,7 +11,7 @@ from tracegrad.codegen.kernel.index.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir.expressions import Access, Cast, Convert, Expression, Infix, Lanes, Load, Select
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Kernel
 from tracegrad.codegen.kernel.ir.statements import BoundLike
-from tracegrad.codegen.kernel.ir.vectors import ctype
+from tracegrad.codegen.kernel.ir.vectors import bit_floor, ctype
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.matrices.language import Language
 from tracegrad.codegen.lower.matrices.values import Numbers, Value
@@ -39,9 +39,7 @@ class Matrices(KernelBuilder, Language):
         cpu = self.target.kind == "cpu"
         wide = cpu and self.target.fp64 and dtype_kind(dtype) == "f" and not self.name.endswith("lu_factor")
         self.dtype = float64 if wide else dtype
-        self.lanes = 1
-        while cpu and self.lanes < min(16, self.target.simd_bytes // self.dtype.itemsize) and 2 * self.lanes <= self.batch:
-            self.lanes *= 2
+        self.lanes = bit_floor(min(16, self.target.simd_bytes // self.dtype.itemsize, self.batch)) if cpu else 1
         self.info: Numbers | None = None                     # which pivot (from 1) is the first that is not there; 0
 
     def kernel(self, algorithm: Callable[[Matrices], None]) -> Kernel:

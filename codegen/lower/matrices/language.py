@@ -6,7 +6,7 @@ An algorithm is a Python function that writes the statements of a kernel while i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
@@ -34,7 +34,6 @@ from tracegrad.codegen.kernel.ir.types import mask_type
 from tracegrad.codegen.kernel.ir.vectors import ctype
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.matrices.values import (
-    Divisor,
     IndexLike,
     Like,
     Numbers,
@@ -104,10 +103,10 @@ class Language:
             with w.counting(var, first - 1, Infix(">=", var, last), "-", 1):
                 yield var.index
 
-    def pairs(self, rows: IndexLike, columns: IndexLike, names: str = "rc") -> Iterator[tuple[Index, Index]]:
+    def pairs(self, rows: IndexLike, columns: IndexLike) -> Iterator[tuple[Index, Index]]:
         """Two loops, one in the other."""
-        for r in self.range(names[0], rows):
-            for c in self.range(names[1], columns):
+        for r in self.range("r", rows):
+            for c in self.range("c", columns):
                 yield r, c
 
     @contextmanager
@@ -150,15 +149,6 @@ class Language:
     @property
     def whole_dtype(self) -> DType:
         return np.dtype(f"i{self.dtype.itemsize}") if self.lanes > 1 else int32
-
-    @property
-    def type(self) -> str:
-        return ctype(self.dtype, self.lanes)
-
-    @property
-    def mask(self) -> str:
-        """The C type of an index, or of what is known of a number."""
-        return mask_type(self.dtype.itemsize, self.lanes) if self.lanes > 1 else "int"
 
     def wide(self, x: Expression, lanes: int = 0) -> Expression:
         """The same for all matrices."""
@@ -253,16 +243,17 @@ class Language:
         """best becomes x where that is larger."""
         best.assign(self.where(x > best, x, best))
 
-    def divisor(self, x: Value, size: Value | None = None, flat: Value | None = None) -> Divisor:
+    def division(self, x: Value, size: Value | None = None, flat: Value | None = None) -> Callable[[Value], Value]:
         """What divides by x, of that size; by 1 where `flat`, for 0. (The size goes first: squares of it may be too large.)"""
-        size = self.size(x) if size is None and len(x.parts) > 1 else size
         if len(x.parts) == 1:
-            return Divisor(self.let("pivot", x if flat is None else self.where(flat, 1, x)))
-        assert size is not None
+            pivot = self.let("pivot", x if flat is None else self.where(flat, 1, x))
+            return lambda number: number / pivot
+        size = self.size(x) if size is None else size
         norm = self.let("norm", size if flat is None else self.where(flat, 1, size))
         unit = x / norm
         u = self.let("u", unit if flat is None else Value(*self.where(flat, norm, unit.real).parts, *unit.imag.parts))
-        return Divisor(u, self.let("square", u.squared), norm)
+        square = self.let("square", u.squared)
+        return lambda number: number * u.conj / square / norm
 
     def power(self, x: Value) -> Value:
         """The power of two that is in x."""
@@ -279,16 +270,17 @@ class Language:
 
     def array(self, base: str, rows: int, columns: int = 1, parts: int = 1, whole: bool = False, room: int = 0) -> Numbers:
         """Arrays of numbers (whole: of integers) of every matrix."""
-        type_ = self.mask if whole else self.type
+        mask = mask_type(self.dtype.itemsize, self.lanes) if self.lanes > 1 else "int"
+        type_ = mask if whole else ctype(self.dtype, self.lanes)
         arrays = [self.writer.array(f"{base}{'_i' * part}", type_, max(rows * columns, room), node=self.node) for part in range(parts)]
-        return Numbers(self, arrays, self.whole_dtype if whole else self.dtype, columns, rows * columns)
+        return Numbers(self, arrays, self.whole_dtype if whole else self.dtype, columns)
 
-    def unit(self, base: str, rows: int, columns: int, parts: int = 1) -> Numbers:
+    def unit(self, base: str, rows: int, columns: int) -> Numbers:
         """Unit matrices."""
-        made = self.array(base, rows, columns, parts)
+        made = self.array(base, rows, columns, self.parts)
         for r, c in self.pairs(rows, columns):
             made.real[r, c] = self.where(self.at(c) == r, 1, 0)
-            if parts > 1:
+            if self.parts > 1:
                 made.imag[r, c] = self.number(0)
         return made
 

@@ -66,7 +66,7 @@ def qr(k: Matrices) -> None:
     columns = m if k.attrs["complete"] else least
     a, factors = reflections(k)
     if k.wanted(0):
-        q = k.unit("q", m, columns, k.parts)
+        q = k.unit("q", m, columns)
         for j in k.down("j", least):
             for c in k.range("c", j, columns):
                 _reflected(k, a, factors[j], q, j, c)

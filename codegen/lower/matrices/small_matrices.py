@@ -38,5 +38,5 @@ ALGORITHMS = {
     "solve": elimination.solve, "inv": elimination.inv, "solve_triangular": elimination.triangle, "det": elimination.det,
     "slogdet": elimination.slogdet, "cholesky": elimination.cholesky, "lu_factor": elimination.lu, "pivot_order": elimination.order,
     "factor_info": elimination.info, "qr": reflections.qr, "geqrf": reflections.geqrf, "eigh": jacobi.eigh, "svd": jacobi.svd,
-    "eig": eig_qr.eig, "matrix_exp": expm.exp, "frechet_exp": expm.derivative,
+    "eig": eig_qr.eig, "matrix_exp": expm.exponential, "frechet_exp": expm.exponential,
 }

@@ -120,33 +120,21 @@ class Variable(Value):
                 k.writer.assign(of, part, k.node)
 
 
-class Divisor:
-    """What numbers are divided by: `by`, a real number; or a complex one, `by * size`, where |by|^2 and the size are `scales`."""
-
-    __slots__ = ("by", "scales")
-
-    def __init__(self, by: Value, *scales: Value) -> None:
-        self.by, self.scales = by, scales
-
-    def divide(self, x: Value) -> Value:
-        return reduce(Value.__truediv__, self.scales, x * self.by.conj) if self.scales else x / self.by
-
-
 class Numbers:
     """Numbers in a work-item's memory, in rows of so many: an array for each part."""
 
-    __slots__ = ("arrays", "columns", "dtype", "k", "size")
+    __slots__ = ("arrays", "columns", "dtype", "k")
 
-    def __init__(self, k: Language, arrays: list[Array], dtype: DType, columns: int, size: int) -> None:
-        self.k, self.arrays, self.dtype, self.columns, self.size = k, arrays, dtype, columns, size
+    def __init__(self, k: Language, arrays: list[Array], dtype: DType, columns: int) -> None:
+        self.k, self.arrays, self.dtype, self.columns = k, arrays, dtype, columns
 
     @property
     def real(self) -> Numbers:
-        return Numbers(self.k, self.arrays[:1], self.dtype, self.columns, self.size)
+        return Numbers(self.k, self.arrays[:1], self.dtype, self.columns)
 
     @property
     def imag(self) -> Numbers:
-        return Numbers(self.k, self.arrays[1:], self.dtype, self.columns, self.size)
+        return Numbers(self.k, self.arrays[1:], self.dtype, self.columns)
 
     def __getitem__(self, at: IndexLike | tuple[IndexLike, IndexLike]) -> Variable:
         flat = at[0] * self.columns + at[1] if isinstance(at, tuple) else at
