@@ -242,6 +242,12 @@ def test_tensors_of_uint8_are_masks_as_in_torch() -> None:
         np.testing.assert_array_equal(found.numpy(), np.where(mask[:, None], 1 + accumulate * x, x))
 
 
+@pytest.mark.parametrize("name", ["flip", "tile", "repeat", "permute"])
+def test_a_tensor_in_the_place_of_sizes_is_an_error(name: str) -> None:
+    with pytest.raises(tg.ArgumentTypeError, match=f"{name}: sizes and dims must be integers"):
+        getattr(tg.ones(2, 3), name)(tg.tensor(1))
+
+
 BOOLS: tuple[Any, ...] = ((True, True), (True, False), (False, True, ...), (True, ..., True), (True, slice(None), True), (True, 0, True),
                           (np.array([True, False]), True, True), (True, [0, 1], True))
 
