@@ -252,6 +252,21 @@ def test_a_hook_on_a_tensor_without_grad_is_an_error():
         f64(1.0, grad=False).retain_grad()
 
 
+def test_what_runs_after_a_gradient_is_there_is_not_differentiated():
+    def descend(w):
+        w.sub_(w.grad)                                      # an error of a leaf where grad is enabled
+        w.grad = None
+
+    w = tg.ones(2, requires_grad=True)
+    w.register_post_accumulate_grad_hook(descend)
+    for k in range(3):
+        (w * 3).sum().backward()
+        close(w.detach(), [-2 - 3 * k] * 2)
+        assert tg.is_grad_enabled()
+    with pytest.raises(AutogradError, match="a leaf tensor that requires grad was modified in place"):
+        (w * 3).sum().backward(create_graph=True)
+
+
 def test_retain_grad(run):
     x = f64(1.0, 2.0)
 

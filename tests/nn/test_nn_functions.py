@@ -809,6 +809,30 @@ def test_ctc_loss_of_long_sequences(steps: int, count: int, traced: bool) -> Non
     np.testing.assert_allclose(slope.numpy(), gradient, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("pool", [F_.max_pool2d, F_.avg_pool2d, F_.adaptive_max_pool2d, F_.adaptive_avg_pool2d], ids=lambda f: f.__name__)
+def test_pools_of_no_images_have_gradients(pool: Any) -> None:
+    for _ in range(3):
+        x = tg.ones(0, 2, 3, 3, requires_grad=True)
+        y = pool(x, 2)
+        y.sum().backward()
+        assert y.shape[:2] == (0, 2)
+        assert x.grad is not None
+        assert x.grad.shape == (0, 2, 3, 3)
+
+
+def test_ctc_loss_of_no_steps() -> None:
+    """The empty sequence is certain, any other impossible; torch has the same."""
+    x = tg.tensor(np.log(special.softmax(u(2, 4, 3), -1)), requires_grad=True)
+    labels, into, out = tg.tensor([[1, 2], [1, 2], [1, 2], [2, 2]]), tg.tensor([0, 0, 1, 2]), tg.tensor([0, 1, 0, 1])
+    loss = F_.ctc_loss(x, labels, into, out, reduction="none")
+    assert loss.tolist()[:2] == [0, inf]
+    np.testing.assert_allclose(loss[2].item(), -x[0, 2, 0].item())
+    F_.ctc_loss(x, labels, into, out, reduction="sum", zero_infinity=True).backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum((0, 2))[:2].tolist() == [0, 0]
+    assert x.grad[:, 2].tolist() == [[-1, 0, 0], [0, 0, 0]]
+
+
 @pytest.mark.long
 def test_derivatives_of_ctc_loss() -> None:
     x = tg.tensor(u(3, 1, 2), requires_grad=True)

@@ -237,6 +237,28 @@ def test_tensors_of_uint8_are_masks_as_in_torch() -> None:
     with pytest.warns(UserWarning, match="setitem: an index of uint8 is a mask"):
         t[byte * 7] = -1.0
     np.testing.assert_array_equal(t.numpy(), np.where(mask[:, None], -1.0, x))
+    for accumulate in (False, True):
+        found = tg.tensor(x).index_put((byte,), tg.ones(1, dtype=tg.float64), accumulate=accumulate)
+        np.testing.assert_array_equal(found.numpy(), np.where(mask[:, None], 1 + accumulate * x, x))
+
+
+@pytest.mark.parametrize("name", ["flip", "tile", "repeat", "permute"])
+def test_a_tensor_in_the_place_of_sizes_is_an_error(name: str) -> None:
+    with pytest.raises(tg.ArgumentTypeError, match=f"{name}: sizes and dims must be integers"):
+        getattr(tg.ones(2, 3), name)(tg.tensor(1))
+
+
+BOOLS: tuple[Any, ...] = ((True, True), (True, False), (False, True, ...), (True, ..., True), (True, slice(None), True), (True, 0, True),
+                          (np.array([True, False]), True, True), (True, [0, 1], True))
+
+
+@pytest.mark.parametrize("key", BOOLS, ids=str)
+def test_several_bools_of_an_index_are_one_mask(key: Any) -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(tg.tensor(x)[key].numpy(), x[key])
+    changed = tg.tensor(x)
+    changed[key], x[key] = -1.0, -1.0
+    np.testing.assert_array_equal(changed.numpy(), x)
 
 
 @pytest.mark.parametrize("name", STATISTICS)

@@ -39,6 +39,8 @@ SHARES: dict[str, tuple[Any, list[list[float]], list[list[float]]]] = {
     "fmin": (lambda t, F, x, y: t.fmin(x, y), [[0, 1, 2, NAN, 1], [1, 1, 1, 1, NAN]], [[1, 1, 0, 0, 1], [0, 0, 1, 1, 0]]),
     "median": (lambda t, F, x: x.median() * 6, [[1, 2, 2, 3, 2]], [[0, 2, 2, 0, 2]]),
     "nanmedian": (lambda t, F, x: t.nanmedian(x) * 6, [[1, 2, NAN, 2, 3, 2]], [[0, 2, 0, 2, 0, 2]]),
+    "median of the infinite": (lambda t, F, x: t.exp(x.median()) + x.median(), [[-INF, INF]], [[1, 0]]),
+    "nanmedian of the infinite": (lambda t, F, x: t.nanmedian(x), [[INF, INF, NAN, -INF]], [[0.5, 0.5, 0, 0]]),
     "median of an even number": (lambda t, F, x: x.median(), [[4, 1, 3, 2]], [[0, 0, 0, 1]]),
     "relu": (lambda t, F, x: F.relu(x), [[-1, 0, 1]], [[0, 0, 1]]),
     "hardtanh": (lambda t, F, x: F.hardtanh(x), [[-1, 0, 1]], [[0, 1, 0]]),

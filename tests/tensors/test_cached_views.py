@@ -145,6 +145,21 @@ def test_a_view_of_what_a_kernel_has_and_of_traced_tensors_is_no_array(kernels):
         np.testing.assert_array_equal(f(x).numpy(), 2 * x.numpy().swapaxes(1, 2))
 
 
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_view_that_a_tensors_value_decides_is_of_that_value(requires_grad):
+    a = np.arange(24.0).reshape(4, 6)
+    x = tg.tensor(a, requires_grad=requires_grad)
+    for _ in range(3):
+        for at in ([3], [0], [5], [1]):
+            for found, wanted in zip(x.tensor_split(tg.tensor(at), 1), np.array_split(a, at, 1), strict=True):
+                np.testing.assert_array_equal(found.detach().numpy(), wanted)
+            np.testing.assert_array_equal(x.narrow(1, tg.tensor(at[0]), 1).detach().numpy(), a[:, at[0]:at[0] + 1])
+        for count in (1, 3, 2):
+            assert len(x.tensor_split(tg.tensor(count))) == len(x.tensor_split(tensor_indices_or_sections=tg.tensor(count))) == count
+    numbers = tg.arange(3)
+    assert [len(numbers.tensor_split(numbers)) for _ in range(3)] == [4] * 3
+
+
 def test_a_small_view_does_not_keep_a_large_array():
     x = tg.zeros(1000, 100)
     tg.flush()

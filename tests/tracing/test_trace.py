@@ -145,6 +145,18 @@ def test_who_reads_a_float_of_a_trace_is_told_what_it_is(on_numpy):
         tg.trace(lambda x, s: x if x.sum() > s else -x)(tg.ones(3), 0.3)
 
 
+def test_numpys_numbers_and_dtypes_are_arguments(device):
+    @tg.trace
+    def f(x, number, dtype):
+        return (x * number).to(dtype)
+
+    for number in (2, np.int64(3), np.float64(0.5), True, np.bool_(True)):
+        for dtype in (tg.float32, tg.int32):
+            found = f(tg.tensor([2.0, 4.0]), number, dtype)
+            assert found.dtype == dtype
+            assert found.tolist() == [2 * number, 4 * number]
+
+
 def test_a_float_argument_keeps_float64_precision(device):
     @tg.trace
     def f(x, lr):
@@ -369,6 +381,20 @@ def test_a_view_of_another_argument_is_returned_as_that_of_this_call(device, cha
             other.add_(1)
         close(*[b.numpy() for b in bases])                  # they are views of it
     assert len(traced.compilations) == 1
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: x.detach(), lambda x: (x, x.detach(), x * 1), lambda x: (x.view(2, 1), x.detach().view(2, 1)), lambda x: x.data,
+    lambda x: (lambda y: (y, y.detach(), y[1:].detach()))(x.sin()),
+])
+def test_what_is_returned_detached_requires_no_grad(fn):
+    x = tg.tensor([1.0, 2.0], requires_grad=True)
+    traced = tg.trace(fn)
+    for _ in range(2):
+        found, wanted = traced(x), fn(x)
+        for one, other in zip(*[r if isinstance(r, tuple) else (r,) for r in (found, wanted)], strict=True):
+            assert one.requires_grad is other.requires_grad
+            close(one.detach(), other.detach().numpy())
 
 
 def test_the_default_dtype_is_a_part_of_the_signature(device):

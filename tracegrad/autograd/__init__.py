@@ -114,7 +114,7 @@ def backward(
     for tensor, ct in reversed(receivers) if listeners else receivers:      # they want the last layers' gradients first, and what is
         _accumulate(tensor, ct, create_graph)                               # asked for first is computed first
     if post_accumulate_hooks:
-        run_post_accumulate_hooks([t for t, _ in receivers])
+        run_post_accumulate_hooks([t for t, _ in receivers], create_graph)
     if not (create_graph if retain_graph is None else retain_graph):
         reached = [n for n, ct in zip(wanted, grads, strict=True) if ct is not None]
         sums = [(n, resolve(t._grad._n)) for n in reached for t in _leaf(n) if t._grad is not None]
@@ -137,7 +137,7 @@ def _backward_to(
     for tensor, g in reached:
         _accumulate(tensor, g._node(), create_graph)
     if post_accumulate_hooks:
-        run_post_accumulate_hooks([t for t, _ in reached])
+        run_post_accumulate_hooks([t for t, _ in reached], create_graph)
     tell_of_backward([t for t, _ in reached])
 
 

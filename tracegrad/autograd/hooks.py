@@ -13,7 +13,7 @@ from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY, unique
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.cache import listed
-from tracegrad.support.modes import state, unseen
+from tracegrad.support.modes import set_grad_enabled, state, unseen
 from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
@@ -115,13 +115,15 @@ def tell_of_backward(tensors: Sequence[Tensor], told: tuple[Listener, Underway] 
         listener.after_backward(tensors, told[1] if told is not None and told[0] is listener else None)
 
 
-def run_post_accumulate_hooks(tensors: Sequence[Tensor]) -> None:
+def run_post_accumulate_hooks(tensors: Sequence[Tensor], create_graph: bool) -> None:
+    """Call what was registered for these leaves, as torch does: nothing is differentiated there without create_graph."""
     for tensor in tensors:
         for hook in list(post_accumulate_hooks.get(id(tensor), (None, {}))[1].values()):
             if state.trace is not None:
                 raise TraceError(f"backward: inside @trace ({state.trace.name}) a post-accumulate-grad hook would run at the first call "
                                  "only; do what it does after backward, in the traced function")
-            hook(tensor)
+            with set_grad_enabled(create_graph):
+                hook(tensor)
 
 
 def retain_grad(tensor: Tensor) -> None:

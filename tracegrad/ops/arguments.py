@@ -269,7 +269,7 @@ def some_dims(name: str, dim: Any, ndim: int) -> tuple[int, ...]:
 
 def sizes_of(name: str, sizes: Sequence[Any]) -> tuple[int, ...]:
     """The integers of f(2, 3) and of f((2, 3)) alike."""
-    if len(sizes) == 1 and not hasattr(sizes[0], "__index__"):
+    if len(sizes) == 1 and not hasattr(sizes[0], "__index__") and not isinstance(sizes[0], Node):       # (whose value is not known)
         sizes = sizes[0]
     try:
         return tuple(index(n) for n in sizes)

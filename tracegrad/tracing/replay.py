@@ -20,7 +20,7 @@ from tracegrad.errors import TraceError, printable
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.partition import PartitionedProgram
 from tracegrad.execute.program import Program
-from tracegrad.execute.realize import realize
+from tracegrad.execute.realize import realize, without_history
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.primitive import REGISTRY, bind, data, saves
@@ -466,7 +466,8 @@ def _leaf(value: Any, aval: Aval, device: Any) -> Tensor:
 
 def _as_view(base: Tensor, chain: Any, detached: bool) -> Tensor:
     """A view of `base`."""
-    view = Tensor(base._node(), base._device)
+    node = base._node()
+    view = Tensor(without_history(node, base._device) if detached else node, base._device)
     view._base, view._chain, view._detached = base, chain, detached
     view._n = view._replay(base._node())
     return view

@@ -12,6 +12,7 @@ from operator import index
 from typing import Any, NamedTuple, SupportsIndex
 
 from tracegrad.errors import ArgumentError
+from tracegrad.graph.ir import Aval
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import named
 from tracegrad.support.cache import listed
@@ -137,6 +138,6 @@ def family_of(signature: Any) -> Hashable:
 
 def _sizeless(entry: Any) -> Any:
     """A leaf's entry of a signature, without sizes."""
-    if isinstance(entry, tuple) and entry and hasattr(entry[0], "shape"):
+    if isinstance(entry, tuple) and entry and isinstance(entry[0], Aval):
         return (len(entry[0].shape), entry[0].dtype, entry[0].weak, *entry[1:])
     return entry

@@ -255,7 +255,8 @@ def index_put(input: Array, indices: Sequence[Array], values: Array, accumulate:
     if not isinstance(values, Operators) or values.dtype != input.dtype:
         got = getattr(values, "dtype", type(values).__name__)
         raise DTypeError(f"index_put: values must be a tensor of input's dtype {input.dtype}, got {got}")
-    key: tuple[Any, ...] = tuple(slice(None) if k is None else k for k in indices)
+    # A tensor of uint8 is a mask, as it is in input[indices].
+    key: tuple[Any, ...] = tuple(slice(None) if k is None else ne(k, 0) if k.dtype == dtypes.uint8 else k for k in indices)
     if not accumulate:
         return setitem(input, key, values)
     if any(isinstance(k, Operators) and k.dtype == dtypes.bool_ for k in key):

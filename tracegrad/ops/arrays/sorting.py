@@ -14,7 +14,7 @@ from tracegrad.graph.primitive import REGISTRY, Primitive, bind, const
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.arrays.indexing import gather
 from tracegrad.ops.arrays.pointwise import detach, eq, minimum
-from tracegrad.ops.arrays.reductions import ValuesIndices, amax, sum_
+from tracegrad.ops.arrays.reductions import ValuesIndices, amax, amin, sum_
 from tracegrad.ops.arrays.shaping.reordering import transpose
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
@@ -132,7 +132,9 @@ def shared(x: Node, value: Any) -> Any:
     """`value` of the vector x; all elements that are equal to it share the gradient, as torch has it for medians of all elements."""
     if dtype_kind(x.dtype) != "f" or not x.ndim:
         return value
-    return where(eq(value, value), amax(where(eq(x, detach(value)), x, -float("inf"))), value)
+    hit = eq(x, detach(value))
+    of_hits = where(value > 0.0, amax(where(hit, x, -float("inf"))), amin(where(hit, x, float("inf"))))     # others never equal it
+    return where(eq(value, value), of_hits, value)
 
 
 @public("median")

@@ -92,11 +92,12 @@ class Key:
         self.shape: list[int] = []               # after the basic part
         self.nothing: list[int] = []             # dimensions of it that the index False made: they have no elements
         self.arrays: list[tuple[int, Any]] = []  # (dimension after the basic part, index array or node)
-        bools = any(isinstance(k, (bool, np.bool_)) for k in items)
-        arrays = bools and any(isinstance(k, _Mask) or (isinstance(k, (list, np.ndarray, Node)) and np.shape(k)) for k in items)
+        bools = sum(isinstance(k, (bool, np.bool_)) for k in items)
+        arrays = bools > 1 or (bools and any(
+            isinstance(k, _Mask) or (isinstance(k, (list, np.ndarray, Node)) and np.shape(k)) for k in items))
         for k in items:
             if k is None or isinstance(k, (bool, np.bool_)):
-                if k is not None and arrays:                    # a bool is a mask of no dimensions: it broadcasts with the arrays
+                if k is not None and arrays:        # a bool is a mask of no dimensions: it broadcasts with the arrays and other bools
                     self.arrays.append((len(self.shape), np.zeros(int(k), np.int64)))
                 elif k is not None and not k:
                     self.nothing.append(len(self.shape))

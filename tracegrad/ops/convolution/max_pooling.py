@@ -110,11 +110,11 @@ class MaxPoolGradient(Primitive):
             raise ShapeError(f"{self.name}: takes planes of {attrs['size']} and as many places (integers), got {ct} and {places}")
         return Aval((ct.shape[0], *attrs["image"]), ct.dtype)
 
-    def numpy(self, ct, places, **attrs):
-        room = prod(attrs["image"])
+    def numpy(self, ct, places, *, image, size, **attrs):
+        room = prod(image)
         flat = np.zeros(ct.shape[0] * room, ct.dtype)
-        np.add.at(flat, (places.reshape(len(ct), -1) + room * np.arange(len(ct))[:, None]).ravel(), ct.ravel())
-        return flat.reshape(-1, *attrs["image"])
+        np.add.at(flat, (places.reshape(len(ct), prod(size)) + room * np.arange(len(ct))[:, None]).ravel(), ct.ravel())
+        return flat.reshape(len(ct), *image)
 
     def composed(self, ct, places, *, kernel, stride, padding, dilation, image, size):
         """An element looks at the windows that it is in, and takes what came from those that it is the place of."""

@@ -362,7 +362,10 @@ def _ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_lengt
     never = full_like_shape((n, width), -float("inf"), x.dtype)
     skips = ne(states, blank) & ne(states, mv.pad(mv.narrow(states, 1, 0, max(0, width - 2)), (0, min(2, width)), (0, 0), None, blank))
     each = gather(x, 2, mv.expand(states, (steps, n, width)))
-    alpha = where(lt(iota((n, width), 1), 2), mv.reshape(mv.narrow(each, 0, 0, 1), (n, width)), never) if steps else never
+    place = iota((n, width), 1)
+    nothing = where(eq(place, 0), 0.0, never)                       # of no steps: the empty sequence is certain
+    first = where(lt(place, 2), mv.reshape(mv.narrow(each, 0, 0, 1), (n, width)), never) if steps else nothing
+    alpha = where(eq(unsqueeze(into, 1), 0), nothing, first)
     rows = (mv.narrow(each, 0, 1, steps - 1), iota((steps - 1,), 0) + 1) if steps > 1 else None
     return alpha, rows, skips, into, out
 
