@@ -45,6 +45,7 @@ from tracegrad.support.modes import float32_matmul, without_collection
 from tracegrad.support.plan import Check, Line, MatrixCheck, Plan
 
 _PLACEHOLDER = REGISTRY["placeholder"]
+_new = object.__new__
 _counting = threading.Lock()                # guards `Program.left`
 KNOWN = 200_000     # operations in all the Programs that are remembered (0.5 KB each)
 VERSION = 200       # what a compiled version counts as
@@ -287,7 +288,7 @@ class Program:
                 found = routine(arrays, [n.attrs["value"] for n in numbers], notes)
                 self.routine = routine if config.recall else None
         device = self.device
-        results = [HostBuffer(device, array) if array.base is None else _buffer(device, array, values, arrays) for array in found]
+        results = [host_part(device, array) if array.base is None else _buffer(device, array, values, arrays) for array in found]
         if suspect or any(notes):
             self._mark(results, values, notes, _lines(self._reports.checks, line))
         return results
@@ -359,7 +360,9 @@ def host_part(device: Any, array: np.ndarray[Any, Any]) -> HostBuffer:
     A copy where the view would keep much more memory than its own. It lies in memory as it was computed, whether that was when it was
     called or later: so the bits of what follows are the same.
     """
-    return HostBuffer(device, compact(array))
+    made = _new(HostBuffer)                             # without a call of __init__: every small result is made here
+    made.device, made.array, made.deferred_checks = device, array if array.base is None else compact(array), ()
+    return made
 
 
 def _address(array: np.ndarray[Any, Any]) -> Any:
