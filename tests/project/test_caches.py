@@ -46,7 +46,7 @@ OTHERS = {
     "execute.deferred": {"waiting": "state: the pending work", "flushes": "a count"},
     "support.philox": {"_last": "one entry", "_ahead": "one entry", "_latest": "one entry"},
     "support.random_state": {"_torchs": "state: a setting"},
-    "support.dtypes": {"_default_float": "state: the default dtype", "users": "what programs see in place of dtypes: set once"},
+    "support.dtypes": {"default_float": "state: the default dtype", "users": "what programs see in place of dtypes: set once"},
     "torch_api.checkpoints": {"_known": "the classes that a program allows"},
     "torch_api.storages": {"_copies": "what addresses point to, as long as their tensors live"},
     "torch_api.names.fx._symbolic_trace": {"_wrapped": "functions that a program wraps", "_tracing": "state: the tracers at work"},

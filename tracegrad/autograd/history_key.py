@@ -28,10 +28,10 @@ class History:
 
     Of a call whose nodes nobody has asked for (ir.LazyNode) that is the call's; the numbers after its result's are those of its offsets.
     calls: the numbers of such results. inside: the nodes behind them, once they were made. floats: where in the key the bits of constants
-    stand, and the numbers of these. generic_key: the key without them, once it was asked for.
+    stand, and the numbers of these. generic_key: the key without them, once it was asked for. leaves: by variable, those that are there.
     """
 
-    __slots__ = ("calls", "device", "floats", "generic_key", "inside", "key", "nodes", "number", "pending", "valued")
+    __slots__ = ("calls", "device", "floats", "generic_key", "inside", "key", "leaves", "nodes", "number", "pending", "valued")
 
     def __init__(self, device: Device, pending: list[Node]) -> None:
         self.device, self.pending = device, pending
@@ -41,6 +41,7 @@ class History:
         self.calls: list[int] = []
         self.floats: list[tuple[int, int]] = []
         self.inside: set[Node] = set()
+        self.leaves: dict[Node, Any] = {}
         self.key: Key | None = None
         self.generic_key: Key | None = None
 
@@ -61,6 +62,7 @@ class History:
                 continue
             if tensor._n is not node or tensor._base is not None:
                 return False
+            self.leaves[node] = tensor
             present = tensor._grad if inputs is None else None
             if present is not None:
                 if present._base is not None or present._n.needs_grad:
@@ -173,5 +175,5 @@ def _entered(node: Node) -> tuple[Node, Any, Iterator[Node], list[int]]:
 def _is_ordinary(fn: Any) -> bool:
     """Whether the derivative of an operation is a function of the structure."""
     if (fn.executed or fn).registered:
-        return fn.name != "placeholder" and fn.name != "transfer"
+        return fn.name not in ("placeholder", "transfer")
     return bool(getattr(fn, "ordinary", False) or (isinstance(fn, CustomCall) and fn.structural))

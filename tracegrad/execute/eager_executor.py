@@ -77,14 +77,14 @@ class EagerCall:
             self.device = device
         arrays = []
         for node in nodes:
-            value, aval = node.value, node.aval
+            value = node.value
             if type(value) is not HostBuffer:
                 array = _array(node, device)
                 if array is None:
                     return None
             elif (array := value.array) is None or value.deferred_checks:
                 return None
-            elif array.dtype is not aval.dtype or array.shape != aval.shape:
+            elif array.shape != (aval := node.aval).shape or array.dtype is not aval.dtype:
                 array = value.contents(aval.shape, aval.dtype)
             arrays.append(array)
         if self.constants:

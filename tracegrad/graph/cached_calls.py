@@ -27,20 +27,25 @@ from tracegrad.graph.ir import INTERN, ON_HOST, LazyNode, Node, Size, enter
 from tracegrad.graph.locations import Location, user_location
 from tracegrad.graph.operators import Operators
 from tracegrad.support.cache import Cache, listed
-from tracegrad.support.dtypes import get_default_dtype
+from tracegrad.support.dtypes import default_float
 from tracegrad.support.modes import state
 
 READ_EVERY = 4                                   # a value is read in every so many iterations at least, if it is computed when called
 KEPT = 1000                                  # signatures of one function
-ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
-KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,
-                           list: LIST, Size: LIST, slice: SLICE, Node: OTHER, LazyNode: OTHER}      # of arguments, by their class
+ARRAY, BOOL, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
 
 
-def _kind(cls: type) -> int:
-    """The kind of a class that was not met before."""
-    kind = KINDS[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
-    return kind
+class _Kinds(dict[type, int]):
+    """Of arguments, by their class."""
+
+    def __missing__(self, cls: type) -> int:
+        """That of a class that was not met before."""
+        kind = self[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
+        return kind
+
+
+KINDS = _Kinds({bool: BOOL, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST, list: LIST,
+                Size: LIST, slice: SLICE, Node: OTHER, LazyNode: OTHER})
 
 
 class _Unknown(Exception):
@@ -219,7 +224,7 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any], tensors: bool = True) 
     if state.symbolic or not config.recall:         # (not `plain`: nodes are recalled where values wait, as in custom functions)
         return None
     nodes: dict[Node, int] = {}
-    parts: list[Any] = [get_default_dtype()]
+    parts: list[Any] = [default_float[0]]
     try:
         first = _add(args, parts, nodes, None)
         if kwargs:
@@ -237,9 +242,10 @@ def _add(args: Iterable[Any], parts: list[Any], nodes: dict[Node, int], first: A
     """
     for a in args:
         cls = a.__class__
-        kind = KINDS.get(cls)
-        if kind is None:
-            kind = _kind(cls)
+        if cls is int:
+            parts.append(a)
+            continue
+        kind = KINDS[cls]
         if kind == ARRAY:
             if first is None:
                 first = a
@@ -249,31 +255,26 @@ def _add(args: Iterable[Any], parts: list[Any], nodes: dict[Node, int], first: A
             if node.needs_grad and not state.grad:
                 behind = node.operands[0] if node.fn.name == "variable" else node            # of a parameter, in few steps
                 node = behind if not (behind.needs_grad or state.hidden) else a._operand()
-            aval = node.aval
             if node.constant:
                 raise _Unknown
             if node in nodes:
-                parts.append(Node)
-                parts.append(nodes[node])
-            else:
-                nodes[node] = len(nodes)
-                parts.append(aval)
-                if node.needs_grad:
-                    parts.append(Operators)
-                if aval.bounded and has_range(node.fn):
-                    parts.append((interval(node),))                       # checks of indices depend on it
-        elif kind == INTEGER:
-            if cls is not int:
-                parts.append(cls)                                         # 1 is not True, nor 1.0
-            parts.append(a)
+                parts += (Node, nodes[node])
+                continue
+            nodes[node] = len(nodes)
+            aval = node.aval
+            parts.append(aval)
+            if node.needs_grad:
+                parts.append(Operators)
+            if aval.bounded and has_range(node.fn):
+                parts.append((interval(node),))                           # checks of indices depend on it
         elif kind == FLOAT:
-            parts.append(cls)
-            parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
+            parts += (cls, a if a and a == a else repr(a))                # NaN is not itself, and 0.0 equals -0.0
         elif kind == PLAIN:
             parts.append(a)
+        elif kind == BOOL:
+            parts += (cls, a)                                             # True is not 1, nor 1.0
         elif kind == LIST:
-            parts.append(cls)
-            parts.append(len(a))
+            parts += (cls, len(a))
             first = _add(a, parts, nodes, first)
         elif kind == SLICE:
             parts.append(cls)

@@ -34,15 +34,16 @@ BASES = 1000            # how so many bases of reshaped views lie in memory is k
 class _View:
     """How one result of a call is made. steps: from the base. rules: the same on arrays. attrs: of a leaf with its value. call: of a part
 
-    of a history, its nodes.
+    of a history, its nodes. reshaped: whether the last step is one. whole: whether all elements of the base are seen.
     """
 
-    __slots__ = ("attrs", "aval", "call", "reshaped", "rules", "steps")
+    __slots__ = ("attrs", "aval", "call", "reshaped", "rules", "steps", "whole")
 
     def __init__(self, steps: Steps, node: Node, call: CachedCall | None) -> None:
         self.steps, self.aval, self.attrs, self.call = steps, node.aval, known_of(node), call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
+        self.whole = all(fn.name in ("reshape", "permute", "expand") for fn, _ in steps)
 
     def of(self, base: Tensor, node: Node, array: Any) -> Tensor:
         """The view of `base`, whose node is `node`, which holds `array` (None: it has no value that NumPy holds)."""
@@ -50,7 +51,7 @@ class _View:
         if array is not None:
             for rule in self.rules:
                 array = rule(array)
-            array = host_part(device, array)
+            array = host_part(device, array, self.whole)
         if call is None:
             view = holding(device, self.aval, self.attrs, array)
             source = base._source                           # of a view, which is current
