@@ -36,7 +36,6 @@ OTHERS = {
     "support.modes": {"float32_matmul": "state: a setting"},
     "distributions.divergence": {"_RULES": "registry"},
     "support.cache": {"_tables": "the list of caches", "_caches": "the list of caches"},
-    "graph.cached_calls": {"KINDS": "by classes of tensors and dtypes, of which there are few"},
     "execute.policy": {"eager_calls": "a count", "counts": "counts", "reasons": "counts"},
     "execute.plan_cache": {"counts": "counts"},
     "runtime.programs.program": {"counts": "counts"},

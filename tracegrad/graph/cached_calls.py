@@ -44,8 +44,9 @@ class _Kinds(dict[type, int]):
         return kind
 
 
-KINDS = _Kinds({bool: BOOL, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST, list: LIST,
-                Size: LIST, slice: SLICE, Node: OTHER, LazyNode: OTHER})
+KINDS = listed("classes of arguments", _Kinds({
+    bool: BOOL, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST, list: LIST, Size: LIST, slice: SLICE,
+    Node: OTHER, LazyNode: OTHER}))
 
 
 class _Unknown(Exception):
