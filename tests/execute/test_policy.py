@@ -32,7 +32,7 @@ def forget():
     """Nothing is known of work that came before, nor counted."""
     cache.clear(["programs", "recipes"])
     policy.counts.clear()
-    policy._reasons.clear()
+    policy.reasons.clear()
 
 
 @pytest.fixture(autouse=True)
