@@ -31,6 +31,7 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.execute.devices import set_device
     from tracegrad.graph.ir import Size
     from tracegrad.graph.operators import PUBLIC
+    from tracegrad.inspection import untraced_work
     from tracegrad.numpy_backend import interpreter
     from tracegrad.random import sampling
     from tracegrad.support import layouts

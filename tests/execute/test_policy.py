@@ -32,7 +32,7 @@ def forget():
     """Nothing is known of work that came before, nor counted."""
     cache.clear(["programs", "recipes"])
     policy.counts.clear()
-    policy._reasons.clear()
+    policy.reasons.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def impatient(monkeypatch):
 
     All work is deferred, small operations, too.
     """
-    monkeypatch.setattr(eager_executor.EagerCall, "__call__", lambda *given: None)
+    monkeypatch.setattr(eager_executor.EagerCall, "arrays", lambda *given: None)
 
     def set_patience(uses):
         monkeypatch.setattr(policy, "_tier_up", lambda order, device: (uses, ""))

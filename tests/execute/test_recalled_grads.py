@@ -292,6 +292,7 @@ def test_threads(monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["backward", "grad"])
+@pytest.mark.recall
 def test_the_pullback_of_a_traced_call_is_derived_once(how, monkeypatch):
     """A training loop around a traced forward: from the third backward on no operation of the trace is derived, or made, again."""
     derived = []

@@ -28,8 +28,7 @@ from tracegrad.graph.locations import Location, derivative_of
 from tracegrad.graph.primitive import REGISTRY, data
 from tracegrad.runtime.launch import Ready
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.history import leaves
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor, holding
 
 _VARIABLE, _OFFSET = REGISTRY["variable"], REGISTRY["offset"]
 
@@ -68,7 +67,7 @@ class _Gradients(Recipe):
             number, derived = self.lines[position]
             return derivative_of(nodes[number].loc) if derived else nodes[number].loc
 
-        return self.run(nodes, line, ready)
+        return self.run([nodes[i].value for i in self.inputs], nodes, line, ready)
 
 
 def _bits(numbers: Sequence[Node]) -> list[bytes]:
@@ -149,15 +148,16 @@ class Backward:
         found = self._gradients()
         if found is None:
             return None
-        walk, recipe, gradients = found
+        walk, recipe, results = found
         reached = []
-        for (i, _), gradient in zip(recipe.grads, gradients, strict=True):
-            tensor = leaves.get(walk.nodes[i].attrs["uid"])
+        for i, k in recipe.grads:
+            variable = walk.nodes[i]
+            tensor = walk.leaves.get(variable)
             if tensor is not None:
                 if tensor._grad is None:
-                    tensor._grad = Tensor(gradient, walk.device)
+                    tensor._grad = holding(walk.device, variable.aval, {"aval": variable.aval}, results[k])
                 else:
-                    tensor._grad._n = gradient
+                    tensor._grad._n = data(variable.aval, results[k])
                     tensor._grad._versions += 1
                 reached.append(tensor)
         self._end(walk, recipe)
@@ -168,13 +168,14 @@ class Backward:
         found = self._gradients()
         if found is None:
             return None
-        walk, recipe, gradients = found
-        result = tuple([Tensor(gradient, walk.device) for gradient in gradients])
+        walk, recipe, results = found
+        avals = [walk.nodes[i].aval for i, _ in recipe.grads]
+        result = tuple([holding(walk.device, aval, {"aval": aval}, results[k]) for aval, (_, k) in zip(avals, recipe.grads, strict=True)])
         self._end(walk, recipe)
         return result
 
-    def _gradients(self) -> tuple[History, _Gradients, list[Node]] | None:
-        """Compute what is pending, and the recipe's gradients: nodes with values. None where this has to be done at length."""
+    def _gradients(self) -> tuple[History, _Gradients, list[Any]] | None:
+        """Compute what is pending, and the gradients: the recipe's results. None where this has to be done at length."""
         walk = self.walk
         if walk is None or walk.key is None:
             return None
@@ -184,7 +185,7 @@ class Backward:
             walk.unfold()
             return None
         try:
-            results = recipe.gradients(nodes, self._expected(nodes, recipe) if self.tells and listeners else None)
+            results = recipe.gradients(nodes, self._expected(walk, recipe) if self.tells and listeners else None)
         except TracegradError:                      # at length, what can be computed is
             walk.unfold()
             return None
@@ -194,11 +195,11 @@ class Backward:
             if not nodes[i].needs_grad:
                 forget_operands(nodes[i])
         cut(walk.pending)
-        return walk, recipe, [data(nodes[i].aval, results[k]) for i, k in recipe.grads]
+        return walk, recipe, results
 
-    def _expected(self, nodes: Sequence[Node], recipe: _Gradients) -> Ready | None:
+    def _expected(self, walk: History, recipe: _Gradients) -> Ready | None:
         """What tells a listener of gradients, by their positions among the results, if one wants to hear of them."""
-        at = {k: tensor for i, k in recipe.grads if (tensor := leaves.get(nodes[i].attrs["uid"])) is not None}
+        at = {k: tensor for i, k in recipe.grads if (tensor := walk.leaves.get(walk.nodes[i])) is not None}
         if len(at) == len(recipe.grads):                # (else one is gone, or two have one gradient)
             self.told = expect_backward([*at.values()])
         if self.told is None:
@@ -218,9 +219,8 @@ class Backward:
         self.walk = None
         free_saved([nodes[i] for i in recipe.saving])
         staying = [weakref.ref(nodes[i]) for i in recipe.staying]
-        walk.number.clear()
-        walk.pending.clear()
-        nodes.clear()
+        for part in (walk.number, walk.pending, walk.leaves, nodes):
+            part.clear()
         without_freed(staying)
 
     def learn(self, works: Sequence[Any], order: Sequence[Node], grads: Sequence[tuple[Node, Node]], beside: Sequence[Node] = ()) -> None:

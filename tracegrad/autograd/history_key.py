@@ -7,7 +7,7 @@ Nor is what goes from one device to another: it is several programs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tracegrad.config import config
@@ -21,7 +21,6 @@ from tracegrad.support.dtypes import dtype_kind
 from tracegrad.tensors.parts.history import leaves
 
 _VARIABLE, _CONST, _OFFSET = REGISTRY["variable"], REGISTRY["const"], REGISTRY["offset"]
-_ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure
 
 
 class History:
@@ -29,10 +28,10 @@ class History:
 
     Of a call whose nodes nobody has asked for (ir.LazyNode) that is the call's; the numbers after its result's are those of its offsets.
     calls: the numbers of such results. inside: the nodes behind them, once they were made. floats: where in the key the bits of constants
-    stand, and the numbers of these. generic_key: the key without them, once it was asked for.
+    stand, and the numbers of these. generic_key: the key without them, once it was asked for. leaves: by variable, those that are there.
     """
 
-    __slots__ = ("calls", "device", "floats", "generic_key", "inside", "key", "nodes", "number", "pending", "valued")
+    __slots__ = ("calls", "device", "floats", "generic_key", "inside", "key", "leaves", "nodes", "number", "pending", "valued")
 
     def __init__(self, device: Device, pending: list[Node]) -> None:
         self.device, self.pending = device, pending
@@ -42,6 +41,7 @@ class History:
         self.calls: list[int] = []
         self.floats: list[tuple[int, int]] = []
         self.inside: set[Node] = set()
+        self.leaves: dict[Node, Any] = {}
         self.key: Key | None = None
         self.generic_key: Key | None = None
 
@@ -50,8 +50,6 @@ class History:
 
         inputs: the variables whose gradients are given back; None where those of all leaves are added to their `grad`.
         """
-        if not _ordinary:
-            _ordinary.update(fn for fn in REGISTRY.values() if fn.name not in ("placeholder", "transfer"))
         parts: list[Any] = [self.device, config.eager]
         variables: list[Node] = []
         if not self._follow((root, *self.pending), parts, variables):
@@ -64,6 +62,7 @@ class History:
                 continue
             if tensor._n is not node or tensor._base is not None:
                 return False
+            self.leaves[node] = tensor
             present = tensor._grad if inputs is None else None
             if present is not None:
                 if present._base is not None or present._n.needs_grad:
@@ -86,70 +85,56 @@ class History:
         number, nodes, valued, calls = self.number, self.nodes, self.valued, self.calls
         get = number.get
         for start in starts:
-            stack = [start]
+            stack = [] if start in number else [_entered(start)]
             while stack:
-                node = stack[-1]
-                known = node.value is not None
-                place = []
-                call = None
-                if not known or node.needs_grad:
-                    depth = len(stack)
-                    behind = call_behind(node) if type(node) is LazyNode else None
-                    if behind is None or behind[2]:
-                        operands = node.operands
-                    else:
-                        call, operands, _ = behind
-                    for o in operands:
-                        at = get(o)
-                        if at is None and o.value is not None and not o.needs_grad:         # a leaf, in few steps
-                            at = number[o] = len(nodes)
-                            valued.add(at)
-                            nodes.append(o)
-                            parts.append(o.aval)
-                            parts.append(False)
-                        if at is None:
-                            stack.append(o)
-                        else:
-                            place.append(at)
-                    if len(stack) > depth:
-                        continue
-                stack.pop()
-                if node in number:
-                    continue
-                fn = node.fn
-                if known:
-                    valued.add(len(nodes))
-                    parts.append(node.aval)
-                number[node] = len(nodes)
-                nodes.append(node)
-                if call is not None:
-                    calls.append(number[node])
-                    parts.append(call.structure)
-                    parts += place
-                    if call.offsets:
-                        nodes += [n for _, n in call.offsets]
-                    continue
-                if known and not (node.needs_grad and place):
-                    parts.append(node.needs_grad)
-                    continue
-                if not place and node.needs_grad:                   # the end of a history that was freed
-                    parts += (fn, node.aval, None)
-                    continue
-                if not (place or fn.family == "leaf" or fn.family == "index"):
-                    return False
-                known = (fn.executed or fn) in _ordinary or getattr(fn, "ordinary", False)
-                if not known and not (isinstance(fn, CustomCall) and fn.structural):
-                    return False
-                if fn is _OFFSET:                                   # the derivative's rules only hand it on
-                    parts.append(fn)
-                elif fn is _VARIABLE:
-                    variables.append(node)
-                    parts.append(fn)
+                node, call, rest, place = stack[-1]
+                for o in rest:
+                    at = get(o)
+                    if at is None:
+                        if o.value is None or o.needs_grad:
+                            stack.append(_entered(o))
+                            break
+                        at = number[o] = len(nodes)                 # a leaf, in few steps
+                        valued.add(at)
+                        nodes.append(o)
+                        parts += (o.aval, False)
+                    place.append(at)
                 else:
-                    parts += contribution(node)
-                    if fn is _CONST and dtype_kind(node.aval.dtype) == "f":
-                        self.floats.append((len(parts) - 1, number[node]))
-                parts += place
+                    stack.pop()
+                    at = number[node] = len(nodes)
+                    nodes.append(node)
+                    if stack:
+                        stack[-1][3].append(at)
+                    known = node.value is not None
+                    if known:
+                        valued.add(at)
+                        parts.append(node.aval)
+                    if call is not None:
+                        calls.append(at)
+                        parts.append(call.structure)
+                        parts += place
+                        if call.offsets:
+                            nodes += [n for _, n in call.offsets]
+                        continue
+                    fn = node.fn
+                    if fn is _VARIABLE and place:
+                        variables.append(node)
+                        parts.append(fn)
+                    elif known and not (node.needs_grad and place):
+                        parts.append(node.needs_grad)
+                        continue
+                    elif not place and node.needs_grad:             # the end of a history that was freed
+                        parts += (fn, node.aval, None)
+                        continue
+                    elif not (place or fn.family == "leaf" or fn.family == "index") or not _is_ordinary(fn):
+                        return False
+                    elif fn is _OFFSET:                             # the derivative's rules only hand it on
+                        parts.append(fn)
+                    else:
+                        parts += contribution(node)
+                        if fn is _CONST and dtype_kind(node.aval.dtype) == "f":
+                            self.floats.append((len(parts) - 1, at))
+                    parts += place
         return True
 
     def bits(self) -> list[bytes]:
@@ -175,3 +160,20 @@ class History:
                 self.inside.update(values[call.made:])
                 for k, (place, _) in enumerate(call.offsets, i + 1):
                     self.number[values[place]] = k
+
+
+def _entered(node: Node) -> tuple[Node, Any, Iterator[Node], list[int]]:
+    """A node, the call behind it if nobody has asked for its nodes, the operands that are to get numbers, and room for these."""
+    if node.value is not None and not node.needs_grad:
+        return node, None, iter(()), []
+    behind = call_behind(node) if type(node) is LazyNode else None
+    if behind is None or behind[2]:
+        return node, None, iter(node.operands), []
+    return node, behind[0], iter(behind[1]), []
+
+
+def _is_ordinary(fn: Any) -> bool:
+    """Whether the derivative of an operation is a function of the structure."""
+    if (fn.executed or fn).registered:
+        return fn.name not in ("placeholder", "transfer")
+    return bool(getattr(fn, "ordinary", False) or (isinstance(fn, CustomCall) and fn.structural))

@@ -11,7 +11,7 @@ Whether a call is computed eagerly depends on its structure and on what made its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,9 @@ from tracegrad.graph.families import Movement
 from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
 from tracegrad.graph.operation import EAGER_FAMILIES
-from tracegrad.graph.primitive import NOWHERE, REGISTRY, data
+from tracegrad.graph.primitive import NOWHERE, REGISTRY, data, numpy_time
 from tracegrad.runtime.buffer import HostBuffer, host_buffer
-from tracegrad.support.blas import quiet, quietly, shared_among_threads
+from tracegrad.support.blas import SILENT, quiet, reset_warnings, set_warnings, shared_among_threads
 from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
 
@@ -40,80 +40,73 @@ _CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["va
 _VIEWS = frozenset(REGISTRY[name] for name in ("reshape", "permute", "expand", "slice", "flip"))       # which NumPy moves nothing for
 
 
-class Call(NamedTuple):
-    """What a NumpyProgram asks of a node."""
-
-    fn: Any
-    attrs: dict[str, Any]
-    aval: Aval
-    given: tuple[Any, ...]                  # the dtypes of its operands
-    loc: str = ""
-
-
 class EagerCall:
-    """The calls of a template, done by numpy.
+    """A known call, done by numpy.
 
     moves: whether elements move only. views: whether the results are views, too, which need nodes that tell their way from the base; those
-    of other calls are leaves. history: they are parts of one, and have all their nodes. results: for each, its place in the template, aval,
+    of other calls are leaves. history: they are parts of one, and have all their nodes. results: for each, its place in the call, aval,
     and what leaves know of themselves. leaf: that of a single one that is a leaf.
     """
 
     __slots__ = ("constants", "device", "history", "leaf", "moves", "products", "results", "routine", "views", "wide")
 
-    def __init__(self, template: CachedCall, order: Sequence[tuple[int, Call, tuple[int, ...]]], made: Any) -> None:
-        """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
+    def __init__(self, call: CachedCall, made: Sequence[Node], order: Sequence[Node]) -> None:
+        """made: its nodes by place, of leaves without values. order: the operations among them."""
         self.device: Any = None                         # one that it was seen to be fit for
-        self.history = template.is_read
-        self.constants = [_constant(n) for n in template.constants]
-        leaves = list(range(template.made))
-        for k, step in enumerate(template.steps, template.made):
-            if step[0] is _OFFSET:
-                self.constants.append(np.asarray(step[1]["value"]))
-                leaves.append(k)
-        at = {place: ~k for k, place in enumerate(leaves)} | {k: i for i, (k, _, _) in enumerate(order)}
-        calls: Sequence[Any] = [call for _, call, _ in order]
-        ends = template.ends()
-        operands = [tuple([at[p] for p in places]) for _, _, places in order]
-        self.routine = numpy_rules().prepared(calls, operands, [at[k] for k in ends])
-        placed = [call.fn.family == "dynamic_slice" for call in calls]
-        self.moves = all(isinstance(call.fn, Movement) or call.fn.part or at for call, at in zip(calls, placed, strict=True))
-        self.views = self.moves and all(len(o) == 1 or at for o, at in zip(operands, placed, strict=True))
-        self.products = any(call.fn.family == "contraction" and shared_among_threads(*[made[p].aval for p in places])
-                            for _, call, places in order)
-        self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in calls)
+        self.history = call.is_read
+        leaves = [*made[:call.made], *(n for n in made[call.made:] if n.fn is _OFFSET)]
+        self.constants = [_constant(n) for n in leaves[call.made - len(call.constants):]]
+        at = {n: ~k for k, n in enumerate(leaves)} | {n: i for i, n in enumerate(order)}
+        ends = list(dict.fromkeys(call.ends))
+        self.routine = numpy_rules().prepared(order, [tuple([at[o] for o in n.operands]) for n in order], [at[made[k]] for k in ends])
+        placed = [n.fn.family == "dynamic_slice" for n in order]
+        self.moves = all(isinstance(n.fn, Movement) or n.fn.part or at for n, at in zip(order, placed, strict=True))
+        self.views = self.moves and all(len(n.operands) == 1 or at for n, at in zip(order, placed, strict=True))
+        self.products = any(n.fn.family == "contraction" and shared_among_threads(*[o.aval for o in n.operands]) for n in order)
+        self.wide = any(n.dtype in (np.float64, np.complex128) for n in order)
         self.results = [(k, made[k].aval, _lasting(made[k])) for k in ends]
-        self.leaf = self.results[0] if type(template.result) is int and not (self.views or self.history) else None
+        self.leaf = self.results[0] if call.result is not None and not (self.views or self.history) else None
 
-    def __call__(self, nodes: Sequence[Node], device: Any) -> Any:
+    def arrays(self, nodes: Sequence[Node], device: Any) -> Any:
         """The results' arrays; None where they cannot be had now. (A hot path.)"""
+        if not (state.plain and config.eager):
+            return None
         if device is not self.device:
             if not device.in_host_memory or device.kind == "numpy" or (self.wide and not device.fp64):
                 return None
             self.device = device
         arrays = []
         for node in nodes:
-            value, aval = node.value, node.aval
+            value = node.value
             if type(value) is not HostBuffer:
                 array = _array(node, device)
                 if array is None:
                     return None
             elif (array := value.array) is None or value.deferred_checks:
                 return None
-            elif array.dtype is not aval.dtype or array.shape != aval.shape:
+            elif array.shape != (aval := node.aval).shape or array.dtype is not aval.dtype:
                 array = value.contents(aval.shape, aval.dtype)
             arrays.append(array)
         if self.constants:
             arrays += self.constants
         notes: list[int] = []
         routine = self.routine.written or self.routine
+        warnings = None if self.moves else set_warnings(SILENT)             # numpy has nothing to warn of
         try:
-            if self.moves:                              # numpy has nothing to warn of
-                found = routine(arrays, (), notes)
+            if self.products:
+                with quiet():
+                    found = routine(arrays, (), notes)
             else:
-                found = quietly(routine, self.products, arrays, (), notes)
+                found = routine(arrays, (), notes)
         except Exception:               # deferred, it raises where somebody reads it
             return None
-        return None if notes and any(notes) else found
+        finally:
+            if warnings is not None:
+                reset_warnings(warnings)
+        if notes and any(notes):
+            return None
+        eager_calls[0] += 1
+        return found
 
 
 def arrays_of(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
@@ -122,9 +115,7 @@ def arrays_of(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
     prepared = call.prepared
     if prepared is None:
         prepared = call.prepared = prepare(call, nodes)
-    found = prepared(nodes, device) if prepared and state.plain and config.eager else None
-    eager_calls[0] += found is not None
-    return found
+    return prepared.arrays(nodes, device) if prepared else None
 
 
 def nodes_of(call: CachedCall, nodes: Sequence[Node], device: Any, found: Any) -> Sequence[Node] | dict[int, Node]:
@@ -226,18 +217,13 @@ def _constant(node: Node, depth: int = 0) -> Any:
         return np.asarray(node.fn.computed(operands, node.attrs, node.dtype), node.dtype)
 
 
-def prepare(template: CachedCall, nodes: Sequence[Node]) -> Any:
-    """The EagerCall of a template, for operands like `nodes`; False where its calls are always deferred."""
-    made = template.fresh(nodes, NOWHERE, template.steps)
-    avals = [n.aval for n in made]
-    order, total = [], 0.0
-    for k, (fn, attrs, _, aval, needs_grad, places, _) in enumerate(template.steps, template.made):
-        if fn is _OFFSET:
-            continue
-        if (needs_grad and not template.is_read) or not fn.registered or fn.family not in EAGER_FAMILIES or aval.weak:
-            return False
-        if fn not in _VIEWS:
-            total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
-        order.append((k, Call(fn, attrs, aval, tuple([avals[p].dtype for p in places])), places))
-    known = all(_constant(n) is not None for n in template.constants) and all(k >= template.made for k in template.ends())
-    return EagerCall(template, order, made) if order and total <= LIMIT + RECORDED * len(order) and known else False
+def prepare(call: CachedCall, nodes: Sequence[Node]) -> Any:
+    """The EagerCall of a known call, for operands like `nodes`; False where its calls are always deferred."""
+    made = call.fresh([data(n.aval, None, known_of(n)) for n in nodes], NOWHERE, call.steps)            # they hold no values
+    order = [n for n in made[call.made:] if n.fn is not _OFFSET]
+    if not (order and all((call.is_read or not n.needs_grad) and n.fn.registered and n.fn.family in EAGER_FAMILIES and not n.aval.weak
+                          for n in order)):
+        return False
+    known = all(_constant(n) is not None for n in call.constants) and all(k >= call.made for k in call.ends)
+    total = sum([numpy_time(n) for n in order if n.fn not in _VIEWS])
+    return EagerCall(call, made, order) if known and total <= LIMIT + RECORDED * len(order) else False

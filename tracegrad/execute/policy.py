@@ -1,4 +1,4 @@
-"""Which backend runs a Program of untraced work, NumPy or kernels, and the counts that `tg.report()` shows. Start at `Usage`.
+"""Which backend runs a Program of untraced work, NumPy or kernels; the counts that `tg.report()` shows. Start at `Usage`.
 
 A driver takes a tenth of a second and more to build a program; NumPy has done small work long before that. So a new Program is run by
 NumPy. One that is run again and again is compiled by a thread, and from a fixed use on its kernels are used. Large work is compiled when
@@ -17,13 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.config import config
-from tracegrad.execute import plan_cache
 from tracegrad.graph.canonical import Numbers
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import numpy_time
-from tracegrad.runtime.programs.program import counts as kernels
-from tracegrad.support import cache
 from tracegrad.support.dtypes import is_half
 
 # Estimates in nanoseconds, measured with numpy 2.4 and PoCL 3 on one core of a server (AMD EPYC). They need not be exact: where both
@@ -126,59 +122,13 @@ def _estimate(order: Iterable[Node], device: Any) -> _Estimate:
     return _Estimate(estimate, count, calls, iterations)
 
 
-# --------------------------------------------------------------------------------------------------------------- report
-
-
-def _counted(counts: dict[str, int]) -> list[str]:
-    """What is known of a cache, in words."""
-    size = f"size {counts['size']}" + (f" of {counts['budget']}" if "budget" in counts else "")
-    return [size, *(f"{counts[what]} {what}" for what in ("hits", "misses") if what in counts)]
-
-
-class Report(dict[str, Any]):
-    """What `tg.report()` gives: a dict that prints as a table."""
-
-    def __str__(self) -> str:
-        lines = [f"{self['eager']:7} small operations were done with numpy when they were called",
-                 f"{self['interpreted']:7} times pending work was done with numpy",
-                 f"{self['compiled']:7} times by kernels, of {self['programs']} programs built while the user waited, "
-                 f"{self['background']} by a thread"]
-        lines += [f"{count:11} {reason}" for reason, count in self["reasons"].items()]
-        lines += [f"{self['lowered']:7} programs were lowered to kernels, {self['read']} plans of earlier processes read from the disk",
-                  f"{self['built']:7} kernels were built, {self['loaded']} of earlier processes read from the disk, "
-                  f"{self['shared']} shared with earlier programs"]
-        lines += [f"{n['entries']:7} in the cache of {name} ({', '.join(_counted(n))})" for name, n in self["caches"].items()]
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-
 eager_calls = [0]                                          # how many operations numpy did when they were called (see eager_executor.py)
 counts: Counter[str] = Counter()
-_reasons: Counter[str] = Counter()
+reasons: Counter[str] = Counter()
 
 
 def count(what: str, reason: str = "") -> None:
-    """Note for `report` how a piece of pending work was computed (interpreted, compiled), or that a program was made."""
+    """Note for `tg.report` how a piece of pending work was computed (interpreted, compiled), or that a program was made."""
     counts[what] += 1
     if reason:
-        _reasons[reason] += 1
-
-
-@public(method=False)
-def report() -> Report:
-    """How untraced work was done so far in this process: a dict that prints as a table.
-
-    eager: how many small operations numpy did when they were called. interpreted: how many times pending work was done by numpy,
-    operation by operation. compiled: how many times by kernels. programs: how many programs were compiled for that while the user waited,
-    background: by a thread. reasons: why it was kernels, with counts. lowered: of all programs, traced ones included, those that this
-    process made kernels for, read: those whose plan was on the disk. built: kernels that the driver built, loaded: that it had from the
-    disk, shared: that an earlier program of this process has, too. caches: for each cache of the process that was asked, its entries, their
-    size and the most that it may hold, and how many look-ups found something (hits, where that is counted) and how many nothing (misses).
-    `config.eager = False` (TRACEGRAD_EAGER=0) makes it kernels always. Otherwise traced functions are not counted: they always run kernels.
-
-    >>> print(tg.report())
-    """
-    made = {"eager": eager_calls[0], **{what: counts[what] for what in ("interpreted", "compiled", "programs", "background")}}
-    return Report(made, reasons=dict(_reasons), lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"],
-                  built=kernels["built"], loaded=kernels["read"], shared=kernels["known"], caches=cache.statistics())
+        reasons[reason] += 1

@@ -45,6 +45,8 @@ from tracegrad.support.modes import float32_matmul, without_collection
 from tracegrad.support.plan import Check, Line, MatrixCheck, Plan
 
 _PLACEHOLDER = REGISTRY["placeholder"]
+_new = object.__new__
+_HELD = {HostBuffer}
 _counting = threading.Lock()                # guards `Program.left`
 KNOWN = 200_000     # operations in all the Programs that are remembered (0.5 KB each)
 VERSION = 200       # what a compiled version counts as
@@ -96,6 +98,8 @@ class Program:
         self.graph, self.device = graph, device
         self.avals = [n.aval for n in graph.inputs]
         self.weak = [aval.weak for aval in self.avals]
+        self.scalars = [i for i, weak in enumerate(self.weak) if weak]
+        self.shapes, self.dtypes = ([getattr(aval, what) for aval in self.avals if not aval.weak] for what in ("shape", "dtype"))
         self.executable: Executable | None = None
         self.buffers_only = False
         self.versions: dict[Any, Program | Job] = {}
@@ -268,16 +272,7 @@ class Program:
         return results
 
     def _by_numpy(self, values: Sequence[Any], numbers: Sequence[Node], line: Callable[[int], Location] | None) -> list[Any]:
-        arrays, suspect = [], False
-        for value, aval in zip(values, self.avals, strict=True):
-            if aval.weak:
-                arrays.append(np.asarray(value, aval.dtype))
-                continue
-            array = value.array if type(value) is HostBuffer else None        # in few steps
-            if array is None or array.shape != aval.shape or array.dtype is not aval.dtype:
-                array = value.contents(aval.shape, aval.dtype)
-            arrays.append(array)
-            suspect = suspect or bool(value.deferred_checks)
+        arrays, suspect = self._arrays(values)
         notes: list[int] = []
         with quiet():
             if self.usage.uses == 1 and not self.usage.loops:           # most are never seen again
@@ -287,10 +282,23 @@ class Program:
                 found = routine(arrays, [n.attrs["value"] for n in numbers], notes)
                 self.routine = routine if config.recall else None
         device = self.device
-        results = [HostBuffer(device, array) if array.base is None else _buffer(device, array, values, arrays) for array in found]
+        results = [host_part(device, array) if array.base is None else _buffer(device, array, values, arrays) for array in found]
         if suspect or any(notes):
             self._mark(results, values, notes, _lines(self._reports.checks, line))
         return results
+
+    def _arrays(self, values: Sequence[Any]) -> tuple[list[Any], bool]:
+        """The values of the inputs as arrays, and whether one of them is suspect."""
+        held = list(values)
+        for i in reversed(self.scalars):
+            del held[i]
+        by_numpy = {*map(type, held)} == _HELD              # all as a whole, in few steps
+        found: list[Any] = [v.array for v in held] if by_numpy else []
+        if not by_numpy or [a.shape for a in found if a is not None] != self.shapes or [a.dtype for a in found] != self.dtypes:
+            found = [v.contents(*known) for v, known in zip(held, zip(self.shapes, self.dtypes, strict=True), strict=True)]
+        for i in self.scalars:
+            found.insert(i, np.asarray(values[i], self.avals[i].dtype))
+        return found, [v.deferred_checks for v in held].count(()) < len(held)
 
     def _version_key(self, bits: tuple[bytes, ...]) -> Any:
         """What kernels are built for: the numbers that never changed, and which did."""
@@ -353,13 +361,15 @@ def _buffer(device: Any, array: np.ndarray[Any, Any], values: Sequence[Any], giv
     return host_part(device, array)
 
 
-def host_part(device: Any, array: np.ndarray[Any, Any]) -> HostBuffer:
-    """A Buffer for a result, which may be a view: nobody writes what another Buffer holds.
+def host_part(device: Any, array: np.ndarray[Any, Any], whole: bool = False) -> HostBuffer:
+    """A Buffer for a result, which may be a view: nobody writes what another Buffer holds. whole: a view of all that its base shows.
 
     A copy where the view would keep much more memory than its own. It lies in memory as it was computed, whether that was when it was
     called or later: so the bits of what follows are the same.
     """
-    return HostBuffer(device, compact(array))
+    made = _new(HostBuffer)                             # without a call of __init__: every small result is made here
+    made.device, made.array, made.deferred_checks = device, array if whole or array.base is None else compact(array), ()
+    return made
 
 
 def _address(array: np.ndarray[Any, Any]) -> Any:
@@ -388,14 +398,15 @@ class Recipe:
         """What it counts as in a cache, beside its key: a key may name calls of many operations each, which are told by the program."""
         return 10 * len(self.program.order)
 
-    def run(self, nodes: Sequence[Node], line: Callable[[int], Location] | None = None, ready: Ready | None = None) -> list[Any]:
-        """The program's results, for the nodes of this time's walk; ready: see Program.run. Hold realize.lock."""
+    def run(self, values: Sequence[Any], nodes: Sequence[Node] = (), line: Callable[[int], Location] | None = None,
+            ready: Ready | None = None) -> list[Any]:
+        """The program's results, for the values of `inputs`, and this time's nodes. ready: see Program.run. Hold realize.lock."""
         constants = self.constants
         if self.varying:
             constants = list(constants)
             for k, i in self.varying:
                 constants[k] = nodes[i]
-        return self.program.run([*[nodes[i].value for i in self.inputs], *self.kept], constants, line, ready)
+        return self.program.run([*values, *self.kept], constants, line, ready)
 
 
 programs = Cache("programs", KNOWN, lambda key, program: program.size, lambda program: max(0, program.usage.uses - 1))

@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from types import EllipsisType, NoneType
 from typing import Any
 
 import numpy as np
+import optree
 
 from tracegrad.config import config
 from tracegrad.graph.canonical import Key, canonical, contribution
@@ -25,21 +26,27 @@ from tracegrad.graph.intervals import has_range, interval
 from tracegrad.graph.ir import INTERN, ON_HOST, LazyNode, Node, Size, enter
 from tracegrad.graph.locations import Location, user_location
 from tracegrad.graph.operators import Operators
-from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache, listed
+from tracegrad.support.dtypes import default_float
 from tracegrad.support.modes import state
 
 READ_EVERY = 4                                   # a value is read in every so many iterations at least, if it is computed when called
 KEPT = 1000                                  # signatures of one function
-ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
-KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,
-                           list: LIST, Size: LIST, slice: SLICE, Node: OTHER, LazyNode: OTHER}      # of arguments, by their class
+ARRAY, BOOL, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
 
 
-def _kind(cls: type) -> int:
-    """The kind of a class that was not met before."""
-    kind = KINDS[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
-    return kind
+class _Kinds(dict[type, int]):
+    """Of arguments, by their class."""
+
+    def __missing__(self, cls: type) -> int:
+        """That of a class that was not met before."""
+        kind = self[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
+        return kind
+
+
+KINDS = listed("classes of arguments", _Kinds({
+    bool: BOOL, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST, list: LIST, Size: LIST, slice: SLICE,
+    Node: OTHER, LazyNode: OTHER}))
 
 
 class _Unknown(Exception):
@@ -50,37 +57,24 @@ class CachedCall:
     """The nodes that a call made. Places: of the nodes behind its tensors, of constants, then of the nodes, in order.
 
     steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands, what takes these from
-    the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same
-    node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls eagerly (see
-    execute/eager_executor.py); None: not asked for yet, False: nothing does. is_read: somebody reads values that depend on these before
-    their derivative is taken, so they are computed eagerly, too. calls: how many made nodes. uses: how many there were. structure: of calls
-    whose result is made without the nodes behind it (ir.LazyNode), what two share that differ in offsets only; else None. offsets: what
-    stands for the latter then, and at which places.
+    the values). ends: the places of the results. result: that of a single one, else None; tree: then how they are nested. made: the first
+    place of a node. shared: the result is the same node for the same operands, as long as it is alive and was not computed (compare
+    ir.INTERN). prepared: what does calls eagerly (see execute/eager_executor.py); None: not asked for yet, False: nothing does. is_read:
+    somebody reads values that depend on these before their derivative is taken, so they are computed eagerly, too. calls: how many made
+    nodes. uses: how many there were. structure: of calls whose result is made without the nodes behind it (ir.LazyNode), what two share
+    that differ in offsets only; else None. offsets: what stands for the latter then, and at which places.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "call",
-        "calls",
-        "constants",
-        "is_read",
-        "kept",
-        "made",
-        "offsets",
-        "prepared",
-        "result",
-        "shared",
-        "steps",
-        "structure",
-        "uses",
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "call", "calls", "constants", "ends", "is_read", "kept", "made", "offsets", "prepared", "result", "shared",
+                 "steps", "structure", "tree", "uses")
 
     def __init__(self, nodes: Sequence[Node], result: Any) -> None:
         """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
         self.prepared: Any = None
         self.is_read, self.calls, self.uses = False, 0, 0
-        ends: list[Node] = []
-        self.result = _flat(result, ends)
+        ends, self.tree = optree.tree_flatten(result, none_is_leaf=True)
+        if not all(isinstance(n, Node) for n in ends):
+            raise _Unknown
         inputs = list(dict.fromkeys(nodes))
         found = canonical(ends, inputs, lambda node: node if node.constant else None)
         order, given, made = found.order, len(inputs), len(found.leaves)
@@ -91,36 +85,24 @@ class CachedCall:
         places = [tuple([made + p if p >= 0 else ~p for p in at]) for at in found.places]
         self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, at, _taker(at))
                       for n, at in zip(order, places, strict=True)]
-        self.result = _places(self.result, [made + p if (p := found.number[n]) >= 0 else ~p for n in ends])
-        self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
-        if any(n.fn.family in ON_HOST for n in order):          # its error is the line's (see lapack.run)
-            self.shared = False
-        for n in order:
+        self.ends = [made + p if (p := found.number[n]) >= 0 else ~p for n in ends]
+        self.result: Any = self.ends[0] if isinstance(result, Node) else None
+        one = self.result is not None and self.result >= made                   # of the nodes, not an operand
+        self.shared = one and not ends[0].needs_grad and all(n.fn.family not in ON_HOST for n in order)       # its error is the line's
+        for n in order:                                                                                     # (see lapack.run)
             _owners[id(n.attrs)] = self
         self.structure: Key | None = None
         self.offsets: list[tuple[int, Node]] = []
         self.kept: frozenset[int] | None = None
-        last = type(self.result) is int and self.result == self.made + len(order) - 1 and len(order) > 1 and ends[0].needs_grad
+        last = one and self.result == made + len(order) - 1 and len(order) > 1 and ends[0].needs_grad
         if last and given <= len({p for at in places for p in at if p < given}) and all(n.fn.recallable for n in order):
             steps = [((n.fn, n.aval) if n.fn.name == "offset" else contribution(n), at) for n, at in zip(order, places, strict=True)]
             self.structure = Key((given, *self.constants, *steps))
-            self.offsets = [(k, _offset(n)) for k, n in enumerate(order, self.made) if n.fn.name == "offset"]
-
-    def ends(self) -> list[int]:
-        """The places of the results, each once."""
-        found: list[int] = []
-        rest = [self.result]
-        while rest:
-            r = rest.pop()
-            if type(r) is not int:
-                rest += r[1]
-            elif r not in found:
-                found.append(r)
-        return found
+            self.offsets = [(k, _offset(n)) for k, n in enumerate(order, made) if n.fn.name == "offset"]
 
     def history(self) -> bool:
         """Whether all results are parts of a history."""
-        return all(k >= self.made and self.steps[k - self.made][4] for k in self.ends())
+        return all(k >= self.made and self.steps[k - self.made][4] for k in self.ends)
 
     def make(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
         """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line."""
@@ -156,7 +138,7 @@ class CachedCall:
     def left(self) -> frozenset[int]:
         """The places of what the result still depends on once a backward has freed the nodes that save something. (It does not itself.)"""
         if self.kept is None:
-            found, rest = set[int](), [self.result]
+            found, rest = set[int](), [*self.ends]
             while rest:
                 k = rest.pop()
                 if k not in found and k >= self.made:
@@ -218,20 +200,6 @@ def _nothing(values: Sequence[Any]) -> tuple[Any, ...]:
     return ()
 
 
-def _flat(result: Any, ends: list[Node]) -> Any:
-    """The result with numbers of `ends` in the place of nodes."""
-    if isinstance(result, Node):
-        ends.append(result)
-        return len(ends) - 1
-    if type(result) in (tuple, list) or (isinstance(result, tuple) and hasattr(result, "_fields")):
-        return type(result), [_flat(r, ends) for r in result]
-    raise _Unknown
-
-
-def _places(result: Any, places: Sequence[int]) -> Any:
-    return places[result] if type(result) is int else (result[0], [_places(r, places) for r in result[1]])
-
-
 # Of attributes, by id, that templates give to nodes: the template.
 _owners: weakref.WeakValueDictionary[int, CachedCall] = listed("templates by attributes", weakref.WeakValueDictionary())
 
@@ -257,27 +225,28 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any], tensors: bool = True) 
     if state.symbolic or not config.recall:         # (not `plain`: nodes are recalled where values wait, as in custom functions)
         return None
     nodes: dict[Node, int] = {}
-    parts: list[Any] = [dtypes.get_default_dtype()]
+    parts: list[Any] = [default_float[0]]
     try:
         first = _add(args, parts, nodes, None)
-        for name, a in kwargs.items():
-            parts.append(name)
-            first = _add((a,), parts, nodes, first)
+        if kwargs:
+            parts.append(tuple(kwargs))
+            first = _add(kwargs.values(), parts, nodes, first)
     except _Unknown:
         return None
     return None if (first is None) is tensors else (tuple(parts), [*nodes], first)
 
 
-def _add(args: Sequence[Any], parts: list[Any], nodes: dict[Node, int], first: Any) -> Any:
+def _add(args: Iterable[Any], parts: list[Any], nodes: dict[Node, int], first: Any) -> Any:
     """What tells the arguments `args` from others, appended to `parts`; the first tensor, if it was not found before.
 
     nodes: gets those behind tensors, with their numbers.
     """
     for a in args:
         cls = a.__class__
-        kind = KINDS.get(cls)
-        if kind is None:
-            kind = _kind(cls)
+        if cls is int:
+            parts.append(a)
+            continue
+        kind = KINDS[cls]
         if kind == ARRAY:
             if first is None:
                 first = a
@@ -287,31 +256,26 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: dict[Node, int], first: A
             if node.needs_grad and not state.grad:
                 behind = node.operands[0] if node.fn.name == "variable" else node            # of a parameter, in few steps
                 node = behind if not (behind.needs_grad or state.hidden) else a._operand()
-            aval = node.aval
             if node.constant:
                 raise _Unknown
             if node in nodes:
-                parts.append(Node)
-                parts.append(nodes[node])
-            else:
-                nodes[node] = len(nodes)
-                parts.append(aval)
-                if node.needs_grad:
-                    parts.append(Operators)
-                if aval.bounded and has_range(node.fn):
-                    parts.append((interval(node),))                       # checks of indices depend on it
-        elif kind == INTEGER:
-            if cls is not int:
-                parts.append(cls)                                         # 1 is not True, nor 1.0
-            parts.append(a)
+                parts += (Node, nodes[node])
+                continue
+            nodes[node] = len(nodes)
+            aval = node.aval
+            parts.append(aval)
+            if node.needs_grad:
+                parts.append(Operators)
+            if aval.bounded and has_range(node.fn):
+                parts.append((interval(node),))                           # checks of indices depend on it
         elif kind == FLOAT:
-            parts.append(cls)
-            parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
+            parts += (cls, a if a and a == a else repr(a))                # NaN is not itself, and 0.0 equals -0.0
         elif kind == PLAIN:
             parts.append(a)
+        elif kind == BOOL:
+            parts += (cls, a)                                             # True is not 1, nor 1.0
         elif kind == LIST:
-            parts.append(cls)
-            parts.append(len(a))
+            parts += (cls, len(a))
             first = _add(a, parts, nodes, first)
         elif kind == SLICE:
             parts.append(cls)

@@ -93,18 +93,17 @@ def user_location(depth: int = 1, call: str = "") -> Location:
     override = LINE.location
     if override is not None:
         return override
-    frame = sys._getframe(depth)
+    frame, internal = sys._getframe(depth), _internal
     while True:
-        code = frame.f_code
-        name = code.co_filename
-        internal = _internal[name]
-        if internal is None:
-            internal = _internal[name] = name.startswith(INTERNAL)
-        outer = frame.f_back if internal else None
-        if outer is None:
-            known: tuple[CodeType, Location] | None = _instructions[id(code), frame.f_lasti, call]
-            return _located(frame, call) if known is None else known[1]
-        frame = outer
+        name = frame.f_code.co_filename
+        if internal[name] and (outer := frame.f_back) is not None:
+            frame = outer
+        elif name in internal:
+            break
+        else:
+            internal[name] = name.startswith(INTERNAL)
+    known: tuple[CodeType, Location] | None = _instructions[id(frame.f_code), frame.f_lasti, call]
+    return _located(frame, call) if known is None else known[1]
 
 
 def _located(frame: FrameType, call: str) -> Location:

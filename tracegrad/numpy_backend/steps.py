@@ -51,8 +51,8 @@ class Steps:
 
     __slots__ = ("avals", "constants", "fixed", "loops", "size", "steps", "targets")
 
-    def __init__(self, order: Sequence[Any], places: Sequence[Places], ends: Sequence[int], loop_rule: Callable[..., Any]) -> None:
-        """order: operations, of nodes or what is like them (cached_calls.Call); places, ends: see `canonical`.
+    def __init__(self, order: Sequence[Node], places: Sequence[Places], ends: Sequence[int], loop_rule: Callable[..., Any]) -> None:
+        """order: operations; places, ends: see `canonical`.
 
         loop_rule(loop): what computes, of arrays of a loop's operands, its results.
         """
@@ -95,12 +95,12 @@ def _early(node: Node, length: int) -> bool:
     return node.aval.nbytes <= ROW and length * node.aval.nbytes <= WHOLE and node.fn.family in ("elementwise", "movement")
 
 
-def _simplified(order: Sequence[Any], places: Sequence[Places], ends: Places
-                ) -> tuple[Sequence[Any], Sequence[Places], Places, list[int]]:
+def _simplified(order: Sequence[Node], places: Sequence[Places], ends: Places
+                ) -> tuple[Sequence[Node], Sequence[Places], Places, list[int]]:
     """The list after the passes that pay for NumPy, with the places of its results, and of its numbers in the order that they had."""
     numbers = [i for i, node in enumerate(order) if is_number(node)]
     pads = sum(node.fn is _PAD for node in order)
-    if not (pads >= LIMITS.least or any(node.fn.family == "loop" for node in order)) or not isinstance(order[0], Node):
+    if not (pads >= LIMITS.least or any(node.fn.family == "loop" for node in order)):
         return order, places, ends, numbers
     leaves = {p: o for node, operands in zip(order, places, strict=True) for p, o in zip(operands, node.operands, strict=True) if p < 0}
     inputs = dict.fromkeys([*(order[i] for i in numbers), *leaves.values()])

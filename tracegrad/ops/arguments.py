@@ -14,6 +14,8 @@ from math import prod
 from operator import index
 from typing import Any, TypeVar
 
+import optree
+
 from tracegrad.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -24,7 +26,7 @@ from tracegrad.errors import (
     TraceError,
     TracegradError,
 )
-from tracegrad.graph.cached_calls import calls, describe, learn
+from tracegrad.graph.cached_calls import CachedCall, calls, describe, learn
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.locations import LINE, user_location
 from tracegrad.graph.operators import BARE, Operators, by_itself, misused, write
@@ -209,16 +211,11 @@ def _wrapped(like: Any, result: Any, own: Any) -> Any:
     return result
 
 
-def results_of(like: Any, result: Any, values: Any, first: int) -> Any:
-    """As `_wrapped`, of a template's result."""
-    if type(result) is int:
-        if result >= first:
-            return like._wrap(values[result])
-        with own_nodes():
-            return _wrapped(like, values[result], ())
-    cls, parts = result
-    made = [results_of(like, r, values, first) for r in parts]
-    return cls(*made) if hasattr(cls, "_fields") else cls(made)
+def results_of(like: Any, call: CachedCall, values: Any) -> Any:
+    """As `_wrapped`, of the nodes that a known call made, by place."""
+    with own_nodes():
+        made = [like._wrap(values[k]) if k >= call.made else _wrapped(like, values[k], ()) for k in call.ends]
+    return optree.tree_unflatten(call.tree, made)
 
 
 def known_values(name: str, argument: str, x: Any, way_out: str) -> Any:

@@ -15,7 +15,7 @@ from tracegrad.execute.deferred import flush
 from tracegrad.execute.program import Recipe, recipes
 from tracegrad.execute.realize import Work, lock
 from tracegrad.graph.canonical import Key, resolve
-from tracegrad.graph.ir import Aval, Node, own_leaves
+from tracegrad.graph.ir import own_leaves
 from tracegrad.graph.primitive import data, renewed
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.support import dtypes
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tracegrad.optim.param_group import ParamGroup
 
 _RUN_TIME = {"_lr": 0, "_momentum": 1, "_beta1": 2}         # options that a Program reads anew, when they are numbers
-_SCALAR = Aval((), dtypes.float64, True)
 
 
 class _Update(Recipe):
@@ -45,7 +44,7 @@ class Step:
     these. key: what tells the structure; None where the step cannot be a Program. It tells which tensors are one, not which they are.
     """
 
-    __slots__ = ("device", "group", "key", "number", "tensors")
+    __slots__ = ("device", "group", "key", "nodes", "number", "tensors")
 
     def __init__(self, optimizer: Optimizer, group: ParamGroup, params: Sequence[Tensor]) -> None:
         self.group, self.device = group, params[0]._device
@@ -74,7 +73,8 @@ class Step:
         try:
             if [x for x in tensors if x._base is not None or x._device is not device]:
                 return None
-            parts += [x._n.aval for x in tensors]
+            self.nodes = [x._n for x in tensors]
+            parts += [node.aval for node in self.nodes]
             own = list(map(id, tensors))
             number = self.number = dict(zip(own, range(len(own)), strict=True))
             parts += map(number.__getitem__, own)
@@ -109,22 +109,24 @@ class Step:
         recipe.effects = [at for at, _ in changed if at is not None]
         return recipe
 
-    def _values(self) -> list[Node]:
-        """The nodes that hold the present values of all tensors, and the numbers among the options."""
-        found = [node if (node := x._n).value is not None else resolve(node) for x in self.tensors]
-        if [node for node in found if node.value is None]:
+    def _values(self) -> list[Any]:
+        """The present values of all tensors, None of those that cannot be had, and the numbers among the options."""
+        for _ in range(2):
+            found = [resolve(node).value if node.value is None else node.value for node in self.nodes]
+            if None not in found:
+                break
             flush()
-            found = [resolve(x._n) for x in self.tensors]
         options = vars(self.group)
-        return found + [data(_SCALAR, options.get(name)) for name in _RUN_TIME]
+        return found + [options.get(name) for name in _RUN_TIME]
 
     def run(self, recipe: _Update) -> bool:
         """Make the step; False, and nothing is done, where a value cannot be had."""
-        nodes = self._values()
-        if [i for i in recipe.inputs if nodes[i].value is None]:
+        values = self._values()
+        given = [values[i] for i in recipe.inputs]
+        if None in given:
             return False
         tensors = self.tensors
-        for at, value in zip(recipe.effects, recipe.run(nodes), strict=True):
+        for at, value in zip(recipe.effects, recipe.run(given), strict=True):
             tensor = tensors[at]
             node = tensor._n
             if node.needs_grad:

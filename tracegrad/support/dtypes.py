@@ -40,7 +40,7 @@ OLDER: dict[str, DType] = {                # as torch's older types of tensors a
     "Half": float16, "Float": float32, "Double": float64, "Bool": bool_, "Byte": uint8, "Char": int8, "Short": int16, "Int": int32,
     "Long": int64, "BFloat16": bfloat16,
 }
-_default_float = [float32]
+default_float = [float32]
 # What programs see in place of a dtype, and of which type that is: torch's under `tracegrad.as_torch`, which stand for these wherever a
 # dtype is taken. Else NumPy's own.
 users: dict[DType, Any] = {}
@@ -83,7 +83,7 @@ def get_default_dtype() -> DType:
 
     >>> tg.get_default_dtype()
     """
-    return _default_float[0]
+    return default_float[0]
 
 
 def set_default_dtype(d: Any) -> None:
@@ -94,7 +94,7 @@ def set_default_dtype(d: Any) -> None:
     found = as_dtype(d)
     if not is_float(found):
         raise DTypeError(f"set_default_dtype: {found} is not a float dtype")
-    _default_float[0] = found
+    default_float[0] = found
 
 
 def dtype_kind(dtype: DType) -> str:

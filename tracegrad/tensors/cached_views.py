@@ -22,29 +22,28 @@ from tracegrad.graph.cached_calls import CachedCall, calls, came_before, describ
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
 from tracegrad.runtime.buffer import HostBuffer
+from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
 from tracegrad.tensors.attributes import moved
 from tracegrad.tensors.parts.view_steps import Steps
 from tracegrad.tensors.tensor import Tensor, holding
 
-BASES = 8               # layouts of bases that one call knows
+BASES = 1000            # how so many bases of reshaped views lie in memory is known
 
 
 class _View:
     """How one result of a call is made. steps: from the base. rules: the same on arrays. attrs: of a leaf with its value. call: of a part
 
-    of a history, its nodes. copies: by the identity of a base's own steps, those, the aval of what they start from, and whether torch has
-    a copy of such a view: only a reshape may, and it depends on how the base lies in memory.
+    of a history, its nodes. reshaped: whether the last step is one. whole: whether all elements of the base are seen.
     """
 
-    __slots__ = ("attrs", "aval", "call", "copied", "copies", "reshaped", "rules", "steps")
+    __slots__ = ("attrs", "aval", "call", "reshaped", "rules", "steps", "whole")
 
     def __init__(self, steps: Steps, node: Node, call: CachedCall | None) -> None:
         self.steps, self.aval, self.attrs, self.call = steps, node.aval, known_of(node), call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
-        self.copied: bool | None = None                     # of a base that is no view itself
-        self.copies: dict[int, tuple[Steps, Any, bool]] = {}
+        self.whole = all(fn.name in ("reshape", "permute", "expand") for fn, _ in steps)
 
     def of(self, base: Tensor, node: Node, array: Any) -> Tensor:
         """The view of `base`, whose node is `node`, which holds `array` (None: it has no value that NumPy holds)."""
@@ -52,10 +51,11 @@ class _View:
         if array is not None:
             for rule in self.rules:
                 array = rule(array)
-            array = host_part(device, array)
+            array = host_part(device, array, self.whole)
         if call is None:
             view = holding(device, self.aval, self.attrs, array)
-            view._source = weakref.ref(node), base._versions if base._base is None else base._version
+            source = base._source                           # of a view, which is current
+            view._source = weakref.ref(node), base._versions if base._base is None else base._version if source is None else source[1]
         else:
             made = call.make((node,))[call.result]
             made.value = array
@@ -64,20 +64,19 @@ class _View:
         return Tensor(view._n, device) if self.reshaped and self._copied(view, base) else view
 
     def _copied(self, view: Tensor, base: Tensor) -> bool:
+        """Whether torch has a copy of such a view: only a reshape may, and it depends on how the base lies in memory."""
         root = base._base
-        if root is None:
-            if self.copied is None:
-                self.copied = moved(view)
-            return self.copied
-        if root._base is not None or root._moved or base._moved:
+        if base._moved or (root is not None and (root._base is not None or root._moved)):
             return moved(view)
-        steps, aval = base._chain, root._n.aval
-        known = self.copies.get(id(steps))
-        if known is None or known[1] is not aval:               # (an identity is the steps' own while they are kept here)
-            if len(self.copies) >= BASES:
-                self.copies.clear()
-            known = self.copies[id(steps)] = steps, aval, moved(view)
-        return known[2]
+        steps, aval = ((), base._n.aval) if root is None else (base._chain, root._n.aval)
+        key = self, id(steps), aval
+        known = _copies[key]
+        if known is None:                           # (an identity is the steps' own while they are kept here)
+            known = _copies[key] = steps, moved(view)
+        return known[1]  # type: ignore[no-any-return]
+
+
+_copies = Cache("reshaped views", BASES)            # by the view and how its base is made: that, and what `_View._copied` says
 
 
 class _Views:
@@ -102,7 +101,7 @@ class _Views:
         self.uses += 1
         if self.form is None:
             return self.views[0].of(base, node, array)
-        return self.form(view.of(base, node, array) for view in self.views)
+        return self.form([view.of(base, node, array) for view in self.views])
 
 
 def recalled(make: Callable[..., Any]) -> Any:

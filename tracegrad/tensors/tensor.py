@@ -32,7 +32,6 @@ from tracegrad.ops.arguments import results_of
 from tracegrad.ops.arrays.pointwise import acceptable
 from tracegrad.ops.primitives.dynamic_slice import as_slice
 from tracegrad.ops.primitives.transfer import computes, transfer
-from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.layouts import accept_format
 from tracegrad.support.modes import state
@@ -103,11 +102,9 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         found, result = arrays_of(call, nodes, device), call.result
         if found is not None and (leaf := call.prepared.leaf) is not None:
             array, = found
-            return holding(device, leaf[1], leaf[2], HostBuffer(device, array) if array.base is None else host_part(device, array))
+            return holding(device, leaf[1], leaf[2], host_part(device, array))
         values = nodes_of(call, nodes, device, found)
-        if type(result) is int and result >= call.made:
-            return self._wrap(values[result])
-        return results_of(self, result, values, call.made)
+        return self._wrap(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
 
     def _set_node(self, node: Node) -> None:
         if node.fn is _VARIABLE:

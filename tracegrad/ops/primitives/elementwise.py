@@ -33,6 +33,7 @@ class Copy(Identity):
     name = "copy"
     flops = 0
     def vjp(self, ct, y, x): return (ct,)
+    def numpy_with(self, **attrs: Any) -> Any: return np.asarray           # x, in a third of a function's time
 
 
 class Materialize(Identity):

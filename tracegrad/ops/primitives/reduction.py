@@ -18,6 +18,7 @@ from tracegrad.ops.primitives.elementwise import eq
 from tracegrad.ops.primitives.movement import concat, expand, flip, narrow, permute, reshape
 from tracegrad.ops.primitives.scans import Largest, Smallest, accumulator, earlier, wider
 from tracegrad.support import dtypes
+from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import DType, dtype_kind
 
 
@@ -39,8 +40,34 @@ def _row_by_row(x: Any) -> Any:
     return x if x.flags.c_contiguous or 0 in x.strides else np.array(x, order="C")
 
 
+@memoize(1000)
+def _even_blocks(shape: tuple[int, ...], dim: tuple[int, ...]) -> list[tuple[tuple[int, ...], Any]] | None:
+    """What `_in_blocks` does with an array in C order: its shapes, and what is added up in each. None where blocks are left over."""
+    first, steps = len(shape), list[tuple[tuple[int, ...], Any]]()
+    while first - 1 in dim:
+        first -= 1
+    if first < len(shape):
+        steps.append((shape, tuple(range(first, len(shape)))))
+    shape = shape[:first]
+    for d in sorted([d for d in dim if d < first], reverse=True):
+        before, n, after = shape[:d], shape[d], shape[d + 1:]
+        while n > SHORT and n % SHORT == 0:
+            n //= SHORT
+            steps.append(((*before, n, SHORT, *after), d + 1))
+        if n > SHORT:
+            return None
+        steps.append(((*before, n, *after), d))
+        shape = before + after
+    return steps
+
+
 def _in_blocks(x: Any, dim: tuple[int, ...]) -> Any:
     """The sum over `dim`: of the last dimensions as numpy does it, then dimension by dimension, in blocks, these in blocks, and so on."""
+    steps = _even_blocks(x.shape, dim) if x.flags.c_contiguous else None
+    if steps is not None:
+        for shape, axis in steps:
+            x = np.add.reduce(x.reshape(shape), axis)
+        return x
     first = x.ndim
     while first - 1 in dim:
         first -= 1
