@@ -79,16 +79,19 @@ def lanes_of(x: Expression, first: int, lanes: int) -> Expression:
 
 
 def added(w: Writer, vectors: list[Local]) -> Expression:
-    """A vector with the sum of the lanes of each."""
-    while vectors[0].lanes > 4:
-        vectors = [w.let(f"{x.name}h", Infix("+", Lanes(x, "lo"), Lanes(x, "hi"))) for x in vectors]
-    total: Expression | None = None
-    for lane in range(vectors[0].lanes):
-        each = tuple([lanes_of(x, lane, 1) for x in vectors])
-        one = each[0] if len(each) == 1 else Vector(each)
-        total = one if total is None else Infix("+", total, one)
-    assert total is not None
-    return total
+    """A vector with the sum of the lanes of each. Neighbours in two vectors make one, those of two such again: 45 operations for 16."""
+    lanes, sums = vectors[0].lanes, 1                        # sums: of how many vectors each has lanes, side by side
+    while len(vectors) > 1 and sums < lanes:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [w.let(f"{a.name}h", Infix("+", *[joined([Lanes(a, which), Lanes(b, which)]) for which in ("even", "odd")]))
+                   for a, b in pairs]
+        sums *= 2
+    if len(vectors) > 1:
+        return joined(vectors)
+    x, halves = vectors[0], ("lo", "hi") if sums == 1 else ("even", "odd")
+    while x.lanes > sums:
+        x = w.let(f"{x.name}h", Infix("+", *[Lanes(x, which) for which in halves]))
+    return x
 
 
 def joined(parts: Sequence[Expression]) -> Expression:
