@@ -10,7 +10,7 @@ from __future__ import annotations
 from tracegrad.codegen.graph.reductions import rebind
 from tracegrad.codegen.graph.rewrite import at
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.primitive import bind, cast
+from tracegrad.graph.primitive import bind, cast, iota
 from tracegrad.support import dtypes
 
 
@@ -53,4 +53,4 @@ def _short(x: Node, steps: int) -> Node:
     """x as int32."""
     if steps and x.dtype == dtypes.int64 and x.fn.name in (*_MOVES, *_LOW):
         return bind(x.fn, tuple([_short(o, steps - 1) for o in x.operands]), x.attrs)
-    return cast(x, dtypes.int32)
+    return iota(x.shape, x.attrs["dim"], dtypes.int32) if x.fn.family == "index" and max(x.shape) <= _ROWS else cast(x, dtypes.int32)

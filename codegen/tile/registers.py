@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial, reduce
 from itertools import accumulate
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
@@ -88,10 +89,10 @@ def added(w: Writer, vectors: list[Local]) -> Expression:
         sums *= 2
     if len(vectors) > 1:
         return joined(vectors)
-    x, halves = vectors[0], ("lo", "hi") if sums == 1 else ("even", "odd")
-    while x.lanes > sums:
+    x, (halves, least) = vectors[0], (("lo", "hi"), 4) if sums == 1 else (("even", "odd"), sums)
+    while x.lanes > least:
         x = w.let(f"{x.name}h", Infix("+", *[Lanes(x, which) for which in halves]))
-    return x
+    return reduce(partial(Infix, "+"), [lanes_of(x, lane, 1) for lane in range(x.lanes)]) if sums == 1 else x
 
 
 def joined(parts: Sequence[Expression]) -> Expression:

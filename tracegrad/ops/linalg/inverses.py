@@ -84,7 +84,7 @@ class SolveTriangular(Lapack):
 
     def results(self, a, b, upper, unit):
         n = a.shape[-1]
-        zero = np.argwhere(np.diagonal(a, 0, -2, -1) == 0) if not unit else ()
+        zero = np.argwhere((np.diagonal(a, 0, -2, -1) == 0) & (not unit))
         if len(zero):
             raise self.error(self.impossible, a, tuple(int(i) for i in zero[0][:-1]), int(zero[0][-1]) + 1)
         x = np.empty_like(b)
