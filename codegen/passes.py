@@ -13,10 +13,10 @@ from tracegrad.codegen.graph import large_matrices, small_matrices
 from tracegrad.codegen.graph.attention import attention, written
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier.transforms import in_kernels
-from tracegrad.codegen.graph.halves import halves
 from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical, stacked_terms
 from tracegrad.codegen.graph.simplify import simplify
+from tracegrad.codegen.graph.widths import halves
 from tracegrad.codegen.kernel.index.varying import derived, sizes_that_vary
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS

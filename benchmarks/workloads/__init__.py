@@ -10,12 +10,13 @@ from benchmarks.workloads.finance import BlackScholes
 from benchmarks.workloads.gemm import LARGE_PRODUCTS, PRODUCTS
 from benchmarks.workloads.graph_size import GraphSize
 from benchmarks.workloads.heat import HeatAdjoint, HeatStep, PeriodicHeat, SmallFields
+from benchmarks.workloads.inference import GaussianProcess, GroupSums, HamiltonianSteps, Histogram
 from benchmarks.workloads.iterations import MINIMISERS, ScanUntil, WhileLoop, WhileLoopGradient
 from benchmarks.workloads.layers import Attention, LayerNorm, MlpAdam, MlpUntraced, Recurrent, TransformerBlock, WrittenAttention
 from benchmarks.workloads.lists import ListOfLists
 from benchmarks.workloads.physics import LennardJones, Stencil, Trajectories
 from benchmarks.workloads.samples import SAMPLES
-from benchmarks.workloads.single import ArgMax, Conv1d, ImageEdges, Interpolation, Normal, Pooling, RunningSum, Sort, Sums, TopK
+from benchmarks.workloads.single import ArgMax, Bilinear, Conv1d, ImageEdges, Interpolation, Normal, Pooling, RunningSum, Sort, Sums, TopK
 from benchmarks.workloads.softmax_cross_entropy import CrossEntropyGradient, CrossEntropyOfTen, CrossEntropyValue
 from benchmarks.workloads.sparse import BundleAdjustment, StencilJacobian
 from benchmarks.workloads.spellings import SPELLINGS
@@ -66,6 +67,11 @@ SINGLE: list[Workload] = [
     Conv1d(),
     ImageEdges(),
     Interpolation(),
+    Bilinear(),
+    GaussianProcess(),
+    HamiltonianSteps(),
+    Histogram(),
+    GroupSums(),
     ListOfLists(),
     NearestCentre(17),
     MixtureProduct(),

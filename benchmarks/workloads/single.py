@@ -218,3 +218,25 @@ class Interpolation(Derived):
         import jax.numpy as jnp
 
         return self._between(jnp.clip(jnp.searchsorted(places, at) - 1, 0, len(places) - 2), places, heights, at)
+
+
+class Bilinear(Derived):
+    name, title = "bilinear", "a million points of a 512x512 image, each between four pixels"
+
+    def data(self, rng):
+        return {"image": normal(rng, 512, 512), "at": (rng.random((2, 1 << 20)) * 510).astype(np.float32)}
+
+    def _between(self, image, low, near, place):
+        y, x = low
+        (b, a), (down, right) = place - near, (y + 1, x + 1)
+        return (1 - b) * ((1 - a) * image[y, x] + a * image[y, right]) + b * ((1 - a) * image[down, x] + a * image[down, right])
+
+    def function(self, t, F, image, at):
+        near = t.floor(at)
+        return self._between(image, near.to(t.int64), near, at)
+
+    def jax_function(self, image, at):
+        import jax.numpy as jnp
+
+        near = jnp.floor(at)
+        return self._between(image, near.astype(np.int64), near, at)

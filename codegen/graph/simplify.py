@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.codegen.graph.widths import short_index
 from tracegrad.errors import CompilerBug, ShapeError
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Graph, Node
@@ -484,7 +485,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "reshape": (reshape_chain, moved_scalar), "expand": (expand_chain, moved_scalar), "permute": (permute_chain, moved_scalar),
     "concat": (rotation,), "conv2d_input_grad": (gradient_of_nothing,),
     "slice": (slice_chain, moved_scalar), "flip": (moved_scalar,), "roll": (roll_chain, moved_scalar), "pad": (pad_nothing,),
-    **dict.fromkeys(("scatter_add", "scatter_set", "scatter_max", "scatter_min"), (scatter_of_nothing,)),
+    "take": (short_index,),
+    **dict.fromkeys(("scatter_add", "scatter_set", "scatter_max", "scatter_min"), (scatter_of_nothing, short_index)),
 }
 FAMILY_RULES: dict[str, tuple[Rule, ...]] = {
     "elementwise": (logic, fold, expanded_operands, outward),

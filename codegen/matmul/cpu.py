@@ -85,14 +85,15 @@ def lower_product(group: Group, context: Context) -> list[Kernel]:
     p = Product.of(group, context)
     x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b), False, p.statements)
     width = lanes(p.dtype, p.target)
+    turned = replace(x, a=x.b, b=x.a, swapped=True)
+    if p.n == 1 and p.m > 1 and x.a.along_k and p.k >= width:
+        if x.b.along_k:
+            return _split(turned, _dots)
+        packed, kernel = _pack(x, x.b, 1)
+        return [kernel, *_split(replace(turned, a=packed), _dots)]
     if x.a.along_k and x.b.along_k and p.k >= 4 * width and _dots_pay(x):
         return _split(x, _dots)
-    if p.n < width and p.m > p.n:
-        if p.n == 1 and x.a.along_k and p.k >= width:
-            packed, kernel = _pack(x, x.b, 1)
-            return [kernel, *_split(replace(x, b=packed), _dots)]
-        x = replace(x, a=x.b, b=x.a, swapped=True)
-    return _split(x, _tiles)
+    return _split(turned if p.n < width and p.m > p.n else x, _tiles)
 
 
 def _index(p: Product, *more: int) -> str:
@@ -273,11 +274,12 @@ def _depth(p: Product, rows: int, columns: int) -> int:
 
 
 def _dots(x: Problem, parts: int) -> list[Kernel]:
-    """Dot products of rows and columns that both lie along k in memory."""
-    p, columns = x.of, min(4, x.n)
+    """Dot products of rows and columns that both lie along k in memory. Of one row a vector's lanes are as many sums, where k is short."""
+    p, width = x.of, lanes(x.of.dtype, x.of.target)
+    columns = min(4 if x.m > 1 else max(8, width if p.k < 16 * width else 0), x.n)
     most = min(x.m, 8, max(1, (p.target.registers - columns - 1) // columns))
     rows = most if varies(x.m) else ceil_div(x.m, ceil_div(x.m, most))
-    return [_product(x, parts, (rows, columns), _block(x, parts, rows, columns), 1, lanes(p.dtype, p.target), 0)]
+    return [_product(x, parts, (rows, columns), _block(x, parts, rows, columns), 1, width, 0)]
 
 
 def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, int], width: int, along: int, depth: int) -> Kernel:
@@ -303,7 +305,9 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     else:
         where = (lambda f, at: p.where(f, (at[0], at[2], at[1]))) if x.swapped else p.where
         root = f.result(p.result, where)
-    loop = Loop(k, (*read, Dot(c, a, b)), part[0] if part else None, p.length(parts, 16), unrolled=along == 1, depth=depth, kept=kept)
+    early = along > 1 and parts == 1 and p.k % along > 0 and not varies(p.k)
+    loop = Loop(k, (*read, Dot(c, a, b, zeros=early)), part[0] if part else None, p.length(parts, 16), unrolled=along == 1, depth=depth,
+                kept=kept, early=early)
     steps = summed(loop, root, x.statements * (width if x.swapped else 1))
     title = f"{rows}x{columns} register tiles" if along == 1 else f"{rows}x{columns} dot products at a time, {along} of k a step"
     deep = f", {depth} of k after {depth}" if depth else ""
@@ -320,12 +324,13 @@ def _batches(x: Problem, parts: int, rows: int, columns: int, block: tuple[int, 
     of the time of product by product, and of the time with twice as many rows.)
     """
     p, (high, wide) = x.of, block
-    if p.batch == 1 or parts > 1 or x.swapped:
+    if p.batch == 1 or parts > 1 or (x.swapped and p.n > 1):
         return 1, high
     f = Fused(p.group, p.context, _index(p))
     b, i, j = (Var(name, n) for name, n in (("b", p.batch), ("i", p.m), ("j", p.n)))
     found = [at.opened() for at, _ in f.places(p.where(f, [b.index, i.index, j.index])[0])]
-    strides = [(at.stride(b), at.stride(i)) for at in found] + [lines.strides[:2] for lines in (x.a,) if lines.strides is not None]
+    rows_of = x.b if x.swapped else x.a
+    strides = [(at.stride(b), at.stride(i)) for at in found] + ([rows_of.strides[:2]] if rows_of.strides is not None else [])
     if not any(each and line and each < line for each, line in strides):
         work = high * wide * rows * columns * p.k                # of small products several are enough to pay for an item's start
         return max(1, min(p.batch, (1 << 13) // max(1, work))), high

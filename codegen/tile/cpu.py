@@ -6,15 +6,17 @@ stores only what the tile before it does not. Along an axis with lanes the last 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product
 from math import prod
 
+import numpy as np
+
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant, unravel
 from tracegrad.codegen.kernel.index.varying import any_vary, uneven, varies
-from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Literal, Local, Splat, Vector
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Literal, Local, Select, Splat, Steps, Vector, whole
 from tracegrad.codegen.kernel.ir.expressions import Zeros as Nothing
 from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, If, clipped
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, pieces
@@ -308,11 +310,12 @@ class _Tiles(Places):
             for spot, local in into.items():
                 self.w.update(local, "+", self.read(step.x, spot))
             return
-        columns = {spot: self.w.let(name, self.read(step.b, spot)) for spot, name in self.names(step.b.name, step.b)}
+        new = self.new(step) if self.known and step.zeros else lambda x: x
+        columns = {spot: self.w.let(name, new(self.read(step.b, spot))) for spot, name in self.names(step.b.name, step.b)}
         lanes = next(iter(columns.values())).lanes
         for row, name in self.names(step.a.name, step.a):
-            value = self.read(step.a, row)
-            if self.known:
+            value = new(self.read(step.a, row))
+            if self.known and not step.zeros:
                 whole = self.w.let(f"{name}_all", value)
                 lanes_of = product(*[[n >= self.known.get(axis, 0) for n in range(axis.lanes)] for axis in step.a.axes if axis.lanes > 1])
                 value = Vector(tuple([Lanes(whole, n) if all(new) else Literal(0, whole.dtype) for n, new in enumerate(lanes_of)]))
@@ -320,6 +323,13 @@ class _Tiles(Places):
                 value = self.w.let(name, Splat(value, lanes) if value.lanes < lanes else value)
             for spot, vector in columns.items():
                 self.w.update(into[(*row, *spot)], "+", Infix("*", value, vector))
+
+    def new(self, step: Dot) -> Callable[[Expression], Expression]:
+        """What puts 0 in the lanes of a vector that were added up before."""
+        (known,), dtype = self.known.values(), step.into.dtype
+        numbers = Steps(np.dtype(f"int{8 * dtype.itemsize}"), next(iter(self.vectors[step.into].values())).lanes)
+        mask = self.w.let("new", Infix(">=", numbers, Splat(whole(known, numbers.dtype), numbers.lanes)))
+        return lambda x: Select(mask, x, Nothing(x.dtype, x.lanes))
 
     def read(self, tile: Tile, spot: tuple[int, ...], lanes: int = 0) -> Expression:
         """What is there of a tile that is loaded. lanes: so many, rather than as many as its axes have."""

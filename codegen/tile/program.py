@@ -126,12 +126,16 @@ class Load(Plain):
 
 
 class Dot(Plain):
-    """into += the sum over the loop's axis of a * b. by: the matrix instruction that does it."""
+    """into += the sum over the loop's axis of a * b. by: the matrix instruction that does it.
+
+    zeros: where a vector begins early (see `Loop`), the lanes that the one before has had are 0 in b, too: they may be infinite.
+    """
 
     into: Tile
     a: Tile
     b: Tile
     by: MatrixInstruction | None = None
+    zeros: bool = False
 
 
 class Add(Plain):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial, reduce
 from itertools import accumulate
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
@@ -74,16 +75,23 @@ def lanes_of(x: Expression, first: int, lanes: int) -> Expression:
 
 
 def added(w: Writer, vectors: list[Local]) -> Expression:
-    """A vector with the sum of the lanes of each."""
+    """A vector with the sum of the lanes of each. Of more than four, neighbours in two make one vector, those of two such again: 45 steps
+    for 16. (Of few that takes longer: convolutions' gradients 1.2 times.)"""
+    lanes, sums = vectors[0].lanes, 1                        # sums: of how many vectors each has lanes, side by side
+    while len(vectors) > max(1, 4 // sums) and sums < lanes:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [w.let(f"{a.name}h", Infix("+", *[joined([Lanes(a, which), Lanes(b, which)]) for which in ("even", "odd")]))
+                   for a, b in pairs]
+        sums *= 2
+    if sums > 1:
+        x = vectors[0]
+        while x.lanes > sums:
+            x = w.let(f"{x.name}h", Infix("+", Lanes(x, "even"), Lanes(x, "odd")))
+        return joined([x, *vectors[1:]])
     while vectors[0].lanes > 4:
         vectors = [w.let(f"{x.name}h", Infix("+", Lanes(x, "lo"), Lanes(x, "hi"))) for x in vectors]
-    total: Expression | None = None
-    for lane in range(vectors[0].lanes):
-        each = tuple([lanes_of(x, lane, 1) for x in vectors])
-        one = each[0] if len(each) == 1 else Vector(each)
-        total = one if total is None else Infix("+", total, one)
-    assert total is not None
-    return total
+    each = [[lanes_of(x, lane, 1) for x in vectors] for lane in range(vectors[0].lanes)]
+    return reduce(partial(Infix, "+"), [joined(parts) for parts in each])
 
 
 def joined(parts: Sequence[Expression]) -> Expression:

@@ -72,6 +72,20 @@ def test_a_search_and_what_is_read_there_are_one_kernel(right: bool) -> None:
     assert not re.search(r"long\d* where", plan.source)         # places are of 32 bits
 
 
+def test_computed_indices_are_of_32_bits_where_those_tell_all_rows() -> None:
+    def between(image: Any, y: Any, x: Any) -> Any:
+        return image[y, x + 1] * 2 - image[y * 2 - 3, x]
+
+    image, y, x = numbers(9, 8), tg.tensor(RNG.integers(0, 6, 50)), tg.tensor(RNG.integers(-8, 7, 50))
+    text = plan_of(between, image, y, x).source
+    assert re.search(r"int8 \w+ = as_int8\(as_uint8\(", text)
+    assert not re.search(r"as_ulong8\(in_range|long8 at", text)
+    with Checked() as checked:
+        tg.trace(between)(image, y, x)
+        tg.trace(tg.grad(lambda image: (between(image, y, x) ** 2).sum()))(image)
+    assert checked.count == 2 * len(TARGETS)
+
+
 # ----------------------------------------------------------------------------------------------------- scans with elementwise bodies
 
 

@@ -205,3 +205,6 @@ def test_elements_are_picked_from_beyond_2_31(name: str) -> None:
     fn, wanted = PICKED[name]
     picked = tg.trace(lambda row, at: fn(row.expand(2**16, WIDE).reshape(-1))[at])
     assert picked(tg.arange(WIDE), tg.tensor(PLACES)).tolist() == wanted.tolist()
+    if name == "rows":                                     # an index that is computed, of two
+        picked = tg.trace(lambda row, y, x: row.expand(2**16, WIDE)[y, x])
+        assert picked(tg.arange(WIDE), *(tg.tensor(i) for i in divmod(PLACES, WIDE))).tolist() == wanted.tolist()

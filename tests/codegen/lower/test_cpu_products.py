@@ -27,6 +27,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     Store,
     statements_in,
 )
+from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.matmul import cpu
@@ -144,6 +145,25 @@ def test_long_sums_are_cut_so_that_a_part_of_all_rows_is_in_the_cache(target: Ta
             across = how[1] == "b" if m == 1 else how[0] == "t"
             text = plan_of(lambda a, b, x=x, y=y: x(a) @ y(b), a, b, target=target).source
             assert ("_total(" in text) == (across if cut is None else cut), (number, how)
+
+
+@pytest.mark.usefixtures("on_numpy")
+@one_of(2, ("target", "dtype"), [(AVX512, "float32"), (CPU, "float64"), (SSE, "float32"), (AVX512, "float64")])
+def test_rows_times_a_vector_are_vectors_of_sums(target: Target, dtype: str) -> None:
+    """Rows below, at and above a vector of them; k with a rest, added once, beside infinities too; what lies well is not packed."""
+    with Checked({"cpu": target}, slack=3.0) as checked:
+        for m, k in [(1000, 20), (3, 16), (16, 17), (37, 31), (40, 300), (1, 50)]:
+            for how in ("a", "f"):
+                (a, _), (b, y) = operand("a", 1, m, k, dtype=dtype), operand(how, 1, k, 1, dtype=dtype)
+                tg.trace(lambda a, b, y=y: tg.tanh(a @ y(b)) * 2)(a, b)
+    assert checked.count == 12
+    a, b = (operand("a", 1, *shape, dtype=dtype)[0] for shape in ((1000, 20), (20, 1)))
+    plan = plan_of(lambda a, b: tg.tanh(a @ b), a, b, target=target)
+    assert len(plan.launches) == 1
+    assert re.search(r"STORE\((float|double)\d+, ", plan.source)
+    a[0, 5, 4], a[0, 6, 19] = np.inf, -np.inf
+    found = run_plan(plan_of(lambda a, b: a @ b, a, b + 10, target=target), [a.numpy(), (b + 10).numpy()])[0]
+    np.testing.assert_allclose(found, a.numpy() @ (b + 10).numpy(), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.usefixtures("on_numpy")

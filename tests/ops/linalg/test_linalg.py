@@ -110,6 +110,20 @@ def test_square_values(n, dtype):
             near(L.matrix_power(x, k), np.linalg.matrix_power(exact, k), dtype, 10000)
 
 
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("unit", [False, True])
+def test_many_columns_are_solved_as_exactly_as_by_substitution(upper, unit):
+    """Of triangles whose inverses are large (numbers of size one below a diagonal of ones), too: what A X leaves of B is rounding alone."""
+    a, b = np.tril(draw(2, 75, 75)) + (0 if unit else np.eye(75)), draw(2, 75, 90)
+    a = a.swapaxes(-1, -2) if upper else a
+    other = np.triu(np.full((75, 75), np.nan), 1)                            # is not read
+    x = L.solve_triangular(tg.tensor(a + (other.T if upper else other)), tg.tensor(b), upper=upper, unitriangular=unit).numpy()
+    a = a - a * np.eye(75) + np.eye(75) if unit else a
+    assert (abs(a @ x - b) <= 1e-14 * (abs(a) @ abs(x))).all()
+    few = L.solve_triangular(tg.tensor(a), tg.tensor(b[..., :3]), upper=upper).numpy()
+    np.testing.assert_allclose(few, x[..., :3], rtol=1e-6, atol=1e-8 * abs(x).max())
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n", SIZES)
 def test_square_roots_and_what_reports(n, dtype):

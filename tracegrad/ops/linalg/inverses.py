@@ -68,6 +68,9 @@ class Inv(Lapack):
     def vjp(self, ct, y, a, index): return (-matmul(matmul(t(y), ct), t(y)),)
 
 
+BLOCK = 32                    # rows of a triangle that are solved at a time: NumPy has no substitution
+
+
 class SolveTriangular(Lapack):
     """X in A X = B, A a triangle of (*, n, n), B (*, n, k): substitution by blocks. unit: the diagonal counts as ones."""
     name, holomorphic, impossible = "solve_triangular", True, "is singular: element {element} is 0"
@@ -81,27 +84,27 @@ class SolveTriangular(Lapack):
 
     def results(self, a, b, upper, unit):
         n = a.shape[-1]
-        a = np.triu(a) if upper else np.tril(a)
-        diagonal = np.arange(n)
-        if unit:
-            a[..., diagonal, diagonal] = 1
-        zero = np.argwhere(a[..., diagonal, diagonal] == 0)
+        zero = np.argwhere((np.diagonal(a, 0, -2, -1) == 0) & (not unit))
         if len(zero):
             raise self.error(self.impossible, a, tuple(int(i) for i in zero[0][:-1]), int(zero[0][-1]) + 1)
-        return [self._solved(a, b, upper)]
+        x = np.empty_like(b)
+        for first in range(0, n, BLOCK)[::-1 if upper else 1]:
+            last = min(first + BLOCK, n)
+            rows, known = slice(first, last), slice(last, n) if upper else slice(first)
+            block = (np.triu if upper else np.tril)(a[..., rows, rows], int(unit) if upper else -int(unit))
+            if unit:
+                block += np.eye(last - first, dtype=a.dtype)
+            x[..., rows, :] = self._solved(block, b[..., rows, :] - a[..., rows, known] @ x[..., known, :])
+        return [x]
 
-    def _solved(self, a, b, upper):
-        n = a.shape[-1]
-        if n <= 32:
-            return self.each(SINGULAR, np.linalg.solve, a, b)
-        h = n // 2
-        if upper:
-            below = self._solved(a[..., h:, h:], b[..., h:, :], upper)
-            above = self._solved(a[..., :h, :h], b[..., :h, :] - a[..., :h, h:] @ below, upper)
-        else:
-            above = self._solved(a[..., :h, :h], b[..., :h, :], upper)
-            below = self._solved(a[..., h:, h:], b[..., h:, :] - a[..., h:, :h] @ above, upper)
-        return np.concatenate([above, below], -2)
+    def _solved(self, block, right):
+        """Many columns by the block's inverse, in half the time of LAPACK's elimination. What is left of `right` is solved again: the error
+        is then that of substitution (R. Skeel, "Iterative refinement implies numerical stability for Gaussian elimination", 1980)."""
+        if right.shape[-1] <= 2 * BLOCK:
+            return self.each(SINGULAR, np.linalg.solve, block, right)
+        inverse = self.each(SINGULAR, np.linalg.inv, block)
+        x = inverse @ right
+        return x + inverse @ (right - block @ x)
 
     def vjp(self, ct, y, a, b, upper, unit, index):
         g = run(self, t(a), ct, upper=not upper, unit=unit)

@@ -1,0 +1,56 @@
+"""What is computed in other numbers of bits than it is said to be. Start at `halves`, `short_index`.
+
+A kernel rounds the result of every operation on halves (`Evaluator.rounded`). What becomes several operations (a long row its partial sums,
+a power its products) is an operation of float32 here, whose result is cast: sums, products, powers, scatters that add. Indices of 64 bits
+that are computed are computed in 32.
+"""
+
+from __future__ import annotations
+
+from tracegrad.codegen.graph.reductions import rebind
+from tracegrad.codegen.graph.rewrite import at
+from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.primitive import bind, cast, iota
+from tracegrad.support import dtypes
+
+
+def halves(graph: Graph) -> Graph:
+    """The graph with these operations as float32 ones between casts."""
+    if not any(_in_steps(node) for node in graph):
+        return graph
+
+    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+        if not _in_steps(node):
+            return node if operands == node.operands else rebind(node, operands)
+        with at(node.loc):
+            return cast(rebind(node, tuple([cast(o, dtypes.float32) if dtypes.is_half(o.dtype) else o for o in operands])), node.dtype)
+
+    return graph.rebuilt(replace)
+
+
+def _in_steps(node: Node) -> bool:
+    return dtypes.is_half(node.dtype) and node.fn.in_steps
+
+
+_MOVES, _LOW = ("reshape", "expand", "permute"), ("add", "sub", "mul")
+_ROWS = 1 << 30                              # up to so many, 32 bits tell a row
+_STEPS = 8                                   # operations that are gone back, at most
+
+
+def short_index(node: Node) -> Node | None:
+    """A gather or scatter whose index of 64 bits is a sum or a product: in 32. Its low bits depend on the operands' low bits alone, and
+    what is a row has no others. (What is none is clamped; `in_range` has reported it.)"""
+    x, index, *rest = node.operands
+    found = index
+    while found.fn.name in _MOVES:
+        (found,) = found.operands
+    if index.dtype != dtypes.int64 or x.shape[0] > _ROWS or found.fn.name not in _LOW:
+        return None
+    return bind(node.fn, (x, _short(index, _STEPS), *rest), node.attrs)
+
+
+def _short(x: Node, steps: int) -> Node:
+    """x as int32."""
+    if steps and x.dtype == dtypes.int64 and x.fn.name in (*_MOVES, *_LOW):
+        return bind(x.fn, tuple([_short(o, steps - 1) for o in x.operands]), x.attrs)
+    return iota(x.shape, x.attrs["dim"], dtypes.int32) if x.fn.family == "index" and max(x.shape) <= _ROWS else cast(x, dtypes.int32)
