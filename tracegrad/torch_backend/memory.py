@@ -18,7 +18,10 @@ from tracegrad.runtime.faults import verify
 from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.tensors.creation.from_data import from_dlpack
-from tracegrad.tensors.tensor import Tensor, from_own, holding
+from tracegrad.tensors.tensor import Tensor, from_own, holding, upload
+
+
+_COPIED = 64              # bytes of a tensor up to which it is copied, which takes a third of the time that sharing its memory does
 
 
 def name_of(dtype: Any) -> str:
@@ -91,6 +94,8 @@ class Argument:
             return holding(device, self.aval, self.attrs, buffer)
         own = x.detach().resolve_conj().resolve_neg()
         own = own if self.layout.in_order else own.permute(self.layout.order)
+        if self.aval.nbytes <= _COPIED and self.aval.dtype != dtypes.bfloat16:
+            return holding(device, self.aval, self.attrs, upload(device, np.array(own.numpy(), order="C"), own=True))
         try:
             made = from_dlpack(own, copy=False)
         except DLPackError:
