@@ -26,6 +26,7 @@ import pyopencl as cl
 from pyopencl._cl import PooledBuffer
 
 from tracegrad.errors import DeviceError, OutOfMemoryError
+from tracegrad.runtime import staging
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import Suspicions, verify
 from tracegrad.runtime.staging import APART, KEPT, Arrival, Block, Leaving, Ring, Uploads, bits, frozen, in_shape, of_dtype, shown
@@ -117,11 +118,11 @@ class Buffer:
             queue = device.use(device.host_queue)
             if type(mem) is PooledBuffer:
                 queue.finish()
-                at = device.address(mem)
+                at = staging.address(device, queue, mem)
             else:
                 mapped, _ = cl.enqueue_map_buffer(queue, mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
                 return of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
-        return of_dtype(np.asarray(_Block(self, at, shape, np.dtype(dtype))), dtype)
+        return of_dtype(np.asarray(staging.Placed(self, at, shape, np.dtype(dtype))), dtype)
 
     def window(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """`contents`, mapped once and for as long as this Buffer is there: for who copies small parts of it, again and again.
@@ -324,14 +325,6 @@ class _Mapping:
         self.buffer.device.unmap(self.__dict__.pop("mapped"))
 
 
-class _Block:
-    """What an array of a Buffer's memory has as its base where that is the pool's, which stays mapped: it holds the Buffer."""
-
-    def __init__(self, buffer: Buffer, at: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.buffer = buffer
-        self.__array_interface__ = {"version": 3, "data": (at, False), "shape": shape, "typestr": dtype.str}
-
-
 def empty(device: Device, nbytes: int) -> Buffer:
     """A Buffer of `nbytes` bytes with unspecified contents. Raises OutOfMemoryError, which leaves everything usable."""
     if nbytes >= LARGE_BLOCK and _exceeds(device, nbytes):
@@ -484,7 +477,8 @@ def make_room(device: Device) -> None:
         with device.lock:
             device.uploads.trim(0)
     device.finish()
-    device.forget_addresses()
+    with device.lock:
+        device.mapped.clear()                                # or the driver would keep those blocks
     device.pool.free_held()
 
 

@@ -23,7 +23,6 @@ from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
 
-import numpy as np
 import pyopencl as cl
 from pyopencl.tools import ImmediateAllocator, MemoryPool
 
@@ -111,9 +110,8 @@ class Device(Placed):
         self._active: cl.CommandQueue | None = None
         self.last: cl.Event | None = None                        # of the last command that may use uploaded memory
         self._let_go: deque[Any] = deque()                       # mapped arrays that nobody needs, to be unmapped by who has the lock
-        self._blocks: dict[int, tuple[int, Any]] = {}            # the pool's, mapped: where each is (see `address`)
-        self._warned = False
-        self._begins_large = False
+        self.mapped: dict[int, tuple[int, Any]] = {}             # the pool's blocks that are, by the driver's number (staging.address)
+        self._warned = self._begins_large = False
         self.matrix: tuple[str, ...] | None = None               # its matrix instructions, once they were tried (see matrix_trial)
         self.undecided: Sequence[Device] = ()                    # the default, before a trial tells which of these drivers is the faster
         self._pid = os.getpid()
@@ -295,24 +293,6 @@ class Device(Placed):
         # PoCL allocates a plain buffer at its first use, and crashes if it cannot; ALLOC_HOST_PTR makes it allocate, or fail, at once.
         flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if self.kind == "cpu" else 0)
         return MemoryPool(ImmediateAllocator(self.host_queue, flags))
-
-    def address(self, mem: Any) -> int:
-        """Where a block of the pool is in the host's memory, in which the device computes: mapped once, for as long as the pool has it.
-
-        Hold `lock`; what the block contains is there once the queue is finished (`host_alignment` is about drivers where it is not).
-        """
-        found = self._blocks.get(mem.int_ptr)
-        if found is None:
-            size = mem.get_info(cl.mem_info.SIZE)
-            mapped, _ = cl.enqueue_map_buffer(self.host_queue, mem, cl.map_flags.READ, 0, (size,), np.dtype(np.uint8), is_blocking=True)
-            found = self._blocks[mem.int_ptr] = mapped.__array_interface__["data"][0], mapped
-        return found[0]
-
-    def forget_addresses(self) -> None:
-        """Let the pool give blocks back to the driver: what is mapped stays there."""
-        with self.lock:
-            self.use(self.host_queue)
-            self._blocks.clear()
 
     def is_small(self, plan: Plan) -> bool:
         """Whether `plan` is too small for threads."""

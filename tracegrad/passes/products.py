@@ -35,7 +35,7 @@ class _Rows(NamedTuple):
 
     array: Node
     start: int
-    count: int
+    length: int
 
 
 def products(graph: Graph, limits: Limits) -> Graph:
@@ -60,7 +60,7 @@ def products(graph: Graph, limits: Limits) -> Graph:
                 if (rows.array, second) not in wholes:
                     flat = reshape(new[rows.array], (rows.array.aval.size // second.shape[0], second.shape[0]))
                     wholes[rows.array, second] = matmul(flat, operands[1])
-                new[node] = narrow(wholes[rows.array, second], 0, rows.start, rows.count)
+                new[node] = narrow(wholes[rows.array, second], 0, rows.start, rows.length)
             elif node in sums:
                 summed, others = sums[node]
                 total = _product([tuple(new[x] for x in o.operands) for o in sorted(summed, key=lambda o: number[o.operands[1]])], limits)
@@ -78,11 +78,11 @@ def _parts(small: Sequence[Node], limits: Limits) -> dict[Node, _Rows]:
     for node in small:
         first, second = node.operands
         rows = _rows(first)
-        if rows is not None and rows.count <= limits.rows:
+        if rows is not None and rows.length <= limits.rows:
             found.setdefault((rows.array, second), {})[node] = rows
     kept: dict[Node, _Rows] = {}
     for (array, second), group in found.items():
-        distinct = {(rows.start, rows.count) for rows in group.values()}
+        distinct = {(rows.start, rows.length) for rows in group.values()}
         if len(distinct) >= limits.least and 2 * sum(n for _, n in distinct) * second.shape[0] >= array.aval.size:
             kept |= group
     return kept

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from tracegrad.errors import DLPackError
-from tracegrad.execute.devices import find_device
+from tracegrad.execute.devices import find_device, upload
 from tracegrad.graph.ir import Aval
 from tracegrad.ops.primitives.movement import inverse
 from tracegrad.runtime.buffer import Buffer
@@ -18,8 +18,7 @@ from tracegrad.runtime.faults import verify
 from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.tensors.creation.from_data import from_dlpack
-from tracegrad.tensors.tensor import Tensor, from_own, holding, upload
-
+from tracegrad.tensors.tensor import Tensor, from_own, holding
 
 _COPIED = 64              # bytes of a tensor up to which it is copied, which takes a third of the time that sharing its memory does
 
