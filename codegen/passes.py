@@ -38,6 +38,8 @@ from tracegrad.graph.ir import Graph, Node, own_leaves
 from tracegrad.ops.primitives.dynamic_slice import in_slices
 from tracegrad.passes.loops import counted_before, hoisted
 from tracegrad.passes.paddings import Limits, paddings
+from tracegrad.passes.products import Limits as Together
+from tracegrad.passes.products import products
 from tracegrad.passes.verify import verify
 from tracegrad.support.modes import without_collection
 from tracegrad.support.plan import Plan, Target
@@ -64,6 +66,7 @@ def passes() -> list[tuple[str, Pass]]:
         ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
         ("simplify", lambda graph, target: simplify(graph, settled)),          # algebra, constants, identities, dead code
         ("paddings", lambda graph, target: paddings(graph, limits())),          # sums of many: concatenations of what is summed
+        ("products", lambda graph, target: products(graph, shared())),          # with a matrix in common, as one
         ("stacks", lambda graph, target: stacked_terms(graph)),      # products of stacked numbers with a vector, as sums
         ("attention", attention),                                    # in tiles, or as products and a softmax
         ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
@@ -75,6 +78,12 @@ def limits() -> Limits:
     """Which sums of paddings kernels had better put together."""
     numbers = tuning()
     return Limits(numbers.paddings, numbers.padding_parts, numbers.put_together)
+
+
+def shared() -> Together:
+    """Which small products kernels had better compute as one."""
+    numbers = tuning()
+    return Together(numbers.products, numbers.product_rows, numbers.put_together)
 
 
 assert LOWERINGS, "codegen: no lowerings"

@@ -23,8 +23,10 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
+from pyopencl._cl import PooledBuffer
 
 from tracegrad.errors import DeviceError, OutOfMemoryError
+from tracegrad.runtime import staging
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import Suspicions, verify
 from tracegrad.runtime.staging import APART, KEPT, Arrival, Block, Leaving, Ring, Uploads, bits, frozen, in_shape, of_dtype, shown
@@ -112,9 +114,15 @@ class Buffer:
         if self.nbytes == 0:
             return np.empty(shape, dtype)
         with device.lock:
+            mem = self.mem
             queue = device.use(device.host_queue)
-            mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
-        return of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
+            if type(mem) is PooledBuffer:
+                queue.finish()
+                at = staging.address(device, queue, mem)
+            else:
+                mapped, _ = cl.enqueue_map_buffer(queue, mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
+                return of_dtype(np.asarray(_Mapping(self, mapped)), dtype)
+        return of_dtype(np.asarray(staging.Placed(self, at, shape, np.dtype(dtype))), dtype)
 
     def window(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """`contents`, mapped once and for as long as this Buffer is there: for who copies small parts of it, again and again.
@@ -469,6 +477,8 @@ def make_room(device: Device) -> None:
         with device.lock:
             device.uploads.trim(0)
     device.finish()
+    with device.lock:
+        device.mapped.clear()                                # or the driver would keep those blocks
     device.pool.free_held()
 
 

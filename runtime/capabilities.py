@@ -165,18 +165,19 @@ def host_alignment(device: cl.Device) -> int:
 
 
 def _reads(device: cl.Device, array: np.ndarray[Any, Any]) -> bool:
-    """Whether a buffer made of `array` shows what is written to the array afterwards."""
+    """Whether a buffer made of `array` shows what is written to the array afterwards, and one that is mapped what commands write."""
     seen = np.empty_like(array)
     try:
         context = cl.Context([device])                       # not the device's own: there may never be one (see `Device.decide`)
         mem = cl.Buffer(context, cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, hostbuf=array)
-        other = cl.Buffer(context, cl.mem_flags.READ_WRITE, array.nbytes)
+        other = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, array.nbytes)
         queue = cl.CommandQueue(context, device)
+        mapped, _ = cl.enqueue_map_buffer(queue, other, cl.map_flags.READ, 0, seen.shape, seen.dtype)
         for value in (1, 2):
             array[:] = value
             cl.enqueue_copy(queue, other, mem, byte_count=array.nbytes)
             cl.enqueue_copy(queue, seen, other, is_blocking=True)
-            if not (seen == value).all():
+            if not ((seen == value).all() and (mapped == value).all()):
                 return False
     except cl.Error:
         return False

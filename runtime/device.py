@@ -110,8 +110,8 @@ class Device(Placed):
         self._active: cl.CommandQueue | None = None
         self.last: cl.Event | None = None                        # of the last command that may use uploaded memory
         self._let_go: deque[Any] = deque()                       # mapped arrays that nobody needs, to be unmapped by who has the lock
-        self._warned = False
-        self._begins_large = False
+        self.mapped: dict[int, tuple[int, Any]] = {}             # the pool's blocks that are, by the driver's number (staging.address)
+        self._warned = self._begins_large = False
         self.matrix: tuple[str, ...] | None = None               # its matrix instructions, once they were tried (see matrix_trial)
         self.undecided: Sequence[Device] = ()                    # the default, before a trial tells which of these drivers is the faster
         self._pid = os.getpid()

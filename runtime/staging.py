@@ -255,6 +255,27 @@ class View:
         self.__array_interface__ = mapped.__array_interface__
 
 
+class Placed:
+    """What an array of a buffer's memory has as its base where that is a block of the pool: it holds the buffer. at: see `address`."""
+
+    def __init__(self, buffer: Any, at: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {"version": 3, "data": (at, False), "shape": shape, "typestr": dtype.str}
+
+
+def address(device: Any, queue: cl.CommandQueue, mem: Any) -> int:
+    """Where a block of the pool is, on a device that computes in the host's memory: mapped once, for as long as the pool has it.
+
+    Hold the lock. What commands write is there when the queue is finished (capabilities.host_alignment is about drivers where it is not).
+    """
+    found = device.mapped.get(mem.int_ptr)
+    if found is None:
+        size = mem.get_info(cl.mem_info.SIZE)
+        array, _ = cl.enqueue_map_buffer(queue, mem, cl.map_flags.READ, 0, (size,), np.dtype(np.uint8), is_blocking=True)
+        found = device.mapped[mem.int_ptr] = array.__array_interface__["data"][0], array
+    return found[0]  # type: ignore[no-any-return]
+
+
 def shown(buffer: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A read-only array of the memory that a buffer has as `array`."""
     out = np.asarray(View(buffer, array))

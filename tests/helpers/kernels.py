@@ -56,7 +56,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     merged_parameters=[4, 96], matrix_size=[0, 2, 16], stacked_columns=[0, 5, 64], looped_lines=[0, 2400], looped_work=[0, 3 << 19],
     parted_work=[0, 1 << 26, 1 << 26], parted_iterations=[0, 1 << 24], iteration_work=[0, 3 << 17],
     item_iteration_work=[0, 1 << 13], branch_work=[1, 40], branch_wait=[0, 6, 1000], looped_bytes=[1, 1 << 14], looped_sums=[0, 1 << 24],
-    kept_bytes=[0, 1 << 16], kept_iterations=[1, 8],
+    kept_bytes=[0, 1 << 16], kept_iterations=[1, 8], products=[2, 4], product_rows=[2, 64],
     matrix_blocks=[((2, ((1, 1), (1, 4), 32, 3, True)), (8, ((1, 1), (1, 4), 16, 2, False))),
                    ((2, ((2, 1), (1, 4), 32, 2, False)), (8, ((1, 2), (2, 2), 16, 3, True)))],
     few_columns=[2, 4, 9], tail_statements=[0, 60], sum_steps=[1, 3, 32], sum_rows=[1, 2, 64],

@@ -66,6 +66,8 @@ MUTATIONS = [
              "tuple(c[i] for c in arguments.values())", "tuple(c[0] for c in arguments.values())"),
     Mutation("an argument in place of several offsets is not shifted", "codegen/plan/arguments/parameterize.py",
              "c[0] - place[step][1]) if step in place", "0) if step in place"),
+    Mutation("rows of a product of all rows begin one row late", "tracegrad/passes/products.py",
+             "cut.attrs[\"start\"][0] * each // size", "min(cut.attrs[\"start\"][0], 1) * each // size"),
     Mutation("a sum of paddings keeps -0.0", "tracegrad/passes/paddings.py", "_plus_zero(whole) if alike", "whole if alike"),
     Mutation("a loop's iteration writes the carry that it reads", "codegen/plan/loop_binding.py",
              "place.shift % place.count", "max(0, place.shift - 1) % place.count"),

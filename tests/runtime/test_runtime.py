@@ -389,6 +389,27 @@ class TestBuffers:
         assert not view.flags.writeable
         assert others
 
+    def test_a_block_of_the_pool_stays_mapped_until_it_goes_back(self, device: Device) -> None:
+        """Arrays of its memory, one after the other, show what commands wrote; while there is one, nobody else gets the memory."""
+        if not device.in_host_memory:
+            pytest.skip("it has memory of its own")
+        made = empty(device, 4096)
+        made.write(numbers(1024))
+        array = made.contents((1024,), F)
+        blocks, kept = len(device.mapped), array.copy()
+        del made
+        for value in (1.0, 2.0):
+            other = empty(device, 4096)
+            other.write(np.full(1024, value, F))
+            assert not np.shares_memory(array, other.contents((1024,), F))
+            np.testing.assert_array_equal(other.contents((1024,), F), np.full(1024, value, F))
+            np.testing.assert_array_equal(array, kept)
+        assert blocks <= len(device.mapped) <= blocks + 2
+        make_room(device)
+        assert not device.mapped
+        np.testing.assert_array_equal(array, kept)
+        np.testing.assert_array_equal(other.contents((1024,), F), np.full(1024, 2.0, F))
+
     def test_a_driver_that_works_on_a_copy_is_not_asked_to_share(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(capabilities, "_reads", lambda device, array: False)
         monkeypatch.delitem(device.__dict__, "host_alignment", raising=False)

@@ -25,7 +25,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch._dynamo
 
+    from tracegrad.codegen.passes import passes
     from tracegrad.errors import DeviceError
+    from tracegrad.execute.devices import find_device
     from tracegrad.torch_backend import backend, compiler
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")       # dynamo looks at it when a graph was broken
@@ -369,6 +371,41 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(compiler, "Program", Noted)
     return found
+
+
+def test_products_of_a_cell_in_a_loop_are_one(programs: list[Any]) -> None:
+    """A product of all rows with the weights, and one for the gradient of each weight."""
+    cell = nn.LSTMCell(6, 8)
+
+    def fn(x: Any) -> Any:
+        h = c = x.new_zeros(x.shape[1], 8)
+        for row in x:
+            h, c = cell(row, (h, c))
+        return h
+
+    beside(fn, torch.randn(6, 3, 6))
+    counts = []
+    for program in programs:
+        graph, target = program._traced._seen().program.graph, find_device(None).target
+        for name, run in passes():
+            graph = run(graph, target)
+            if name == "products":
+                break
+        counts.append(sum(node.fn.name == "matmul" for node in graph))
+    assert counts == [7, 7]                             # for h 6 and 5, one after the other
+
+
+def test_a_small_argument_is_copied_when_the_graph_is_called() -> None:
+    """A number that torch changes afterwards, of any strides and dtype."""
+    fast, numbers = compiled(lambda x, y: (x.clone(), x.t() * y)), torch.arange(6.0)
+    ones = torch.ones(2, 3)
+    for x in (ones, torch.ones(3, 2).t(), torch.ones(1, 1).expand(2, 3), numbers.view(2, 3), ones.to(torch.bfloat16)):
+        y = torch.tensor(2.0)
+        kept, found = x.clone(), fast(x, y)
+        y.zero_()
+        if x is not numbers and x.stride() != (0, 0):
+            x.add_(1)
+        close(found, (kept, kept.t() * 2))
 
 
 def test_an_integer_that_varies_is_an_operand(programs: list[Any]) -> None:

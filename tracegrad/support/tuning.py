@@ -35,6 +35,9 @@ class Tuning(NamedTuple):
     padding_parts: int = 4             # cut into so many parts each, at most,
     put_together: int = 48             # so many at a time: more than half of `max_reads`, or all would be one kernel with an argument each
 
+    products: int = 4                  # from which on small products with a matrix in common are one (passes/products.py),
+    product_rows: int = 64             # of so many rows each, at most: more fill tiles by themselves
+
     # reductions (reductions.py)
     unrolled: int = 16                 # reductions over this many elements or fewer are written out
     long_row: int = 8192               # a row shorter than this is never cut in chunks

@@ -14,7 +14,7 @@ from tracegrad.support.cache import written
 from tracegrad.tensors.tensor import Tensor, holding
 from tracegrad.tracing.guards import GuardSet
 
-MOST = 64               # arguments and results; the text is six lines for each
+MOST = 256              # arguments and results; the text is six lines for each
 
 
 def fast_replay(arguments: Sequence[tuple[type, Any]], results: Sequence[tuple[Any, Aval, dict[str, Any]]], plain: str,
