@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from tracegrad.errors import DeviceError
 from tracegrad.runtime.buffer import empty, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.programs.program import build
@@ -24,6 +25,7 @@ _FLOATS = 16 << 20              # elements of each array: 64 MiB of float32
 _CHAINS = 10                    # sums that do not wait for each other: latency times width of the units that multiply and add
 _TURNS = 1 << 15
 _ROUNDS = 21
+_LEAST = 1000                   # nanoseconds: nothing here is quicker (16 us on a device that reads 4 TB a second)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,10 @@ _lock = threading.Lock()
 
 
 def limits(device: Device) -> Limits:
-    """The limits of `device`, measured when first asked for (a second or two, most of it the driver's compiler)."""
+    """The limits of `device`, measured when first asked for (a second or two, most of it the driver's compiler).
+
+    Raises DeviceError where the driver's events have no times (rusticl on llvmpipe: each takes 1 ns).
+    """
     with _lock:
         if device not in _known:
             _known[device] = _measure(device)
@@ -108,4 +113,8 @@ def _time(device: Device, program: cl.Program, entry: str, args: tuple[Any, ...]
         device.use(queue)
         events = [cl.enqueue_nd_range_kernel(queue, kernel, (items,), group) for _ in range(_ROUNDS)]
         device.use(device.queue)                            # waits for the other
-    return 1e-9 * max(1, min(event.profile.end - event.profile.start for event in events))
+    taken = min(event.profile.end - event.profile.start for event in events)
+    if taken < _LEAST:
+        raise DeviceError(f"what {device.name} can do cannot be measured: its driver ({device.driver}) tells that {entry} took {taken} ns; "
+                          "its events have no times. Choose another driver: `python -m tracegrad devices` lists them")
+    return 1e-9 * taken

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tracegrad.config import config
 from tracegrad.errors import ArgumentError, TracegradError
 from tracegrad.execute import matrix_trial
 from tracegrad.runtime import doctor
@@ -19,7 +20,6 @@ _COMMANDS = {
     "devices": (doctor.devices_report, "list the OpenCL devices; the default one is marked with *"),
     "doctor": (lambda: doctor.doctor_report(matrix_trial.findings()),
                "list drivers, what each can do, what is missing and the one command that fixes it"),
-    "bench": (bench.report, "measure this machine against its own limits, in a minute; paste the result into an issue"),
 }
 
 
@@ -29,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="command")
     for name, (_, text) in _COMMANDS.items():
         commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    text = "measure this machine against its own limits, in a minute; paste the result into an issue"
+    measures = commands.add_parser("bench", help=text, description=text[0].upper() + text[1:] + ".")
+    measures.add_argument("--row", action="store_true", help="print a row for the table in docs/devices.md")
     text = "run a program written for torch, on an OpenCL device"
     run = commands.add_parser("run", help=text, description=text[0].upper() + text[1:] + ".")
     run.add_argument("--device", help="where its tensors are, and what 'cuda' and 'mps' lead to; default: the default device, and no CUDA")
@@ -66,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             traced.page(path, given.runs)
             print(f"wrote {path}")
             return 0
+        if chosen == "bench":
+            print(bench.row() if given.row else bench.report())
+            return 0
         print(_COMMANDS[chosen][0]())
         return int(chosen == "doctor" and any(f.level == "problem" for f in doctor.findings()))
     except TracegradError as error:
@@ -78,18 +84,20 @@ def _traced(function: str, arguments: Sequence[str]) -> tuple[str, Traced]:
     script, _, name = function.rpartition(":")
     if not script or not Path(script).is_file():
         raise ArgumentError(f"{function!r} names no script; give script.py:function")
-    before = sys.argv, sys.path[:]
-    sys.argv, sys.path[:0] = [script, *arguments], [str(Path(script).resolve().parent)]
+    before = sys.argv, sys.path[:], config.hold
+    sys.argv, sys.path[:0], config.hold = [script, *arguments], [str(Path(script).resolve().parent)], True
     try:
         space = runpy.run_path(script, run_name="__main__")
     finally:
-        sys.argv, sys.path[:] = before
+        sys.argv, sys.path[:], config.hold = before
     found = space.get(name.split(".")[0])
     for part in name.split(".")[1:]:
         found = getattr(found, part, None)
     if not isinstance(found, Traced):
         traced = sorted(key for key, value in space.items() if isinstance(value, Traced))
         raise ArgumentError(f"{script} has no traced function {name!r}; it has {', '.join(traced) or 'none'}: decorate it with @tg.trace")
+    if not found.compilations:
+        raise ArgumentError(f"{script} does not call {name}: call it where the script runs as __main__, with the arguments to look at")
     return name, found
 
 

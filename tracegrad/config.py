@@ -18,6 +18,7 @@ class Config:
     recall: bool = True       # TRACEGRAD_RECALL: 0 = do untraced work anew each time it comes, to find out whether recall is at fault
     fuse: bool = True         # TRACEGRAD_FUSE: 0 = one kernel per node, to find out whether fusion is at fault
     progress: bool = True     # TRACEGRAD_PROGRESS: 0 = no bars in a terminal or notebook while something is compiled
+    hold: bool = False        # TRACEGRAD_HOLD: traced functions hold the arguments of their latest call, for profile() and page()
     profile: bool = False     # TRACEGRAD_PROFILE: record device times of each launch
     cache: bool = True        # TRACEGRAD_CACHE: 0 = keep nothing on disk (plans, built binaries, what is known of drivers)
     cache_size: int = 256     # TRACEGRAD_CACHE_SIZE: MiB of plans on disk, and of binaries, at most; the least recently used go

@@ -42,7 +42,8 @@ __all__ = ["ArgumentError", "ArgumentTypeError", "AutogradError", "BuildError", 
 
 
 # Where our code is, and what stands between it and the user where it enters a context.
-INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime", contextlib.__file__)
+INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime", contextlib.__file__,
+            "<frozen ")                   # Python's own, such as runpy
 
 
 def printable(text: str) -> str:

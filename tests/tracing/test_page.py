@@ -403,15 +403,17 @@ def test_rich_displays_of_tensors_modules_profiles_and_devices():
 def test_the_command_line_writes_a_page(tmp_path, capsys):
     script = tmp_path / "step.py"
     script.write_text("import sys\nimport tracegrad as tg\n\n@tg.trace\ndef step(x):\n    return (x * x).sin()\n\n"
-                      "x = tg.ones(int(sys.argv[1]))\ny = step(x)\n")
+                      "@tg.trace\ndef other(x):\n    return x\n\nfor _ in range(3):\n    y = step(tg.ones(int(sys.argv[1])))\n")
     output = tmp_path / "out.html"
     assert main(["page", "--runs", "1", "-o", str(output), f"{script}:step", "7"]) == 0
     assert capsys.readouterr().out == f"wrote {output}\n"
     program = Parsed(output.read_text()).data["programs"][0]
     check_links(program)
     assert program["inputs"] == ["x: float32[7]"]
-    assert program["timeline"]
-    for wrong, said in ((f"{script}:nothing", "no traced function 'nothing'; it has step"), ("step", "give script.py:function"),
+    assert program["timeline"], "what nothing else holds is held for the times"
+    assert not tg.config.hold
+    for wrong, said in ((f"{script}:nothing", "no traced function 'nothing'; it has other, step"),
+                        (f"{script}:other", "does not call other: call it where the script runs"), ("step", "give script.py:function"),
                         (f"{tmp_path / 'none.py'}:step", "names no script")):
         assert main(["page", wrong, "7"]) == 1
         assert said in capsys.readouterr().err

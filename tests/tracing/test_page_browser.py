@@ -56,7 +56,7 @@ def opened(browser, folder):
     contexts, wrong = [], []
 
     def open_page(name, **options):
-        context = browser.new_context(viewport={"width": 1500, "height": 950}, offline=True, **options)
+        context = browser.new_context(**{"viewport": {"width": 1500, "height": 950}, "offline": True, **options})
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -169,6 +169,25 @@ def test_pictures_are_not_blank_and_follow_the_scheme(opened, scheme):
              "kernels": image[60:height // 2, 2 * width // 3:], "timeline": image[3 * height // 4:]}
     for name, part in parts.items():
         assert len(np.unique((255 * part).astype(int).reshape(-1, 3), axis=0)) > 8, f"{name} is blank"
+
+
+def test_a_phone(opened):
+    """The parts stand below each other, what is lit is told at the top, a tap opens a box, and two fingers zoom."""
+    page = opened("step.html", viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator("#fold").select_option("module")
+    page.locator("#canvas .toggle").first.tap()
+    assert page.locator("#canvas .node").count() > 0
+    assert page.locator("header").bounding_box()["y"] == 0, "also where the page is scrolled down"
+    canvas = page.locator("#canvas").bounding_box()
+    x, y = canvas["x"] + canvas["width"] / 2, min(canvas["y"] + canvas["height"] / 2, 800)
+    scale = "Number(document.getElementById('view').getAttribute('transform').match(/scale\\((.*)\\)/)[1])"
+    before, fingers = page.evaluate(scale), page.context.new_cdp_session(page)
+    for kind, apart in (("touchStart", 40), ("touchMove", 60), ("touchMove", 80)):
+        points = [{"x": x - apart, "y": y, "id": 0}, {"x": x + apart, "y": y, "id": 1}]
+        fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    fingers.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    assert page.evaluate(scale) > 1.5 * before
 
 
 def test_it_prints(opened, tmp_path):

@@ -169,6 +169,13 @@ def test_limits_are_plausible():
     assert most.flops(2) == most.flops(4) == most.float32
 
 
+def test_a_driver_whose_events_have_no_times(kernels, monkeypatch):
+    """rusticl's on llvmpipe: each took 1 ns, and all shares were of that."""
+    monkeypatch.setattr(runtime_limits, "_LEAST", 1 << 60)
+    with pytest.raises(tg.DeviceError, match="its events have no times"):
+        runtime_limits._measure(tg.device())
+
+
 def test_what_is_refused(tmp_path):
     f = tg.trace(lambda x: x * 2.0)
     for ask in (f.profile, lambda: f.timeline(tmp_path / "t.json")):

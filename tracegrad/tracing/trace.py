@@ -65,6 +65,7 @@ class Traced:
         self._replays: dict[Any, list[Replay]] = {}
         self._latest: Replay | None = None
         self._short: tuple[Replay, bool, Any, str, Any] | None = None  # the latest one and its mode (see __call__), if it has a fast replay
+        self._held: Sequence[Any] = ()  # with config.hold, the latest call's arguments
         self._signature: Any = None  # of the latest recording
         self._changing: set[Any] = set()  # signatures whose body changed what it reads when it was recorded
         self.compilations: list[str] = []  # why each compilation happened
@@ -148,8 +149,9 @@ class Traced:
                 del candidates[:-KEPT]
             self.compilations.append(reason)
             replay.reason = reason
-        again = replay.short and flat is args and not signature[2] and all(map(_simple, signature[3:]))
-        self._latest, self._short = replay, (replay, *mode) if again and state.autocast is None else None
+        known = flat is args and not signature[2] and all(map(_simple, signature[3:]))
+        again = known and replay.short and state.autocast is None and not config.hold
+        self._latest, self._short, self._held = replay, (replay, *mode) if again else None, flat if config.hold else ()
         return replay, flat
 
     @without_collection

@@ -287,9 +287,10 @@
     const drawn = [s("path", { class: "edges", d: edges(place).join("") })];
     const { boxes } = program.folds[fold];
     for (const [i, [x, y, w, height]] of place.box) {
-      const sign = s("text", { class: "toggle", x: 10, y: 16, "data-toggle": i }, open.has(i) ? "▾" : "▸");
+      const sign = s("text", { x: 10, y: 16 }, open.has(i) ? "▾" : "▸");
+      const toggles = s("path", { class: "toggle", d: `M0 0H26V${HEAD}H0Z`, "data-toggle": i });
       const group = s("g", { class: `box${boxes[i].derived ? " derived" : ""}${open.has(i) ? " open" : ""}`, transform: `translate(${x} ${y})` },
-        s("rect", { width: w, height, rx: 5 }), sign, s("text", { x: 26, y: 16 }, boxLabel(boxes[i])));
+        s("rect", { width: w, height, rx: 5 }), sign, s("text", { x: 26, y: 16 }, boxLabel(boxes[i])), toggles);
       drawn.push(register("box", i, group));
     }
     for (const [n, [x, y, w, height]] of place.node) {
@@ -341,12 +342,19 @@
       const frame = canvas.getBoundingClientRect();
       zoom(Math.exp(-event.deltaY / 400), event.clientX - frame.left, event.clientY - frame.top);
     }, { passive: false });
-    let from = null;
-    canvas.addEventListener("pointerdown", (event) => { from = [event.clientX - view.x, event.clientY - view.y]; });
+    const fingers = new Map();        // the pointers that are down, and where each was: one drags, two zoom
+    canvas.addEventListener("pointerdown", (event) => { fingers.set(event.pointerId, [event.clientX, event.clientY]); });
     canvas.addEventListener("pointermove", (event) => {
-      if (from && event.buttons) { view.x = event.clientX - from[0]; view.y = event.clientY - from[1]; move(); }
+      const before = fingers.get(event.pointerId), now = [event.clientX, event.clientY];
+      if (!before || !event.buttons) return;
+      const held = [...fingers].find(([id]) => id !== event.pointerId);
+      if (held) {
+        const frame = canvas.getBoundingClientRect(), apart = ([x, y]) => Math.max(1, Math.hypot(x - held[1][0], y - held[1][1]));
+        zoom(apart(now) / apart(before), held[1][0] - frame.left, held[1][1] - frame.top);
+      } else { view.x += now[0] - before[0]; view.y += now[1] - before[1]; move(); }
+      fingers.set(event.pointerId, now);
     });
-    canvas.addEventListener("pointerup", () => { from = null; });
+    for (const name of ["pointerup", "pointercancel", "pointerleave"]) canvas.addEventListener(name, (event) => { fingers.delete(event.pointerId); });
     const button = (label, name, act) => { const b = h("button", { type: "button", title: name, "aria-label": name }, label); b.onclick = act; return b; };
     const middle = (factor) => () => { const f = canvas.getBoundingClientRect(); zoom(factor, f.width / 2, f.height / 2); };
     const all = () => { open = new Set(program.folds[fold].boxes.keys()); drawGraph(); fit(); light(pinned); };
