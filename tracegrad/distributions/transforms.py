@@ -497,3 +497,18 @@ class TransformedDistribution(Distribution):
 
     def __repr__(self) -> str:
         return f"TransformedDistribution({self.base_dist}, {self.transforms})"
+
+
+class Derived(TransformedDistribution):
+    """One that has a name, and parameters: attributes, or properties that read those of the base."""
+
+    def _parameter(self, name: str) -> Any:
+        return getattr(self, name, None)                        # None while `expand` makes one
+
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
+        made = super()._expanded(batch_shape)
+        for name in self.arg_constraints.keys() & vars(self).keys():
+            vars(made)[name] = vars(self)[name].expand(tuple(batch_shape))
+        return made
+
+    __repr__ = Distribution.__repr__
