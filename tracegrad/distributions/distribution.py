@@ -58,7 +58,7 @@ class Distribution(Named):
     has_rsample: ClassVar[bool] = False
     has_enumerate_support: ClassVar[bool] = False
     _trace_all_attributes: ClassVar[bool] = True                         # a traced function may reach it: its tensors are watched
-    _validate_args: ClassVar[bool] = True
+    _validate_args: bool = True
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:

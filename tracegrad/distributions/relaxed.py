@@ -219,7 +219,7 @@ class ContinuousBernoulli(_ByOdds, ExponentialFamily):
     def __init__(self, probs: Any = None, logits: Any = None, lims: tuple[float, float] = (0.499, 0.501),
                  validate_args: bool | None = None) -> None:
         super().__init__(probs, logits, validate_args)
-        self._lims = tuple(lims)
+        self._lims = lims[0], lims[1]
 
     def _by(self, far: Any, near: Any) -> Any:
         """far(probs) outside of lims, near(probs - 1/2) within."""

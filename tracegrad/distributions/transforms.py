@@ -314,23 +314,6 @@ class IndependentTransform(Transform):
         return self.base_transform.inverse_shape(shape)
 
 
-class LowerCholeskyTransform(Transform):
-    """From matrices to lower triangular ones with a positive diagonal, the exponential of theirs; what is above is not looked at.
-
-    (*, n, n), of a float dtype. Raises ShapeError for fewer dimensions.
-
-    >>> tg.distributions.LowerCholeskyTransform()(tg.ones(2, 2))
-    """
-
-    domain, codomain = constraints.independent(constraints.real, 2), constraints.lower_cholesky
-
-    def _call(self, x: Tensor) -> Any:
-        return x.tril(-1) + x.diagonal(0, -2, -1).exp().diag_embed()
-
-    def _inverse(self, y: Tensor) -> Any:
-        return y.tril(-1) + y.diagonal(0, -2, -1).log().diag_embed()
-
-
 class AffineTransform(Transform):
     """y = loc + scale * x. dtype: float. Raises ShapeError where the shapes of x, loc and scale do not broadcast.
 
