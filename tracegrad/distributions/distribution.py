@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from tracegrad.distributions.constraints import Constraint, independent
+from tracegrad.distributions.constraints import Constraint, independent, is_dependent
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Size
@@ -72,7 +72,7 @@ class Distribution(Named):
             return
         for name, constraint in self.arg_constraints.items():
             value = self._parameter(name)
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and not is_dependent(constraint):
                 with no_grad():
                     if not bool(constraint.check(value).all()):
                         raise ArgumentError(f"{type(self).__name__}: parameter {name} {value.dtype}{list(value.shape)} has to satisfy "

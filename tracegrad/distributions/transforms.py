@@ -36,6 +36,7 @@ class Transform(Named):
     _cached_x_y: tuple[Any, Any] = (None, None)
 
     def __init__(self, cache_size: int = 0) -> None:
+        super().__init__()                          # of a Module, where a transform is one, too
         if cache_size not in (0, 1):
             raise ArgumentError(f"{type(self).__name__}: cache_size is 0 or 1, got {cache_size!r}")
         self._cache_size = cache_size
