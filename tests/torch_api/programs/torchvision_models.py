@@ -1,4 +1,4 @@
-"""Models of torchvision on random images: loss and gradients, for the names given (ten if none). Plain torch; see beside_torch.py."""
+"""Models of torchvision on random images: loss and gradients, for the names given (eight if none). Plain torch; see beside_torch.py."""
 
 import sys
 
@@ -7,8 +7,7 @@ import torchvision
 from report import report
 from torch.nn import functional as F
 
-MODELS = ["resnet18", "vgg11_bn", "densenet121", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "shufflenet_v2_x0_5",
-          "squeezenet1_1", "googlenet", "vit"]
+MODELS = ["resnet18", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "shufflenet_v2_x0_5", "squeezenet1_1", "googlenet", "vit"]
 
 
 def run(name):
