@@ -200,3 +200,22 @@ say("kept", lambda: (kept.inv(y) is x, kept(x) is y, kept.inverses, kept.with_ca
                       D.ExpTransform().with_cache(1)(x) is x))
 say("size", lambda: refused(lambda: Rotation(angle, cache_size=2)))
 """, tolerance=1e-6)
+
+
+def test_transforms_that_are_modules_and_parameters_that_depend():
+    """Another base of a transform is begun, too; a parameter whose constraint depends on others is not checked."""
+    beside_torch("""
+from torch import distributions as d
+class Learned(d.Transform, torch.nn.Module):
+    __hash__ = torch.nn.Module.__hash__
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+class Point(d.Distribution):
+    arg_constraints = {"v": d.constraints.dependent}
+    def __init__(self, v):
+        self.v = v
+        super().__init__(v.shape)
+say("parameters", lambda: [p.shape for p in Learned().parameters()])
+say("shape", lambda: Point(torch.ones(3)).batch_shape)
+""")

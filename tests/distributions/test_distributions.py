@@ -510,10 +510,10 @@ def test_samples_of_gammas_have_the_derivative_of_their_mean(run):
 
 def test_stick_breaking_and_other_transforms():
     x, T = t(_A[0]), D.transforms
-    for made in (T.StickBreakingTransform(), T.SoftplusTransform(), T.PowerTransform(2.5), T.LowerCholeskyTransform(),
+    for made in (T.StickBreakingTransform(), T.SoftplusTransform(), T.PowerTransform(2.5), D.LowerCholeskyTransform(),
                  T.ComposeTransform([T.AffineTransform(0.5, 2.0), T.StickBreakingTransform()]),
                  T.IndependentTransform(T.ExpTransform(), 1)):
-        given = x.abs() + 0.1 if isinstance(made, T.PowerTransform) else x.tril() if isinstance(made, T.LowerCholeskyTransform) else x
+        given = x.abs() + 0.1 if isinstance(made, T.PowerTransform) else x.tril() if isinstance(made, D.LowerCholeskyTransform) else x
         y = made(given)
         close(made.inv(y), given)
         assert (tuple(y.shape), tuple(made.inv.forward_shape(y.shape))) == (tuple(made.forward_shape(x.shape)), (4, 4))

@@ -510,3 +510,65 @@ def test_tensorboards_writer(tmp_path):
         assert [v for tag, v in values if tag == "loss"] == [1.0, 0.5, struct.unpack("f", struct.pack("f", 1 / 3))[0]], values
         assert "weights" in dict(values)
     """)
+
+
+def test_groups_of_optimizers_have_torchs_items():
+    beside_torch("""
+def items(name, **options):
+    shape = (2, 3) if name == "Muon" else (3,)
+    optimizer = getattr(torch.optim, name)([torch.nn.Parameter(torch.zeros(shape))], **options)
+    plain = lambda v: float(v) if type(v) is int else tuple(map(plain, v)) if isinstance(v, tuple) else v
+    return {k: plain(v) for k, v in sorted(optimizer.param_groups[0].items()) if k not in ("params", "decoupled_weight_decay")}
+for name in "Adadelta Adafactor Adagrad Adam AdamW Adamax ASGD Muon NAdam RAdam RMSprop Rprop SGD".split():
+    say(name, lambda: items(name))
+say("given", lambda: [items(name, foreach=False)["foreach"] for name in ("Adam", "SGD")])
+say("saved", lambda: sorted(torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))], fused=False).state_dict()["param_groups"][0]))
+""")
+
+
+def test_lists_of_recurrent_weights():
+    beside_torch("""
+lstm = torch.nn.LSTM(2, 3, num_layers=2, bidirectional=True, proj_size=2)
+say("names", lambda: [lstm._all_weights, lstm._flat_weights_names, torch.nn.GRU(2, 3, bias=False)._flat_weights_names])
+say("weights", lambda: [[p.shape for p in lstm._flat_weights], [[p.shape for p in ps] for ps in lstm.all_weights]])
+say("the same", lambda: all(p is getattr(lstm, n) for p, n in zip(lstm._flat_weights, lstm._flat_weights_names)))
+""")
+
+
+def test_kinds_of_distributions():
+    """Which are exponential families, and which are transformed; of those, the base and the transforms."""
+    beside_torch("""
+import torch.distributions as D
+def kinds(kind):
+    return sorted(n for n in D.__all__ if isinstance(c := getattr(D, n), type) and issubclass(c, D.Distribution) and issubclass(c, kind))
+for kind in (D.ExponentialFamily, D.TransformedDistribution):
+    say(kind.__name__, lambda: kinds(kind))
+t = torch.tensor
+families = dict(normal=D.Normal(t([0.5, 1.0]), t([1.0, 2.0])), exponential=D.Exponential(t([0.5, 2.0])), gamma=D.Gamma(t(2.0), t(3.0)),
+                chi2=D.Chi2(t(3.0)), beta=D.Beta(t(2.0), t(3.0)), dirichlet=D.Dirichlet(t([1.0, 2.0])), bernoulli=D.Bernoulli(t(0.3)),
+                poisson=D.Poisson(t(2.0)),
+                continuous=D.ContinuousBernoulli(t([0.3, 0.5])), wishart=D.Wishart(t(4.0), torch.eye(2) + 0.1))
+for name, d in families.items():
+    say(name, lambda: d._log_normalizer(*[p.double() for p in d._natural_params]))
+    if name not in ("beta", "wishart", "dirichlet"):                # torch's are of another parametrization than its own formula
+        say(name + " parameters", lambda: list(d._natural_params))
+a, b, c = t([0.5, 0.75]), t([1.0, 2.0]), t([0.9, 0.8])
+made = dict(log_normal=D.LogNormal(a, b), half_normal=D.HalfNormal(b), half_cauchy=D.HalfCauchy(b), gumbel=D.Gumbel(a, b),
+            weibull=D.Weibull(a, b), pareto=D.Pareto(a, b), kumaraswamy=D.Kumaraswamy(a, b), inverse_gamma=D.InverseGamma(a, b))
+for name, d in made.items():
+    say(name, lambda: [type(d.base_dist).__name__, [type(x).__name__.replace("Transform", "") for x in d.transforms]])
+    say(name + " values", lambda: [d.batch_shape, d.has_rsample, d.log_prob(c)])
+    say(name + " parameters", lambda: [getattr(d, n) for n in sorted(d.arg_constraints)])
+    wider = d.expand((3, 2))
+    say(name + " wider", lambda: [wider.batch_shape, wider.log_prob(c), *[getattr(wider, n) for n in sorted(d.arg_constraints)]])
+    say(name + " cdf", lambda: [d.cdf(c)] if name != "inverse_gamma" else [])
+    if name != "inverse_gamma":
+        torch.manual_seed(3)
+        say(name + " draws", lambda: [d.sample((2,)), d.rsample(), wider.sample()])
+class Mine(D.LogNormal):                                            # as pyro has it
+    def __init__(self, loc, scale):
+        super(D.LogNormal, self).__init__(D.Normal(loc, scale), D.ExpTransform(), validate_args=None)
+    def expand(self, batch_shape, _instance=None):
+        return super(D.LogNormal, self).expand(batch_shape, _instance=self._get_checked_instance(Mine, _instance))
+say("mine", lambda: [Mine(a, b).log_prob(b), Mine(a, b).expand((3, 2)).mean, Mine(a, b).scale])
+""", 1e-5)

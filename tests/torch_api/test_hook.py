@@ -322,3 +322,31 @@ def test_hub_jit_and_onnx_say_what_to_do(tmp_path):
             else:
                 raise AssertionError(words)
     """))
+
+
+def test_torchaudios_loops_over_samples():
+    """torchaudio cannot be imported without its library: what that has is here; other libraries of compiled operations are refused."""
+    program("""
+        import torch
+        try:
+            torch.ops.load_library("some/place/_C.so")
+        except OSError as error:
+            assert "compiled for torch" in str(error)
+        else:
+            raise AssertionError
+        torch.ops.load_library("some/place/_torchaudio.so")
+        assert torch.ops._torchaudio.cuda_version() is None and not torch.ops._torchaudio.is_align_available()
+        x, a = torch.randn(2, 3, 7), torch.randn(3, 2) / 2              # a[1], a[0] as the filter has them: flipped
+        padded = torch.zeros(2, 3, 8)
+        torch.ops.torchaudio._lfilter_core_loop(x, torch.cat([a[:, :1], torch.ones(3, 1)], 1), padded)
+        want = [torch.zeros(2, 3)]
+        for t in range(7):
+            want.append(x[:, :, t] - a[:, 0] * want[-1])
+        assert torch.allclose(padded, torch.stack(want, -1), atol=1e-6)
+        wave, distorted, out = torch.randn(2, 5), torch.randn(2, 5), torch.zeros(2, 5)
+        torch.ops.torchaudio._overdrive_core_loop(wave, distorted, torch.zeros(2), torch.zeros(2), out)
+        before = last = torch.zeros(2)
+        for t in range(5):
+            before, last = distorted[:, t], distorted[:, t] - before + 0.995 * last
+            assert torch.allclose(out[:, t], wave[:, t] * 0.5 + last * 0.75, atol=1e-6)
+    """)

@@ -79,7 +79,7 @@ def _between(constraint: Any) -> transforms.Transform:
 
 biject_to.register(constraints.simplex, lambda _: transforms.StickBreakingTransform())
 transform_to.register(constraints.simplex, lambda _: transforms.SoftmaxTransform())
-transform_to.register(constraints.lower_cholesky, lambda _: transforms.LowerCholeskyTransform())
+transform_to.register(constraints.lower_cholesky, lambda _: joined_transforms.LowerCholeskyTransform())
 transform_to.register(constraints.positive_definite, lambda _: joined_transforms.PositiveDefiniteTransform())
 transform_to.register(constraints.positive_semidefinite, lambda _: joined_transforms.PositiveDefiniteTransform())
 _both(constraints.corr_cholesky)(lambda _: joined_transforms.CorrCholeskyTransform())

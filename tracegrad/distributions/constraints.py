@@ -9,6 +9,12 @@ from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.support import dtypes
 
+__all__ = ["Constraint", "MixtureSameFamilyConstraint", "boolean", "cat", "corr_cholesky", "dependent", "dependent_property",
+           "greater_than", "greater_than_eq", "half_open_interval", "independent", "integer_interval", "interval",
+           "is_dependent", "less_than", "lower_cholesky", "lower_triangular", "multinomial", "nonnegative",
+           "nonnegative_integer", "one_hot", "positive", "positive_definite", "positive_integer", "positive_semidefinite",
+           "real", "real_vector", "simplex", "square", "stack", "symmetric", "unit_interval"]
+
 
 class Constraint:
     """A set of values. Classes derived from it define check(value): whether each is in it, without the last `event_dim` dimensions,

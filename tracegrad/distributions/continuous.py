@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.distributions import constraints
-from tracegrad.distributions.distribution import Distribution, exponential, parameters, valued
+from tracegrad.distributions.distribution import Distribution, ExponentialFamily, exponential, parameters, valued
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.random.sampling import dirichlet_numbers, gamma_numbers
 from tracegrad.tensors.creation.random_numbers import rand
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.type_info import finfo
 
 
 def within(holds: Tensor, x: Tensor, otherwise: float) -> Any:
@@ -73,7 +74,13 @@ class Uniform(Distribution):
         return (self.high - self.low).log()
 
 
-class Exponential(Distribution):
+def inside(like: Tensor) -> Uniform:
+    """Numbers between 0 and 1, neither of which comes, for each element of a tensor."""
+    limits = finfo(like.dtype)
+    return Uniform(PUBLIC["full_like"](like, float(limits.tiny)), PUBLIC["full_like"](like, 1 - float(limits.eps)), False)
+
+
+class Exponential(ExponentialFamily):
     """Waiting times for events of this rate.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -120,8 +127,17 @@ class Exponential(Distribution):
     def entropy(self) -> Any:
         return 1 - self.rate.log()
 
+    _mean_carrier_measure = 0.0
 
-class Gamma(Distribution):
+    @property
+    def _natural_params(self) -> tuple[Any, ...]:
+        return (-self.rate,)
+
+    def _log_normalizer(self, x: Any) -> Any:
+        return -(-x).log()
+
+
+class Gamma(ExponentialFamily):
     """The gamma distribution of shape concentration and of a rate. Samples are drawn on the host; they have a first derivative.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -163,6 +179,15 @@ class Gamma(Distribution):
         a = self.concentration
         return a - self.rate.log() + a.lgamma() + (1 - a) * a.digamma()
 
+    _mean_carrier_measure = 0.0
+
+    @property
+    def _natural_params(self) -> tuple[Any, ...]:
+        return self.concentration - 1, -self.rate
+
+    def _log_normalizer(self, x: Any, y: Any) -> Any:
+        return (x + 1).lgamma() - (x + 1) * (-y).log()
+
 
 class Chi2(Gamma):
     """The sum of df squared normal numbers.
@@ -179,7 +204,7 @@ class Chi2(Gamma):
         super().__init__(0.5 * self.df, 0.5, validate_args)
 
 
-class Beta(Distribution):
+class Beta(ExponentialFamily):
     """The beta distribution, of numbers from 0 to 1. Samples are drawn on the host; they have a first derivative.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -222,8 +247,15 @@ class Beta(Distribution):
         total = a + b
         return (a.lgamma() + b.lgamma() - total.lgamma() - (a - 1) * a.digamma() - (b - 1) * b.digamma() + (total - 2) * total.digamma())
 
+    @property
+    def _natural_params(self) -> tuple[Any, ...]:
+        return self.concentration1, self.concentration0
 
-class Dirichlet(Distribution):
+    def _log_normalizer(self, x: Any, y: Any) -> Any:
+        return x.lgamma() + y.lgamma() - (x + y).lgamma()
+
+
+class Dirichlet(ExponentialFamily):
     """Vectors of probabilities; concentration has them in its last dimension. Samples: from the host, with a first derivative.
 
     dtype: float, as of the parameters. Raises ArgumentError for what is out of range.
@@ -268,3 +300,10 @@ class Dirichlet(Distribution):
         a = self.concentration
         total, k = a.sum(-1), a.shape[-1]
         return a.lgamma().sum(-1) - total.lgamma() - (k - total) * total.digamma() - ((a - 1) * a.digamma()).sum(-1)
+
+    @property
+    def _natural_params(self) -> tuple[Any, ...]:
+        return (self.concentration,)
+
+    def _log_normalizer(self, x: Any) -> Any:
+        return x.lgamma().sum(-1) - x.sum(-1).lgamma()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from tracegrad.distributions import constraints
-from tracegrad.distributions.distribution import Distribution, inside_one, leading, parameters
+from tracegrad.distributions.distribution import Distribution, ExponentialFamily, inside_one, leading, parameters
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.random.sampling import binomial, gamma_numbers, poisson
@@ -56,7 +56,7 @@ class _ByOdds(Distribution):
         return p.log() - (-p).log1p()
 
 
-class Bernoulli(_ByOdds):
+class Bernoulli(_ByOdds, ExponentialFamily):
     """1 with probability probs, else 0.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -94,6 +94,15 @@ class Bernoulli(_ByOdds):
 
     def enumerate_support(self, expand: bool = True) -> Any:
         return self._enumerated(arange(2, dtype=self.probs.dtype, device=self.probs.device), expand)
+
+    _mean_carrier_measure = 0.0
+
+    @property
+    def _natural_params(self) -> tuple[Any, ...]:
+        return (self.logits,)
+
+    def _log_normalizer(self, x: Any) -> Any:
+        return PUBLIC["softplus"](x)
 
 
 class Geometric(_ByOdds):
@@ -227,7 +236,7 @@ class NegativeBinomial(_ByOdds):
         return ways - n * softplus(self.logits) - x * softplus(-self.logits)
 
 
-class Poisson(Distribution):
+class Poisson(ExponentialFamily):
     """Numbers of events of this rate. Samples are drawn on the host.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -261,6 +270,16 @@ class Poisson(Distribution):
     def log_prob(self, value: Tensor) -> Any:
         x = self._value("log_prob", value)
         return PUBLIC["xlogy"](x, self.rate) - self.rate - PUBLIC["lgamma"](x + 1)
+
+    def entropy(self) -> Any:
+        raise self._missing("entropy")
+
+    @property
+    def _natural_params(self) -> tuple[Any, ...]:
+        return (self.rate.log(),)
+
+    def _log_normalizer(self, x: Any) -> Any:
+        return x.exp()
 
 
 class Categorical(Distribution):

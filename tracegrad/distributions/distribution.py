@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from tracegrad.distributions.constraints import Constraint, independent
+from tracegrad.distributions.constraints import Constraint, independent, is_dependent
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Size
@@ -64,25 +64,29 @@ class Distribution(Named):
     has_rsample: ClassVar[bool] = False
     has_enumerate_support: ClassVar[bool] = False
     _trace_all_attributes: ClassVar[bool] = True                         # a traced function may reach it: its tensors are watched
-    _default_validate_args: ClassVar[bool] = True
+    _validate_args: bool = True
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
         """Whether distributions check values unless they are told."""
-        Distribution._default_validate_args = bool(value)
+        Distribution._validate_args = bool(value)
 
     def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (), validate_args: bool | None = None) -> None:
         self._batch_shape, self._event_shape = Size(batch_shape), Size(event_shape)
-        self._validate_args = Distribution._default_validate_args if validate_args is None else validate_args
+        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
         if not self._validate_args or not valued():
             return
         for name, constraint in self.arg_constraints.items():
-            value = vars(self).get(name)                                 # of probs and logits the one that was given
-            if isinstance(value, Tensor):
+            value = self._parameter(name)
+            if isinstance(value, Tensor) and not is_dependent(constraint):
                 with no_grad():
                     if not bool(constraint.check(value).all()):
                         raise ArgumentError(f"{type(self).__name__}: parameter {name} {value.dtype}{list(value.shape)} has to satisfy "
                                             f"{constraint}, found invalid values: {value}")
+
+    def _parameter(self, name: str) -> Any:
+        """A parameter that was given; None for the other one of probs and logits."""
+        return vars(self).get(name)
 
     # -- shapes
 
@@ -215,7 +219,7 @@ class Distribution(Named):
         return value
 
     def __repr__(self) -> str:
-        given = {n: vars(self)[n] for n in self.arg_constraints if isinstance(vars(self).get(n), Tensor)}
+        given = {n: v for n in self.arg_constraints if isinstance(v := self._parameter(n), Tensor)}
         return f"{type(self).__name__}({', '.join(f'{n}: {v.item() if v.ndim == 0 else v.shape}' for n, v in given.items())})"
 
 
@@ -294,7 +298,7 @@ class ExponentialFamily(Distribution):
     _natural_params: a tuple, theta. _log_normalizer(*theta): A. _mean_carrier_measure: the mean of log h.
 
     >>> isinstance(tg.distributions.Normal(0.0, 1.0), tg.distributions.ExponentialFamily)
-    False
+    True
     """
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution
-from tracegrad.distributions.transforms import ComposeTransform, LowerCholeskyTransform, Transform
+from tracegrad.distributions.transforms import ComposeTransform, Transform
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.tensors.tensor import Tensor
@@ -154,6 +154,23 @@ class CumulativeDistributionTransform(Transform):
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
         return self.distribution.log_prob(x)
+
+
+class LowerCholeskyTransform(Transform):
+    """From matrices to lower triangular ones with a positive diagonal, the exponential of theirs; what is above is not looked at.
+
+    (*, n, n), of a float dtype. Raises ShapeError for fewer dimensions.
+
+    >>> tg.distributions.LowerCholeskyTransform()(tg.ones(2, 2))
+    """
+
+    domain, codomain = constraints.independent(constraints.real, 2), constraints.lower_cholesky
+
+    def _call(self, x: Tensor) -> Any:
+        return x.tril(-1) + x.diagonal(0, -2, -1).exp().diag_embed()
+
+    def _inverse(self, y: Tensor) -> Any:
+        return y.tril(-1) + y.diagonal(0, -2, -1).log().diag_embed()
 
 
 class PositiveDefiniteTransform(Transform):

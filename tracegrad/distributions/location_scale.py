@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from tracegrad.distributions import constraints
-from tracegrad.distributions.continuous import within
-from tracegrad.distributions.distribution import Distribution, inside_one, parameters
+from tracegrad.distributions.continuous import inside, within
+from tracegrad.distributions.distribution import Distribution, ExponentialFamily, inside_one, parameters
+from tracegrad.distributions.transforms import AbsTransform, AffineTransform, Derived, ExpTransform
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.random.sampling import gamma_numbers
@@ -53,7 +54,7 @@ class _LocationScale(Distribution):
         return self.loc
 
 
-class Normal(_LocationScale):
+class Normal(_LocationScale, ExponentialFamily):
     """The normal distribution of mean loc and standard deviation scale.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -84,8 +85,17 @@ class Normal(_LocationScale):
     def entropy(self) -> Any:
         return 0.5 + _HALF_LOG_2PI + self.scale.log()
 
+    _mean_carrier_measure = 0.0
 
-class LogNormal(_LocationScale):
+    @property
+    def _natural_params(self) -> tuple[Any, ...]:
+        return self.loc / self.variance, -0.5 / self.variance
+
+    def _log_normalizer(self, x: Any, y: Any) -> Any:
+        return -0.25 * x**2 / y + 0.5 * (-math.pi / y).log()
+
+
+class LogNormal(Derived):
     """exp of a normal one: loc and scale are of the logarithm.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -93,7 +103,19 @@ class LogNormal(_LocationScale):
     >>> tg.distributions.LogNormal(0.0, 1.0).mean
     """
 
+    arg_constraints = _LocationScale.arg_constraints
     support = constraints.positive
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        super().__init__(Normal(loc, scale, False), ExpTransform(), validate_args)
+
+    @property
+    def loc(self) -> Any:
+        return self.base_dist.loc  # type: ignore[attr-defined]
+
+    @property
+    def scale(self) -> Any:
+        return self.base_dist.scale  # type: ignore[attr-defined]
 
     @property
     def mean(self) -> Any:
@@ -107,21 +129,8 @@ class LogNormal(_LocationScale):
     def variance(self) -> Any:
         return (self.scale**2).expm1() * (2 * self.loc + self.scale**2).exp()
 
-    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return Normal(self.loc, self.scale, False).rsample(sample_shape).exp()
-
-    def log_prob(self, value: Tensor) -> Any:
-        log = self._value("log_prob", value).log()
-        return Normal(self.loc, self.scale, False).log_prob(log) - log
-
-    def cdf(self, value: Tensor) -> Any:
-        return Normal(self.loc, self.scale, False).cdf(self._value("cdf", value).log())
-
-    def icdf(self, value: Tensor) -> Any:
-        return Normal(self.loc, self.scale, False).icdf(value).exp()
-
     def entropy(self) -> Any:
-        return Normal(self.loc, self.scale, False).entropy() + self.loc
+        return self.base_dist.entropy() + self.loc
 
 
 class Laplace(_LocationScale):
@@ -191,41 +200,36 @@ class Cauchy(_LocationScale):
         return math.log(4 * math.pi) + self.scale.log()
 
 
-class _Half(Distribution):
+class _Half(Derived):
     """The absolute value of a symmetric distribution around 0: twice its density above."""
 
     arg_constraints = {"scale": constraints.positive}
     support = constraints.nonnegative
-    has_rsample = True
     _whole: type[_LocationScale]
 
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
-        (self.scale,) = parameters(type(self).__name__, scale)
-        super().__init__(self.scale.shape, (), validate_args)
+        super().__init__(self._whole(0.0, scale, False), AbsTransform(), validate_args)
 
     @property
-    def _both(self) -> _LocationScale:
-        return self._whole(0.0 * self.scale, self.scale, False)
+    def scale(self) -> Any:
+        return self.base_dist.scale  # type: ignore[attr-defined]
 
     @property
     def mode(self) -> Any:
         return 0.0 * self.scale
 
-    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return self._both.rsample(sample_shape).abs()
-
     def log_prob(self, value: Tensor) -> Any:
         value = self._value("log_prob", value)
-        return within(value >= 0, self._both.log_prob(value) + math.log(2), -math.inf)
+        return within(value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf)
 
     def cdf(self, value: Tensor) -> Any:
-        return 2 * self._both.cdf(self._value("cdf", value)) - 1
+        return 2 * self.base_dist.cdf(self._value("cdf", value)) - 1
 
     def icdf(self, value: Tensor) -> Any:
-        return self._both.icdf((value + 1) / 2)
+        return self.base_dist.icdf((value + 1) / 2)
 
     def entropy(self) -> Any:
-        return self._both.entropy() - math.log(2)
+        return self.base_dist.entropy() - math.log(2)
 
 
 class HalfNormal(_Half):
@@ -266,13 +270,21 @@ class HalfCauchy(_Half):
         return self.scale * math.inf
 
 
-class Gumbel(_LocationScale):
+class Gumbel(Derived):
     """The Gumbel distribution: of the largest of many.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
 
     >>> tg.distributions.Gumbel(0.0, 1.0).mean
     """
+
+    arg_constraints = _LocationScale.arg_constraints
+    support = constraints.real
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = parameters("Gumbel", loc, scale)
+        log = ExpTransform().inv
+        super().__init__(inside(self.loc), [log, AffineTransform(0.0, -1.0), log, AffineTransform(self.loc, -self.scale)], validate_args)
 
     @property
     def mean(self) -> Any:
@@ -282,15 +294,16 @@ class Gumbel(_LocationScale):
     def variance(self) -> Any:
         return (math.pi**2 / 6) * self.scale**2
 
-    def _standard(self, shape: tuple[int, ...]) -> Any:
-        return -(-inside_one(shape, self.loc).log()).log()
+    @property
+    def mode(self) -> Any:
+        return self.loc
 
     def log_prob(self, value: Tensor) -> Any:
-        y = -self._normed("log_prob", value)
+        y = (self.loc - self._value("log_prob", value)) / self.scale
         return y - y.exp() - self.scale.log()
 
     def cdf(self, value: Tensor) -> Any:
-        return (-(-self._normed("cdf", value)).exp()).exp()
+        return (-((self.loc - self._value("cdf", value)) / self.scale).exp()).exp()
 
     def icdf(self, value: Tensor) -> Any:
         return self.loc - self.scale * (-value.log()).log()

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from tracegrad.distributions import constraints
 from tracegrad.distributions.continuous import Beta, Chi2
-from tracegrad.distributions.distribution import Distribution, leading, valued
+from tracegrad.distributions.distribution import Distribution, ExponentialFamily, leading, valued
 from tracegrad.distributions.divergence import register_kl
 from tracegrad.distributions.location_scale import MultivariateNormal
 from tracegrad.errors import ArgumentError
@@ -29,7 +29,7 @@ def _mvdigamma(x: Any, p: int) -> Any:
     return PUBLIC["digamma"](x.unsqueeze(-1) + steps).sum(-1)
 
 
-class Wishart(Distribution):
+class Wishart(ExponentialFamily):
     """Positive definite matrices: of df vectors x of covariance S, the sum of x x^T. S (*, p, p) by covariance_matrix, by its inverse
 
     precision_matrix, or by its Cholesky factor scale_tril. df > p - 1. Samples by Bartlett's decomposition.
@@ -108,6 +108,17 @@ class Wishart(Distribution):
         p, half = self._event_shape[-1], self.df / 2
         return ((p + 1) * (self._normal._half_log_det() + 0.5 * p * math.log(2.0)) + PUBLIC["mvlgamma"](half, p)
                 - 0.5 * (self.df - p - 1) * _mvdigamma(half, p) + half * p)
+
+    _mean_carrier_measure = 0.0
+
+    @property
+    def _natural_params(self) -> tuple[Any, ...]:
+        return -0.5 * self.precision_matrix, 0.5 * (self.df - self._event_shape[-1] - 1)
+
+    def _log_normalizer(self, x: Any, y: Any) -> Any:
+        p = self._event_shape[-1]
+        half = y + 0.5 * (p + 1)
+        return -half * LINALG["slogdet"](-2 * x)[1] + half * (p * math.log(2.0)) + PUBLIC["mvlgamma"](half, p)
 
 
 @register_kl(Wishart, Wishart)

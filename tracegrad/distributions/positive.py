@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.distributions import constraints
-from tracegrad.distributions.distribution import Distribution, exponential, inside_one, parameters
+from tracegrad.distributions.continuous import Exponential, Gamma
+from tracegrad.distributions.distribution import Distribution, inside_one, parameters
 from tracegrad.distributions.location_scale import EULER
+from tracegrad.distributions.transforms import AffineTransform, Derived, ExpTransform, PowerTransform
 from tracegrad.graph.operators import PUBLIC, SPECIAL
 from tracegrad.random.sampling import gamma_numbers, von_mises_numbers
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
 
 
-class Weibull(Distribution):
+class Weibull(Derived):
     """scale times the 1 / concentration-th power of a standard exponential number.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -29,11 +31,11 @@ class Weibull(Distribution):
 
     arg_constraints = {"scale": constraints.positive, "concentration": constraints.positive}
     support = constraints.positive
-    has_rsample = True
 
     def __init__(self, scale: Any, concentration: Any, validate_args: bool | None = None) -> None:
         self.scale, self.concentration = parameters("Weibull", scale, concentration)
-        super().__init__(self.scale.shape, (), validate_args)
+        base, power = Exponential(PUBLIC["ones_like"](self.scale), False), PowerTransform(self.concentration.reciprocal())
+        super().__init__(base, [power, AffineTransform(0.0, self.scale)], validate_args)
 
     def _moment(self, n: int) -> Any:
         return (1 + n / self.concentration).lgamma().exp()
@@ -51,9 +53,6 @@ class Weibull(Distribution):
     def variance(self) -> Any:
         return self.scale**2 * (self._moment(2) - self._moment(1)**2)
 
-    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return self.scale * exponential(self._shape(sample_shape), self.scale)**self.concentration.reciprocal()
-
     def log_prob(self, value: Tensor) -> Any:
         y, k = self._value("log_prob", value) / self.scale, self.concentration
         return (k / self.scale).log() + PUBLIC["xlogy"](k - 1, y) - y**k
@@ -69,7 +68,7 @@ class Weibull(Distribution):
         return EULER * (1 - 1 / k) + (self.scale / k).log() + 1
 
 
-class Pareto(Distribution):
+class Pareto(Derived):
     """Numbers above scale that exceed x with probability (scale / x)^alpha.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -78,11 +77,10 @@ class Pareto(Distribution):
     """
 
     arg_constraints = {"scale": constraints.positive, "alpha": constraints.positive}
-    has_rsample = True
 
     def __init__(self, scale: Any, alpha: Any, validate_args: bool | None = None) -> None:
         self.scale, self.alpha = parameters("Pareto", scale, alpha)
-        super().__init__(self.scale.shape, (), validate_args)
+        super().__init__(Exponential(self.alpha, False), [ExpTransform(), AffineTransform(0.0, self.scale)], validate_args)
 
     @property
     def support(self) -> constraints.Constraint:
@@ -101,9 +99,6 @@ class Pareto(Distribution):
     def variance(self) -> Any:
         a = self.alpha
         return PUBLIC["where"](a > 2, self.scale**2 * a / ((a - 1)**2 * (a - 2)), math.inf)
-
-    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return self.scale * (exponential(self._shape(sample_shape), self.scale) / self.alpha).exp()
 
     def log_prob(self, value: Tensor) -> Any:
         x = self._value("log_prob", value)
@@ -187,7 +182,7 @@ class GeneralizedPareto(Distribution):
         return self.scale.log() + self.concentration + 1
 
 
-class InverseGamma(Distribution):
+class InverseGamma(Derived):
     """The reciprocal of a number of Gamma(concentration, rate).
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -197,11 +192,17 @@ class InverseGamma(Distribution):
 
     arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
     support = constraints.positive
-    has_rsample = True
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
-        self.concentration, self.rate = parameters("InverseGamma", concentration, rate)
-        super().__init__(self.concentration.shape, (), validate_args)
+        super().__init__(Gamma(concentration, rate, False), PowerTransform(-1.0), validate_args)
+
+    @property
+    def concentration(self) -> Any:
+        return self.base_dist.concentration  # type: ignore[attr-defined]
+
+    @property
+    def rate(self) -> Any:
+        return self.base_dist.rate  # type: ignore[attr-defined]
 
     @property
     def mean(self) -> Any:
@@ -216,9 +217,6 @@ class InverseGamma(Distribution):
     def variance(self) -> Any:
         a = self.concentration
         return PUBLIC["where"](a > 2, self.rate**2 / ((a - 1)**2 * (a - 2)), math.inf)
-
-    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return self.rate / gamma_numbers(self.concentration.expand(self._shape(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Any:
         x, a = self._value("log_prob", value), self.concentration

@@ -11,10 +11,19 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from tracegrad.distributions import constraints
+from tracegrad.distributions.continuous import inside
 from tracegrad.distributions.discrete import _ByOdds, _OfChoices
-from tracegrad.distributions.distribution import Distribution, inside_one, parameters
+from tracegrad.distributions.distribution import ExponentialFamily, inside_one, parameters
 from tracegrad.distributions.location_scale import EULER, Normal
-from tracegrad.distributions.transforms import ExpTransform, SigmoidTransform, StickBreakingTransform, TransformedDistribution
+from tracegrad.distributions.transforms import (
+    AffineTransform,
+    Derived,
+    ExpTransform,
+    PowerTransform,
+    SigmoidTransform,
+    StickBreakingTransform,
+    TransformedDistribution,
+)
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.tensors.creation.from_data import as_tensor
 from tracegrad.tensors.creation.random_numbers import rand
@@ -144,7 +153,7 @@ class LogisticNormal(TransformedDistribution):
         return self._again(LogisticNormal, self.loc.expand(shape), self.scale.expand(shape), self._validate_args)
 
 
-class Kumaraswamy(Distribution):
+class Kumaraswamy(Derived):
     """Like Beta, with a closed cumulative distribution: 1 - (1 - x^a)^b of concentration1 a and concentration0 b.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -154,11 +163,11 @@ class Kumaraswamy(Distribution):
 
     arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
     support = constraints.unit_interval
-    has_rsample = True
 
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
         self.concentration1, self.concentration0 = parameters("Kumaraswamy", concentration1, concentration0)
-        super().__init__(self.concentration1.shape, (), validate_args)
+        powers = [PowerTransform(c.reciprocal()) for c in (self.concentration0, self.concentration1)]
+        super().__init__(inside(self.concentration1), [powers[0], AffineTransform(1.0, -1.0), powers[1]], validate_args)
 
     def _moment(self, n: int) -> Any:
         """b B(1 + n / a, b)"""
@@ -180,9 +189,6 @@ class Kumaraswamy(Distribution):
     def variance(self) -> Any:
         return self._moment(2) - self.mean**2
 
-    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return self.icdf(1 - inside_one(self._shape(sample_shape), self.concentration1))              # (in torch's way: it has its numbers)
-
     def log_prob(self, value: Any) -> Any:
         x, a, b = self._value("log_prob", value), self.concentration1, self.concentration0
         return (a * b).log() + PUBLIC["xlogy"](a - 1, x) + PUBLIC["xlogy"](b - 1, 1 - x**a)
@@ -199,7 +205,7 @@ class Kumaraswamy(Distribution):
         return (1 - b.reciprocal()) + (1 - a.reciprocal()) * harmonic - a.log() - b.log()
 
 
-class ContinuousBernoulli(_ByOdds):
+class ContinuousBernoulli(_ByOdds, ExponentialFamily):
     """Numbers x from 0 to 1 of density C probs^x (1 - probs)^(1 - x); lims: between these probs, C and the moments are series around 1/2.
 
     Parameters: numbers or float tensors (*), whose dtype samples have. Raises ArgumentError for what is out of range.
@@ -213,7 +219,7 @@ class ContinuousBernoulli(_ByOdds):
     def __init__(self, probs: Any = None, logits: Any = None, lims: tuple[float, float] = (0.499, 0.501),
                  validate_args: bool | None = None) -> None:
         super().__init__(probs, logits, validate_args)
-        self._lims = tuple(lims)
+        self._lims = lims[0], lims[1]
 
     def _by(self, far: Any, near: Any) -> Any:
         """far(probs) outside of lims, near(probs - 1/2) within."""
@@ -252,3 +258,13 @@ class ContinuousBernoulli(_ByOdds):
     def entropy(self) -> Any:
         logits = self.logits
         return PUBLIC["softplus"](logits) - self.mean * logits - self._log_norm()
+
+    _mean_carrier_measure = 0.0
+
+    @property
+    def _natural_params(self) -> tuple[Any, ...]:
+        return (self.logits,)
+
+    def _log_normalizer(self, x: Any) -> Any:
+        same = ContinuousBernoulli(logits=x, lims=self._lims, validate_args=False)
+        return PUBLIC["softplus"](x) - same._log_norm()

@@ -36,6 +36,7 @@ class Transform(Named):
     _cached_x_y: tuple[Any, Any] = (None, None)
 
     def __init__(self, cache_size: int = 0) -> None:
+        super().__init__()                          # of a Module, where a transform is one, too
         if cache_size not in (0, 1):
             raise ArgumentError(f"{type(self).__name__}: cache_size is 0 or 1, got {cache_size!r}")
         self._cache_size = cache_size
@@ -314,23 +315,6 @@ class IndependentTransform(Transform):
         return self.base_transform.inverse_shape(shape)
 
 
-class LowerCholeskyTransform(Transform):
-    """From matrices to lower triangular ones with a positive diagonal, the exponential of theirs; what is above is not looked at.
-
-    (*, n, n), of a float dtype. Raises ShapeError for fewer dimensions.
-
-    >>> tg.distributions.LowerCholeskyTransform()(tg.ones(2, 2))
-    """
-
-    domain, codomain = constraints.independent(constraints.real, 2), constraints.lower_cholesky
-
-    def _call(self, x: Tensor) -> Any:
-        return x.tril(-1) + x.diagonal(0, -2, -1).exp().diag_embed()
-
-    def _inverse(self, y: Tensor) -> Any:
-        return y.tril(-1) + y.diagonal(0, -2, -1).log().diag_embed()
-
-
 class AffineTransform(Transform):
     """y = loc + scale * x. dtype: float. Raises ShapeError where the shapes of x, loc and scale do not broadcast.
 
@@ -497,3 +481,18 @@ class TransformedDistribution(Distribution):
 
     def __repr__(self) -> str:
         return f"TransformedDistribution({self.base_dist}, {self.transforms})"
+
+
+class Derived(TransformedDistribution):
+    """One that has a name, and parameters: attributes, or properties that read those of the base."""
+
+    def _parameter(self, name: str) -> Any:
+        return getattr(self, name, None)                        # None while `expand` makes one
+
+    def _expanded(self, batch_shape: Sequence[int]) -> Self:
+        made = super()._expanded(batch_shape)
+        for name in self.arg_constraints.keys() & vars(self).keys():
+            vars(made)[name] = vars(self)[name].expand(tuple(batch_shape))
+        return made
+
+    __repr__ = Distribution.__repr__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from types import MappingProxyType
 from typing import Any
 
 from tracegrad.errors import ArgumentError
@@ -60,6 +61,8 @@ class Adam(_Moments):
     >>> model = nn.Linear(3, 2)
     >>> opt = tg.optim.Adam(model.parameters(), lr=1e-3)
     """
+
+    _implementation = MappingProxyType({**_Moments._implementation, "fused": None})
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
                  amsgrad: bool = False, *, maximize: bool = False, decoupled_weight_decay: bool = False, **implementation: Any) -> None:

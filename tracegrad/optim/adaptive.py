@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ class Adagrad(Counting):
 
     >>> opt = tg.optim.Adagrad(nn.Linear(3, 2).parameters(), lr=0.01)
     """
+
+    _implementation = MappingProxyType({"foreach": None, "differentiable": False, "fused": None})
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, lr_decay: float = 0.0, weight_decay: float = 0.0,
                  initial_accumulator_value: float = 0.0, eps: float = 1e-10, *, maximize: bool = False, **implementation: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import sqrt
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class Adafactor(Counting):
     """
 
     _complex = _by_elements = False
+    _implementation = MappingProxyType({"foreach": None})
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8, eps: tuple[float | None, float] = (None, 1e-3),
                  d: float = 1.0, weight_decay: float = 0.0, *, maximize: bool = False, **implementation: Any) -> None:
@@ -85,6 +87,7 @@ class Muon(Optimizer):
     """
 
     _complex = _by_elements = False
+    _implementation = MappingProxyType({})
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95, nesterov: bool = True,
                  ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315), eps: float = 1e-7, ns_steps: int = 5,

@@ -54,8 +54,8 @@ class Optimizer(Named):
 
     params: float or complex tensors that require grad, pairs of a name and such a tensor, or mappings with "params" and options of
     their own. Raises ArgumentError for anything else. `implementation`: what torch's optimizers take to choose between equal
-    implementations (foreach, fused, capturable: accepted, and without a meaning here, where a traced step is fused anyway), and
-    differentiable, which must be False.
+    implementations (foreach, fused, capturable: groups have them, as torch's do, and they mean nothing here, where a traced step is
+    fused anyway), and differentiable, which must be False.
 
     >>> class SignSGD(tg.optim.Optimizer):
     ...     def __init__(self, params, lr=0.1):
@@ -73,17 +73,15 @@ class Optimizer(Named):
     _trace_all_attributes = True
     _complex: ClassVar[bool] = True                      # whether it takes complex parameters
     _by_elements: ClassVar[bool] = True                  # whether an element's step depends on its own gradients alone
+    _implementation: ClassVar[Mapping[str, Any]] = MappingProxyType({"foreach": None, "capturable": False, "differentiable": False})
     _hooks: Any = MappingProxyType({})                   # of a subclass that does not call __init__ (optimizers around another one)
 
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any], implementation: Mapping[str, Any] | None = None) -> None:
-        for name, value in (implementation or {}).items():
+        for name in implementation or ():
             if name not in ("foreach", "fused", "capturable", "differentiable"):
                 raise TypeError(f"{type(self).__name__}: got an unexpected argument {name!r}; it takes {', '.join(defaults)}")
-            if name == "differentiable" and value:
-                raise ArgumentError(f"{type(self).__name__}: differentiable=True is not supported, as a step is not recorded; write the "
-                                    "update with operations (w2 = w - lr * grad) to differentiate through it")
         self._hooks = {}
-        self.defaults = dict(defaults)
+        self.defaults = dict(defaults) if implementation is None else {**defaults, **self._implementation, **implementation}
         self.param_groups: list[ParamGroup] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
         if isinstance(params, Tensor):
@@ -151,6 +149,10 @@ class Optimizer(Named):
         if params and all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in params):
             group = {**group, "param_names": [name for name, _ in params]}
             params = [p for _, p in params]
+        group = {**self.defaults, **group, "params": params}
+        if group.get("differentiable"):
+            raise ArgumentError(f"{type(self).__name__}: differentiable=True is not supported, as a step is not recorded; write the "
+                                "update with operations (w2 = w - lr * grad) to differentiate through it")
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for p in params:
             if not isinstance(p, Tensor):
@@ -168,7 +170,7 @@ class Optimizer(Named):
                                     "optimizer needs all of it; use one that works element by element (SGD, Adam, ...), or "
                                     "DistributedDataParallel")
             known.add(id(p))
-        self.param_groups.append(ParamGroup({**self.defaults, **group, "params": params}))
+        self.param_groups.append(ParamGroup(group))
         self._check(self.param_groups[-1])
         self._prepare(self.param_groups[-1], [p for p in params if not isinstance(p, UninitializedParameter)])
 

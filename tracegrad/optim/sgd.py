@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ class SGD(Optimizer):
     >>> model = nn.Linear(3, 2)
     >>> opt = tg.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     """
+
+    _implementation = MappingProxyType({"foreach": None, "differentiable": False, "fused": None})
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
                  nesterov: bool = False, *, maximize: bool = False, **implementation: Any) -> None:

@@ -14,10 +14,11 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.ir import Aval
-from tracegrad.graph.operators import entered, public
+from tracegrad.graph.operators import entered
 from tracegrad.ops.arguments import integer
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
+from tracegrad.tensors.creation.arguments import create
 from tracegrad.tensors.tensor import Tensor, from_array
 
 
@@ -131,7 +132,7 @@ def nuttall(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, 
 # --------------------------------------------------------------------------------------------------- torch's older functions
 
 
-@public("bartlett_window", method=False)
+@create()
 def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None,
                     requires_grad: bool = False) -> Tensor:
     """`signal.windows.bartlett`, periodic unless it says otherwise. Shape (window_length,), of a float dtype (else DTypeError).
@@ -141,7 +142,7 @@ def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = N
     return bartlett(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-@public("blackman_window", method=False)
+@create()
 def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None,
                     requires_grad: bool = False) -> Tensor:
     """`signal.windows.blackman`, periodic unless it says otherwise. Shape (window_length,), of a float dtype (else DTypeError).
@@ -151,7 +152,7 @@ def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = N
     return blackman(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-@public("hamming_window", method=False)
+@create()
 def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, *, dtype: Any = None,
                    device: Any = None, requires_grad: bool = False) -> Tensor:
     """alpha - beta cos(2 pi k / M), periodic unless it says otherwise. Shape (window_length,), of a float dtype (else DTypeError).
@@ -161,7 +162,7 @@ def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.5
     return general_cosine(window_length, a=(alpha, beta), sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-@public("hann_window", method=False)
+@create()
 def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """`signal.windows.hann`, periodic unless it says otherwise. Shape (window_length,), of a float dtype (else DTypeError).
 
@@ -170,7 +171,7 @@ def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
     return hann(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-@public("kaiser_window", method=False)
+@create()
 def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None, device: Any = None,
                   requires_grad: bool = False) -> Tensor:
     """`signal.windows.kaiser`, periodic unless it says otherwise. Shape (window_length,), of a float dtype (else DTypeError).

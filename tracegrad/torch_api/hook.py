@@ -14,9 +14,11 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from tracegrad.errors import TracegradError
+from tracegrad.nn.module import Module
+from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.torch_api import devices, dtypes, modules, overrides, random_numbers, requirements, tensor_methods
 from tracegrad.torch_api.modules import ABSENT, placeholder
 
@@ -45,7 +47,8 @@ class Facade(ModuleType):
             if modules.sources(path := f"{self.__name__}.{name}") or path in ABSENT:
                 return importlib.import_module(path)
         elif name == "__all__":
-            return [n for n in dir(self) if not n.startswith("_") and hasattr(self, n)]     # not the modules that sources import
+            declared = getattr(self._sources[0], "__all__", None) if len(self._sources) == 1 else None
+            return declared or [n for n in dir(self) if not n.startswith("_") and hasattr(self, n)]     # not modules that sources import
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}: tracegrad does not have it (docs/torch.md)")
 
     @property
@@ -101,6 +104,8 @@ def install(device: str | None = None) -> None:
     if "torch" in sys.modules:
         raise TracegradError("as_torch: torch is imported already, and what has its classes would not fit; import tracegrad.as_torch first")
     sys.meta_path.insert(0, Finder())
+    for layer in (Module, FunctionModule):                  # programs evaluate annotations among their own names: here they are values
+        layer.__annotations__ = get_type_hints(layer)
     dtypes.install()
     random_numbers.install()
     tensor_methods.install()

@@ -18,17 +18,20 @@ _DISTRIBUTIONS = ("bernoulli beta binomial categorical cauchy chi2 continuous_be
                   "kumaraswamy laplace lkj_cholesky log_normal logistic_normal lowrank_multivariate_normal mixture_same_family "
                   "multinomial multivariate_normal negative_binomial normal one_hot_categorical pareto poisson relaxed_bernoulli "
                   "relaxed_categorical studentT transformed_distribution uniform von_mises weibull wishart")
+_OPTIMIZERS = "adadelta adagrad adam adamax adamw asgd lbfgs nadam radam rmsprop rprop sgd"
 _ELSEWHERE = {
     **{f"torch.nn.modules{name}": "nn torch_api.names.nn.modules" for name in ("", *(f".{n}" for n in _NN_MODULES.split()))},
     **{f"torch.onnx.symbolic_opset{n}": "torch_api.names.onnx.opset" for n in range(7, 21)},
     **dict.fromkeys(("torch.functional", "torch._tensor", "torch.autograd.grad_mode"), "."),
     **dict.fromkeys(("torch.utils.data.dataset", "torch.utils.data.dataloader", "torch.utils.data.sampler"), "utils.data"),
-    **dict.fromkeys(("torch.optim.adamw", "torch.optim.sgd", "torch.optim.adam"), "optim"),
+    **{f"torch.optim.{name}": "optim" for name in _OPTIMIZERS.split()},
     **dict.fromkeys(("torch.amp.autocast_mode", "torch.amp.grad_scaler"), "amp"),
     **dict.fromkeys(("torch.cuda.amp.autocast_mode", "torch.cuda.amp.grad_scaler"), "cuda.amp"),
     "torch.utils.hooks": "autograd.hooks",
     **dict.fromkeys(("torch.distributed.nn", "torch.distributed.nn.functional"), "distributed.functional"),
-    "torch.utils.data._utils.collate": "utils.data.collate",
+    **dict.fromkeys(("torch.utils.data._utils", "torch.utils.data._utils.collate"),
+                    "torch_api.names.utils.data.dataloader utils.data.collate"),
+    "torch.utils.tensorboard.writer": "torch_api.names.utils.tensorboard",
     "torch.distributions.kl": "distributions.divergence",
     "torch.distributions.transforms": "distributions.transforms distributions.joined_transforms",
     **dict.fromkeys((f"torch.distributions.{name}" for name in _DISTRIBUTIONS.split()), "distributions"),
@@ -71,10 +74,12 @@ def _exists(module: str) -> bool:
 ABSENT = {
     "torch": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage HalfStorage "
              "BFloat16Storage ComplexFloatStorage ComplexDoubleStorage "
-             "PyTorchFileReader PyTorchFileWriter Future Stream Event ScriptObject ScriptModule DispatchKey DispatchKeySet",
+             "PyTorchFileReader PyTorchFileWriter Future Stream Event ScriptObject ScriptModule TensorType DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
     "torch._dynamo": "OptimizedModule",
     "torch._dynamo.eval_frame": "OptimizedModule",
+    "torch.distributed._tensor": "DTensor",
+    "torch.distributed._tensor.experimental": "implicit_replication",
     "torch.distributed.device_mesh": "DeviceMesh init_device_mesh",
     "torch.distributed.optim": "ZeroRedundancyOptimizer PostLocalSGDOptimizer",
     "torch.distributed.rpc": "RRef init_rpc remote rpc_async rpc_sync shutdown",
@@ -86,9 +91,10 @@ ABSENT = {
     "torch.futures": "Future collect_all wait_all",
     "torch.multiprocessing": "Process Pool spawn start_processes",
     "torch.nn": "CrossMapLRN2d",
+    "torch.nn.parameter": "UninitializedBuffer UninitializedTensorMixin",
     "torch.nn.parallel.scatter_gather": "gather scatter scatter_kwargs",
     "torch.profiler": "profile schedule tensorboard_trace_handler",
-    "torch.utils.data.dataloader": "_BaseDataLoaderIter _MultiProcessingDataLoaderIter _SingleProcessDataLoaderIter",
+    "torch.utils.data.dataloader": "_BaseDataLoaderIter _MultiProcessingDataLoaderIter",
     "torch.ao": "",
     "torch.ao.quantization": "QuantStub DeQuantStub QuantWrapper FakeQuantize QConfig",
     "torch.ao.nn": "",

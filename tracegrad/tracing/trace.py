@@ -149,8 +149,7 @@ class Traced:
                 del candidates[:-KEPT]
             self.compilations.append(reason)
             replay.reason = reason
-        known = flat is args and not signature[2] and all(map(_simple, signature[3:]))
-        again = known and replay.short and state.autocast is None and not config.hold
+        again = replay.short and flat is args and not (signature[2] or state.autocast or config.hold) and all(map(_simple, signature[3:]))
         self._latest, self._short, self._held = replay, (replay, *mode) if again else None, flat if config.hold else ()
         return replay, flat
 

@@ -21,14 +21,42 @@ from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.creation.filled import zeros
 
 
-class _Lazy(Module):
+class LazyModuleMixin:
+    """In front of Module as a base, as torch's: `initialize_parameters(*inputs)` is called first where parameters have no shape yet.
+
+    Then the module is one of the class cls_to_become, if that is given.
+    """
+
+    cls_to_become: ClassVar[type[Module] | None] = None
+
+    def has_uninitialized_params(self: Any) -> bool:
+        """Whether a parameter has no shape yet."""
+        return any(isinstance(p, UninitializedParameter) for p in self._parameters.values())
+
+    def initialize_parameters(self, *args: Any, **kwargs: Any) -> None:
+        """Give the parameters their shapes and initial values, by the first inputs."""
+        raise NotImplementedError(f"{type(self).__name__}: initialize_parameters is not written")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.has_uninitialized_params():
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        if state.trace is not None:
+            raise TraceError(f"{type(self).__name__}: its parameters get their shapes at its first call, which cannot be inside @trace "
+                             f"({state.trace.name}); call the model once before")
+        self.initialize_parameters(*args, **kwargs)
+        if self.cls_to_become is None:
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        self.__class__ = self.cls_to_become  # type: ignore[assignment]
+        return self(*args, **kwargs)
+
+
+class _Lazy(LazyModuleMixin, Module):
     """Mixin in front of a layer that is made for 0 inputs: at the first call it gets its shapes and becomes that layer.
 
     Its parameters stay the same objects. Move the module to its dtype and device first. An optimizer that is made before
     the first call makes its state at its first step; what is traced is made after the first call.
     """
 
-    becomes: ClassVar[type[Module]]
     sized: ClassVar[str]                                    # the attribute that the input tells
     place: ClassVar[int]                                    # which dimension of the input it is
 
@@ -79,14 +107,6 @@ class _Lazy(Module):
         if not self.has_uninitialized_params():
             super().reset_parameters()  # type: ignore[misc]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if state.trace is not None:
-            raise TraceError(f"{type(self).__name__}: its parameters get their shapes at its first call, which cannot be inside @trace "
-                             f"({state.trace.name}); call the model once before")
-        self.initialize_parameters(*args, **kwargs)
-        self.__class__ = self.becomes  # type: ignore[assignment]
-        return self(*args, **kwargs)
-
     def _before_loading(self, given: Mapping[str, Any]) -> None:
         """Take the shapes of a state dict's values (by the names that they have here)."""
         self._give({name: tuple(value.shape) for name, value in given.items()})
@@ -100,7 +120,7 @@ class LazyLinear(_Lazy, Linear):
     >>> nn.LazyLinear(2)(tg.rand(4, 3)).shape
     """
 
-    becomes, sized, place = Linear, "in_features", -1
+    cls_to_become, sized, place = Linear, "in_features", -1
 
     def __init__(self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__(0, out_features, bias, device, dtype)
@@ -152,7 +172,7 @@ class LazyConv1d(_LazyConv, Conv1d):
     >>> nn.LazyConv1d(3, kernel_size=2)(tg.rand(1, 2, 4)).shape
     """
 
-    becomes, place = Conv1d, -2
+    cls_to_become, place = Conv1d, -2
 
 
 class LazyConv2d(_LazyConv, Conv2d):
@@ -163,7 +183,7 @@ class LazyConv2d(_LazyConv, Conv2d):
     >>> nn.LazyConv2d(3, kernel_size=2)(tg.rand(1, 2, 4, 4)).shape
     """
 
-    becomes, place = Conv2d, -3
+    cls_to_become, place = Conv2d, -3
 
 
 class LazyConv3d(_LazyConv, Conv3d):
@@ -174,7 +194,7 @@ class LazyConv3d(_LazyConv, Conv3d):
     >>> nn.LazyConv3d(3, kernel_size=2)(tg.rand(1, 2, 4, 4, 4)).shape
     """
 
-    becomes, place = Conv3d, -4
+    cls_to_become, place = Conv3d, -4
 
 
 class LazyConvTranspose1d(_LazyConvTranspose, ConvTranspose1d):
@@ -185,7 +205,7 @@ class LazyConvTranspose1d(_LazyConvTranspose, ConvTranspose1d):
     >>> nn.LazyConvTranspose1d(3, kernel_size=2)(tg.rand(1, 2, 4)).shape
     """
 
-    becomes, place = ConvTranspose1d, -2
+    cls_to_become, place = ConvTranspose1d, -2
 
 
 class LazyConvTranspose2d(_LazyConvTranspose, ConvTranspose2d):
@@ -196,7 +216,7 @@ class LazyConvTranspose2d(_LazyConvTranspose, ConvTranspose2d):
     >>> nn.LazyConvTranspose2d(3, kernel_size=2)(tg.rand(1, 2, 4, 4)).shape
     """
 
-    becomes, place = ConvTranspose2d, -3
+    cls_to_become, place = ConvTranspose2d, -3
 
 
 class LazyConvTranspose3d(_LazyConvTranspose, ConvTranspose3d):
@@ -207,7 +227,7 @@ class LazyConvTranspose3d(_LazyConvTranspose, ConvTranspose3d):
     >>> nn.LazyConvTranspose3d(3, kernel_size=2)(tg.rand(1, 2, 4, 4, 4)).shape
     """
 
-    becomes, place = ConvTranspose3d, -4
+    cls_to_become, place = ConvTranspose3d, -4
 
 
 class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
@@ -218,7 +238,7 @@ class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
     >>> nn.LazyBatchNorm1d()(tg.rand(1, 2, 4)).shape
     """
 
-    becomes, place = BatchNorm1d, 1
+    cls_to_become, place = BatchNorm1d, 1
 
 
 class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
@@ -229,7 +249,7 @@ class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
     >>> nn.LazyBatchNorm2d()(tg.rand(1, 2, 4, 4)).shape
     """
 
-    becomes, place = BatchNorm2d, 1
+    cls_to_become, place = BatchNorm2d, 1
 
 
 class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
@@ -240,7 +260,7 @@ class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
     >>> nn.LazyBatchNorm3d()(tg.rand(1, 2, 4, 4, 4)).shape
     """
 
-    becomes, place = BatchNorm3d, 1
+    cls_to_become, place = BatchNorm3d, 1
 
 
 class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
@@ -251,7 +271,7 @@ class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
     >>> nn.LazyInstanceNorm1d()(tg.rand(1, 2, 4)).shape
     """
 
-    becomes, place = InstanceNorm1d, -2
+    cls_to_become, place = InstanceNorm1d, -2
 
 
 class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
@@ -262,7 +282,7 @@ class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
     >>> nn.LazyInstanceNorm2d()(tg.rand(1, 2, 4, 4)).shape
     """
 
-    becomes, place = InstanceNorm2d, -3
+    cls_to_become, place = InstanceNorm2d, -3
 
 
 class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
@@ -273,4 +293,4 @@ class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
     >>> nn.LazyInstanceNorm3d()(tg.rand(1, 2, 4, 4, 4)).shape
     """
 
-    becomes, place = InstanceNorm3d, -4
+    cls_to_become, place = InstanceNorm3d, -4

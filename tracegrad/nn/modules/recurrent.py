@@ -143,8 +143,21 @@ class _Recurrent(Module):
     @property
     def all_weights(self) -> list[list[Parameter]]:
         """The parameters of each layer and direction."""
-        return [[p for name, p in self.named_parameters() if name.partition("_l")[2] == end[2:]]
-                for layer in range(self.num_layers) for end in self._ends(layer)]
+        return [[getattr(self, name) for name in names] for names in self._all_weights]
+
+    @property
+    def _all_weights(self) -> list[list[str]]:
+        """The names of `all_weights`, as torch calls them; programs also read them and the parameters in one list."""
+        names = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else []), *(["weight_hr"] if self.proj_size else [])]
+        return [[name + end for name in names] for layer in range(self.num_layers) for end in self._ends(layer)]
+
+    @property
+    def _flat_weights_names(self) -> list[str]:
+        return [name for names in self._all_weights for name in names]
+
+    @property
+    def _flat_weights(self) -> list[Parameter]:
+        return [getattr(self, name) for name in self._flat_weights_names]
 
     def _run(self, input: Any, hx: State | None) -> tuple[Any, State]:
         name = type(self).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ def shape_of(call: str, size: Sequence[Any]) -> Shape:
         size = size[0]
     out = []
     for n in size:
+        n = index(n) if isinstance(n, Tensor) else n                        # an integer of one element, as in torch
         number = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
         if not number or n < 0:
             raise (ArgumentError if number else ArgumentTypeError)(f"{call}: sizes are non-negative ints, got {tuple(size)}")

@@ -129,21 +129,22 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
 
 
 @create()
-def from_dlpack(x: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor of an object on the CPU that supports DLPack, such as another library's array. copy: as in `asarray`.
 
     DLPack does not tell whether others may write the memory, so None (the default) copies.
-    Raises DTypeError if x has no `__dlpack__` or a dtype that is not supported, DLPackError (a BufferError) if its exporter refuses
-    (as it does where x requires grad), its memory is not the CPU's, or copy=False needs a copy.
+    Raises DTypeError if ext_tensor has no `__dlpack__` or a dtype that is not supported, DLPackError (a BufferError) if its exporter
+    refuses (as it does where x requires grad), its memory is not the CPU's, or copy=False needs a copy.
 
     >>> tg.from_dlpack(np.arange(3.0), copy=False)
     """
-    if isinstance(x, Tensor):
-        x._forbid_grad("from_dlpack", DLPackError)
-        return _converted("from_dlpack", x.detach(), None, device, copy, DLPackError)
-    if not hasattr(x, "__dlpack__"):
-        raise DTypeError(f"from_dlpack: expected an object with __dlpack__, got {type(x).__name__}; use tg.asarray")
-    return _entered("from_dlpack", _imported("from_dlpack", x, copy, DLPackError), x, None, device, copy, DLPackError)
+    if isinstance(ext_tensor, Tensor):
+        ext_tensor._forbid_grad("from_dlpack", DLPackError)
+        return _converted("from_dlpack", ext_tensor.detach(), None, device, copy, DLPackError)
+    if not hasattr(ext_tensor, "__dlpack__"):
+        raise DTypeError(f"from_dlpack: expected an object with __dlpack__, got {type(ext_tensor).__name__}; use tg.asarray")
+    array = _imported("from_dlpack", ext_tensor, copy, DLPackError)
+    return _entered("from_dlpack", array, ext_tensor, None, device, copy, DLPackError)
 
 
 def _converted(

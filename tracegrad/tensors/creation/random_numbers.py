@@ -185,7 +185,8 @@ def draw_integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: An
 
 
 @create(draws=True)
-def randint_like(input: Tensor, low: Any = 0, high: Any = None, *, dtype: Any = None, device: Any = None) -> Tensor:
+def randint_like(input: Tensor, low: Any = 0, high: Any = None, *, dtype: Any = None, device: Any = None,
+                 requires_grad: bool = False) -> Tensor:
     """Like `randint`, with the shape, dtype and device of `input` unless given: randint_like(x, high) or randint_like(x, low, high).
 
     Raises DTypeError unless input is a tensor.
@@ -195,7 +196,8 @@ def randint_like(input: Tensor, low: Any = 0, high: Any = None, *, dtype: Any = 
     if not isinstance(input, Tensor):
         raise DTypeError(f"randint_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
     low, high = (0, low) if high is None else (low, high)
-    return draw_integers("randint_like", low, high, input.shape, dtype or input.dtype, device or input.device)
+    drawn = draw_integers("randint_like", low, high, input.shape, dtype or input.dtype, device or input.device)
+    return drawn.requires_grad_() if requires_grad else drawn
 
 
 @create(draws=True)

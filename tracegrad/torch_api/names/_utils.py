@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn.parameter import Parameter
 from tracegrad.support.layouts import layout
 from tracegrad.tensors.tensor import Tensor, from_array
@@ -66,6 +67,17 @@ class ExceptionWrapper:
     def reraise(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def _flatten_dense_tensors(tensors: Sequence[Tensor]) -> Any:
+    """All elements in one row."""
+    return PUBLIC["cat"]([t.reshape(-1) for t in tensors])
+
+
+def _unflatten_dense_tensors(flat: Tensor, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Of such a row, tensors of the shapes of these."""
+    parts = flat.split([t.numel() for t in tensors])
+    return tuple(part.reshape(t.shape) for part, t in zip(parts, tensors, strict=True))
 
 
 def _get_all_device_indices() -> list[int]:

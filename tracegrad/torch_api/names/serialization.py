@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tracegrad.support.layouts import layout
 from tracegrad.torch_api.checkpoints import add_safe_globals, clear_safe_globals, get_safe_globals, load, safe_globals, save
+from tracegrad.torch_api.devices import device
+from tracegrad.torch_api.names.types import FileLike, Storage
 
-__all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "safe_globals", "save"]
+__all__ = ["DEFAULT_PROTOCOL", "MAP_LOCATION", "FileLike", "Storage", "add_safe_globals", "clear_safe_globals", "get_safe_globals",
+           "load", "safe_globals", "save"]
+
+DEFAULT_PROTOCOL = 2
+MAP_LOCATION = Callable[[Storage, str], Storage] | device | str | dict[str, str] | None           # for annotations
 
 
 def _get_layout(name: str) -> layout:
