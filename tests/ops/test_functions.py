@@ -494,6 +494,19 @@ def test_integers_beside_an_index_array_are_taken_first_as_in_torch() -> None:
     check(lambda x: x[0, :, [1, 3]], lambda x: x[0][:, [1, 3]], X)
 
 
+def test_a_list_that_holds_more_than_numbers_is_a_tuple_as_in_torch() -> None:
+    x = tg.arange(24).reshape(2, 3, 4)
+    two, wanted = tg.tensor([0, 1]), np.arange(24).reshape(2, 3, 4)
+    np.testing.assert_array_equal(x[[two, two + 1]].numpy(), wanted[[0, 1], [1, 2]])
+    np.testing.assert_array_equal(tg.trace(lambda x: x[[0, slice(1, 3)]])(x).numpy(), wanted[0, 1:3])
+    np.testing.assert_array_equal(x[[..., 0]].numpy(), wanted[..., 0])
+    np.testing.assert_array_equal(x[[None, 0]].numpy(), wanted[None, 0])
+    np.testing.assert_array_equal(x[[[0, 1], [1, 0]]].numpy(), wanted[[[0, 1], [1, 0]]])        # of numbers: an array, as in numpy
+    x[[two, two]] = 0
+    wanted[[0, 1], [0, 1]] = 0
+    np.testing.assert_array_equal(x.numpy(), wanted)
+
+
 def test_index_tensors_of_no_dimensions_are_integers_as_in_torch(on_numpy: None) -> None:
     x = tg.tensor(np.random.default_rng(0).normal(size=(7, 5, 13, 6)))
     two, one, rows = tg.tensor(2), np.array(1), tg.tensor([0, 3, 1])

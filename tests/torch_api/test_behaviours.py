@@ -423,6 +423,26 @@ rows, columns = torch.tensor([0, 0, 2, 3]), torch.tensor([1, 2, 0, 3])
 starts = torch._convert_indices_from_coo_to_csr(rows, 5)
 say("rows", lambda: [starts, torch._convert_indices_from_csr_to_coo(starts, columns)])
 say("small", lambda: str(torch._convert_indices_from_coo_to_csr(rows, 5, out_int32=True).dtype))
+net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+net.tied = net[0]
+for more in ({}, {"recurse": False}, {"remove_duplicate": False}, {"prefix": "a"}):
+    say(f"members {more}", lambda: [k for k, _ in net._named_members(lambda m: [*m._parameters.items(), *m._buffers.items()], **more)])
+w = net[0].weight
+say("data", lambda: [w._cdata == w._cdata, w._cdata == net[0].bias._cdata, isinstance(w._cdata, int)])
+""")
+
+
+def test_lists_as_indices_are_tuples():
+    beside_torch("""
+x = torch.arange(60).view(3, 4, 5)
+two = torch.tensor([0, 1])
+keys = [[[0, 1], [1, 2]], [two, two], [0, slice(1, 3)], [None, 0], [0, 1], [[0, 1]], [True, False, True], [[[0, 1]], [[1, 2]]], [0, [1, 2]]]
+for i, key in enumerate(keys):
+    def written():
+        y = x.clone()
+        y[key] = -7
+        return y
+    say(str(i), lambda: (x[key], written()))
 """)
 
 

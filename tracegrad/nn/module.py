@@ -6,7 +6,7 @@ Start at `Module.__setattr__` (what an assignment does) and `Module._named` (how
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -193,17 +193,19 @@ class Module(Hooked, TorchMethods, Named):
         """The modules directly below."""
         return (child for _, child in self.named_children())
 
-    def _named(self, table: str, prefix: str, recurse: bool, once: bool = True) -> Iterator[tuple[str, Any]]:
+    def _named_members(self, get_members_fn: Callable[[Any], Iterable[tuple[str, Any]]], prefix: str = "", recurse: bool = True,
+                       remove_duplicate: bool = True) -> Iterator[tuple[str, Any]]:
+        """What the function finds in this module and those below, with dotted names. (torch's own method, which programs call.)"""
         seen: set[int] = set()
-        for path, module in self.named_modules(None, prefix, once) if recurse else [(prefix, self)]:
-            for name, value in vars(module)[table].items():
-                if value is not None and not (once and id(value) in seen):
+        for path, module in self.named_modules(None, prefix, remove_duplicate) if recurse else [(prefix, self)]:
+            for name, value in get_members_fn(module):
+                if value is not None and not (remove_duplicate and id(value) in seen):
                     seen.add(id(value))
                     yield f"{path}.{name}" if path else name, value
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
         """All parameters with their dotted names, each once (or under each of its names)."""
-        return self._named("_parameters", prefix, recurse, remove_duplicate)
+        return self._named_members(lambda module: module._parameters.items(), prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """All parameters, each once."""
@@ -211,7 +213,7 @@ class Module(Hooked, TorchMethods, Named):
 
     def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
         """All buffers with their dotted names, each once (or under each of its names)."""
-        return self._named("_buffers", prefix, recurse, remove_duplicate)
+        return self._named_members(lambda module: module._buffers.items(), prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """All buffers, each once."""

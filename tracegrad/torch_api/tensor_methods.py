@@ -12,6 +12,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import PUBLIC
+from tracegrad.ops.arrays.subscripts import parts_of_tuples
 from tracegrad.runtime.device import Placed
 from tracegrad.support.layouts import layout
 from tracegrad.support.modes import state
@@ -112,6 +113,7 @@ def _of_sparse_only(name: str) -> Callable[..., Any]:
 def install() -> None:
     """Give Tensor these methods."""
     cls: Any = Tensor
+    parts_of_tuples.extend((list, tuple))
     for name, (count, names) in _NUMBER_FIRST.items():
         for method in (name, f"{name}_"):
             setattr(cls, method, _number_first(getattr(cls, method), count, names))
@@ -123,6 +125,7 @@ def install() -> None:
     for method in _SPARSE_ONLY:
         setattr(cls, method, _of_sparse_only(method))
     cls.untyped_storage, cls.storage, cls._typed_storage = _untyped_storage, _storage, _storage
+    cls._cdata = property(id)                           # by which programs tell tensors from others
     cls.is_meta = property(lambda self: getattr(self.device, "type", "") == "meta")
     printing.install(lambda tensor: not state.symbolic and tensor._trace is None)
     Placed.__str__ = lambda self: self.type  # type: ignore[attr-defined, method-assign]

@@ -34,6 +34,15 @@ _SLICE, _RESHAPE = REGISTRY["slice"], REGISTRY["reshape"]
 _BASIC = frozenset({int, slice, type(None), type(Ellipsis)})
 
 
+# Of items of a list as an index: which make it a tuple, as in torch. Programs written for torch have lists of lists among them.
+parts_of_tuples: list[type] = [Operators, slice, type(None), type(Ellipsis)]
+
+
+def sequence(key: list[Any]) -> Any:
+    """What a list stands for as an index: a tuple, or an array of integers or bools."""
+    return tuple(key) if len(key) < 32 and any(isinstance(k, tuple(parts_of_tuples)) for k in key) else key
+
+
 def is_basic(key: Any) -> bool:
     """Whether a key holds only ints, slices, None and Ellipsis: the result is then a view."""
     for k in key if isinstance(key, tuple) else (key,):
@@ -220,7 +229,7 @@ class Subscript:
 def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> Any:
     """Indices that are known now, as a numpy array of int64 in [0, n)."""
     if isinstance(values, list) and any(isinstance(v, Operators) for v in values):
-        raise DTypeError(f"{name}: a list that holds tensors is no index; make one tensor of it with tg.stack")
+        raise DTypeError(f"{name}: a list that holds tensors is no index for one dimension; make one tensor of it with tg.stack")
     array = np.asarray(values)
     if array.size == 0 and dtype_kind(array.dtype) == "f":
         array = array.astype(np.int64)

@@ -32,11 +32,15 @@ class Subscripts(Handle):
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Any:
+        if type(key) is list:
+            key = subscripts.sequence(key)
         if subscripts.is_basic(key):
             return self._view(subscripts.getitem(self, key, True, apart()))
         return subscripts.getitem(self, self._known_masks(_masks_of_bytes("getitem", key)), False, apart())
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if type(key) is list:
+            key = subscripts.sequence(key)
         if not isinstance(value, Operators) and not np.isscalar(value):
             array = np.asarray(value)
             if dtype_kind(array.dtype) not in "biufc":

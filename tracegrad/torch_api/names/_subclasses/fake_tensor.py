@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+
+def unset_fake_temporarily() -> AbstractContextManager[None]:
+    """A block in which nothing is fake, as ever."""
+    return nullcontext()
 
 
 def is_fake(x: Any) -> bool:
