@@ -32,7 +32,7 @@ def _in_steps(node: Node) -> bool:
     return dtypes.is_half(node.dtype) and node.fn.in_steps
 
 
-_MOVES, _LOW = ("reshape", "expand", "permute"), ("add", "sub", "mul")
+_MOVES = "reshape", "expand", "permute"
 _ROWS = 1 << 30                              # up to so many, 32 bits tell a row
 _STEPS = 8                                   # operations that are gone back, at most
 
@@ -44,13 +44,18 @@ def short_index(node: Node) -> Node | None:
     found = index
     while found.fn.name in _MOVES:
         (found,) = found.operands
-    if index.dtype != dtypes.int64 or x.shape[0] > _ROWS or found.fn.name not in _LOW:
+    if index.dtype != dtypes.int64 or x.shape[0] > _ROWS or not _of_low_bits(found):
         return None
     return bind(node.fn, (x, _short(index, _STEPS), *rest), node.attrs)
 
 
+def _of_low_bits(node: Node) -> bool:
+    """Whether its low bits depend on its operands' low bits alone: a sum, a product."""
+    return node.fn.family == "elementwise" and node.fn.wraps
+
+
 def _short(x: Node, steps: int) -> Node:
     """x as int32."""
-    if steps and x.dtype == dtypes.int64 and x.fn.name in (*_MOVES, *_LOW):
+    if steps and x.dtype == dtypes.int64 and (x.fn.name in _MOVES or _of_low_bits(x)):
         return bind(x.fn, tuple([_short(o, steps - 1) for o in x.operands]), x.attrs)
     return iota(x.shape, x.attrs["dim"], dtypes.int32) if x.fn.family == "index" and max(x.shape) <= _ROWS else cast(x, dtypes.int32)

@@ -253,7 +253,8 @@ def rows_of(group: Group, nodes: list[Node], given: Mapping[Node, Storage | None
     stored = given[stack]
     alone = stored is not None and stored.access == "const" and sum(s is not None and s.ref is stored.ref for s in given.values()) == 1
     alone = alone and sum(stack in n.operands for n in nodes if given.get(n) is None) == 1
-    return node if alone and stack.aval.size // stack.shape[0] % (4 * max(WIDTHS)) == 0 else None
+    begins = node.attrs["start"][0] * (stack.aval.size // stack.shape[0])
+    return node if alone and begins % (4 * max(WIDTHS)) == 0 else None
 
 
 def _picks(node: Node, kind: Rows) -> bool:

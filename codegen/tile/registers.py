@@ -80,14 +80,16 @@ def added(w: Writer, vectors: list[Local]) -> Expression:
     lanes, sums = vectors[0].lanes, 1                        # sums: of how many vectors each has lanes, side by side
     while len(vectors) > max(1, 4 // sums) and sums < lanes:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        vectors = [w.let(f"{a.name}h", Infix("+", *[joined([Lanes(a, which), Lanes(b, which)]) for which in ("even", "odd")]))
-                   for a, b in pairs]
+        halves = [Infix("+", *[joined([Lanes(a, which), Lanes(b, which)]) for which in ("even", "odd")]) for a, b in pairs]
         sums *= 2
+        if len(halves) == 1 and sums == lanes:
+            return halves[0]
+        vectors = [w.let(f"{a.name}h", half) for a, half in zip(vectors[::2], halves, strict=True)]
     if sums > 1:
         x = vectors[0]
-        while x.lanes > sums:
+        while x.lanes > 2 * sums:
             x = w.let(f"{x.name}h", Infix("+", Lanes(x, "even"), Lanes(x, "odd")))
-        return joined([x, *vectors[1:]])
+        return joined([Infix("+", Lanes(x, "even"), Lanes(x, "odd")) if x.lanes > sums else x, *vectors[1:]])
     while vectors[0].lanes > 4:
         vectors = [w.let(f"{x.name}h", Infix("+", Lanes(x, "lo"), Lanes(x, "hi"))) for x in vectors]
     each = [[lanes_of(x, lane, 1) for x in vectors] for lane in range(vectors[0].lanes)]

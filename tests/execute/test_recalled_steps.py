@@ -376,7 +376,9 @@ def test_an_array_let_go_of_elsewhere_is_unmapped_under_the_lock(kernels):
     device = tg.device()
     if device.kind == "numpy" or not device.in_host_memory:
         pytest.skip("no memory is mapped on this device")
-    array = [np.asarray(tg.arange(65.0) * 2)]
+    made = tg.arange(65.0) * 2
+    made.sum().item()
+    array = [made._node().value.fetch((65,), np.float32)[0]]         # mapped for itself, not with a block of the pool
     tg.synchronize()
     device._unmap()
     dropping = threading.Thread(target=array.clear)
