@@ -142,7 +142,7 @@ MISSING: dict[str, dict[str, str]] = {
     },
     "torch.library": {
         "library": "fallthrough_kernel get_ctx get_kernel impl_abstract infer_schema register_autocast register_torch_dispatch "
-            "register_vmap wrap_triton",
+            "register_vmap",
     },
     "torch.overrides": {
         "rare": "enable_reentrant_dispatch get_ignored_functions get_testing_overrides redispatch_function",

@@ -186,6 +186,49 @@ def test_custom_operations():
     """)
 
 
+def test_functions_for_devices_that_are_not_here_are_left_out():
+    """spikingjelly registers one for CUDA after the one for the CPU."""
+    program("""
+        import torch
+        library = torch.library.Library("theirs", "DEF")
+        library.define("double(Tensor x) -> Tensor")
+        library.impl("double", lambda x: 2 * x, "CPU")
+        library.impl("double", lambda x: x.nothing, "CUDA")
+        library.impl("only", lambda x: x + 1, "CUDA")                 # there is no other
+        torch.library.impl("theirs::double", "cuda", lambda x: x.nothing)
+        assert torch.ops.theirs.double(torch.ones(1)).item() == torch.ops.theirs.only(torch.ones(1)).item() == 2
+        assert torch.library.triton_op("theirs::same", mutates_args=())(lambda x: torch.library.wrap_triton(x))(3) == 3
+    """)
+
+
+def test_parts_that_other_libraries_derive_from():
+    """tensordict's seeds of workers and blocks, fastai's stages of a scaler."""
+    program("""
+        import torch
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
+        from torch.amp.grad_scaler import GradScaler, OptState, _refresh_per_optimizer_state
+        from torch.utils._contextlib import _DecoratorContextManager, _NoParamDecoratorContextManager
+        from torch.utils.data._utils.worker import _generate_state
+        assert _generate_state(1234567890123, 3) == [911343142, 720453872, 3335628216, 1002736992]      # what torch makes
+        assert _refresh_per_optimizer_state()["stage"] is OptState.READY and GradScaler is torch.amp.GradScaler
+        inside = []
+        class block(_NoParamDecoratorContextManager):
+            def __enter__(self):
+                inside.append(self)
+            def __exit__(self, *error):
+                inside.pop()
+        @block
+        def plain():
+            return len(inside)
+        @block()
+        def called():
+            return len(inside)
+        with block(), unset_fake_temporarily():
+            assert len(inside) == 1 and plain() == called() == 2
+        assert issubclass(block, _DecoratorContextManager) and not inside
+    """)
+
+
 def test_attention_by_functions_of_places():
     """flex_attention equals scaled_dot_product_attention with the mask, the bias and the grouped heads that its functions say."""
     program("""

@@ -47,6 +47,14 @@ def custom_op(name: str, fn: Callable[..., Any] | None = None, /, *, mutates_arg
 triton_op = custom_op
 
 
+triton_op = custom_op
+
+
+def wrap_triton(triton_kernel: Any) -> Any:
+    """The kernel as it is: nothing looks into an operation."""
+    return triton_kernel
+
+
 def register_fake(op: Any, func: Any = None, /, **_: Any) -> Any:
     """func, which is not needed: recording runs the operation itself."""
     return func if func is not None else lambda function: function
@@ -55,6 +63,9 @@ def register_fake(op: Any, func: Any = None, /, **_: Any) -> Any:
 def register_autograd(op: Any, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, **_: Any) -> None:
     """The derivative of an operation, by its name or itself: see `CustomOpDef.register_autograd`."""
     (ops.find(op) if isinstance(op, str) else op).register_autograd(backward, setup_context=setup_context)
+
+
+_ELSEWHERE = "cuda", "xpu", "mps", "hpu", "privateuse"          # dispatch keys of devices that are not here
 
 
 class Library:
@@ -68,11 +79,11 @@ class Library:
         return schema.partition("(")[0].strip()
 
     def impl(self, op_name: Any, fn: Callable[..., Any], dispatch_key: str = "", **_: Any) -> None:
-        """fn computes the operation. Those for dispatch keys without values ("Meta", "Autograd...", "Autocast...") are not needed."""
+        """fn computes the operation. Those for dispatch keys without values ("Meta", "Autograd...", "Autocast...") are not needed, nor
+        those for devices that are not here ("CUDA") where there is another."""
         key = dispatch_key or self.key
         if isinstance(op_name, str) and not key.startswith(("Meta", "Auto", "Functionalize")):
-            name = op_name if "::" in op_name else f"{self.ns}::{op_name}"
-            ops.register(name, CustomOpDef(name, fn))
+            _register(op_name if "::" in op_name else f"{self.ns}::{op_name}", fn, key)
 
 
 def define(qualname: str, schema: str, *_: Any, **__: Any) -> None:
@@ -83,5 +94,10 @@ def impl(qualname: str, types: Any, func: Callable[..., Any] | None = None, *, l
     """func computes the operation "library::op". Without func: a decorator."""
     if func is None:
         return lambda function: impl(qualname, types, function)
-    ops.register(qualname, CustomOpDef(qualname, func))
+    _register(qualname, func, types if isinstance(types, str) else "")
     return func
+
+
+def _register(name: str, fn: Callable[..., Any], key: str) -> None:
+    if not (key.lower().startswith(_ELSEWHERE) and ops.is_registered(name)):
+        ops.register(name, CustomOpDef(name, fn))

@@ -51,6 +51,12 @@ def register(name: str, op: Any) -> None:
     _registered.setdefault(library, {})[own] = op
 
 
+def is_registered(name: str) -> bool:
+    """Whether there is an operation "library::op"."""
+    library, _, own = name.partition("::")
+    return own in _registered.get(library, ())
+
+
 def find(name: str) -> Any:
     """The operation that was registered as "library::op"."""
     library, _, own = name.partition("::")

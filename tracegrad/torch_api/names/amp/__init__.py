@@ -1,0 +1,1 @@
+"""torch.amp, beside what tracegrad.amp has."""

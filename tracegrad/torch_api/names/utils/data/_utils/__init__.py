@@ -1,0 +1,1 @@
+"""torch.utils.data._utils: parts of loaders that other libraries call."""
