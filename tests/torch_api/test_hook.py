@@ -206,6 +206,7 @@ def test_parts_that_other_libraries_derive_from():
     program("""
         import torch
         from torch._subclasses.fake_tensor import unset_fake_temporarily
+        from torch.distributed._composable.fsdp import FSDPModule, fully_shard
         from torch.amp.grad_scaler import GradScaler, OptState, _refresh_per_optimizer_state
         from torch.utils._contextlib import _DecoratorContextManager, _NoParamDecoratorContextManager
         from torch.utils.data._utils.worker import _generate_state
@@ -225,7 +226,7 @@ def test_parts_that_other_libraries_derive_from():
             return len(inside)
         with block(), unset_fake_temporarily():
             assert len(inside) == 1 and plain() == called() == 2
-        assert issubclass(block, _DecoratorContextManager) and not inside
+        assert issubclass(block, _DecoratorContextManager) and not inside and fully_shard is torch.distributed.fsdp.fully_shard
     """)
 
 

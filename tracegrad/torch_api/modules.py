@@ -28,6 +28,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("torch.amp.autocast_mode", "torch.amp.grad_scaler"), "amp"),
     **dict.fromkeys(("torch.cuda.amp.autocast_mode", "torch.cuda.amp.grad_scaler"), "cuda.amp"),
     "torch.utils.hooks": "autograd.hooks",
+    "torch.distributed._composable.fsdp": "distributed.fsdp",
     **dict.fromkeys(("torch.distributed.nn", "torch.distributed.nn.functional"), "distributed.functional"),
     **dict.fromkeys(("torch.utils.data._utils", "torch.utils.data._utils.collate"),
                     "torch_api.names.utils.data.dataloader utils.data.collate"),

@@ -1,0 +1,1 @@
+"""torch.distributed._composable: older paths of what torch.distributed has."""
