@@ -64,6 +64,10 @@ draw("counts", lambda: (D.Poisson(grid).sample((2,)), D.Binomial(20, torch.tenso
                         D.NegativeBinomial(5, torch.tensor(0.3)).sample((3,)), D.Multinomial(9, torch.ones(4)).sample()))
 draw("positive", lambda: (D.Chi2(grid).sample(), D.InverseGamma(grid[2:], 2.0).sample(), D.FisherSnedecor(grid[3:], 3.0).sample(),
                           D.Weibull(1.0, grid).sample(), D.Pareto(1.0, grid[3:]).sample(), D.HalfCauchy(2.0).sample((5,))))
+T, x = D.transforms, torch.tensor([-200.0, -90.0, -1.0, 0.0, 17.0, 80.0])
+for t in (T.SigmoidTransform(), T.StickBreakingTransform()):
+    draw(type(t).__name__, lambda: (t(x), t.inv(t(x)), t.log_abs_det_jacobian(x, t(x))))
+draw("ends", lambda: (T.SigmoidTransform().inv(torch.tensor([0.0, 1.0])), T._clipped_sigmoid(torch.tensor(99.0))))
 draw("others", lambda: (D.StudentT(grid).sample(), D.Cauchy(0.0, 2.0).sample((3,)), D.VonMises(0.5, grid[:7]).sample((4,)),
                         D.Kumaraswamy(2.0, grid[:7]).sample(), D.LKJCholesky(3, 0.5).sample(), D.LogNormal(0.0, 1.0).sample((3,))))
 draw("slopes", lambda: (F.rrelu(torch.tensor([-1.0, 2.0, 0.0, -3.0]), training=True), F.alpha_dropout(torch.ones(9), 0.5, True)))

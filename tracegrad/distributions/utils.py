@@ -28,6 +28,12 @@ def clamp_probs(probs: Tensor) -> Any:
     return probs.clamp(min=eps, max=1 - eps)
 
 
+def inside(y: Tensor) -> Any:
+    """y from the least normal number to 1 - eps: what sigmoids of finite numbers are."""
+    info = dtypes.finfo(y.dtype)
+    return y.clamp(min=float(info.tiny), max=1 - float(info.eps))
+
+
 def logits_to_probs(logits: Tensor, is_binary: bool = False) -> Any:
     """Probabilities of logits, along the last dimension; is_binary: of each element."""
     return logits.sigmoid() if is_binary else logits.softmax(-1)

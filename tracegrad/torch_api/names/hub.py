@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import urllib.request
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -18,6 +19,15 @@ from tracegrad.runtime.disk import replaced
 
 HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")          # the hash in a name like resnet18-f37072fd.pth
 _dir: list[str] = []
+
+
+def tqdm(iterable: Any = None, **options: Any) -> Any:
+    """A progress bar, if tqdm is installed; else what it is given, as it is."""
+    try:
+        bar = import_module("tqdm.auto").tqdm
+    except ImportError:
+        return iterable
+    return bar(iterable, **options)
 
 
 def _get_torch_home() -> str:

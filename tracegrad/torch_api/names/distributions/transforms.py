@@ -1,7 +1,16 @@
-"""torch.distributions.transforms: the class of inverses by torch's private name."""
+"""torch.distributions.transforms: what programs take from it by torch's private names."""
 
 from __future__ import annotations
 
-from tracegrad.distributions.transforms import _Inverse as _InverseTransform
+from typing import Any
 
-__all__ = ["_InverseTransform"]
+from tracegrad.distributions.transforms import _Inverse as _InverseTransform
+from tracegrad.distributions.utils import inside
+from tracegrad.tensors.tensor import Tensor
+
+__all__ = ["_InverseTransform", "_clipped_sigmoid"]
+
+
+def _clipped_sigmoid(x: Tensor) -> Any:
+    """sigmoid(x), never 0 or 1."""
+    return inside(x.sigmoid())
