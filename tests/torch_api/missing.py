@@ -27,7 +27,7 @@ MISSING: dict[str, dict[str, str]] = {
     "torch": {
         "compiler": "AVG AcceleratorError AggregationType AliasDb AnyType Argument ArgumentSpec AwaitType BenchmarkConfig "
             "BenchmarkExecutionStats Block BoolType BufferDict CallStack Capsule ClassType CompleteArgumentSpec ComplexType "
-            "ConcreteModuleType ConcreteModuleTypeBuilder DeepCopyMemoTable DeserializationStorageContext DeviceObjType "
+            "ConcreteModuleType ConcreteModuleTypeBuilder DeepCopyMemoTable DeserializationStorageContext "
             "DictType DisableTorchFunction DisableTorchFunctionSubclass DispatchKey DispatchKeySet EnumType ErrorReport "
             "ExcludeDispatchKeyGuard ExecutionPlan FatalError FileCheck FloatType FunctionSchema Future FutureType Gradient "
             "Graph GraphExecutorState IODescriptor InferredType IntType InterfaceType ListType LockingLogger ModuleDict Node "

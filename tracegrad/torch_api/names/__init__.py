@@ -37,6 +37,7 @@ from tracegrad.tracing.trace import trace
 
 __version__ = VERSION
 SymInt, SymFloat, SymBool = int, float, bool
+DeviceObjType = device
 sym_int, sym_float, sym_max, sym_min = int, float, max, min
 sparse_coo, sparse_csr, sparse_csc = layout.sparse_coo, layout.sparse_csr, layout.sparse_csc
 _SPARSE = {"spmm": "matmul", "dsmm": "matmul", **{name: name for name in (
