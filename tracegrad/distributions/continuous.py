@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.distributions import constraints
-from tracegrad.distributions.distribution import Distribution, ExponentialFamily, exponential, parameters, valued
+from tracegrad.distributions.distribution import Distribution, ExponentialFamily, parameters, valued
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.random.sampling import dirichlet_numbers, gamma_numbers
+from tracegrad.tensors.creation.filled import empty
 from tracegrad.tensors.creation.random_numbers import rand
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tensors.type_info import finfo
@@ -113,7 +114,7 @@ class Exponential(ExponentialFamily):
         return self.rate**-2
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return exponential(self._shape(sample_shape), self.rate) / self.rate
+        return empty(self._shape(sample_shape), dtype=self.rate.dtype, device=self.rate.device).exponential_() / self.rate
 
     def log_prob(self, value: Tensor) -> Any:
         return self.rate.log() - self.rate * self._value("log_prob", value)

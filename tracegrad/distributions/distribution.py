@@ -13,7 +13,6 @@ from tracegrad.graph.operators import Named
 from tracegrad.ops.arguments import sizes_of
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad, state
-from tracegrad.tensors.creation.filled import empty
 from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.creation.random_numbers import rand
 from tracegrad.tensors.tensor import Tensor
@@ -26,11 +25,6 @@ def parameters(name: str, *values: Any) -> list[Tensor]:
     made = [v if isinstance(v, Tensor) else tensor(v, dtype=dtype, device=None if known is None else known.device) for v in values]
     shape = broadcast_shapes(name, [v.shape for v in made])
     return [v.expand(shape) for v in made]
-
-
-def exponential(shape: tuple[int, ...], like: Tensor) -> Any:
-    """Exponential numbers of rate 1, of a tensor's dtype and device."""
-    return empty(shape, dtype=like.dtype, device=like.device).exponential_()
 
 
 def inside_one(shape: tuple[int, ...], like: Tensor) -> Any:

@@ -14,6 +14,7 @@ from tracegrad.distributions import constraints
 from tracegrad.distributions.continuous import inside, within
 from tracegrad.distributions.distribution import Distribution, ExponentialFamily, inside_one, parameters
 from tracegrad.distributions.transforms import AbsTransform, AffineTransform, Derived, ExpTransform
+from tracegrad.distributions.utils import of_base
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.random.sampling import gamma_numbers
@@ -109,13 +110,8 @@ class LogNormal(Derived):
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(Normal(loc, scale, False), ExpTransform(), validate_args)
 
-    @property
-    def loc(self) -> Any:
-        return self.base_dist.loc  # type: ignore[attr-defined]
-
-    @property
-    def scale(self) -> Any:
-        return self.base_dist.scale  # type: ignore[attr-defined]
+    loc = of_base("loc")
+    scale = of_base("scale")
 
     @property
     def mean(self) -> Any:
@@ -210,9 +206,7 @@ class _Half(Derived):
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(self._whole(0.0, scale, False), AbsTransform(), validate_args)
 
-    @property
-    def scale(self) -> Any:
-        return self.base_dist.scale  # type: ignore[attr-defined]
+    scale = of_base("scale")
 
     @property
     def mode(self) -> Any:

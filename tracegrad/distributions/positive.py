@@ -15,6 +15,7 @@ from tracegrad.distributions.continuous import Exponential, Gamma
 from tracegrad.distributions.distribution import Distribution, inside_one, parameters
 from tracegrad.distributions.location_scale import EULER
 from tracegrad.distributions.transforms import AffineTransform, Derived, ExpTransform, PowerTransform
+from tracegrad.distributions.utils import of_base
 from tracegrad.graph.operators import PUBLIC, SPECIAL
 from tracegrad.random.sampling import gamma_numbers, von_mises_numbers
 from tracegrad.support.modes import no_grad
@@ -196,13 +197,8 @@ class InverseGamma(Derived):
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
         super().__init__(Gamma(concentration, rate, False), PowerTransform(-1.0), validate_args)
 
-    @property
-    def concentration(self) -> Any:
-        return self.base_dist.concentration  # type: ignore[attr-defined]
-
-    @property
-    def rate(self) -> Any:
-        return self.base_dist.rate  # type: ignore[attr-defined]
+    concentration = of_base("concentration")
+    rate = of_base("rate")
 
     @property
     def mean(self) -> Any:

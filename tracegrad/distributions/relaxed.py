@@ -24,6 +24,7 @@ from tracegrad.distributions.transforms import (
     StickBreakingTransform,
     TransformedDistribution,
 )
+from tracegrad.distributions.utils import of_base
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.tensors.creation.from_data import as_tensor
 from tracegrad.tensors.creation.random_numbers import rand
@@ -85,17 +86,9 @@ class ExpRelaxedCategorical(_OfChoices):
 class _Relaxed(TransformedDistribution):
     """What has its base's parameters."""
 
-    @property
-    def temperature(self) -> Any:
-        return self.base_dist.temperature  # type: ignore[attr-defined]
-
-    @property
-    def probs(self) -> Any:
-        return self.base_dist.probs  # type: ignore[attr-defined]
-
-    @property
-    def logits(self) -> Any:
-        return self.base_dist.logits  # type: ignore[attr-defined]
+    temperature = of_base("temperature")
+    probs = of_base("probs")
+    logits = of_base("logits")
 
 
 class RelaxedBernoulli(_Relaxed):
@@ -140,13 +133,8 @@ class LogisticNormal(TransformedDistribution):
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(Normal(loc, scale, validate_args), StickBreakingTransform(), validate_args)
 
-    @property
-    def loc(self) -> Any:
-        return self.base_dist.loc  # type: ignore[attr-defined]
-
-    @property
-    def scale(self) -> Any:
-        return self.base_dist.scale  # type: ignore[attr-defined]
+    loc = of_base("loc")
+    scale = of_base("scale")
 
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         shape = (*batch_shape, self.loc.shape[-1])

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution
-from tracegrad.distributions.utils import inside
+from tracegrad.distributions.utils import clamp_open
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.operators import PUBLIC, Named
 from tracegrad.support.modes import no_grad, state
@@ -146,10 +146,10 @@ class SigmoidTransform(Transform):
     codomain = constraints.unit_interval
 
     def _call(self, x: Tensor) -> Any:
-        return inside(x.sigmoid())
+        return clamp_open(x.sigmoid())
 
     def _inverse(self, y: Tensor) -> Any:
-        return inside(y).log() - (-inside(y)).log1p()
+        return clamp_open(y).log() - (-clamp_open(y)).log1p()
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
         return -PUBLIC["softplus"](-x) - PUBLIC["softplus"](x)
@@ -262,7 +262,7 @@ class StickBreakingTransform(Transform):
     def _call(self, x: Tensor) -> Any:
         if not x.ndim:
             raise ShapeError("StickBreakingTransform: takes at least 1 dimension, got (); use x.unsqueeze(0)")
-        shares = inside((x - self._offset(x, x.shape[-1])).sigmoid())
+        shares = clamp_open((x - self._offset(x, x.shape[-1])).sigmoid())
         left = (1 - shares).cumprod(-1)
         ones = PUBLIC["ones_like"](left[..., :1])
         return PUBLIC["cat"]((shares, ones), -1) * PUBLIC["cat"]((ones, left), -1)

@@ -28,7 +28,12 @@ def clamp_probs(probs: Tensor) -> Any:
     return probs.clamp(min=eps, max=1 - eps)
 
 
-def inside(y: Tensor) -> Any:
+def of_base(name: str) -> property:
+    """A parameter of a transformed distribution that is its base's."""
+    return property(lambda self: getattr(self.base_dist, name))
+
+
+def clamp_open(y: Tensor) -> Any:
     """y from the least normal number to 1 - eps: what sigmoids of finite numbers are."""
     info = dtypes.finfo(y.dtype)
     return y.clamp(min=float(info.tiny), max=1 - float(info.eps))

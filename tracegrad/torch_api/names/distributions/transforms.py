@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.distributions.transforms import _Inverse as _InverseTransform
-from tracegrad.distributions.utils import inside
+from tracegrad.distributions.utils import clamp_open
 from tracegrad.tensors.tensor import Tensor
 
 __all__ = ["_InverseTransform", "_clipped_sigmoid"]
@@ -13,4 +13,4 @@ __all__ = ["_InverseTransform", "_clipped_sigmoid"]
 
 def _clipped_sigmoid(x: Tensor) -> Any:
     """sigmoid(x), never 0 or 1."""
-    return inside(x.sigmoid())
+    return clamp_open(x.sigmoid())
