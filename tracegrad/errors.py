@@ -30,6 +30,7 @@ the user's program that was running.
 import contextlib
 import re
 import sys
+import warnings
 from os.path import dirname
 from types import FrameType
 from typing import Any
@@ -57,14 +58,24 @@ def printable(text: str) -> str:
     return "".join([c if c.isprintable() else " " if c in "\t\xa0" else "\N{REPLACEMENT CHARACTER}" for c in text])
 
 
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The nearest frame outside tracegrad, from this one outwards."""
+    while frame is not None and frame.f_code.co_filename.startswith(INTERNAL):
+        frame = frame.f_back
+    return frame
+
+
 def user_line(frame: FrameType | None = None) -> str:
     """The nearest line outside tracegrad on the Python stack (default: the caller's), as "file:line"; "" if there is none."""
-    frame = sys._getframe(1) if frame is None else frame
-    while frame.f_code.co_filename.startswith(INTERNAL):
-        if frame.f_back is None:
-            return ""
-        frame = frame.f_back
-    return f"{printable(frame.f_code.co_filename)}:{frame.f_lineno}"
+    frame = user_frame(frame or sys._getframe(1))
+    return "" if frame is None else f"{printable(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def warn(message: str) -> None:
+    """A UserWarning at the user's line, however deep the caller is."""
+    frame = user_frame(sys._getframe(1)) or sys._getframe(1)
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=registry)
 
 
 class TracegradError(Exception):

@@ -592,3 +592,27 @@ class Mine(D.LogNormal):                                            # as pyro ha
         return super(D.LogNormal, self).expand(batch_shape, _instance=self._get_checked_instance(Mine, _instance))
 say("mine", lambda: [Mine(a, b).log_prob(b), Mine(a, b).expand((3, 2)).mean, Mine(a, b).scale])
 """, 1e-5)
+
+
+def test_losses_of_two_shapes_are_broadcast_with_a_warning():
+    beside_torch("""
+import warnings
+from torch.nn import functional as F
+for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss"):
+    def run():
+        x = torch.tensor([[0.5], [2.0], [3.5]], requires_grad=True)
+        y = torch.tensor([1.0, 2.0, 0.25])
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            loss = getattr(F, name)(x, y)
+            each = getattr(F, name)(x, y, reduction="none")
+        loss.backward()
+        return loss, each, x.grad, bool(seen) or name == "poisson_nll_loss"
+    say(name, run)
+def refused():
+    try:
+        F.binary_cross_entropy(torch.full((3, 1), 0.5), torch.ones(3))
+    except (ValueError, RuntimeError):
+        return True
+say("refused", refused)
+""", 1e-6)

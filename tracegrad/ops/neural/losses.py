@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import nan
 from typing import Any
 
-from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError, warn
 from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import functional
@@ -43,8 +43,15 @@ def _reduced(name: str, loss: Node, reduction: str, weight: Any = None) -> Any:
     raise ArgumentError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
 
+losses_that_broadcast: set[str] = set()    # and warn, as torch's do: for programs written for torch
+
+
 def _same_shape(name: str, input: Any, target: Any) -> None:
-    if input.shape != target.shape:
+    if input.shape == target.shape:
+        return
+    if name in losses_that_broadcast:
+        warn(f"{name}: input {tuple(input.shape)} and target {tuple(target.shape)} are broadcast, which is usually a mistake; make them one shape")
+    else:
         raise ShapeError(f"{name}: input {input.shape} and target {target.shape} must have one shape (a broadcast here is usually a "
                          "mistake); expand, squeeze or unsqueeze one of them")
 
