@@ -210,7 +210,7 @@ def _read(error: TracegradError, args: Sequence[Any], kwargs: dict[str, Any]) ->
     def read(a: Any) -> Any:
         if isinstance(a, Operators) and not isinstance(a, Node) and a._operand() is node:
             found.append(a)
-            return index(a)  # type: ignore[arg-type]
+            return index(a)
         return type(a)([read(b) for b in a]) if type(a) in (list, tuple) else a
 
     if node is None:
