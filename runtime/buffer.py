@@ -117,7 +117,7 @@ class Buffer:
             mem = self.mem
             queue = device.use(device.host_queue)
             if type(mem) is PooledBuffer:
-                queue.finish()
+                device.drain(queue)
                 at = staging.address(device, queue, mem)
             else:
                 mapped, _ = cl.enqueue_map_buffer(queue, mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
@@ -393,7 +393,7 @@ def _apart(device: Device, ring: Ring, uploads: Uploads, nbytes: int, pieces: It
             awaited = []                                     # the queue is in order
     except cl.Error as error:
         with contextlib.suppress(cl.Error):
-            uploads.queue.finish()
+            device.drain(uploads.queue)
         uploads.give_back(block, block.free)
         raise DeviceError(f"upload: {device.name} refused to copy {nbytes} bytes: {error}") from error
     block.free = None

@@ -1,4 +1,4 @@
-"""What no OpenCL query tells about a driver's compiler, found out by trying. Start at `capabilities`.
+"""What no OpenCL query tells about a driver, found out by trying. Start at `capabilities`.
 
 Small programs are built and run on the device, beside what they have to compute. The answers are kept on disk, by device and driver
 version, so only the first process after an installation asks (a tenth of a second). Nobody asks before the first program is compiled,
@@ -23,11 +23,12 @@ ANSWERS = Folder("capabilities")
 
 
 class Capabilities(Plain):
-    """What a device's compiler can do; each field is a trial of that name. Where nothing is asked, it is as OpenCL says."""
+    """What a driver can do; each field is a trial of that name. Where nothing is asked, kernels and queues are written for all."""
 
     clang_builtins: bool = False          # the C of clang-based drivers: vectors at any element's address, __builtin functions
     long_loops: bool = True               # a work-item's loops run to their ends (llvmpipe leaves all of them after 65,535 iterations)
     wide_comparisons: bool = True         # an int that became a long compares with constants as it should (Mesa 22.3: always greater)
+    finish_waits: bool = False            # clFinish waits for what clFlush has begun, too (Mesa 22.3's: for all else): `Device.drain`
 
     def doubts(self) -> list[str]:
         """What will be wrong without an error."""
@@ -87,7 +88,7 @@ TRIALS = {
 
 # What the trials showed, by what is in the platform's version, or in its name with the driver's version.
 KNOWN = dict.fromkeys(("PoCL 3.0", "PoCL 3.1", "Intel(R) OpenCL 2025.20.", "Intel(R) OpenCL 2026.22."),
-                      Capabilities(clang_builtins=True, long_loops=True, wide_comparisons=True))
+                      Capabilities(clang_builtins=True, long_loops=True, wide_comparisons=True, finish_waits=True))
 
 
 def capabilities(context: cl.Context, device: cl.Device, compiled_for: str = "") -> Capabilities:
@@ -97,7 +98,7 @@ def capabilities(context: cl.Context, device: cl.Device, compiled_for: str = "")
     if known is not None:
         return known
     asked = [device.platform.name, device.platform.version, plain_name(device), device.driver_version, compiled_for,
-             *(trial.source for trial in TRIALS.values())]
+             *(trial.source for trial in TRIALS.values()), "finish_waits"]
     return Capabilities(**ANSWERS.answer(asked, lambda: asdict(probe(context, device))))
 
 
@@ -109,7 +110,8 @@ def plain_name(device: cl.Device) -> str:
 def probe(context: cl.Context, device: cl.Device) -> Capabilities:
     """Make the trials: as one program (PoCL: 0.6 of the time of three), or each by itself if that does not build."""
     program = _built("".join(trial.source for trial in TRIALS.values()), context, device)
-    return Capabilities(**{name: passes(name, trial, context, device, program) for name, trial in TRIALS.items()})
+    found = {name: passes(name, trial, context, device, program) for name, trial in TRIALS.items()}
+    return Capabilities(**found, finish_waits=finish_waits(context, device))
 
 
 def passes(name: str, trial: Trial, context: cl.Context, device: cl.Device, program: cl.Program | None = None) -> bool:
@@ -135,6 +137,29 @@ def passes(name: str, trial: Trial, context: cl.Context, device: cl.Device, prog
     return np.array_equal(out, trial.wanted)
 
 
+def finish_waits(context: cl.Context, device: cl.Device) -> bool:
+    """Whether kernels that were flushed have run when the queue is finished. One that has not tells; several times, since all may have."""
+    program = _built(_LOOP, context, device)
+    if program is None:
+        return False
+    flags = cl.mem_flags
+    try:
+        queue, kernel = cl.CommandQueue(context, device), cl.Kernel(program, "probe_long_loops")
+        given = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=TRIALS["long_loops"].given)
+        result = cl.Buffer(context, flags.READ_WRITE, given.size)
+        for _ in range(_TRIES):
+            for _ in range(_LAUNCHES):
+                event = kernel(queue, (1,), (1,), given, result)
+            queue.flush()
+            queue.finish()
+            if event.command_execution_status != cl.command_execution_status.COMPLETE:
+                event.wait()
+                return False
+    except cl.Error:
+        return False
+    return True
+
+
 def _built(source: str, context: cl.Context, device: cl.Device) -> cl.Program | None:
     """The program of `source`; None if the driver does not take it."""
     for options in ([GUARD], []) if applies(device) else ([],):
@@ -148,6 +173,7 @@ def _built(source: str, context: cl.Context, device: cl.Device) -> cl.Program | 
     return None
 
 
+_TRIES, _LAUNCHES = 4, 8       # of `finish_waits`: a thread would have to lose its core four times, for as long as eight launches take
 _PROBE = 1 << 16               # bytes: drivers treat small buffers otherwise
 
 

@@ -105,13 +105,12 @@ class Device(Placed):
         self.compiled_for = named[0] if named else ""            # the CPU that PoCL was told to compile for; "" where it knows its own
         self.lock = threading.RLock()
         self.caches: weakref.WeakSet[Any] = weakref.WeakSet()    # objects with release(): asked for memory when it runs out
-        self.profiling = False
         self.record = Record()                                   # of the runs that check indices
         self._active: cl.CommandQueue | None = None
         self.last: cl.Event | None = None                        # of the last command that may use uploaded memory
         self._let_go: deque[Any] = deque()                       # mapped arrays that nobody needs, to be unmapped by who has the lock
         self.mapped: dict[int, tuple[int, Any]] = {}             # the pool's blocks that are, by the driver's number (staging.address)
-        self._warned = self._begins_large = False
+        self.profiling = self._warned = self._begins_large = False
         self.matrix: tuple[str, ...] | None = None               # its matrix instructions, once they were tried (see matrix_trial)
         self.undecided: Sequence[Device] = ()                    # the default, before a trial tells which of these drivers is the faster
         self._pid = os.getpid()
@@ -333,12 +332,18 @@ class Device(Placed):
     def _switch(self, queue: cl.CommandQueue) -> None:
         self._check_process()
         if self._active is not None:
-            self._active.finish()
+            self.drain(self._active)
         self._active = queue
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise DeviceError(f"{self.name}: an OpenCL driver does not survive fork; start workers with the 'spawn' method")
+
+    def drain(self, queue: cl.CommandQueue) -> None:
+        """Wait until the commands of one queue have run."""
+        if not self.capabilities.finish_waits:
+            cl.enqueue_marker(queue)             # the last, and not flushed yet
+        queue.finish()
 
     def finish(self) -> None:
         """Wait until everything enqueued so far has run."""
@@ -348,9 +353,9 @@ class Device(Placed):
         try:
             uploads: Uploads | None = self.__dict__.get("uploads")
             if uploads is not None:
-                uploads.queue.finish()
+                self.drain(uploads.queue)
             if self._active is not None:
-                self._active.finish()      # the others were finished when it took over
+                self.drain(self._active)   # the others were when it took over
         finally:
             self.lock.release()
 
@@ -454,11 +459,6 @@ def contenders(found: list[Device]) -> list[Device]:
     """The CPU devices among which a trial decides on the default, one a driver: where the best device is a CPU's."""
     ranks = {_rank(d)[0]: d for d in reversed(found)}
     return [ranks[r] for r in _TRIED if r in ranks] if found and _rank(found[0])[0] in _TRIED else []
-
-
-def synchronize(device: Device) -> None:
-    """Wait until everything enqueued on `device` has run."""
-    device.finish()
 
 
 def _discover() -> list[Device]:

@@ -50,7 +50,7 @@ def record(executable: Executable, inputs: Sequence[Buffer], runs: int) -> list[
             for copy, given in zip(own, inputs, strict=True):
                 if copy is not given and given.nbytes:
                     cl.enqueue_copy(queue, copy.mem, given.mem, byte_count=given.nbytes)
-            queue.finish()
+            device.drain(queue)
         recording.launch(queue, perf_counter_ns())
         found.append(sorted(recording.spans(), key=lambda s: s.start))
     with device.lock:
@@ -135,7 +135,7 @@ def by_host_clock(device: Device, queue: cl.CommandQueue, events: Sequence[Timed
     before the wait for it did.
     """
     with device.lock:
-        device.use(queue).finish()
+        device.drain(device.use(queue))
     now = perf_counter_ns() - began
     times = [(number, queued, event.profile.start, event.profile.end) for number, queued, event in events]
     offset = min(now - max(end for *_, end in times), max(queued - event.profile.queued for _, queued, event in events))

@@ -138,6 +138,8 @@ class ArgumentTypeError(ArgumentError, TypeError):
     ...     message = str(error)
     """
 
+    unread: Any = None          # the node of an integer tensor that stands where an integer is needed
+
 
 class DLPackError(TracegradError, BufferError):
     """DLPack cannot hand an array over as it was asked to: without a copy, to that device, with its history. A BufferError, too.

@@ -128,7 +128,7 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: tuple[int,
     o, c = Axis("o", og, digits(ceil_div(og, rows), 1, rows, 1)), Axis("c", cg, digits(cg // channels, 1, channels, 0))
     ky = Axis("ky", kh, digits(kh // height, 1, height, 0))
     kx = Axis("kx", kw, (Digit(Held.TILE, kw // width), Digit(Held.REGISTER, width)))
-    n, y, x = Axis("n", v.n), Axis("y", u.covered[0], (), u.rows, True), Axis("x", u.covered[1], (), u.piece)
+    n, y, x = Axis("n", v.n), Axis("y", u.out[0], (), u.rows, True), Axis("x", u.out[1], (), u.piece)
     f = Fused(p.group, p.context, p.index)
     pixels, gradient = planes(f), rows_of(f)
 

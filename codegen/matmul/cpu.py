@@ -306,7 +306,7 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
         where = (lambda f, at: p.where(f, (at[0], at[2], at[1]))) if x.swapped else p.where
         root = f.result(p.result, where)
     early = along > 1 and parts == 1 and p.k % along > 0 and not varies(p.k)
-    loop = Loop(k, (*read, Dot(c, a, b, zeros=early)), part[0] if part else None, p.length(parts, 16), unrolled=along == 1, depth=depth,
+    loop = Loop(k, (*read, Dot(c, a, b)), part[0] if part else None, p.length(parts, 16), unrolled=along == 1, depth=depth,
                 kept=kept, early=early)
     steps = summed(loop, root, x.statements * (width if x.swapped else 1))
     title = f"{rows}x{columns} register tiles" if along == 1 else f"{rows}x{columns} dot products at a time, {along} of k a step"

@@ -6,7 +6,7 @@ stores only what the tile before it does not. Along an axis with lanes the last 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product
@@ -16,7 +16,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant, unravel
 from tracegrad.codegen.kernel.index.varying import any_vary, uneven, varies
-from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Literal, Local, Select, Splat, Steps, Vector, whole
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Local, Select, Splat, Vector
 from tracegrad.codegen.kernel.ir.expressions import Zeros as Nothing
 from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, If, clipped
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, pieces
@@ -52,7 +52,7 @@ class _Tiles(Places):
         self.program = program
         self.lasts: dict[Axis, Index] = {}                   # where the tiles of an item end, along an axis
         self.counts: dict[Axis, Index] = {}                  # how many of an axis there are, if not always all
-        self.known: dict[Axis, int] = {}                     # how many of the first lanes along open loops were added up before
+        self.fresh: dict[Axis, range] = {}                   # along open loops, the lanes that were not added up before, if not all
         self.blocks: dict[Axis, list[int]] = {}              # the lengths of the blocks that floats' loops are cut into, the longest first
         self.levels: list[list[Local]] = []                  # the accumulators, and those that take what these have of blocks
         self.vectors: dict[Tile, dict[tuple[int, ...], Local]] = {}      # of a tile's registers, by where they are in it
@@ -263,9 +263,10 @@ class _Tiles(Places):
                 with w.scope(), w.loop(var, begin, stop, axis.lanes, axis.lanes > 1, unrolled=unrolled, kept=varies(axis.size)):
                     self.body(loop, var.index)
         if loop.early and axis.size % axis.lanes:
-            self.known[axis] = axis.lanes - axis.size % axis.lanes
-            self.iteration(loop, constant(axis.size - axis.lanes), 0, True)
-            del self.known[axis]
+            if axis.size > axis.lanes:
+                self.fresh[axis] = range(-axis.size % axis.lanes, axis.lanes)
+            self.iteration(loop, constant(max(0, axis.size - axis.lanes)), 0, True)
+            self.fresh.pop(axis, None)
 
     @contextmanager
     def in_levels(self, loop: Loop, first: Index, last: Index) -> Iterator[tuple[Index, BoundLike]]:
@@ -310,25 +311,24 @@ class _Tiles(Places):
             for spot, local in into.items():
                 self.w.update(local, "+", self.read(step.x, spot))
             return
-        new = self.new(step) if self.known and step.zeros else lambda x: x
+        new = self.among(self.fresh, step.b.axes, step.into)
         columns = {spot: self.w.let(name, new(self.read(step.b, spot))) for spot, name in self.names(step.b.name, step.b)}
         lanes = next(iter(columns.values())).lanes
         for row, name in self.names(step.a.name, step.a):
             value = new(self.read(step.a, row))
-            if self.known and not step.zeros:
-                whole = self.w.let(f"{name}_all", value)
-                lanes_of = product(*[[n >= self.known.get(axis, 0) for n in range(axis.lanes)] for axis in step.a.axes if axis.lanes > 1])
-                value = Vector(tuple([Lanes(whole, n) if all(new) else Literal(0, whole.dtype) for n, new in enumerate(lanes_of)]))
             if len(columns) > 1:
                 value = self.w.let(name, Splat(value, lanes) if value.lanes < lanes else value)
             for spot, vector in columns.items():
                 self.w.update(into[(*row, *spot)], "+", Infix("*", value, vector))
 
-    def new(self, step: Dot) -> Callable[[Expression], Expression]:
-        """What puts 0 in the lanes of a vector that were added up before."""
-        (known,), dtype = self.known.values(), step.into.dtype
-        numbers = Steps(np.dtype(f"int{8 * dtype.itemsize}"), next(iter(self.vectors[step.into].values())).lanes)
-        mask = self.w.let("new", Infix(">=", numbers, Splat(whole(known, numbers.dtype), numbers.lanes)))
+    def among(self, lanes: Mapping[Axis, range], axes: Sequence[Axis], like: Tile) -> Callable[[Expression], Expression]:
+        """What puts 0 in the other lanes of a vector along some axes. (That one factor is 0 is not enough: the other may be infinite.)"""
+        if not lanes:
+            return lambda x: x
+        dtype = np.dtype(f"int{8 * like.dtype.itemsize}")
+        inside = product(*[[n in lanes.get(axis, range(axis.lanes)) for n in range(axis.lanes)] for axis in axes if axis.lanes > 1])
+        known = Vector(tuple([Literal(int(all(each)), dtype) for each in inside]))
+        mask = self.w.let("known", Infix(">", known, Splat(Literal(0, dtype), known.lanes)))
         return lambda x: Select(mask, x, Nothing(x.dtype, x.lanes))
 
     def read(self, tile: Tile, spot: tuple[int, ...], lanes: int = 0) -> Expression:
@@ -357,6 +357,10 @@ class _Tiles(Places):
         w, tile, axis = self.w, fold.tile, fold.axis
         loop = next(loop for loop in self.program.loops if loop.axis is axis)
         step, = (s for s in loop.body if isinstance(s, Dot))
+        short = {each.axis: range(each.axis.size) for each in self.program.loops if each.early and each.axis.size < each.axis.lanes}
+        inside = self.among(short, [each.axis for each in self.program.loops], tile)
+        for local in self.vectors[tile].values() if short else ():
+            w.assign(local, inside(local))
         columns = [] if tile.axes[-1].registers == 1 else [tile.axes[-1]]
         groups = pieces(0, tile.axes[-1].registers)
         rows: dict[tuple[int, ...], list[tuple[int, Local]]] = {}

@@ -126,16 +126,12 @@ class Load(Plain):
 
 
 class Dot(Plain):
-    """into += the sum over the loop's axis of a * b. by: the matrix instruction that does it.
-
-    zeros: where a vector begins early (see `Loop`), the lanes that the one before has had are 0 in b, too: they may be infinite.
-    """
+    """into += the sum over the loop's axis of a * b. by: the matrix instruction that does it."""
 
     into: Tile
     a: Tile
     b: Tile
     by: MatrixInstruction | None = None
-    zeros: bool = False
 
 
 class Add(Plain):
@@ -151,7 +147,8 @@ class Loop(Plain):
 
     count: declares what there is to know of the indices along `of` before the loop; how many of the axis there are, if not always all.
     unrolled: the compiler is asked to write it out; written: it is. (On CPUs the body may be a loop, and of an axis with lanes that are no
-    whole vectors the last vector begins early, if early is so: the lanes that the one before has had are 0 in `a`.)
+    whole vectors the last vector begins early, if early is so: lanes that the one before has had do not count. Nor do those beyond the end
+    of an axis that is shorter than a vector.)
     stages: how many blocks of staged tiles there is room for; ahead: what is multiplied next is read from there before this is.
     steps: how many terms an accumulator takes, of the innermost loop, if not as many as a product's.
     depth: tiles of registers are done for so many of the axis, then for the next (on CPUs): what they have added up is kept between, in a

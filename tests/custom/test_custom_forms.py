@@ -275,6 +275,29 @@ def test_vmap_of_ones_own(run):
     close(run(tg.func.vmap(twice))(x), 6 * v * w)
 
 
+def test_vmap_of_ones_own_is_told_of_lists(run):
+    seen = []
+
+    class OfList(tg.Function):
+        @staticmethod
+        def forward(xs, y, more):
+            return xs[0] * xs[1] + y * more["z"][0]
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def vmap(info, in_dims, xs, y, more):
+            seen.append(in_dims)
+            return xs[0] * xs[1] + y * more["z"][0], 0
+
+    x, y = tg.arange(3.0), tg.tensor(2.0)
+    found = run(tg.func.vmap(lambda x: OfList.apply([x, x + 1], x, {"z": (y, 3, None)})))(x)
+    assert seen[-1] == ([0, 0], 0, {"z": (None, None, None)})
+    close(found, np.arange(3.0) * np.arange(1.0, 4.0) + 2 * np.arange(3.0))
+
+
 class ByNumpy(tg.Function):
     """A product that only numpy can make, as torch's notes have it: values of the batch are there in vmap."""
 

@@ -168,6 +168,43 @@ def test_kl_divergence(name):
     close(D.kl_divergence(p, p), np.zeros_like(found), 1e-7)
 
 
+def kinds():
+    a, b, c = t(ANY[::4] / 3), t(POSITIVE[::4]), t(POSITIVE[::4]) / (t(POSITIVE[::4]) + 1)
+    matrices = tg.tensor([[0.5], [1.0]], dtype=tg.float64), tg.tensor([0.4, 0.6], dtype=tg.float64)
+    vectors = D.LowRankMultivariateNormal(tg.tensor([0.3, -0.2], dtype=tg.float64), *matrices)
+    made = [D.Beta(b, b + 1), D.ContinuousBernoulli(c), D.Exponential(b), D.Gamma(b + 0.5, b), D.Gumbel(a, b + 0.2), D.Laplace(a, b),
+            D.Normal(a, b), D.Pareto(b, b + 2.5), D.Uniform(c / 2, c), D.Uniform(c - 1, c + 1), D.Cauchy(a, b), D.Bernoulli(c),
+            D.Poisson(b)]
+    for each in made:
+        each._validate_args = False                                             # values beyond the support are asked for
+    return made, vectors
+
+
+def test_kl_of_different_kinds():
+    """As the test above; where p has values that q has not, infinite."""
+    tg.manual_seed(3)
+    found, infinite = 0, 0
+    for p in kinds()[0]:
+        x = p.sample((4000,))
+        for q in kinds()[0]:
+            try:
+                kl = D.kl_divergence(p, q).numpy()
+            except MissingRuleError:
+                continue
+            inside = np.asarray(q.support.check(x)) | (p is q)
+            each = p.log_prob(x).numpy() - np.where(inside, q.log_prob(x).numpy(), 0.0)
+            found, infinite = found + 1, infinite + int(np.isinf(kl).any())
+            assert ((~inside).any(0) <= np.isinf(kl)).all(), (p, q)
+            each, kl = (np.where(np.isfinite(kl), a, 0.0) for a in (each, kl))
+            assert (np.abs(each.mean(0) - kl) < 8 * each.std(0) / np.sqrt(4000) + 1e-6).all(), (p, q)
+    assert found > 80
+    assert infinite > 30
+    low, whole = kinds()[1], D.MultivariateNormal(tg.zeros(2, dtype=tg.float64), tg.eye(2, dtype=tg.float64) * 2)
+    same = D.MultivariateNormal(low.loc, low.covariance_matrix)
+    close(D.kl_divergence(low, whole), D.kl_divergence(same, whole).numpy(), 1e-9)
+    close(D.kl_divergence(whole, low), D.kl_divergence(whole, same).numpy(), 1e-9)
+
+
 def test_kl_of_uniform_and_unknown():
     close(D.kl_divergence(D.Uniform(0.0, 1.0), D.Uniform(-1.0, 3.0)), np.log(4), 1e-6)
     assert D.kl_divergence(D.Uniform(0.0, 1.0), D.Uniform(0.5, 3.0)).item() == np.inf

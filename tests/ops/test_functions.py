@@ -242,10 +242,41 @@ def test_tensors_of_uint8_are_masks_as_in_torch() -> None:
         np.testing.assert_array_equal(found.numpy(), np.where(mask[:, None], 1 + accumulate * x, x))
 
 
-@pytest.mark.parametrize("name", ["flip", "tile", "repeat", "permute"])
-def test_a_tensor_in_the_place_of_sizes_is_an_error(name: str) -> None:
-    with pytest.raises(tg.ArgumentTypeError, match=f"{name}: sizes and dims must be integers"):
-        getattr(tg.ones(2, 3), name)(tg.tensor(1))
+@pytest.mark.parametrize(("call", "expected"), [
+    (lambda x, n: x.reshape(n, -1), (1, 6)), (lambda x, n: x.reshape([n * 6]), (6,)), (lambda x, n: x.view(n + 2, 2), (3, 2)),
+    (lambda x, n: x.expand(n * 4, 2, 3), (4, 2, 3)), (lambda x, n: x.tile(n + 1), (2, 6)), (lambda x, n: x.repeat(n + 1, n), (4, 3)),
+    (lambda x, n: x.permute(n, n - 1), (3, 2)), (lambda x, n: x.unflatten(1, (n * 3, n)), (2, 3, 1)), (lambda x, n: x.flip(n), (2, 3)),
+    (lambda x, n: x.sum(n), (2,)), (lambda x, n: x.mean(dim=n), (2,)), (lambda x, n: x.sum((n, n - 1)), ()),
+    (lambda x, n: x.sum(n[None]), (2,)),
+    (lambda x, n: tg.cat([x, x], n), (2, 6)), (lambda x, n: x.softmax(n), (2, 3)), (lambda x, n: x.transpose(n - 1, n), (3, 2)),
+    (lambda x, n: x.topk(n).values, (2, 1)), (lambda x, n: x.roll(n), (2, 3)), (lambda x, n: x.chunk(n)[0], (2, 3)),
+    (lambda x, n: tg.zeros(n, 4), (1, 4)),
+])
+def test_integer_tensors_of_one_element_are_sizes_and_dims(call: Any, expected: Any) -> None:
+    x = tg.arange(6.0).reshape(2, 3)
+    for _ in range(3):                                                          # the same when it is recalled
+        for given in (tg.tensor(1), tg.tensor([0, 1], dtype=tg.uint8)[1]):
+            assert call(x, given).shape == expected
+
+
+def test_tensors_that_are_no_sizes() -> None:
+    for call in (lambda n: tg.ones(2).reshape(n), lambda n: tg.ones(2).sum(n)):
+        for given in (tg.tensor(1.0), tg.tensor([1, 1]), tg.tensor(True)):
+            with pytest.raises(tg.ArgumentTypeError, match=r"(reshape: sizes and dims must be integers|sum: dim must be an integer)"):
+                call(given)
+    with pytest.raises(tg.TraceError):
+        tg.trace(lambda x, n: x.sum(n))(tg.ones(2), tg.tensor(0))
+
+
+def test_gradients_of_extremes_beside_nans_are_torchs() -> None:
+    """The NaNs share that of max(), min() and median(); amax's is NaN."""
+    for values, shares in (([1.0, np.nan, 3.0, np.nan], [0.0, 0.5, 0.0, 0.5]), ([3.0, 1.0, 1.0, 3.0], None)):
+        for name in ("max", "min", "median", "amax", "amin"):
+            x = tg.tensor(values, requires_grad=True)
+            found = tg.autograd.grad(getattr(x, name)(), x)[0].tolist()
+            expected = [0.5 * (v == (3.0 if name.endswith("max") else 1.0)) for v in values] if shares is None else shares
+            np.testing.assert_array_equal(found, [np.nan] * 4 if shares and name[0] == "a" else expected)
+    assert np.isnan(tg.tensor([]).median().item())
 
 
 BOOLS: tuple[Any, ...] = ((True, True), (True, False), (False, True, ...), (True, ..., True), (True, slice(None), True), (True, 0, True),

@@ -24,7 +24,7 @@ from tracegrad.runtime import capabilities, disk, doctor
 from tracegrad.runtime import device as runtime_device
 from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
 from tracegrad.runtime.capabilities import Capabilities
-from tracegrad.runtime.device import SMALL_WORK, Device, devices, find, synchronize
+from tracegrad.runtime.device import SMALL_WORK, Device, devices, find
 from tracegrad.runtime.doctor import devices_report, doctor_report, findings
 from tracegrad.runtime.drivers import icd, trial
 from tracegrad.runtime.launch import Executable
@@ -259,7 +259,7 @@ class TestDevices:
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     def test_a_forked_child_gets_an_error_instead_of_a_hang(self, device: Device) -> None:
-        synchronize(device)
+        device.finish()
         upload(device, numbers(1 << 20))
         child = os.fork()
         if child == 0:
@@ -499,7 +499,7 @@ class TestLaunch:
         out, = in_place.run([a.copy()], [3.0])
         np.testing.assert_array_equal(read(out), numbers() * 3)
         same, = Executable(Plan("", (), (slot("input"),), (0,), (0,)), device).run([a])
-        synchronize(device)
+        device.finish()
         array[:] = -1                                                           # what was passed through is a copy
         np.testing.assert_array_equal(read(same), numbers())
         np.testing.assert_array_equal(read(a), array)
@@ -646,12 +646,42 @@ class TestInFlight:
             big = upload(device, np.zeros(1 << 19, F))                          # takes pooled memory
             pending, = large.run([upload(device, numbers(self.N))])
             sums.append(add.run([wrap(device, numbers(self.N)), pending])[0])   # its array dies with it
-        synchronize(device)
+        device.finish()
         assert big.nbytes == 1 << 21
         for result in results:
             np.testing.assert_allclose(read(result, self.N), 2.0)
         for total in sums:
             np.testing.assert_allclose(read(total, self.N), numbers(self.N) + 2.0)
+
+    @pytest.mark.matrix
+    def test_what_was_flushed_is_waited_for(self, device: Device) -> None:
+        """Also by rusticl of Mesa 22.3, whose clFinish waits for nothing once all was flushed."""
+        large, add = self.slow(device), Executable(add_plan(self.N, 1 << 40), device)
+        for k in range(20):                                                     # into the same memory
+            out, = add.run([large.run([upload(device, numbers(self.N))])[0], upload(device, np.full(self.N, k, F))])
+            with device.lock:
+                device.use(device.queue).flush()
+            np.testing.assert_allclose(out.view((self.N,), F), 2.0 + k)
+
+    def test_a_queue_that_waits_for_what_was_not_flushed_only(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Is found out, and waited for by a marker: a driver's queues are made such here."""
+        flushed: set[int] = set()
+        flush, finish, marker = cl.CommandQueue.flush, cl.CommandQueue.finish, cl.enqueue_marker
+
+        def flush_it(queue: cl.CommandQueue) -> None:
+            flushed.add(queue.int_ptr)
+            flush(queue)
+
+        def mark(queue: cl.CommandQueue) -> cl.Event:
+            flushed.discard(queue.int_ptr)
+            return marker(queue)
+
+        monkeypatch.setattr(cl.CommandQueue, "flush", flush_it)
+        monkeypatch.setattr(cl.CommandQueue, "finish", lambda queue: None if queue.int_ptr in flushed else finish(queue))
+        monkeypatch.setattr(cl, "enqueue_marker", mark)
+        assert not capabilities.finish_waits(device.context, device.cl_device)
+        monkeypatch.setitem(device.__dict__, "capabilities", replace(device.capabilities, finish_waits=False))
+        self.test_what_was_flushed_is_waited_for(device)
 
     def test_threads(self, device: Device) -> None:
         executables = [Executable(scale_plan((slot("input"), slot("output")), 1, (1,), work), device) for work in (0, 1 << 40)]

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import optree
+
 from tracegrad.autodiff.batching import batch
 from tracegrad.custom.user_call import Context, UserCall
 from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError
@@ -34,7 +36,8 @@ class Function:
     As in torch, forward may leave ctx to a static `setup_context(ctx, inputs, output)`, which is called with what `forward(...)` took
     and returned. A static `jvp(ctx, *tangents)` gives the tangents of the outputs from those of the arguments; without one,
     forward mode is derived from backward. vmap maps what forward and backward recorded; where there is a `setup_context` and a static
-    `vmap(info, in_dims, *inputs)`, which returns what forward does of the whole batch and its out_dims, that stands for forward.
+    `vmap(info, in_dims, *inputs)`, which returns what forward does of the whole batch and its out_dims, that stands for forward. (The
+    in_dims of a list or dict of tensors are one.)
 
     >>> class Exp2(tg.Function):
     ...     @staticmethod
@@ -181,7 +184,7 @@ class VmapInfo(NamedTuple):
 
 def _mapping(values: Sequence[Any]) -> Examples | None:
     """The innermost vmap that maps one of the values, if one does."""
-    nodes = [v._node() for v in values if isinstance(v, Tensor)]
+    nodes = [v._node() for v in optree.tree_leaves([*values], none_is_leaf=True) if isinstance(v, Tensor)]
     for scope in reversed(state.scopes):
         if isinstance(scope, Examples) and isinstance(scope.mapped, dict) and any(n in scope.mapped for n in topological(nodes)):
             return scope
@@ -196,7 +199,8 @@ def _mapped(cls: type[Function], scope: Examples, values: Sequence[Any]) -> Any:
     assert isinstance(known, dict)
     inputs: list[Any] = []
     dims: list[int | None] = []
-    for v in values:
+    leaves, tree = optree.tree_flatten([*values], none_is_leaf=True)            # of lists, tuples and dicts, too
+    for v in leaves:
         node = v._node() if isinstance(v, Tensor) else None
         mapped = node is not None and any(n in known for n in topological([node]))
         dims.append(0 if mapped else None)
@@ -209,7 +213,8 @@ def _mapped(cls: type[Function], scope: Examples, values: Sequence[Any]) -> Any:
     state.examples -= sum(isinstance(s, Examples) and isinstance(s.mapped, dict) for s in inside[len(scope.before):])
     try:
         with no_grad():
-            returned = cls.vmap(VmapInfo(scope.size, scope.randomness or "error"), tuple(dims), *inputs)
+            places, given = (optree.tree_unflatten(tree, found) for found in (dims, inputs))
+            returned = cls.vmap(VmapInfo(scope.size, scope.randomness or "error"), tuple(places), *given)
     finally:
         state.scopes, state.examples = inside, examples
     if not isinstance(returned, tuple) or len(returned) != 2:

@@ -256,6 +256,8 @@ CALLS: dict[str, Callable[[Node, list[Text]], str | None]] = {
     "reshape": _reshape, "permute": _permute, "expand": _expand, "slice": _slice, "pad": _pad, "concat": _concat, "flip": _flip,
     "roll": _roll,
     "take": _take, "scatter_add": _scatter("index_add"), "scatter_set": _scatter("index_copy"), "argsort": _argsort, "topk": _topk,
-    "unfold": _unfold, "first_max": _first_best, "first_min": _first_best, "conv2d": _conv, "conv2d_input_grad": _conv,
+    "unfold": _unfold, "first_max": _first_best, "first_min": _first_best,
+    "max_of_all": lambda node, args: f"{args[0].within(ATOM)}.max()", "min_of_all": lambda node, args: f"{args[0].within(ATOM)}.min()",
+    "conv2d": _conv, "conv2d_input_grad": _conv,
     "bits": _bits, "xor": _xor, "transfer": _transfer,
 }

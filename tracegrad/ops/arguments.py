@@ -73,6 +73,7 @@ def on_nodes(fn: F) -> F:
             if named is not None:
                 args = (*(args or (kwargs.pop("input", None),)), kwargs.pop(named))
         plain_args = [_plain(name, a, found) for a in args]
+        given = kwargs
         if kwargs:
             kwargs = {k if k in places else _own_name(k, places, len(args)): _plain(name, v, found) for k, v in kwargs.items()}
         if not found:
@@ -97,11 +98,13 @@ def on_nodes(fn: F) -> F:
                 learn(memo, known[0], known[1], result)
             return result if like is None else _wrapped(like, result, {*own.values()})
         except TracegradError as error:
-            if not inner:
-                error.called(name)
-                if isinstance(error, OutOfMemoryError) and like is not None:
-                    error.on(like._device)
-            raise
+            again = _read(error, args, given)
+            if again is None:
+                if not inner:
+                    error.called(name)
+                    if isinstance(error, OutOfMemoryError) and like is not None:
+                        error.on(like._device)
+                raise
         except BARE as error:
             if inner or (better := misused(name, fn, args, kwargs, error)) is None:
                 raise
@@ -109,6 +112,7 @@ def on_nodes(fn: F) -> F:
         finally:
             state.own = before
             LINE.location = outer
+        return entry(*again[0], **again[1])
 
     by_itself(entry)
     return entry  # type: ignore[return-value]
@@ -199,6 +203,29 @@ def _plain(name: str, a: Any, found: list[Any]) -> Any:
     return a
 
 
+def _read(error: TracegradError, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
+    """The arguments of a call that failed, with an integer for the tensor that stood where one is needed; None if none did."""
+    node, found = getattr(error, "unread", None), []
+
+    def read(a: Any) -> Any:
+        if isinstance(a, Operators) and not isinstance(a, Node) and a._operand() is node:
+            found.append(a)
+            return index(a)
+        return type(a)([read(b) for b in a]) if type(a) in (list, tuple) else a
+
+    if node is None:
+        return None
+    again = [*args[:1], *map(read, args[1:])], {k: read(v) for k, v in kwargs.items()}
+    return again if found else None
+
+
+def _not_integers(text: str, *values: Any) -> ArgumentTypeError:
+    """An error for values that are no integers. Of an integer tensor of one element among them, what was called finds the value."""
+    error = ArgumentTypeError(text)
+    error.unread = next((v for v in values if isinstance(v, Node) and dtype_kind(v.dtype) in "iu" and v.aval.size == 1), None)
+    return error
+
+
 def _wrapped(like: Any, result: Any, own: Any) -> Any:
     """`result` as Tensors. What is part of a history, but none of the nodes `own` that this call made, is an operand, and gets a node."""
     if isinstance(result, Node):
@@ -234,7 +261,7 @@ def integer(name: str, argument: str, value: Any) -> int:
     except TypeError:
         found = None
     if found is None or isinstance(value, bool):
-        raise ArgumentTypeError(f"{name}: {argument} must be an integer, got {value!r}")
+        raise _not_integers(f"{name}: {argument} must be an integer, got {value!r}", value)
     return found
 
 
@@ -271,7 +298,8 @@ def sizes_of(name: str, sizes: Sequence[Any]) -> tuple[int, ...]:
     try:
         return tuple(index(n) for n in sizes)
     except TypeError:
-        raise ArgumentTypeError(f"{name}: sizes and dims must be integers, got {sizes!r}") from None
+        given = sizes if isinstance(sizes, (tuple, list)) else ()
+        raise _not_integers(f"{name}: sizes and dims must be integers, got {sizes!r}", *given) from None
 
 
 def inferred(name: str, shape: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -50,6 +50,15 @@ def is_contiguous(self: Tensor, memory_format: Any = None) -> bool:
     return memory_format not in (channels_last, channels_last_3d)
 
 
+def memory_order(x: Tensor) -> list[int] | None:
+    """The dimensions of a view from the slowest to the fastest in its base's memory; None where they are in order, or that is not known."""
+    steps = None if x._base is None else _strides_in_memory(x)
+    if steps is None or 0 in steps:
+        return None
+    order = sorted(range(len(steps)), key=lambda d: -steps[d])
+    return None if order == [*range(len(steps))] or _row_by_row(x.shape, steps) else order
+
+
 def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself; of a view whose elements do not lie row by row in its base's memory (transposed, every second, ...) a copy.
 

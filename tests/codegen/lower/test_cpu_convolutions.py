@@ -70,6 +70,17 @@ def test_convolutions_and_their_gradients(x: Any, w: Any, options: Any) -> None:
 
 
 @pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize(("x", "w", "options"), [WINDOWS[4], WINDOWS[2], WINDOWS[7], ((2, 2, 19, 9), (2, 2, 3, 3), {})])
+def test_infinite_pixels_count_once_in_gradients_by_weights(x: Any, w: Any, options: Any) -> None:
+    """Also where a vector begins early, and where it reaches beyond a row: 0 times infinity would be NaN."""
+    image = normal(*x, dtype=np.float32)
+    image[0, 0, 0, -1], image[-1, -1, -1, -2], image[0, -1, x[2] // 2, x[3] // 2] = np.inf, -np.inf, np.inf
+    ct = np.abs(normal(*F.conv2d(tg.tensor(image), tg.zeros(w), **options).shape, dtype=np.float32)) + 1
+    ct[-1, 0, 0, -1] = np.inf
+    checked(lambda x, w, ct: tg.grad(lambda w: (F.conv2d(x, w, **options) * ct).sum())(w), image, normal(*w, dtype=np.float32), ct)
+
+
+@pytest.mark.usefixtures("on_numpy")
 @one_of(10, ("x", "w", "options"), WINDOWS)
 def test_each_element_is_stored_once(x: Any, w: Any, options: Any) -> None:
     """What is added to an array in its place would be added twice where tiles overlap."""

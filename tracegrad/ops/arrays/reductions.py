@@ -302,7 +302,7 @@ def _extreme(name: str, x: Node, dim: Any, keepdim: bool, other: Any) -> Any:
         return (maximum if name == "max" else minimum)(x, other)
     if dim is None:
         _check_some(name, x, tuple(range(x.ndim)))
-        return reduce("a" + name, x, tuple(range(x.ndim)), False)
+        return reduce(f"{name}_of_all" if dtype_kind(x.dtype) == "f" else f"a{name}", x, tuple(range(x.ndim)), False)
     if isinstance(dim, (list, tuple)):
         raise ArgumentError(f"{name}: dim must be one integer, got {dim}; use a{name} for several")
     d = one_dim(name, dim, x.ndim)

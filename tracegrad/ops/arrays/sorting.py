@@ -11,7 +11,7 @@ from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, const
-from tracegrad.ops.arguments import on_nodes, one_dim
+from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.arrays.indexing import gather
 from tracegrad.ops.arrays.pointwise import detach, eq, minimum
 from tracegrad.ops.arrays.reductions import ValuesIndices, amax, amin, sum_
@@ -102,8 +102,7 @@ def topk(input: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool
     >>> tg.topk(tg.tensor([3.0, 1.0, 2.0]), 2)
     """
     d = one_dim("topk", dim, input.ndim)
-    if not hasattr(k, "__index__"):
-        raise ArgumentError(f"topk: k must be an integer, got {k!r}")
+    k = integer("topk", "k", k)
     n = input.shape[d] if input.ndim else 1
     if not 0 <= k <= n:
         raise ArgumentError(f"topk: k must be from 0 to {n}, the size of dimension {d} of {input.shape}, got {k}")
@@ -129,12 +128,12 @@ def _median_place(x: Node, d: int, n: int) -> Any:
 
 
 def shared(x: Node, value: Any) -> Any:
-    """`value` of the vector x; all elements that are equal to it share the gradient, as torch has it for medians of all elements."""
+    """`value` of the vector x; all elements that are equal to it, or NaNs, share the gradient, as torch has it for medians of all."""
     if dtype_kind(x.dtype) != "f" or not x.ndim:
         return value
     hit = eq(x, detach(value))
     of_hits = where(value > 0.0, amax(where(hit, x, -float("inf"))), amin(where(hit, x, float("inf"))))     # others never equal it
-    return where(eq(value, value), of_hits, value)
+    return where(eq(value, value), of_hits, bind(REGISTRY["max_of_all"], (x,), {"dim": (0,)}) if x.aval.size else value)
 
 
 @public("median")

@@ -14,7 +14,7 @@ from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, filled
 from tracegrad.ops.primitives import complex_parts
-from tracegrad.ops.primitives.elementwise import eq
+from tracegrad.ops.primitives.elementwise import bitwise_or, eq, ne
 from tracegrad.ops.primitives.movement import concat, expand, flip, narrow, permute, reshape
 from tracegrad.ops.primitives.scans import Largest, Smallest, accumulator, earlier, wider
 from tracegrad.support import dtypes
@@ -152,7 +152,8 @@ class Prod(Reduction):
 
 
 class Extremum(Reduction):
-    """Base of amax and amin: equal winners share the gradient evenly, as in torch."""
+    """Base of amax and amin: equal winners share the gradient evenly, as in torch. nans: so do NaNs (else all of it is NaN beside one)."""
+    nans = False
 
     def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
         if any(x.shape[d] == 0 for d in dim):
@@ -161,7 +162,8 @@ class Extremum(Reduction):
         return super().aval(x, dim=dim)
 
     def vjp(self, ct: Node, y: Node, x: Node, *, dim: tuple[int, ...]) -> tuple[Any, ...]:
-        winners = cast(eq(x, keep_dims(y, x, dim)), x.dtype)
+        found = eq(x, keep_dims(y, x, dim))
+        winners = cast(bitwise_or(found, ne(x, x)) if self.nans else found, x.dtype)
         count = bind(REGISTRY["sum"], (winners,), {"dim": dim})
         return (winners * keep_dims(ct / count, x, dim),)
 
@@ -182,6 +184,18 @@ class Amin(Smallest, Extremum):
 
     def numpy(self, x, *, dim): return np.minimum.reduce(x, axis=dim)
     def numpy_function(self, operands, *, dim): return np.minimum.reduce, (dim,)
+
+
+class MaxOfAll(Amax):
+    """The largest of all; where that is NaN, the NaNs share the gradient: torch's max and median without a dim."""
+    name, nans = "max_of_all", True
+    cases = [(((2, 3),), dict(dim=(0, 1))), (((5,),), dict(dim=(0,)))]
+
+
+class MinOfAll(Amin):
+    """The same for the smallest."""
+    name, nans = "min_of_all", True
+    cases = [(((2, 3),), dict(dim=(0, 1)))]
 
 
 class ArgReduction(Primitive):  # two outputs (value and index) would make a node's result a tuple; the value is a gather

@@ -116,10 +116,14 @@ def float_dtype(dtype: Any) -> Any:
     return dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
 
 
-def like_function(name: str, make: Any) -> Any:
-    """The function `name`_like, which takes a tensor; `make` takes a shape, a dtype, a device and whether a gradient is wanted."""
+def like_function(name: str, make: Any, laid: Any = None) -> Any:
+    """The function `name`_like, which takes a tensor; `make` takes a shape, a dtype, a device and whether a gradient is wanted.
+    laid: asked first; it takes the tensor, a dtype and a device, and makes None of most."""
     def fn(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         found = like(f"{name}_like", input, dtype, device)
+        made = None if laid is None else laid(input, *found)
+        if made is not None:
+            return made.requires_grad_() if requires_grad else made  # type: ignore[no-any-return]
         return make(input.shape, *found, requires_grad)  # type: ignore[no-any-return]
 
     fn.__name__ = fn.__qualname__ = f"{name}_like"

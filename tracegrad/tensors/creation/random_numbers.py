@@ -25,6 +25,7 @@ from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import state
 from tracegrad.support.philox import FEW
+from tracegrad.tensors.attributes import memory_order
 from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, shape_of, sized
 from tracegrad.tensors.tensor import Tensor, from_own, holding, new_tensor
 
@@ -147,8 +148,27 @@ def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return out.requires_grad_() if requires_grad else out
 
 
-rand_like = like_function("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g))
-randn_like = like_function("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requires_grad=g))
+def _as_laid(numbers: Callable[[Any, int, Any], Any]) -> Callable[[Tensor, Any, Any], Tensor | None]:
+    """Numbers of torch's stream like a view whose dimensions lie in memory in another order: torch draws them in that order."""
+
+    def draw(input: Tensor, dtype: Any, device: Any) -> Tensor | None:
+        if not random_state.is_torchs() or not dtypes.is_float(dtype):
+            return None
+        order = memory_order(input)
+        host = None if order is None else torchs_stream(prod(input.shape), device)
+        if order is None or host is None:
+            return None
+        shape = [input.shape[d] for d in order]
+        made = from_own(numbers(host, prod(shape), dtype).reshape(shape), device).permute([order.index(d) for d in range(len(order))])
+        return new_tensor(made._node(), made.device)             # no view
+
+    return draw
+
+
+rand_like = like_function("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g),
+                          _as_laid(lambda host, count, dtype: host.uniform((count,), dtype)))
+randn_like = like_function("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requires_grad=g),
+                           _as_laid(lambda host, count, dtype: host.normals(count).astype(dtype)))
 
 
 @create(draws=True)
