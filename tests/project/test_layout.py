@@ -30,6 +30,15 @@ def test_the_numpy_backend_is_small():
     assert sum(len(p.read_text().splitlines()) for p in paths("tracegrad/numpy_backend")) <= 600
 
 
+def test_few_lines_recall_what_came_before():
+    """Calls, eager calls, views; backwards and their keys, optimizers' steps, recipes; detected loops; deferral and policy."""
+    names = ("graph/cached_calls", "execute/eager_executor", "tensors/cached_views", "autograd/backward_cache", "autograd/history_key",
+             "optim/update", "control_flow/loop_detection", "execute/deferred", "execute/policy")
+    lines = sum(len((ROOT / "tracegrad" / f"{name}.py").read_text().splitlines()) for name in names)
+    recipe, = (n for n in parsed(ROOT / "tracegrad/execute/program.py").body if isinstance(n, ast.ClassDef) and n.name == "Recipe")
+    assert lines + recipe.end_lineno - recipe.lineno + 1 <= 1600
+
+
 def test_few_lines_make_the_kernels_of_products_and_run_kernels():
     """Tile programs, products, convolutions, attention, small matrices; the interpreter of kernels: docs/measurements.md has the counts."""
     def lines(*folders: str) -> int:
