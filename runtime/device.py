@@ -31,7 +31,7 @@ from tracegrad.errors import DeviceError, NoDriverError
 from tracegrad.runtime.capabilities import Capabilities, capabilities, host_alignment, plain_name
 from tracegrad.runtime.drivers.icd import driver_name, platforms
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl, name_cpu
-from tracegrad.runtime.drivers.trial import faster, remembered
+from tracegrad.runtime.drivers.trial import contenders, faster, rank, remembered
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.queries import ask, kind_of, memory_of, target_of
 from tracegrad.runtime.staging import Pinned, Ring, Uploads, ring_of
@@ -54,7 +54,14 @@ HELD = 16
 NO_DRIVER = "no OpenCL driver was found; install one with `pip install pocl-binary-distribution`, or see `python -m tracegrad doctor`"
 
 
+_KINDS = ("cpu", "gpu")         # that a program may name in place of a device
 chosen: list[Any] = []          # the device of new tensors, once it was asked for or set
+
+
+def choose(found: Sequence[Any]) -> list[Any]:
+    """Make this, one device or none, that of new tensors; returns what it was before."""
+    before, chosen[:] = chosen[:], found
+    return before
 
 
 class Placed:
@@ -70,12 +77,11 @@ class Placed:
     peers: Sequence[Device] = ()                    # itself and others, where they share a context
 
     def __enter__(self) -> Any:
-        self._before.append(chosen[:])
-        chosen[:] = [self]
+        self._before.append(choose([self]))
         return self
 
     def __exit__(self, *_: object) -> None:
-        chosen[:] = self._before.pop()
+        choose(self._before.pop())
 
     def facts(self) -> list[tuple[str, str]]:
         """What there is to know of it, as names and values for people."""
@@ -400,7 +406,7 @@ def devices() -> list[Device]:
     """Every device present, the best first; empty where there is no driver."""
     with _lock:
         if not _devices:
-            _devices.extend(sorted(_discover(), key=_rank))
+            _devices.extend(sorted(_discover(), key=rank))
         return list(_devices)
 
 
@@ -425,7 +431,7 @@ def find(spec: str | int | Device = "") -> Device:
         matches = [_default(found)]
     elif text.isdigit():
         matches = found[int(text):][:1]
-    elif text in ("cpu", "gpu"):
+    elif text in _KINDS:
         matches = [device for device in found if device.kind == text]
     else:
         matches = sorted((device for device in found if text in f"{device.name} {device.driver} {device.platform}".lower()),
@@ -455,12 +461,6 @@ def _try(tried: Sequence[Device]) -> None:
             faster(tried)
 
 
-def contenders(found: list[Device]) -> list[Device]:
-    """The CPU devices among which a trial decides on the default, one a driver: where the best device is a CPU's."""
-    ranks = {_rank(d)[0]: d for d in reversed(found)}
-    return [ranks[r] for r in _TRIED if r in ranks] if found and _rank(found[0])[0] in _TRIED else []
-
-
 def _discover() -> list[Device]:
     found = []
     for platform in platforms():
@@ -474,21 +474,6 @@ def _discover() -> list[Device]:
             present = [device for device in present if device not in (pocl["pthread"], pocl["basic"])]
         found += [Device(device) for device in present]
     return found
-
-
-_TRIED = (1, 3)                 # ranks of the drivers that are made to be fast: which is faster depends on the machine (see trial.py)
-
-
-def _rank(device: Device) -> tuple[int, int]:
-    """Sort key: GPUs by size, then the CPU drivers by speed; simulators last. Equal ones keep the loader's order."""
-    version = device.cl_device.platform.version
-    if "oclgrind" in device.platform.lower():
-        return 9, 0
-    if device.kind == "gpu":
-        return 0, -device.cl_device.max_compute_units * device.cl_device.max_clock_frequency
-    if "PoCL" in device.driver:
-        return (2 if "Asserts" in version else 1), 0             # a distribution's debug build comes second
-    return (3 if "intel" in device.platform.lower() else 4), 0
 
 
 def _after_fork() -> None:

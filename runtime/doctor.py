@@ -13,10 +13,10 @@ import pyopencl as cl
 
 from tracegrad.config import config
 from tracegrad.errors import DeviceError
-from tracegrad.runtime.device import Device, contenders, devices, find
+from tracegrad.runtime.device import Device, devices, find
 from tracegrad.runtime.disk import cache_folder
 from tracegrad.runtime.drivers.icd import SYSTEM_VENDORS, VARIABLES, intel_library, nvidia_library, platforms, system_icds
-from tracegrad.runtime.drivers.trial import RUNS, faster, scores
+from tracegrad.runtime.drivers.trial import RUNS, contenders, faster, scores
 from tracegrad.runtime.programs.program import build
 
 _PROBE = "__kernel void probe(__global float *x) { x[get_global_id(0)] = 1.0f; }\n"

@@ -111,12 +111,12 @@ def recalled(monkeypatch):
     assert state.plain
     cache.clear(["programs", "recipes", "calls"])
     count = []
-    real = backward_cache.Backward._gradients
+    real = backward_cache.Backward.run
 
     def gradients(self):
         found = real(self)
         count.append(found is not None)
         return found
 
-    monkeypatch.setattr(backward_cache.Backward, "_gradients", gradients)
+    monkeypatch.setattr(backward_cache.Backward, "run", gradients)
     return lambda: sum(count)

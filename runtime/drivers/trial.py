@@ -32,6 +32,8 @@ _ROUNDS = 15                   # that are timed; the median counts
 _ITEMS, _LENGTH = 64, 4096     # work-items of the arithmetic, and the floats of each
 _N = 128                       # rows and columns of the product's matrices
 
+_TRIED = (1, 3)                 # ranks of the drivers that are made to be fast: which is faster depends on the machine
+
 # Plain OpenCL C, so that every driver takes it. {salt}: a text that no driver's cache knows.
 _SOURCE = """// {salt}
 __attribute__((reqd_work_group_size(1, 1, 1)))
@@ -77,6 +79,24 @@ class Score(Plain):
     @property
     def total(self) -> float:
         return self.build + RUNS * self.run
+
+
+def rank(device: Device) -> tuple[int, int]:
+    """Sort key: GPUs by size, then the CPU drivers by speed; simulators last. Equal ones keep the loader's order."""
+    version = device.cl_device.platform.version
+    if "oclgrind" in device.platform.lower():
+        return 9, 0
+    if device.kind == "gpu":
+        return 0, -device.cl_device.max_compute_units * device.cl_device.max_clock_frequency
+    if "PoCL" in device.driver:
+        return (2 if "Asserts" in version else 1), 0             # a distribution's debug build comes second
+    return (3 if "intel" in device.platform.lower() else 4), 0
+
+
+def contenders(found: list[Device]) -> list[Device]:
+    """The CPU devices among which a trial decides on the default, one a driver: where the best device is a CPU's."""
+    ranks = {rank(d)[0]: d for d in reversed(found)}
+    return [ranks[r] for r in _TRIED if r in ranks] if found and rank(found[0])[0] in _TRIED else []
 
 
 def faster(devices: Sequence[Device]) -> Device:

@@ -501,12 +501,12 @@ def test_data_parallel_backwards_are_recalled(ranks):
     ranks(2, """
         from tracegrad.autograd import backward_cache
         from tracegrad.support import cache
-        real, count = backward_cache.Backward._gradients, []
+        real, count = backward_cache.Backward.run, []
         def gradients(self):
             found = real(self)
             count.append(found is not None)
             return found
-        backward_cache.Backward._gradients = gradients
+        backward_cache.Backward.run = gradients
         def train():
             tg.manual_seed(0)
             net = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)))

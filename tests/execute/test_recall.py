@@ -218,7 +218,7 @@ def test_many_programs_by_chance_have_the_same_bits(eager, monkeypatch):
     fuzz(range(2000, 2400 if eager else 2030), monkeypatch, eager)
 
 
-RECALLED = {"arrays of numbers", "calls", "recipes", "templates by attributes"}
+RECALLED = {"calls", "recipes", "templates by attributes"}
 
 
 @one_of(2, "known", [False, True], ids=["from the start", "after recall"])

@@ -161,6 +161,9 @@ def test_no_module_sets_anothers_attribute(folder):
                 assert not (isinstance(node.value, ast.Name) and node.value.id in modules), f"{path}:{node.lineno}: {ast.unparse(node)}"
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
                 assert not (isinstance(node.args[0], ast.Name) and node.args[0].id in modules), f"{path}:{node.lineno}"
+            if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Attribute):
+                of = node.value.value                                   # (an entry of what another module has)
+                assert not (isinstance(of, ast.Name) and of.id in modules), f"{path}:{node.lineno}: {ast.unparse(node)}"
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Call):
                 assert not (isinstance(node.value.func, ast.Name) and node.value.func.id == "vars"
                             and isinstance(node.value.args[0], ast.Name) and node.value.args[0].id in modules), f"{path}:{node.lineno}"

@@ -6,6 +6,7 @@ The numbers are those that were reached. They may fall, and then the tables here
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from tests.helpers.sources import ROOT, SOURCE, named, parsed, paths
 
 LINES, FUNCTION, MODULES = 500, 80, 12
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 FULL = {"tracegrad": 13, "tracegrad/nn/modules": 17, "tracegrad/distributions": 15}    # of more; torch's layers, constraints
 
@@ -28,6 +30,15 @@ def test_files_are_short():
 def test_the_numpy_backend_is_small():
     """What both backends need is a pass; what one operation needs of NumPy, it says itself."""
     assert sum(len(p.read_text().splitlines()) for p in paths("tracegrad/numpy_backend")) <= 600
+
+
+def test_few_lines_recall_what_came_before():
+    """Calls, eager calls, views; backwards and their keys, optimizers' steps, recipes; detected loops; deferral and policy."""
+    names = ("graph/cached_calls", "execute/eager_executor", "tensors/cached_views", "autograd/backward_cache", "autograd/history_key",
+             "optim/update", "control_flow/loop_detection", "execute/deferred", "execute/policy")
+    lines = sum(len((ROOT / "tracegrad" / f"{name}.py").read_text().splitlines()) for name in names)
+    recipe, = (n for n in parsed(ROOT / "tracegrad/execute/program.py").body if isinstance(n, ast.ClassDef) and n.name == "Recipe")
+    assert lines + recipe.end_lineno - recipe.lineno + 1 <= 1587
 
 
 def test_few_lines_make_the_kernels_of_products_and_run_kernels():
@@ -167,11 +178,39 @@ def test_the_check_sees_an_import_that_nothing_reads():
     assert unused_imports(ast.parse("import a\nprint(a)")) == set()
 
 
+def asked(node: ast.Compare | ast.match_case) -> list[ast.AST]:
+    """What a comparison compares, also `in` a list, and what a case of a `match` is."""
+    sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else [*ast.walk(node.pattern)]
+    return [c for side in sides for c in (side, *(side.elts if isinstance(side, (ast.Tuple, ast.List, ast.Set)) else ()))]
+
+
+def test_the_check_sees_a_comparison_of_every_form():
+    for text in ('kind == "gpu"', '"gpu" != kind', 'kind in ("gpu", "cpu")', 'match kind:\n    case "gpu": pass'):
+        found = [c for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.Compare, ast.match_case)) for c in asked(n)]
+        assert any(isinstance(c, ast.Constant) and c.value == "gpu" for c in found), text
+
+
 def test_few_places_ask_whether_the_device_is_a_gpu():
     """What a kind of device has a function of its own for is a row of a table (`lowering(..., on="gpu")`)."""
-    found = [f"{named(p)}: {node.lineno}" for p in paths(*SOURCE) for node in ast.walk(parsed(p)) if isinstance(node, ast.Compare)
-             and any(isinstance(c, ast.Constant) and c.value == "gpu" for c in (node.left, *node.comparators))]
+    nodes = [(p, n) for p in paths(*SOURCE) for n in ast.walk(parsed(p)) if isinstance(n, (ast.Compare, ast.match_case))]
+    found = [f"{named(p)}: {n.lineno if isinstance(n, ast.Compare) else n.pattern.lineno}" for p, n in nodes
+             if any(isinstance(c, ast.Constant) and c.value == "gpu" for c in asked(n))]
     assert len(found) <= 23, found
+
+
+def test_import_linters_layers_are_ordered_lists():
+    """`a : b` would let two modules of a layer import each other; no contract has one. Each is exhaustive, so a new module gets a place."""
+    contracts = [c for c in PROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    assert len(contracts) >= 17
+    assert [layer for c in contracts for layer in c["layers"] if ":" in layer] == []
+    assert [c["name"] for c in contracts if not c.get("exhaustive")] == []
+
+
+def test_tests_mirror_the_folders():
+    """A folder of tests is named as what it tests; those of another kind are listed."""
+    others = {"helpers", "programs", "project", "public", "random_programs"}
+    source = {p.name for folder in ("tracegrad", ".") for p in (ROOT / folder).iterdir() if (p / "__init__.py").exists()}
+    assert {p.parent.name for p in (ROOT / "tests").glob("*/test_*.py")} - source - others == set()
 
 
 @pytest.mark.parametrize("type_checking", [False, True])

@@ -28,10 +28,10 @@ class History:
 
     Of a call whose nodes nobody has asked for (ir.LazyNode) that is the call's; the numbers after its result's are those of its offsets.
     calls: the numbers of such results. inside: the nodes behind them, once they were made. floats: where in the key the bits of constants
-    stand, and the numbers of these. generic_key: the key without them, once it was asked for. leaves: by variable, those that are there.
+    stand, and the numbers of these. leaves: by variable, those that are there.
     """
 
-    __slots__ = ("calls", "device", "floats", "generic_key", "inside", "key", "leaves", "nodes", "number", "pending", "valued")
+    __slots__ = ("calls", "device", "floats", "inside", "key", "leaves", "nodes", "number", "pending", "valued")
 
     def __init__(self, device: Device, pending: list[Node]) -> None:
         self.device, self.pending = device, pending
@@ -43,7 +43,6 @@ class History:
         self.inside: set[Node] = set()
         self.leaves: dict[Node, Any] = {}
         self.key: Key | None = None
-        self.generic_key: Key | None = None
 
     def follow(self, root: Node, inputs: Sequence[Node] | None = None) -> bool:
         """Walk over everything; False where the derivative is not a function of the structure alone. (Iterative, and a hot path.)
@@ -143,12 +142,12 @@ class History:
 
     def without_floats(self) -> Key | None:
         """The key without the floats; None if there are none."""
-        if self.generic_key is None and self.key is not None and self.floats:
-            parts = list(self.key.parts)
-            for at, _ in self.floats:
-                parts[at] = None
-            self.generic_key = Key(tuple(parts))
-        return self.generic_key
+        if self.key is None or not self.floats:
+            return None
+        parts = list(self.key.parts)
+        for at, _ in self.floats:
+            parts[at] = None
+        return Key(tuple(parts))
 
     def unfold(self) -> None:
         """Make the nodes of all calls, to learn what becomes of them."""

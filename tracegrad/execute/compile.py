@@ -59,7 +59,6 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
             plan = _generator(varying).compile_graph(graph, target, donate=donate, name=namer(graph), results=results, varying=varying)
         if not config.check:                                 # a driver needs the text only
             plan = replace(plan, kernels=())
-        plan_cache.counts["lowered"] += 1
         plan_cache.store(key, plan)
     return plan
 

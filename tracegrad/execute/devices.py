@@ -127,15 +127,15 @@ def set_device(spec: Any) -> Device:
 
     >>> device = tg.set_device(tg.get_default_device())
     """
-    before = devices_.chosen[:]
-    if spec is None or (isinstance(spec, str) and not spec):
-        devices_.chosen.clear()
+    unset = spec is None or (isinstance(spec, str) and not spec)
+    before = devices_.choose([] if unset else devices_.chosen)
     try:
-        devices_.chosen[:] = [find_device(spec)]
+        device = find_device(spec)
     except BaseException:
-        devices_.chosen[:] = before
+        devices_.choose(before)
         raise
-    return devices_.chosen[0]
+    devices_.choose([device])
+    return device
 
 
 def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True, own: bool = False) -> Any:

@@ -11,6 +11,7 @@ Whether a call is computed eagerly depends on its structure and on what made its
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tracegrad.execute.backends import numpy_rules
 from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import PART
-from tracegrad.graph.cached_calls import CachedCall, came_before, describe
+from tracegrad.graph.cached_calls import CachedCall
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.families import Movement
 from tracegrad.graph.intervals import all_of, interval
@@ -29,14 +30,13 @@ from tracegrad.graph.operation import EAGER_FAMILIES
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, data, numpy_time
 from tracegrad.runtime.buffer import HostBuffer, host_buffer
 from tracegrad.support.blas import SILENT, quiet, reset_warnings, set_warnings, shared_among_threads
-from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
 RECORDED = 5_000.0          # and for each of its operations what it takes to record, order and look up that
 DEPTH = 8                   # of what constants are made of
-CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
-_CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["variable"]
+CONSTANT = 1 << 12          # bytes of what is made of numbers alone that are remembered
+_CONST, _OFFSET = REGISTRY["const"], REGISTRY["offset"]
 _VIEWS = frozenset(REGISTRY[name] for name in ("reshape", "permute", "expand", "slice", "flip"))       # which NumPy moves nothing for
 
 
@@ -50,18 +50,20 @@ class EagerCall:
 
     __slots__ = ("constants", "device", "history", "leaf", "moves", "products", "results", "routine", "views", "wide")
 
-    def __init__(self, call: CachedCall, made: Sequence[Node], order: Sequence[Node]) -> None:
-        """made: its nodes by place, of leaves without values. order: the operations among them."""
+    def __init__(self, call: CachedCall, made: Sequence[Node], order: Sequence[Node], array: Any = None) -> None:
+        """made: its nodes by place, of leaves without values. order: the operations among them. array: the result, the same each time."""
         self.device: Any = None                         # one that it was seen to be fit for
         self.history = call.is_read
         leaves = [*made[:call.made], *(n for n in made[call.made:] if n.fn is _OFFSET)]
         self.constants = [_constant(n) for n in leaves[call.made - len(call.constants):]]
         at = {n: ~k for k, n in enumerate(leaves)} | {n: i for i, n in enumerate(order)}
         ends = list(dict.fromkeys(call.ends))
-        self.routine = numpy_rules().prepared(order, [tuple([at[o] for o in n.operands]) for n in order], [at[made[k]] for k in ends])
+        places = [tuple([at[o] for o in n.operands]) for n in order]
+        self.routine: Any = (numpy_rules().prepared(order, places, [at[made[k]] for k in ends]) if array is None
+                             else SimpleNamespace(written=lambda *given: [array]))
         placed = [n.fn.family == "dynamic_slice" for n in order]
         self.moves = all(isinstance(n.fn, Movement) or n.fn.part or at for n, at in zip(order, placed, strict=True))
-        self.views = self.moves and all(len(n.operands) == 1 or at for n, at in zip(order, placed, strict=True))
+        self.views = array is None and self.moves and all(len(n.operands) == 1 or at for n, at in zip(order, placed, strict=True))
         self.products = any(n.fn.family == "contraction" and shared_among_threads(*[o.aval for o in n.operands]) for n in order)
         self.wide = any(n.dtype in (np.float64, np.complex128) for n in order)
         self.results = [(k, made[k].aval, _lasting(made[k])) for k in ends]
@@ -78,13 +80,11 @@ class EagerCall:
         arrays = []
         for node in nodes:
             value = node.value
-            if type(value) is not HostBuffer:
-                array = _array(node, device)
-                if array is None:
-                    return None
-            elif (array := value.array) is None or value.deferred_checks:
+            if type(value) is not HostBuffer and type(value := _value(node, device)) is not HostBuffer:
                 return None
-            elif array.shape != (aval := node.aval).shape or array.dtype is not aval.dtype:
+            if (array := value.array) is None or value.deferred_checks:
+                return None
+            if array.shape != (aval := node.aval).shape or array.dtype is not aval.dtype:
                 array = value.contents(aval.shape, aval.dtype)
             arrays.append(array)
         if self.constants:
@@ -131,54 +131,10 @@ def nodes_of(call: CachedCall, nodes: Sequence[Node], device: Any, found: Any) -
     return {k: data(aval, host_part(device, array), attrs) for (k, aval, attrs), array in zip(prepared.results, found, strict=True)}
 
 
-def _array(node: Node, device: Any) -> Any:
-    """The array of a node that has no value of its own that NumPy holds; None where there is none."""
-    if node.fn is _CONST:                                       # a number in the place of any other
-        return np.asarray(node.attrs["value"])
-    value = node.value
-    if value is None:
-        value = node.operands[0].value if node.fn is _VARIABLE else _value(node, device)
-    if type(value) is int:                                      # seed or offset of a random stream
-        return np.asarray(value, node.aval.dtype)
-    if type(value) is not HostBuffer or value.deferred_checks or value.array is None:
-        return None
-    array, aval = value.array, node.aval
-    return array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype)
-
-
 def made_eagerly(device: Any, aval: Aval) -> bool:
     """Whether NumPy makes what is made of numbers alone when it is asked for, for this device."""
     return (state.plain and config.eager and config.recall and aval.nbytes <= PART and device.in_host_memory and device.kind != "numpy"
             and (device.fp64 or aval.dtype not in (np.float64, np.complex128)))
-
-
-class CachedConstants:
-    """What a function makes of numbers alone, such as arange(12): from the second call of a signature on, the small array that it is."""
-
-    def __init__(self) -> None:
-        self._made = Cache("arrays of numbers", CONSTANTS)      # aval, attributes and array of a leaf; None: seen once, or no small array
-
-    def key(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What tells the call from others; None where nothing is remembered."""
-        known = describe(args, kwargs, tensors=False) if state.plain and config.eager else None
-        return None if known is None else known[0]
-
-    def node(self, key: Any, device: Any) -> Node | None:
-        """A leaf with what the call makes, if that is known."""
-        known = self._made[key]
-        if known is None or not device.in_host_memory or device.kind == "numpy":
-            return None
-        aval, attrs, array = known
-        self._made.hits += 1
-        return data(aval, host_buffer(device, array), attrs)
-
-    def learn(self, key: Any, node: Node) -> None:
-        """Note that the call made `node`."""
-        if (came_before(self._made, key) and node.aval.nbytes <= CONSTANT and node.value is None and not node.needs_grad
-                and not node.aval.weak and node.dtype not in (np.float64, np.complex128) and all(o.constant for o in node.operands)):
-            array = _constant(node)
-            if array is not None:
-                self._made[key] = node.aval, known_of(node), np.array(array, order="C")
 
 
 def known_of(node: Node) -> dict[str, Any]:
@@ -196,7 +152,9 @@ def _lasting(node: Node) -> dict[str, Any]:
 
 
 def _value(node: Node, device: Any) -> Any:
-    """The value of a node that has none itself: that behind it, or of what is made of constants alone, which it then keeps; else None."""
+    """What holds the value of a node that has none itself, or a number: that of what is made of constants alone it keeps. Else None."""
+    if node.fn is _CONST or type(node.value) is int:                   # a number in the place of any other; of a random stream
+        return host_buffer(device, np.asarray(node.attrs["value"] if node.fn is _CONST else node.value, node.aval.dtype))
     found = resolve(node)
     if found.value is None and not found.needs_grad and found.aval.nbytes <= PART and found.fn.constant and not found.aval.weak:
         array = _constant(found) if all(o.constant for o in found.operands) else None
@@ -221,6 +179,9 @@ def prepare(call: CachedCall, nodes: Sequence[Node]) -> Any:
     """The EagerCall of a known call, for operands like `nodes`; False where its calls are always deferred."""
     made = call.fresh([data(n.aval, None, known_of(n)) for n in nodes], NOWHERE, call.steps)            # they hold no values
     order = [n for n in made[call.made:] if n.fn is not _OFFSET]
+    if not nodes:                                                       # of numbers alone
+        array = _constant(made[call.result]) if made[call.result].aval.nbytes <= CONSTANT else None
+        return array is not None and not made[call.result].aval.weak and EagerCall(call, made, order, np.array(array, order="C"))
     if not (order and all((call.is_read or not n.needs_grad) and n.fn.registered and n.fn.family in EAGER_FAMILIES and not n.aval.weak
                           for n in order)):
         return False

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -74,33 +74,25 @@ def _tier_up(order: Sequence[Node], device: Any) -> tuple[int, str]:
     if not device.in_host_memory:
         return 0, "the device has memory of its own"
     try:
-        seen = _estimate(order, device)
+        time, built, calls, iterations = _estimate(order, device)
     except _CompileNow as reason:
         return 0, str(reason)
-    times = int((BUILD + BUILD_NODE * seen.built) / (seen.time or 1.0))
-    if times and seen.iterations < ITERATIONS and seen.time < (NODE + SMALL) * seen.calls:
+    times = int((BUILD + BUILD_NODE * built) / (time or 1.0))
+    if times and iterations < ITERATIONS and time < (NODE + SMALL) * calls:
         return NEVER, ""
-    return times, "" if times else f"large: numpy would take about {1e-6 * seen.time:.0f} ms"
+    return times, "" if times else f"large: numpy would take about {1e-6 * time:.0f} ms"
 
 
 class _CompileNow(Exception):
     """Why work is compiled whatever it costs."""
 
 
-class _Estimate(NamedTuple):
+def _estimate(order: Iterable[Node], device: Any) -> tuple[float, int, int, int]:
     """What a Program takes: NumPy's nanoseconds, the operations that a driver builds (of a loop those of one iteration), NumPy's calls,
 
     and the iterations of the longest loop.
     """
-
-    time: float
-    built: int
-    calls: int
-    iterations: int
-
-
-def _estimate(order: Iterable[Node], device: Any) -> _Estimate:
-    estimate, count, calls, iterations = 0.0, 0, 0, 0
+    time, built, calls, iterations = 0.0, 0, 0, 0
     loops: set[Any] = set()
     for node in order:
         fn: Any = node.fn
@@ -110,16 +102,15 @@ def _estimate(order: Iterable[Node], device: Any) -> _Estimate:
             if (fn, node.operands) not in loops:                       # all its results are computed together
                 loops.add((fn, node.operands))
                 inner = _estimate([n for n in fn.graph if n.fn.family != "leaf"], device)
-                estimate, count = estimate + fn.length * inner.time, count + inner.built
-                calls += fn.length * inner.calls
-                iterations = max(iterations, fn.length * (inner.iterations or 1))
+                time, built, calls = time + fn.length * inner[0], built + inner[1], calls + fn.length * inner[2]
+                iterations = max(iterations, fn.length * (inner[3] or 1))
             continue
         if not fn.registered:
             raise _CompileNow(f"{fn.name} is a kernel or function of the user's" if fn.family != "loop" else "a loop has errors to report")
         work = numpy_time(node)
-        estimate += NODE + (work * HALF if is_half(node.dtype) else work)
-        count, calls = count + 1, calls + 1
-    return _Estimate(estimate, count, calls, iterations)
+        time += NODE + (work * HALF if is_half(node.dtype) else work)
+        built, calls = built + 1, calls + 1
+    return time, built, calls, iterations
 
 
 eager_calls = [0]                                          # how many operations numpy did when they were called (see eager_executor.py)

@@ -393,11 +393,6 @@ class Recipe:
         self.program, self.inputs, self.constants, self.kept = program, inputs, constants, kept
         self.varying: list[tuple[int, int]] = []
 
-    @property
-    def weight(self) -> int:
-        """What it counts as in a cache, beside its key: a key may name calls of many operations each, which are told by the program."""
-        return 10 * len(self.program.order)
-
     def run(self, values: Sequence[Any], nodes: Sequence[Node] = (), line: Callable[[int], Location] | None = None,
             ready: Ready | None = None) -> list[Any]:
         """The program's results, for the values of `inputs`, and this time's nodes. ready: see Program.run. Hold realize.lock."""
@@ -410,5 +405,5 @@ class Recipe:
 
 
 programs = Cache("programs", KNOWN, lambda key, program: program.size, lambda program: max(0, program.usage.uses - 1))
-# By Key: a Recipe; None or False of what was seen and has none.
-recipes = Cache("recipes", REMEMBERED, lambda key, recipe: len(key.parts) + (recipe.weight if recipe else 0))
+# By Key: a Recipe; None or False of what was seen and has none. (A key may name calls of many operations each, which the program tells.)
+recipes = Cache("recipes", REMEMBERED, lambda key, recipe: len(key.parts) + (10 * len(recipe.program.order) if recipe else 0))

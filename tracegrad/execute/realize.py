@@ -83,8 +83,7 @@ def without_freed(staying: Iterable[weakref.ref[Node]]) -> None:
             continue
         if (behind := call_behind(node)) is not None:
             call, given, _ = behind
-            kept = call.left()
-            node.behind = call, [left(o) if i in kept else None for i, o in enumerate(given)], True
+            node.behind = call, [left(o) if i in call.kept else None for i, o in enumerate(given)], True
         elif (instead := tuple([left(o) for o in node.operands])) != node.operands:
             forget_operands(node, instead)
         del node                        # the next one may be held by nothing else

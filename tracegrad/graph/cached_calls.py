@@ -62,7 +62,7 @@ class CachedCall:
     ir.INTERN). prepared: what does calls eagerly (see execute/eager_executor.py); None: not asked for yet, False: nothing does. is_read:
     somebody reads values that depend on these before their derivative is taken, so they are computed eagerly, too. calls: how many made
     nodes. uses: how many there were. structure: of calls whose result is made without the nodes behind it (ir.LazyNode), what two share
-    that differ in offsets only; else None. offsets: what stands for the latter then, and at which places.
+    that differ in offsets only; else None. offsets: these then, and at which places. kept: the places of what a freed one keeps.
     """
 
     __slots__ = ("__weakref__", "call", "calls", "constants", "ends", "is_read", "kept", "made", "offsets", "prepared", "result", "shared",
@@ -78,7 +78,7 @@ class CachedCall:
         inputs = list(dict.fromkeys(nodes))
         found = canonical(ends, inputs, lambda node: node if node.constant else None)
         order, given, made = found.order, len(inputs), len(found.leaves)
-        if any(not n.operands and n.fn.name != "offset" for n in order):
+        if any(not n.operands and n.fn.family != "index" and n.fn.name != "offset" for n in order):
             raise _Unknown
         self.constants, self.made = found.leaves[given:], made
         self.call = order[-1].loc.call if order else ""
@@ -93,65 +93,25 @@ class CachedCall:
             _owners[id(n.attrs)] = self
         self.structure: Key | None = None
         self.offsets: list[tuple[int, Node]] = []
-        self.kept: frozenset[int] | None = None
+        self.kept: set[int] = set()
         last = one and self.result == made + len(order) - 1 and len(order) > 1 and ends[0].needs_grad
         if last and given <= len({p for at in places for p in at if p < given}) and all(n.fn.recallable for n in order):
             steps = [((n.fn, n.aval) if n.fn.name == "offset" else contribution(n), at) for n, at in zip(order, places, strict=True)]
             self.structure = Key((given, *self.constants, *steps))
-            self.offsets = [(k, _offset(n)) for k, n in enumerate(order, made) if n.fn.name == "offset"]
-
-    def history(self) -> bool:
-        """Whether all results are parts of a history."""
-        return all(k >= self.made and self.steps[k - self.made][4] for k in self.ends)
+            self.offsets = [(k, n) for k, n in enumerate(order, made) if n.fn.name == "offset"]
+            self.kept = self._left()
 
     def make(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
-        """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line."""
-        return self.nodes(nodes) if self.structure is None else self.folded(nodes)
+        """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line.
 
-    def folded(self, nodes: Sequence[Node]) -> dict[int, Node]:
-        """The result's node, by its place, which has its operands made when somebody asks for them."""
+        A result that is folded has its operands made when somebody asks for them; one that is shared and there already is that.
+        """
         self.calls += 1
-        node = Node.__new__(LazyNode)
-        node.fn, node.attrs, _, node.aval, node.needs_grad, _, _ = self.steps[-1]
-        node.loc, node.constant, node.value, node.behind = user_location(5, self.call), False, None, (self, nodes, False)
-        return {self.result: node}
-
-    def fold(self, nodes: Sequence[Node], result: Any) -> None:
-        """Of the call that this was learned from: what `folded` would have made. Nobody else has the nodes behind its result."""
-        if self.structure is not None and type(result) is Node:
-            result.__class__ = LazyNode
-            result.behind = self, nodes, False
-            del result.operands
-
-    def unfolded(self, node: Node, nodes: Sequence[Node], freed: bool) -> list[Any]:
-        """The nodes behind the result `node` by place; of a call that was freed, those that are left."""
-        values = self.fresh(nodes, node.loc, self.steps[:-1])
-        if freed:
-            kept = self.left()
-            for k, (fn, _, _, _, needs_grad, _, _) in enumerate(self.steps[:-1], self.made):
-                if k not in kept:
-                    values[k] = None
-                elif needs_grad and fn.saves:
-                    values[k].operands = ()
-        return values
-
-    def left(self) -> frozenset[int]:
-        """The places of what the result still depends on once a backward has freed the nodes that save something. (It does not itself.)"""
-        if self.kept is None:
-            found, rest = set[int](), [*self.ends]
-            while rest:
-                k = rest.pop()
-                if k not in found and k >= self.made:
-                    fn, _, _, _, needs_grad, places, _ = self.steps[k - self.made]
-                    if not (needs_grad and fn.saves):
-                        rest += places
-                found.add(k)
-            self.kept = frozenset(found)
-        return self.kept
-
-    def nodes(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
-        """The nodes by place; of a call whose result is there, that."""
-        self.calls += 1
+        if self.structure is not None:
+            node = Node.__new__(LazyNode)
+            node.fn, node.attrs, _, node.aval, node.needs_grad, _, _ = self.steps[-1]
+            node.loc, node.constant, node.value, node.behind = user_location(4, self.call), False, None, (self, nodes, False)
+            return {self.result: node}
         key: Any = None
         if self.shared:
             fn, _, items, _, _, _, operands_of = self.steps[-1]
@@ -161,10 +121,33 @@ class CachedCall:
             found = None if entry is None else entry()
             if found is not None and (single or (found.value is None and found.operands)):
                 return {self.result: found}
-        values = self.fresh(nodes, user_location(5, self.call), self.steps)      # behind nodes, make and what calls it: never the user
+        values = self.fresh(nodes, user_location(4, self.call), self.steps)      # behind make and what calls it: never the user
         if key is not None:
             enter(key, values[self.result])
         return values
+
+    def fold(self, nodes: Sequence[Node], result: Any) -> None:
+        """Of the call that this was learned from: fold its result, as `make` does. Nobody else has the nodes behind it."""
+        if self.structure is not None and type(result) is Node:
+            result.__class__ = LazyNode
+            result.behind = self, nodes, False
+            del result.operands
+
+    def unfolded(self, node: Node, nodes: Sequence[Node], freed: bool) -> list[Any]:
+        """The nodes behind the result `node` by place; of a call that was freed, those that save something have no operands."""
+        values = self.fresh(nodes, node.loc, self.steps[:-1])
+        for made in values[self.made:] if freed else ():
+            if made.needs_grad and made.fn.saves:
+                made.operands = ()
+        return values
+
+    def _left(self) -> set[int]:
+        """The places of what the result still depends on once a backward has freed the nodes that save something. (It does not itself.)"""
+        found = {*self.ends}
+        for k, (fn, _, _, _, needs_grad, places, _) in reversed([*enumerate(self.steps, self.made)]):
+            if k in found and not (needs_grad and fn.saves):
+                found.update(places)
+        return found
 
     def fresh(self, nodes: Sequence[Node], line: Location, steps: Sequence[Any]) -> list[Any]:
         """New nodes of these of the call's steps by place, which nobody shares. line: the user's."""
@@ -178,26 +161,14 @@ class CachedCall:
         return values
 
 
-def _offset(node: Node) -> Node:
-    """A node that stands for this one in the structure of work."""
-    new = Node.__new__(Node)
-    new.fn, new.operands, new.attrs, new.aval, new.loc = node.fn, (), node.attrs, node.aval, node.loc
-    new.needs_grad, new.constant, new.value = False, False, None
-    return new
-
-
 def _taker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """What takes the items at `places` as a tuple."""
     if len(places) > 1:
         return itemgetter(*places)
     if not places:
-        return _nothing
+        return lambda values: ()
     place, = places
     return lambda values: (values[place],)
-
-
-def _nothing(values: Sequence[Any]) -> tuple[Any, ...]:
-    return ()
 
 
 # Of attributes, by id, that templates give to nodes: the template.
@@ -211,8 +182,9 @@ def compute_when_called(order: Sequence[Node], reads: int) -> None:
     """
     owners = Counter([_owners.get(id(n.attrs)) for n in order if n.needs_grad])
     for template, count in owners.items():
-        often = template is not None and template.calls * len(template.steps) <= READ_EVERY * reads * count
-        if template is not None and often and not template.is_read and template.history():
+        if template is None or template.is_read or template.calls * len(template.steps) > READ_EVERY * reads * count:
+            continue
+        if all(k >= template.made and template.steps[k - template.made][4] for k in template.ends):     # parts of a history
             template.is_read, template.prepared = True, None
 
 

@@ -163,7 +163,7 @@ def resolve(node: Node) -> Node:
 # - of a call: a Python float beside one tensor (`without_number`). One that recurs gets nodes of its own.
 # - of a derivative: none at first, since its rules look at them (0 and 1 fold, powers become products). A float that only operations with
 #   `Primitive.scalar_polymorphic` read is one, once two backwards with different ones differ in nothing else
-#   (backward_cache._ScalarGeneric).
+#   (backward_cache._Gradients.generalize).
 
 
 def is_number(node: Node) -> bool:

@@ -82,6 +82,9 @@ class Step:
         except (AttributeError, TypeError):         # a state that is no tensor, an option that has no hash
             return None
 
+    def _values(self) -> list[Any]:
+        return [resolve(node).value if node.value is None else node.value for node in self.nodes]
+
     def record(self, optimizer: Optimizer, params: list[Tensor]) -> _Update | None:
         """The recipe of such a step; None where it is not a function of what was walked over."""
         recording = Recording("step", self.device)
@@ -109,23 +112,16 @@ class Step:
         recipe.effects = [at for at, _ in changed if at is not None]
         return recipe
 
-    def _values(self) -> list[Any]:
-        """The present values of all tensors, None of those that cannot be had, and the numbers among the options."""
-        for _ in range(2):
-            found = [resolve(node).value if node.value is None else node.value for node in self.nodes]
-            if None not in found:
-                break
-            flush()
-        options = vars(self.group)
-        return found + [options.get(name) for name in _RUN_TIME]
-
     def run(self, recipe: _Update) -> bool:
         """Make the step; False, and nothing is done, where a value cannot be had."""
-        values = self._values()
+        if None in (values := self._values()):
+            flush()
+            values = self._values()
+        options, tensors = vars(self.group), self.tensors
+        values += [options.get(name) for name in _RUN_TIME]
         given = [values[i] for i in recipe.inputs]
         if None in given:
             return False
-        tensors = self.tensors
         for at, value in zip(recipe.effects, recipe.run(given), strict=True):
             tensor = tensors[at]
             node = tensor._n

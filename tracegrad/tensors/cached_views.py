@@ -10,7 +10,7 @@ gets the nodes of that call in the leaf's place, and its value only if its base 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -18,14 +18,13 @@ from tracegrad.config import config
 from tracegrad.execute.eager_executor import known_of
 from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import host_part
-from tracegrad.graph.cached_calls import CachedCall, calls, came_before, describe
+from tracegrad.graph.cached_calls import KEPT, CachedCall, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
 from tracegrad.tensors.attributes import moved
-from tracegrad.tensors.parts.view_steps import Steps
 from tracegrad.tensors.tensor import Tensor, holding
 
 BASES = 1000            # how so many bases of reshaped views lie in memory is known
@@ -39,11 +38,16 @@ class _View:
 
     __slots__ = ("attrs", "aval", "call", "reshaped", "rules", "steps", "whole")
 
-    def __init__(self, steps: Steps, node: Node, call: CachedCall | None) -> None:
-        self.steps, self.aval, self.attrs, self.call = steps, node.aval, known_of(node), call
+    def __init__(self, base: Node, view: Tensor) -> None:
+        """How `view` was made of what has the node `base`."""
+        node, steps = view._n, view._chain
+        self.steps, self.aval, self.attrs = steps, node.aval, known_of(node)
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
         self.whole = all(fn.name in ("reshape", "permute", "expand") for fn, _ in steps)
+        self.call = CachedCall((base,), node) if node.needs_grad else None
+        if self.call is not None:
+            self.call.fold((base,), node)
 
     def of(self, base: Tensor, node: Node, array: Any) -> Tensor:
         """The view of `base`, whose node is `node`, which holds `array` (None: it has no value that NumPy holds)."""
@@ -79,34 +83,9 @@ class _View:
 _copies = Cache("reshaped views", BASES)            # by the view and how its base is made: that, and what `_View._copied` says
 
 
-class _Views:
-    """A call that is known. form: the type of the sequence that it gives; None for one view."""
-
-    __slots__ = ("form", "uses", "views")
-
-    def __init__(self, form: Any, views: Sequence[_View]) -> None:
-        self.form, self.views, self.uses = form, views, 0
-
-    def take(self, base: Tensor, node: Node) -> Any:
-        """What the call gives; None where that is done at length."""
-        aval = node.aval
-        value = node.value if node.needs_grad or node.value is not None else resolve(node).value        # of a detached one, behind it
-        array = value.array if type(value) is HostBuffer and not value.deferred_checks else None
-        if array is not None:
-            eager_calls[0] += 1
-            if array.shape != aval.shape or array.dtype is not aval.dtype:
-                array = value.contents(aval.shape, aval.dtype)
-        elif not node.needs_grad:
-            return None
-        self.uses += 1
-        if self.form is None:
-            return self.views[0].of(base, node, array)
-        return self.form([view.of(base, node, array) for view in self.views])
-
-
 def recalled(make: Callable[..., Any]) -> Any:
     """Decorator of what makes views of its first argument: from the third call of a signature on they are made as then."""
-    memo = calls()
+    memo = Cache("calls", KEPT)         # by signature the views, and the type of their sequence, None for one view
 
     @wraps(make)
     def entry(*args: Any, **kwargs: Any) -> Any:
@@ -121,9 +100,16 @@ def recalled(make: Callable[..., Any]) -> Any:
         if known is not None:
             node, call = known[1][0], memo[known[0]]
             if call is not None and node is base._n:             # else it is without its history
-                found = call.take(base, node)
-                if found is not None:
-                    return found
+                value = node.value if node.needs_grad or node.value is not None else resolve(node).value    # of a detached one, behind it
+                array = value.array if type(value) is HostBuffer and not value.deferred_checks else None
+                if array is not None:
+                    eager_calls[0] += 1
+                    if array.shape != (aval := node.aval).shape or array.dtype is not aval.dtype:
+                        array = value.contents(aval.shape, aval.dtype)
+                if array is not None or node.needs_grad:
+                    memo.hits += 1
+                    form, views = call
+                    return views[0].of(base, node, array) if form is None else form([view.of(base, node, array) for view in views])
         found = make(*args, **kwargs)
         if known is not None:
             _learn(memo, known[0], base, known[1][0], found)
@@ -142,9 +128,4 @@ def _learn(memo: Any, key: Any, base: Tensor, node: Node, found: Any) -> None:
     else:
         fit = all(type(resolve(v._n).value) is HostBuffer for v in views)
     if fit and views and node is base._n and all(v._base is base and not v._detached for v in views):
-        known = [CachedCall((node,), v._n) if node.needs_grad else None for v in views]
-        memo[key] = _Views(None if isinstance(found, Tensor) else type(found),
-                           [_View(v._chain, v._n, call) for v, call in zip(views, known, strict=True)])
-        for v, call in zip(views, known, strict=True):
-            if call is not None:
-                call.fold((node,), v._n)
+        memo[key] = None if isinstance(found, Tensor) else type(found), [_View(node, v) for v in views]

@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.config import config
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, of_memory
 from tracegrad.execute.devices import find_device
-from tracegrad.execute.eager_executor import CachedConstants
+from tracegrad.execute.eager_executor import arrays_of
+from tracegrad.execute.program import host_part
+from tracegrad.graph.cached_calls import calls, describe, learn
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.operators import F, public
 from tracegrad.graph.primitive import Shape
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.layouts import accept
 from tracegrad.support.modes import state
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor, holding
 
 _RUN_TIME = Aval((), dtypes.float64, True)
 _TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
@@ -32,7 +35,7 @@ def create(*names: str, draws: bool = False, again: bool = False) -> Callable[[F
     """
 
     def attach(make: F) -> F:
-        known = CachedConstants()
+        memo = calls()
 
         def made_by(args: Any, kwargs: Any) -> Any:
             try:
@@ -47,16 +50,17 @@ def create(*names: str, draws: bool = False, again: bool = False) -> Callable[[F
         @functools.wraps(make)
         def entry(*args: Any, **kwargs: Any) -> Any:
             if not kwargs or _TORCHS.isdisjoint(kwargs):
-                key = known.key(args, kwargs) if again else None
-                if key is None:
+                known = describe(args, kwargs, tensors=False) if again and state.plain and config.eager else None
+                if known is None:
                     return made_by(args, kwargs)
-                device = find_device()
-                node = known.node(key, device)
-                if node is not None:
-                    return Tensor(node, device)
+                device, call = find_device(), memo[known[0]]
+                found = None if call is None else arrays_of(call, (), device)
+                if found is not None:
+                    _, aval, attrs = call.prepared.leaf
+                    return holding(device, aval, attrs, host_part(device, found[0]))
                 made = made_by(args, kwargs)
-                if made._device is device:
-                    known.learn(key, made._n)
+                if call is None and made._device is device and not made._n.needs_grad:
+                    learn(memo, known[0], (), made._n)
                 return made
             name = make.__name__
             accept(name, kwargs)
