@@ -312,7 +312,7 @@ def _history(call: str, outputs: Sequence[Node], inputs: Sequence[Node] = ()) ->
     for node in order:
         if node not in ends and (node in freed or (node.needs_grad and not node.operands)):
             raise AutogradError(
-                f"{call}: the history of {node.fn.name} ({node.loc}) was freed by an earlier backward; pass retain_graph=True to that one"
+                f"{call}: the history of {'a result' if node.fn.name == 'output' else node.fn.name} ({node.loc}) was freed by an earlier backward; pass retain_graph=True to that one"
             )
     return order
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tracegrad.errors import INTERNAL, ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, TracegradError, of_memory
+from tracegrad.errors import INTERNAL, ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, TracegradError, of_memory, type_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,8 +153,7 @@ def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Ex
     if args and is_array and not isinstance(first, Operators):
         if ours and any(isinstance(a, Operators) for a in (*args, *kwargs.values())):
             return None
-        kind = type(first).__name__
-        return DTypeError(f"{name}: {takes.name} must be a Tensor, got {kind}; use tg.tensor(...) for arrays, lists and numbers")
+        return DTypeError(f"{name}: {takes.name} must be a Tensor, got {type_name(first)}; use tg.tensor(...) for arrays, lists and numbers")
     if ours:
         return None
     given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in kwargs.items()])
