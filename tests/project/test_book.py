@@ -75,11 +75,12 @@ def test_every_exercise_has_a_solution(chapter):
 
 
 def test_ten_minutes_as_a_new_user_spends_them(tmp_path):
-    """The chapter's blocks as one file, away from the checkout, by the command that writes a page: own Function, derivative, kernel, profile, page."""
+    """The chapter's blocks as one file, away from the checkout, by the command that writes a page: from an own Function to its page."""
     blocks = BLOCK.findall((DOCS / "book" / "start.md").read_text())
     (tmp_path / "start.py").write_text("\n".join(block for block, _ in blocks))
     command = [sys.executable, "-m", "tracegrad", "page", "start.py:slope", "-o", "again.html"]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=600)
+    settings = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     said = "".join(said for _, said in blocks)
     said = re.sub(r"\bline \d+", "line ...", re.sub(r"start\.md:\d+", "start.py:...", said))                # lines are the file's

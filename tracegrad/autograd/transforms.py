@@ -34,7 +34,9 @@ def differentiable_leaves(call: str, value: Any, pushed: bool = False) -> tuple[
         if isinstance(x, (int, float, complex)) and not isinstance(x, bool):
             x = tensor(x if isinstance(x, complex) else float(x))
         if not isinstance(x, Tensor):
-            raise DTypeError(f"{call}: can only differentiate with respect to tensors, got {type_name(x)}; make one with tg.tensor(...), or see argnums")
+            raise DTypeError(
+                f"{call}: can only differentiate with respect to tensors, got {type_name(x)}; make one with tg.tensor(...), or see argnums"
+            )
         if not pushed and not dtypes.differentiable(x.dtype):
             raise DTypeError(
                 f"{call}: can only differentiate with respect to floats and complex numbers, got {x.dtype}; cast it or see argnums"

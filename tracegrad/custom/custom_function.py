@@ -248,7 +248,7 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
     outputs = list(raw) if several else [raw]
     tensors = [o for o in outputs if isinstance(o, Tensor)]
     if not tensors:
-        way = {"NoneType": "; it may lack a `return`", "ndarray": "; compute with tg's functions, or what NumPy has to compute by tg.host_call"}
+        way = {"NoneType": "; it may lack a `return`", "ndarray": "; compute with tg's functions, or call NumPy's by tg.host_call"}
         raise misuse(cls, "forward", f"returned no tensor (got {type_name(raw)}); outputs are one tensor or a tuple with tensors"
                                      + way.get(type_name(raw), ""))
     for handle in handles:                                  # changed and returned: what mark_dirty says; torch takes it without, too

@@ -138,8 +138,8 @@ class Context:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise AttributeError(f"{self._function.__name__}: ctx has no {name!r}; forward (or setup_context) has to set it, as ctx.{name} = ..., "
-                             f"or to save it: ctx.save_for_backward({name}=...) for ctx.saved_variables.{name}")
+        raise AttributeError(f"{self._function.__name__}: ctx has no {name!r}; forward (or setup_context) has to set it, as ctx.{name} = "
+                             f"..., or to save it: ctx.save_for_backward({name}=...) for ctx.saved_variables.{name}")
 
     @property
     def needs_input_grad(self) -> ByName:
@@ -199,7 +199,7 @@ def called(cls: type[Any], rule: str, ctx: Context, arguments: Sequence[Any]) ->
         if "to unpack" in str(error):
             saved = len(ctx._restored or ())
             error.add_note(f"{cls.__name__}: ctx.save_for_backward kept {saved} objects" if saved else
-                           f"{cls.__name__}: nothing was saved; call ctx.save_for_backward(...) in forward, once, with all that {rule} needs")
+                           f"{cls.__name__}: nothing was saved; call ctx.save_for_backward(...) in forward, once, for all of {rule}")
         raise
 
 
@@ -409,7 +409,7 @@ class UserCall(CustomCall):
         self._check_device("backward", f"the gradient for {name!r}", g, device)
         node = g._node()
         if not dtypes.differentiable(primal.dtype):
-            raise misuse(self.cls, "backward", f"returned a gradient for {name!r}, which is {primal.dtype} and has none; return None for it")
+            raise misuse(self.cls, "backward", f"returned a gradient for {name!r}, which is {primal.dtype} and has none; return None")
         lead = len(node.shape) - len(primal.shape)
         fits = lead >= 0 and all(p in (1, n) for p, n in zip(primal.shape, node.shape[lead:], strict=True))
         if node.shape != primal.shape and not fits and not node.aval.size == primal.aval.size == 1:

@@ -153,7 +153,8 @@ def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Ex
     if args and is_array and not isinstance(first, Operators):
         if ours and any(isinstance(a, Operators) for a in (*args, *kwargs.values())):
             return None
-        return DTypeError(f"{name}: {takes.name} must be a Tensor, got {type_name(first)}; use tg.tensor(...) for arrays, lists and numbers")
+        kind = type_name(first)
+        return DTypeError(f"{name}: {takes.name} must be a Tensor, got {kind}; use tg.tensor(...) for arrays, lists and numbers")
     if ours:
         return None
     given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in kwargs.items()])

@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError, user_line
+from tracegrad.errors import (
+    ArgumentError,
+    AutogradError,
+    DeviceError,
+    DLPackError,
+    DTypeError,
+    ShapeError,
+    TraceError,
+    TracegradError,
+    user_line,
+)
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.realize import part, read
 from tracegrad.graph.canonical import resolve
