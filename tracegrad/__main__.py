@@ -39,17 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_argument("program", help="the script")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="what the program is given")
     text = "run a script, and write the page of one of its traced functions"
-    page = commands.add_parser("page", help=text, description=text[0].upper() + text[1:] + ".")
+    page = commands.add_parser("page", help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
     page.add_argument("function", help="script.py:function, a traced function that the script calls")
     page.add_argument("-o", "--output", help="the file; default: the function's name, and .html")
     page.add_argument("--runs", type=int, default=3, help="how often its latest call is run again for its times; 0: not at all")
     text = "run a script, and print where the time of one of its traced functions goes"
-    profile = commands.add_parser("profile", help=text, description=text[0].upper() + text[1:] + ".")
+    profile = commands.add_parser("profile", help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
     profile.add_argument("function", help="script.py:function, a traced function that the script calls")
     profile.add_argument("--runs", type=int, default=9, help="how often its latest call is run again")
     for command in (page, profile):
-        command.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
-    given = parser.parse_args(argv)
+        command.epilog = "Other arguments are the script's, and so is all behind --."
+    given, arguments = _parsed(parser, sys.argv[1:] if argv is None else argv)
     chosen = given.command
     if chosen is None:
         parser.print_help(sys.stderr)
@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         if chosen in ("page", "profile"):
-            name, traced = _traced(given.function, given.arguments)
+            if chosen == "page" and given.output and not Path(given.output).parent.is_dir():
+                raise ArgumentError(f"-o {given.output}: there is no folder {str(Path(given.output).parent)!r}; make it first")
+            name, traced = _traced(given.function, arguments)
             if chosen == "profile":
                 traced.profile(given.runs)                        # which prints it
                 return 0
@@ -77,6 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TracegradError as error:
         print(f"{chosen}: {error}", file=sys.stderr)
         return 1
+
+
+def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """What `argv` says, and what of it is for the script of `page` and `profile`: their own options may stand on either side of it."""
+    if not argv or argv[0] not in ("page", "profile"):
+        return parser.parse_args(argv), []
+    end = argv.index("--") if "--" in argv else len(argv)
+    given, others = parser.parse_known_args(argv[:end])
+    return given, [*others, *argv[end + 1:]]
 
 
 def _traced(function: str, arguments: Sequence[str]) -> tuple[str, Traced]:

@@ -78,6 +78,13 @@ def warn(message: str) -> None:
     warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=registry)
 
 
+def type_name(x: Any) -> str:
+    """The name of a value's class for a message; with its package where another package's class is called Tensor, too."""
+    cls = type(x)
+    package = cls.__module__.partition(".")[0]
+    return f"{package}.Tensor" if cls.__name__ == "Tensor" and package != __name__.partition(".")[0] else cls.__name__
+
+
 class TracegradError(Exception):
     """Base of all tracegrad errors. `line` is where the user's program was ("file:line"); the message ends with it.
 

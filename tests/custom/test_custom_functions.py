@@ -596,8 +596,8 @@ def test_none_and_missing_names_mean_no_gradient(run, result):
 
 @pytest.mark.parametrize(("result", "error", "message"), [
     (lambda g: {"z": g}, AutogradError, r"Given\.backward: returned a gradient for 'z'; forward's arguments are x, y, n"),
-    (lambda g: (g,), AutogradError, r"Given\.backward: returned 1 gradients, expected 3, one for each of x, y, n"),
-    (lambda g: g, AutogradError, r"Given\.backward: returned 1 gradients, expected 3"),
+    (lambda g: (g,), AutogradError, r"Given\.backward: returned 1 gradient, expected 3, one for each of x, y, n"),
+    (lambda g: g, AutogradError, r"Given\.backward: returned 1 gradient, expected 3"),
     (lambda g: (g, g, None, g), AutogradError, r"Given\.backward: returned 4 gradients, expected 3"),
     (lambda g: {"x": g, "n": g}, AutogradError, r"Given\.backward: returned a gradient for 'n', which is not a tensor; return None"),
     (lambda g: {"x": tg.ones(3, dtype=tg.float64)}, ShapeError, r"Given\.backward: the gradient for 'x' has shape \(3,\), expected \(2,\)"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.extensions.blocks import same
+from docs.extensions.blocks import BLOCK, same
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -72,6 +72,24 @@ def test_every_exercise_has_a_solution(chapter):
     assert exercises
     assert re.findall(r"(?m)^\*\*(\d+)\.\*\* ", solutions) == exercises
     assert text.rstrip().endswith(f"[Solutions](../solutions.md#{re.sub(r'[^a-z0-9 ]', '', title.lower()).replace(' ', '-')})")
+
+
+def test_ten_minutes_as_a_new_user_spends_them(tmp_path):
+    """The chapter's blocks as one file, away from the checkout, by the command that writes a page: from an own Function to its page."""
+    blocks = BLOCK.findall((DOCS / "book" / "start.md").read_text())
+    (tmp_path / "start.py").write_text("\n".join(block for block, _ in blocks))
+    command = [sys.executable, "-m", "tracegrad", "page", "start.py:slope", "-o", "again.html"]
+    settings = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False, timeout=600)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = "".join(said for _, said in blocks)
+    said = re.sub(r"\bline \d+", "line ...", re.sub(r"start\.md:\d+", "start.py:...", said))                # lines are the file's
+    assert same(done.stdout, f"{said}wrote again.html\n"), done.stdout
+    for file in ("slope.html", "again.html"):                           # what the chapter writes, and what the command does
+        text = (tmp_path / file).read_text()
+        assert "__kernel void x_grad_k0(" in text
+        assert "return tg.maximum(x, tg.zeros_like(x))" in text
+        assert "src=" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
 
 
 def test_links_that_lead_nowhere_or_to_the_network_are_found(tmp_path):

@@ -417,6 +417,20 @@ def test_the_command_line_writes_a_page(tmp_path, capsys):
                         (f"{tmp_path / 'none.py'}:step", "names no script")):
         assert main(["page", wrong, "7"]) == 1
         assert said in capsys.readouterr().err
+    assert main(["page", f"{script}:step", "-o", str(tmp_path / "none" / "out.html")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_options_stand_on_either_side_of_the_script_and_others_are_its_own(tmp_path, capsys):
+    script = tmp_path / "step.py"
+    script.write_text("import sys\nimport tracegrad as tg\nstep = tg.trace(lambda x: x.sin())\nstep(tg.ones(3))\nprint(sys.argv[1:])\n")
+    output = str(tmp_path / "out.html")
+    for before, after, own in (
+        ([], ["--epochs", "3", "-o", output, "7", "-v", "--runs", "0"], ["--epochs", "3", "7", "-v"]),
+        (["--runs", "0", "-o", output], ["--run", "2", "--", "-o", "own.html", "--"], ["--run", "2", "-o", "own.html", "--"]),
+    ):
+        assert main(["page", *before, f"{script}:step", *after]) == 0
+        assert capsys.readouterr().out == f"{own}\nwrote {output}\n"
 
 
 @pytest.mark.long

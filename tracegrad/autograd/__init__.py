@@ -311,8 +311,9 @@ def _history(call: str, outputs: Sequence[Node], inputs: Sequence[Node] = ()) ->
     freed = state.trace.freed if state.trace is not None else ()
     for node in order:
         if node not in ends and (node in freed or (node.needs_grad and not node.operands)):
+            name = "a result" if node.fn.name == "output" else node.fn.name                # of several, or of a custom Function
             raise AutogradError(
-                f"{call}: the history of {node.fn.name} ({node.loc}) was freed by an earlier backward; pass retain_graph=True to that one"
+                f"{call}: the history of {name} ({node.loc}) was freed by an earlier backward; pass retain_graph=True to that one"
             )
     return order
 

@@ -14,7 +14,7 @@ from typing import Any
 import optree
 
 from tracegrad.autodiff import derivatives
-from tracegrad.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from tracegrad.errors import ArgumentError, DeviceError, DTypeError, ShapeError, type_name
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.operators import named, public
 from tracegrad.graph.primitive import REGISTRY, bind
@@ -34,7 +34,9 @@ def differentiable_leaves(call: str, value: Any, pushed: bool = False) -> tuple[
         if isinstance(x, (int, float, complex)) and not isinstance(x, bool):
             x = tensor(x if isinstance(x, complex) else float(x))
         if not isinstance(x, Tensor):
-            raise DTypeError(f"{call}: can only differentiate with respect to tensors, got {type(x).__name__}; see argnums")
+            raise DTypeError(
+                f"{call}: can only differentiate with respect to tensors, got {type_name(x)}; make one with tg.tensor(...), or see argnums"
+            )
         if not pushed and not dtypes.differentiable(x.dtype):
             raise DTypeError(
                 f"{call}: can only differentiate with respect to floats and complex numbers, got {x.dtype}; cast it or see argnums"

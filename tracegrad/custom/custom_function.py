@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import optree
 
 from tracegrad.autodiff.batching import batch
-from tracegrad.custom.user_call import Context, UserCall
-from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError
+from tracegrad.custom.user_call import Context, UserCall, misuse
+from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError, type_name
 from tracegrad.graph.ir import Aval, topological
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support.cache import memoize
@@ -69,6 +69,11 @@ class Function:
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
         """Where a subclass defines it, vmap calls it in the place of forward; info: batch_size and randomness."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if args or kwargs:
+            name = type(self).__name__
+            raise ArgumentTypeError(f"{name}: the class itself takes no arguments; call {name}.apply(...), or {name}()(...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return type(self).apply(*args, **kwargs)
@@ -134,7 +139,9 @@ def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[s
     try:
         bound = _signature(cls.forward).bind(*context, *args, **kwargs)
     except TypeError as error:
-        raise ArgumentError(f"{cls.__name__}.apply: {error}; its signature is forward{_signature(cls.forward)}") from None
+        first = next(iter(_signature(cls.forward).parameters), "")
+        way = "; forward is a static method, whose first parameter is ctx" if context and first != "ctx" else ""
+        raise ArgumentError(f"{cls.__name__}.apply: {error}; its signature is forward{_signature(cls.forward)}{way}") from None
     given = set(bound.arguments)
     bound.apply_defaults()
     names: list[str] = []
@@ -246,23 +253,26 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
     outputs = list(raw) if several else [raw]
     tensors = [o for o in outputs if isinstance(o, Tensor)]
     if not tensors:
-        raise AutogradError(
-            f"{cls.__name__}.forward: returned no tensor (got {type(raw).__name__}); outputs are one tensor or a tuple with tensors")
+        way = {"NoneType": "; it may lack a `return`", "ndarray": "; compute with tg's functions, or call NumPy's by tg.host_call"}
+        raise misuse(cls, "forward", f"returned no tensor (got {type_name(raw)}); outputs are one tensor or a tuple with tensors"
+                                     + way.get(type_name(raw), ""))
     for handle in handles:                                  # changed and returned: what mark_dirty says; torch takes it without, too
         changed = isinstance(handle, Tensor) and handle._versions and any(handle is t for t in tensors)
         if changed and not any(handle is d for d in ctx._dirty):
             ctx._dirty = (*ctx._dirty, handle)
     for t in ctx._dirty:
         if not any(t is o for o in tensors):
-            raise AutogradError(f"{cls.__name__}.forward: a tensor marked dirty must be returned as an output")
+            raise misuse(cls, "forward", "a tensor marked dirty must be returned as an output")
     for t in ctx._constant:
         if not any(t is o for o in tensors):
-            raise AutogradError(f"{cls.__name__}.forward: a tensor marked non-differentiable is not one of the outputs")
+            raise misuse(cls, "forward", "a tensor marked non-differentiable is not one of the outputs")
     for name, value, handle in zip(ctx._names, values, handles, strict=True):
         if isinstance(handle, Tensor) and handle._versions and not any(handle is d for d in ctx._dirty):
-            raise AutogradError(f"{cls.__name__}.forward: modified its argument {name!r} in place without ctx.mark_dirty({name})")
+            raise misuse(cls, "forward", f"modified its argument {name!r} in place without ctx.mark_dirty({name}); compute a new tensor, "
+                                         "or mark it and return it")
         if isinstance(handle, Tensor) and any(handle is d for d in ctx._dirty) and needed and value._node().needs_grad and value._is_leaf():
-            raise AutogradError(f"{cls.__name__}: a leaf tensor that requires grad ({name!r}) was modified in place")
+            raise misuse(cls, "forward", f"a leaf tensor that requires grad ({name!r}) was modified in place; compute a new tensor "
+                                         "(x.exp() for x.exp_()), or apply it to what is no leaf: x.clone()")
     originals = {id(h): v for v, h in zip(values, handles, strict=True) if isinstance(h, Tensor)}
     dirty = {id(d): originals[id(d)] for d in ctx._dirty}
     results: list[Any] = []

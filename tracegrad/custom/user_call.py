@@ -6,15 +6,17 @@ inputs, so the user's backward is used at every order, in forward mode, and insi
 
 from __future__ import annotations
 
+import inspect
+import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import optree
 
 from tracegrad.autodiff.derivatives import zeros_like
-from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError, printable
+from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError, TracegradError, printable, type_name
 from tracegrad.execute.devices import Device
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaves import CustomCall
@@ -133,6 +135,12 @@ class Context:
         self._only_in_forward("set_materialize_grads")
         self._materialize = bool(value)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(f"{self._function.__name__}: ctx has no {name!r}; forward (or setup_context) has to set it, as ctx.{name} = "
+                             f"..., or to save it: ctx.save_for_backward({name}=...) for ctx.saved_variables.{name}")
+
     @property
     def needs_input_grad(self) -> ByName:
         """Whether each argument's gradient is wanted, by position, attribute or key."""
@@ -159,6 +167,40 @@ class Context:
     def saved_tensors(self) -> tuple[Any, ...]:
         """What save_for_backward kept, as a tuple (torch's name)."""
         return tuple(self.saved_variables)
+
+
+def place(cls: type[Any], rule: str) -> tuple[str, int]:
+    """The file and the line where a Function's forward, backward, ... is defined; ("", 0) for what is not Python."""
+    code = getattr(inspect.unwrap(getattr(cls, rule)), "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
+
+
+def misuse(cls: type[Any], rule: str, text: str, error: type[TracegradError] = AutogradError) -> TracegradError:
+    """An error about what the user's `rule` did: it begins with the rule, and ends with where that is defined."""
+    file, line = place(cls, rule)
+    return error(f"{cls.__name__}.{rule}: {text}" + (f"; {rule} is defined at {printable(file)}:{line}" if file else ""))
+
+
+def called(cls: type[Any], rule: str, ctx: Context, arguments: Sequence[Any]) -> Any:
+    """What the user's backward or jvp returns. Python's own errors of its parameters, and of what it unpacks, are told of that."""
+    fn: Callable[..., Any] = getattr(cls, rule)
+    try:
+        return fn(ctx, *arguments)
+    except TypeError:
+        signature = inspect.signature(fn)
+        try:
+            signature.bind(ctx, *arguments)
+        except TypeError as wrong:
+            kind = {"backward": "gradient", "jvp": "tangent"}[rule]
+            raise misuse(cls, rule, f"{wrong}; it is a static method that is called with ctx and {len(arguments)} {kind}"
+                                    f"{'s' * (len(arguments) != 1)}, and its signature is {rule}{signature}") from None
+        raise
+    except ValueError as error:
+        if "to unpack" in str(error):
+            saved = len(ctx._restored or ())
+            error.add_note(f"{cls.__name__}: ctx.save_for_backward kept {saved} objects" if saved else
+                           f"{cls.__name__}: nothing was saved; call ctx.save_for_backward(...) in forward, once, for all of {rule}")
+        raise
 
 
 def holds_tensors(value: Any) -> bool:
@@ -279,19 +321,18 @@ class UserCall(CustomCall):
             else:
                 given.append(self._tensor(zeros_like(node) if tangent is None else tangent, device))
         with self._restored(y, operands, True) as ctx:
-            returned = self.cls.jvp(ctx, *given)
+            returned = called(self.cls, "jvp", ctx, given)
         several = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         if len(several) != len(self.outputs):
-            raise AutogradError(f"{self.name}.jvp: returned {len(several)} tangents, expected {len(self.outputs)}, one for each output "
-                                "(None where there is none)")
+            raise misuse(self.cls, "jvp", f"returned {len(several)} tangents, expected {len(self.outputs)}, one for each output "
+                                          "(None where there is none)")
         found: dict[int, Node] = {}
         for k, t in enumerate(t for t, is_tensor in zip(several, self.outputs, strict=True) if is_tensor):
             if t is None or self.silent[k]:
                 continue
             if not isinstance(t, Tensor) or t.shape != operands[k].shape:
                 seen = f"{t.dtype}{list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
-                raise AutogradError(f"{self.name}.jvp: the tangent of output {k} is a {seen}, expected a tensor of "
-                                    f"{list(operands[k].shape)}")
+                raise misuse(self.cls, "jvp", f"the tangent of output {k} is a {seen}, expected a tensor of {list(operands[k].shape)}")
             self._check_device("jvp", f"the tangent of output {k}", t, self.devices[k])
             found[k] = cast(t._node(), operands[k].dtype)
         return found or None
@@ -299,8 +340,11 @@ class UserCall(CustomCall):
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         inputs = self.tracked(operands)
         grads = iter([self._grad(c, operands[i], self.silent[i], self.devices[i]) for i, c in enumerate(ct)])
+        given = [next(grads) if is_tensor else None for is_tensor in self.outputs]
         with self._restored(y, operands, False) as ctx:
-            returned = self.cls.backward(ctx, *(next(grads) if is_tensor else None for is_tensor in self.outputs))
+            returned = called(self.cls, "backward", ctx, given)
+        if returned is None and any(g is not None for g in given):
+            self._warn_of_no_return()
         found = self._by_name(returned)
         tensors = iter(zip(inputs, self.devices[self.count:], strict=False))
         result: list[Any] = []
@@ -308,8 +352,7 @@ class UserCall(CustomCall):
             g = found.get(name)
             if not is_tensor:
                 if g is not None:
-                    raise AutogradError(
-                        f"{self.name}.backward: returned a gradient for {name!r}, which is not a tensor; return None for it")
+                    raise misuse(self.cls, "backward", f"returned a gradient for {name!r}, which is not a tensor; return None for it")
                 continue
             result.append(self._checked(name, g, *next(tensors)))
         return (*(None for _ in range(self.count)), *result, *(None for _ in self.saved_nodes))
@@ -335,37 +378,43 @@ class UserCall(CustomCall):
         if given.device is not device:
             raise DeviceError(f"{self.name}.{rule}: {what} is on {given.device}, expected on {device}; move it with x.to(device)")
 
+    def _warn_of_no_return(self) -> None:
+        """A lone None is what a backward without `return` gives."""
+        file, line = place(self.cls, "backward")
+        warnings.warn_explicit(f"{self.name}.backward: returned None, so no argument gets a gradient; is its `return` missing? "
+                               "(`return (None,)` says that there is none)", RuntimeWarning, file, line,
+                               registry=getattr(self.cls.backward, "__globals__", {}).setdefault("__warningregistry__", {}))
+
     def _by_name(self, returned: Any) -> dict[str, Any]:
         names = [n for n, _ in self.arguments]
         if isinstance(returned, dict):
             for name in returned:
                 if name not in names:
-                    raise AutogradError(
-                        f"{self.name}.backward: returned a gradient for {name!r}; forward's arguments are {', '.join(names)}")
+                    raise misuse(self.cls, "backward", f"returned a gradient for {name!r}; forward's arguments are {', '.join(names)}")
             return returned
         grads = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         extra = grads[len(names):]
         if len(grads) < self.given or any(g is not None for g in extra):
-            raise AutogradError(f"{self.name}.backward: returned {len(grads)} gradients, expected {len(names)}, "
-                                f"one for each of {', '.join(names)} (None where there is none), or a dict by name")
+            raise misuse(self.cls, "backward", f"returned {len(grads)} gradient{'s' * (len(grads) != 1)}, expected {len(names)}, "
+                                               f"one for each of {', '.join(names)} (None where there is none), or a dict by name")
         return dict(zip(names, grads, strict=False))
 
     def _checked(self, name: str, g: Any, primal: Node, device: Device) -> Node | None:
         if g is None:
             return None
         if not isinstance(g, Tensor):
-            raise AutogradError(f"{self.name}.backward: the gradient for {name!r} is a {type(g).__name__}, expected a tensor or None")
+            raise misuse(self.cls, "backward", f"the gradient for {name!r} is a {type_name(g)}, expected a tensor or None")
         if not g.ndim:                                  # a number, in effect: torch, too, moves it
             g = g.to(device=device)
         self._check_device("backward", f"the gradient for {name!r}", g, device)
         node = g._node()
         if not dtypes.differentiable(primal.dtype):
-            raise AutogradError(
-                f"{self.name}.backward: returned a gradient for {name!r}, which is {primal.dtype} and has none; return None for it")
+            raise misuse(self.cls, "backward", f"returned a gradient for {name!r}, which is {primal.dtype} and has none; return None")
         lead = len(node.shape) - len(primal.shape)
         fits = lead >= 0 and all(p in (1, n) for p, n in zip(primal.shape, node.shape[lead:], strict=True))
-        if node.shape != primal.shape and not fits and node.aval.size != 1:
-            raise ShapeError(f"{self.name}.backward: the gradient for {name!r} has shape {node.shape}, expected {primal.shape}")
+        if node.shape != primal.shape and not fits and not node.aval.size == primal.aval.size == 1:
+            raise misuse(self.cls, "backward", f"the gradient for {name!r} has shape {node.shape}, expected {primal.shape}, as {name!r} "
+                                               "has", ShapeError)
         return cast(node, primal.dtype)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tracegrad.errors import INTERNAL, ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, TracegradError, of_memory
+from tracegrad.errors import INTERNAL, ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, TracegradError, of_memory, type_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,7 +153,7 @@ def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Ex
     if args and is_array and not isinstance(first, Operators):
         if ours and any(isinstance(a, Operators) for a in (*args, *kwargs.values())):
             return None
-        kind = type(first).__name__
+        kind = type_name(first)
         return DTypeError(f"{name}: {takes.name} must be a Tensor, got {kind}; use tg.tensor(...) for arrays, lists and numbers")
     if ours:
         return None

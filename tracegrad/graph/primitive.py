@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import DeviceError, DTypeError, OutOfMemoryError, printable
+from tracegrad.errors import DeviceError, DTypeError, OutOfMemoryError, printable, type_name
 from tracegrad.graph.cached_calls import calls, describe, learn
 from tracegrad.graph.canonical import number_of, without_number
 from tracegrad.graph.ir import INTERN, Aval, Entry, Node, enter
@@ -241,7 +241,7 @@ def as_node(value: Any, name: str = "") -> Node:
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return const(value.item(), dtypes.as_dtype(value.dtype))
     call = f"{name}: " if name else ""
-    raise DTypeError(f"{call}expected a Tensor or a Python scalar, got {type(value).__name__}; use tg.tensor(...) for arrays and lists")
+    raise DTypeError(f"{call}expected a Tensor or a Python scalar, got {type_name(value)}; use tg.tensor(...) for arrays and lists")
 
 
 _consts = Cache("constants", 1000)               # by value and dtype, Entries: a short way to nodes that are alive

@@ -25,6 +25,7 @@ from tracegrad.errors import (
     ShapeError,
     TraceError,
     TracegradError,
+    type_name,
 )
 from tracegrad.graph.cached_calls import CachedCall, calls, describe, learn
 from tracegrad.graph.ir import Node, own_nodes
@@ -80,11 +81,11 @@ def on_nodes(fn: F) -> F:
             first = args[0] if args else None
             if isinstance(first, (list, tuple)) and not first:
                 raise ArgumentError(f"{name}: needs at least one tensor, got an empty {type(first).__name__}")
-            raise DTypeError(f"{name}: expected a Tensor, got {type(first).__name__}; use tg.tensor(...) for arrays, lists and numbers")
+            raise DTypeError(f"{name}: expected a Tensor, got {type_name(first)}; use tg.tensor(...) for arrays, lists and numbers")
         for i, parameter in arrays:
             a = plain_args[i] if i < len(plain_args) else kwargs.get(parameter, found[0])
             if not isinstance(a, Node):
-                raise DTypeError(f"{name}: {parameter} must be a Tensor, got {type(a).__name__}; use tg.tensor(...) for arrays and lists")
+                raise DTypeError(f"{name}: {parameter} must be a Tensor, got {type_name(a)}; use tg.tensor(...) for arrays and lists")
         like = next((a for a in found if not isinstance(a, Node)), None)
         before, own = state.own, dict[Any, Node]()
         if like is not None:
@@ -269,7 +270,7 @@ def only_tensors(name: str, **given: Any) -> None:
     """A DTypeError names the first argument that is none: for layers, which ask for shapes before an operation is called."""
     for argument, x in given.items():
         if not hasattr(x, "ndim"):
-            raise DTypeError(f"{name}: {argument} must be a Tensor, got {type(x).__name__}; use tg.tensor(...) for arrays and lists")
+            raise DTypeError(f"{name}: {argument} must be a Tensor, got {type_name(x)}; use tg.tensor(...) for arrays and lists")
 
 
 def one_dim(name: str, dim: Any, ndim: int) -> int:

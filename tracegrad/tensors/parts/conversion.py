@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
+from tracegrad.errors import (
+    ArgumentError,
+    AutogradError,
+    DeviceError,
+    DLPackError,
+    DTypeError,
+    ShapeError,
+    TraceError,
+    TracegradError,
+    user_line,
+)
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.realize import part, read
 from tracegrad.graph.canonical import resolve
@@ -40,15 +50,16 @@ class Conversion(Handle):
             known = state.trace.known(self)
             if known is not None:
                 return known if shared else known.copy()  # type: ignore[no-any-return]
+            place = user_line() if state.pulling else user_location()         # the line in a Function's backward, not that of its call
             if _of_run_time_numbers(self._n):
                 raise TraceError(
-                    f"{call} at {user_location()}: inside @trace ({state.trace.name}) Python cannot look at a float that was given to the "
+                    f"{call} at {place}: inside @trace ({state.trace.name}) Python cannot look at a float that was given to the "
                     "traced function, nor at what was computed of it: it is a run-time number, which may change without compiling anew. "
                     "Use tg.exp, tg.maximum, tg.where and so on in the place of math and if, compute what depends on it before the call, "
                     "or keep it in an attribute or variable that the function reads: then it is recorded anew for each value"
                 )
             raise TraceError(
-                f"{call} at {user_location()}: inside @trace ({state.trace.name}) tensors have no values yet; Python cannot look at one. "
+                f"{call} at {place}: inside @trace ({state.trace.name}) tensors have no values yet; Python cannot look at one. "
                 "Use tg.where for a choice between values, pass what decides as a Python (static) argument, "
                 "return the tensor and look at it outside, or call host code through tg.host_call"
             )
