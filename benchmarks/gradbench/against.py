@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("evals", nargs="*", default=EVALS)
     parser.add_argument("--tools", nargs="+", default=["tracegrad", *PYTHONS, "manual"])
     parser.add_argument("--peer-python", default=sys.executable)
-    parser.add_argument("--quick", action="store_true", help="a few of the suite's sizes, small and large")
+    parser.add_argument("--quick", action="store_true", help="a few of the suite's sizes, small and large, and a fifth of a second each")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--limit", type=float, default=60, help="seconds after which a tool that does not answer is ended (default 60)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall",
@@ -196,7 +196,7 @@ def main() -> None:
         else:
             args.clock = ""
         for name in args.evals:
-            more = f"{QUICK[name]} --min-runs 3".split() if args.quick and name in QUICK else []
+            more = f"{QUICK[name]} --min-runs 3 --min-seconds 0.2".split() if args.quick and name in QUICK else []
             found = measure(suite, name, args, [*more, *words[cut + 1:]])
             found["tracegrad"] = found["tracegrad"] or {("", ""): (0.0, "the eval asked for nothing")}
             wrong += sum(bool(error) for _, error in found["tracegrad"].values())
