@@ -3,8 +3,8 @@
     python -m benchmarks.debugged                        # all of them
     python -m benchmarks.debugged convnet --clock cpu
 
-For each: a call, a look (`tg.debug(f)(...)`) that comes again, over the call, and what the first look takes: it compiles the twin. Calls and
-looks take turns; times are medians.
+For each: a call; a look (`tg.debug(f)(...)`) that comes again, over the call; and what the first look takes, which compiles the twin. Calls
+and looks take turns; times are medians.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def main() -> None:
         parser.error(f"no program is called {', '.join(unknown)}")
     now = time.process_time if args.clock == "cpu" else time.perf_counter
 
-    def seconds(run: Callable[[], Any]) -> float:
+    def seconds(run: Callable[..., Any], *given: Any) -> float:
         start = now()
-        run()
+        run(*given)
         return now() - start
 
     print("| program | intermediates | a call, ms | a look, of a call | the first look, ms |\n|---|---|---|---|---|")
@@ -67,8 +67,8 @@ def main() -> None:
         call()
         step, given = call()
         look = tg.debug(step)
-        first = seconds(lambda: look(*given))
-        times = [(seconds(call), seconds(lambda: look(*given))) for _ in range(args.rounds)]
+        first = seconds(look, *given)
+        times = [(seconds(call), seconds(look, *given)) for _ in range(args.rounds)]
         one = statistics.median(t for t, _ in times)
         ratio = statistics.median(b / a for a, b in times)
         print(f"| {name} | {len(look(*given).ranges)} | {1e3 * one:.2f} | {ratio:.2g} | {1e3 * first:.0f} |", flush=True)

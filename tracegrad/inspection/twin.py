@@ -1,4 +1,4 @@
-"""A program's intermediate values: the `Twin` runs the same graph with other outputs, on the same device, and changes nothing. Start there."""
+"""A program's intermediate values: its `Twin` runs the same graph with other outputs, on the same device, and changes nothing."""
 
 from __future__ import annotations
 
