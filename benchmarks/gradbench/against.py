@@ -27,10 +27,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 CLOCK = Path(__file__).resolve().parent / "cpu_clock"
 EVALS = ("hello", "lse", "llsq", "kmeans", "ode", "det", "gmm", "lstm", "ba", "ht", "saddle", "particle")
-# The arguments of --quick: of the suite's sizes small ones, and large ones that all tools do within a minute.
-QUICK = {"lse": "-n 2500 40000 160000", "llsq": "-n 16 256 1024 16392", "kmeans": "-k 10 100 1000 -n 1000 10000 -d 8",
-         "ode": "-n 1000 100000 -s 1 10", "det": "-l 5 7 9 10", "gmm": "-d 2 10 64 -k 5 50", "lstm": "-l 2 6 -c 1024", "ba": "--max 3",
-         "ht": "--max 5", "saddle": "", "particle": ""}
+# The arguments of --quick: small ones of the suite's sizes, and large ones that all tools do within a minute. A first run compiles, and may
+# take the fifth of a second that a size has: there are so many runs at least.
+QUICK = {"lse": "-n 2500 40000 160000 --min-runs 100", "llsq": "-n 16 256 1024 16392 --min-runs 50",
+         "kmeans": "-k 10 100 1000 -n 1000 10000 -d 8 --min-runs 10", "ode": "-n 1000 100000 -s 1 10 --min-runs 50",
+         "det": "-l 5 7 9 10 --min-runs 100", "gmm": "-d 2 10 64 -k 5 50 --min-runs 10", "lstm": "-l 2 6 -c 1024 --min-runs 3",
+         "ba": "--max 3 --min-runs 5", "ht": "--max 5 --min-runs 5", "saddle": "--min-runs 50", "particle": "--min-runs 50"}
 PRIMALS = ("objective", "primal", "cost", "square")
 PYTHONS = ("jax", "pytorch")
 # JAX computes when it is called, and a run ends when its values are there: without the latter the clock of small sizes stops before them.
@@ -176,14 +178,14 @@ def main() -> None:
     parser.add_argument("evals", nargs="*", default=EVALS)
     parser.add_argument("--tools", nargs="+", default=["tracegrad", *PYTHONS, "manual"])
     parser.add_argument("--peer-python", default=sys.executable)
-    parser.add_argument("--quick", action="store_true", help="a few of the suite's sizes, small and large")
+    parser.add_argument("--quick", action="store_true", help="a few of the suite's sizes, small and large, and a fifth of a second each")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--limit", type=float, default=60, help="seconds after which a tool that does not answer is ended (default 60)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall",
                         help="what tools go by: time that passes, or the processor's (for busy machines)")
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
-    args = parser.parse_args(words[:cut])
+    args = parser.parse_intermixed_args(words[:cut])
     suite, tools = args.suite.resolve(), [tool for tool in args.tools if tool != "tracegrad"]
     args.tools, groups = ["tracegrad", *tools], [[tool for tool in tools if (tool in PYTHONS) == python] for python in (True, False)]
     print(f"| eval | size | function | tracegrad, us | {' | '.join(f'over {tool}' for tool in tools)} |")
@@ -196,7 +198,7 @@ def main() -> None:
         else:
             args.clock = ""
         for name in args.evals:
-            more = f"{QUICK[name]} --min-runs 3".split() if args.quick and name in QUICK else []
+            more = f"{QUICK[name]} --min-seconds 0.2".split() if args.quick and name in QUICK else []
             found = measure(suite, name, args, [*more, *words[cut + 1:]])
             found["tracegrad"] = found["tracegrad"] or {("", ""): (0.0, "the eval asked for nothing")}
             wrong += sum(bool(error) for _, error in found["tracegrad"].values())

@@ -53,7 +53,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     attention_groups=[((8, 8, 2), (4, 4, 1)), ((4, 8, 1),)], attention_long=[0, 1 << 12],
     launch_work=[0, 1 << 10, 3 << 16], little_work=[0, 3 << 14],
     repeats=[1, 3], merged_items=[1, 64], merged_lines=[40, 400], merged_buffers=[4, 24], merged_elements=[0, 1 << 16],
-    merged_parameters=[4, 96], matrix_size=[0, 2, 16], stacked_columns=[0, 5, 64], looped_lines=[0, 2400], looped_work=[0, 3 << 19],
+    merged_parameters=[4, 96], matrix_size=[0, 2, 16], stacked_columns=[0, 5, 64], looped_lines=[0, 4800], looped_work=[0, 3 << 19],
     parted_work=[0, 1 << 26, 1 << 26], parted_iterations=[0, 1 << 24], iteration_work=[0, 3 << 17],
     item_iteration_work=[0, 1 << 13], branch_work=[1, 40], branch_wait=[0, 6, 1000], looped_bytes=[1, 1 << 14], looped_sums=[0, 1 << 24],
     kept_bytes=[0, 1 << 16], kept_iterations=[1, 8], products=[2, 4], product_rows=[2, 64],

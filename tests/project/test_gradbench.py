@@ -16,8 +16,11 @@ import pytest
 import tracegrad as tg
 from benchmarks.gradbench import against, contribute
 from benchmarks.gradbench.against import EVALS
+from benchmarks.gradbench.evals import lstm
+from benchmarks.gradbench.runs import array
 from benchmarks.gradbench.tool import answers
 from tests.helpers.marks import one_of
+from tracegrad.support.plan import Loop
 
 HERE = Path(__file__).resolve().parents[2] / "benchmarks" / "gradbench" / "evals"
 
@@ -158,6 +161,15 @@ def test_lstm():
         total += (wanted * (y - np.log(np.exp(y).sum() + 2))).sum()
     assert ask("lstm", "objective", given) == pytest.approx(-total / 12)
     check_gradient("lstm", "objective", "jacobian", given, ["main_params", "extra_params"])
+
+
+@pytest.mark.long
+def test_the_iterations_of_six_layers_are_one_launch():
+    """The suite's largest; launch by launch its gradient takes seven times as long."""
+    arrays = [array(numbers(*shape)) for shape in ((12, 56), (3, 14), (12, 14), (6, 14))]
+    gradients = tg.trace(lstm.gradients)
+    gradients(*arrays)
+    assert not any(isinstance(step, Loop) for step in gradients.plan.steps)
 
 
 def test_bundle_adjustment():

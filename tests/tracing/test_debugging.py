@@ -209,6 +209,20 @@ def test_the_checks_are_in_the_kernels(kernels, monkeypatch):
     assert sum(launch.bytes for launch in plan.launches) < 3 * x.numel() * 4
 
 
+def test_a_look_that_comes_again_compiles_nothing(device, monkeypatch):
+    f = tg.trace(lambda x: x.log().sum())
+    assert not tg.debug(f)(tg.tensor([1.0, 2.0]))
+    made = []
+    monkeypatch.setattr(Program, "compile", lambda self, *args, **kwargs: made.append(self))
+    assert not tg.debug(f)(tg.tensor([3.0, 2.0]))
+    assert made == []
+    monkeypatch.undo()
+    first, second = tg.debug(f)(tg.tensor([1.0, -1.0])), tg.debug(f)(tg.tensor([-2.0, 1.0]))
+    assert (first.first.index, second.first.index) == ((1,), (0,))
+    assert [r.low for r in first.ranges[:1]] == [-1.0]                      # each has its own call's values
+    assert [r.low for r in second.ranges[:1]] == [-2.0]
+
+
 def test_debug_of_an_untraced_function_and_refusals():
     assert tg.debug(lambda x: (x - 1).log())(tg.zeros(2)).first.operation.op == "log"
     with pytest.raises(ArgumentError, match=r"^debug: find takes some of .* got \('zero',\)"):

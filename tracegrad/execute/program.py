@@ -69,7 +69,7 @@ class Program:
     input index whose buffer the output may overwrite. results: what the user calls the outputs, "" where that is not known. executable:
     what runs its kernels, and `plan` what that is made from; None on the interpreter. `compile` makes them, now unless `later`. left: runs
     of kernels for sizes that vary, until those for this size are taken; 0 where there are none to be taken, or they were. written: inputs
-    that a run may overwrite.
+    that a run may overwrite. twin: what `tg.debug` and `compare` run in its place, once they did.
 
     Of untraced work (`recorded`) there are also: key, in `programs`. numbers: the constants that a call may have others for. order, places,
     ends: the operations, their operands and the results by place, see `canonical`. usage: what policy.py decides by. routine: NumPy's.
@@ -84,6 +84,7 @@ class Program:
     routine: Any = None
     left = 0
     written: Collection[int] = ()
+    twin: Any = None
 
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None,
                  results: Sequence[str] = (), later: bool = False, varying: frozenset[int] = frozenset()) -> None:

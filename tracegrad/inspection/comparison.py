@@ -16,7 +16,7 @@ from tracegrad.errors import TracegradError
 from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import bind, cast, const, placeholder
-from tracegrad.inspection.twin import Array, OperandAt, Operation, Twin, elements_of, number
+from tracegrad.inspection.twin import Array, OperandAt, Operation, Twin, elements_of, number, twin_of
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
@@ -77,7 +77,7 @@ class Comparison:
 
 def compare(program: Any, name: str, values: Sequence[Any], reference: Any, tolerance: float | None) -> Comparison:
     """Compare a Program's intermediates on these values with a reference; see `Traced.compare`."""
-    twin = Twin(program, values)
+    twin = twin_of(program, values)
     beside = _Wide(twin, dtypes.as_dtype(reference)) if _is_dtype(reference) else twin.on(find_device(reference))
     against = str(beside.dtype) if isinstance(beside, _Wide) else f"the device {beside.device.name}"
     errors, first = [], None

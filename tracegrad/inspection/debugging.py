@@ -15,7 +15,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.leaves import Bundle
-from tracegrad.inspection.twin import Array, OperandAt, Operation, Twin, elements_of, number
+from tracegrad.inspection.twin import Array, OperandAt, Operation, Twin, elements_of, number, twin_of
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.ops.arrays.complex_numbers import view_as_real
 from tracegrad.ops.arrays.logical import isinf
@@ -82,7 +82,7 @@ class Debug:
     def __init__(self, name: str, twin: Twin, find: Sequence[str]) -> None:
         self.name, self._twin = name, twin
         self._ranges: list[Range] | None = None
-        worst = [int(code) for code in twin.run([_worst(node) for node in twin.nodes])]
+        worst = [int(code) for code in twin.each(_worst)]
         self.found: dict[str, Finding] = {}
         self.first: Finding | None = None
         for i, code in enumerate(worst):
@@ -131,7 +131,7 @@ def debug(program: Any, name: str, values: Sequence[Any], find: Sequence[str]) -
     """Look at a Program on these values; see `tg.debug`."""
     if not find or not set(find) <= set(KINDS):
         raise ArgumentError(f"debug: find takes some of 'nan', 'inf' and 'denormal', got {tuple(find)!r}")
-    return Debug(name, Twin(program, values), find)
+    return Debug(name, twin_of(program, values), find)
 
 
 def _worst(node: Node) -> Any:

@@ -1,9 +1,9 @@
-"""A program's intermediate values: `Twin` runs the same graph with other outputs, on the same device, and changes nothing. Start there."""
+"""A program's intermediate values: its `Twin` runs the same graph with other outputs, on the same device, and changes nothing."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from os.path import basename
 from typing import Any
@@ -44,25 +44,48 @@ class Operation:
         return f"{self.op}{called} ({self.type}){where}{inside}"
 
 
+def twin_of(program: Any, values: Sequence[Any]) -> Twin:
+    """The twin of a recorded program, made once, with the values of one call: of the graph's inputs, as a Program takes them."""
+    if program.twin is None:
+        program.twin = Twin(program)
+    return program.twin.having(values)  # type: ignore[no-any-return]
+
+
 class Twin:
-    """A recorded program, and the values of one call. values: of the graph's inputs, as a Program takes them.
+    """A recorded program, and the values of one call; see `twin_of`.
 
     nodes: what it computes and gets of floating point, in order.
     """
 
-    def __init__(self, program: Program, values: Sequence[Any]) -> None:
-        self.graph, self.device, self.values = executable_graph(program.graph, transfers=True), program.device, list(values)
+    values: list[Any]
+
+    def __init__(self, program: Program) -> None:
+        self.graph, self.device = executable_graph(program.graph, transfers=True), program.device
         self._computing = program.computing
+        self._of_each: dict[Callable[[Node], Node], Program] = {}
         self.nodes = [node for node in self.graph if dtype_kind(node.dtype) in "fc" and node.aval.size and not node.aval.weak
                       and node.fn.name != "const" and not isinstance(node.fn, Bundle)]
         self._name = namer(self.graph)
 
+    def having(self, values: Sequence[Any]) -> Twin:
+        """The same for another call."""
+        other = copy.copy(self)
+        other.values = list(values)
+        return other
+
     def run(self, outputs: Sequence[Node]) -> list[Array]:
         """The values of nodes that are made of the graph's, as arrays."""
-        if not outputs:
-            return []
-        found = self._computing(outputs)(self.values)
-        return [Tensor(data(node.aval, value), value.device).numpy() for node, value in zip(outputs, found, strict=True)]
+        return self._run(self._computing(outputs)) if outputs else []
+
+    def each(self, fn: Callable[[Node], Node]) -> list[Array]:
+        """The values of fn of every node. The next call with this fn compiles nothing."""
+        if fn not in self._of_each:
+            self._of_each[fn] = self._computing([fn(node) for node in self.nodes])
+        return self._run(self._of_each[fn])
+
+    def _run(self, program: Program) -> list[Array]:
+        found = program(self.values)
+        return [Tensor(data(node.aval, value), value.device).numpy() for node, value in zip(program.graph.outputs, found, strict=True)]
 
     def batches(self) -> Iterator[list[Node]]:
         """The nodes in order, as many together as the host holds values of."""
@@ -87,7 +110,7 @@ class Twin:
     def on(self, device: Device) -> Twin:
         """The same program and values on another device, and on no other."""
         other = copy.copy(self)
-        other.device, other._computing = device, Program(self.graph.inputs, [], device, later=True).computing
+        other.device, other._computing, other._of_each = device, Program(self.graph.inputs, [], device, later=True).computing, {}
         other.values = [value if node.aval.weak else upload(device, value) for node, value in self.inputs()]
         return other
 

@@ -152,7 +152,7 @@ class Tuning(NamedTuple):
     merged_buffers: int = 24
     merged_elements: int = 1 << 16     # of equal kernels of a GPU in one launch: those of more take longer than a launch (5 us),
     merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
-    looped_lines: int = 2400           # of a kernel with a loop over iterations in it, which saves the launches of every iteration,
+    looped_lines: int = 4800           # of a kernel with a loop over iterations in it, which saves the launches of every iteration,
     iteration_work: int = 3 << 17      # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
     register_elements: int = 8         # of a temporary that one work-item keeps in registers
     branch_work: int = 40              # flops from which on a branch of one work-item's loop is an `if`,
