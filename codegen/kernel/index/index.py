@@ -40,7 +40,10 @@ class Var:
         self.name, self.lo, self.hi, self.multiple, self.aligned = name, lo, lo + max(size, 1) - 1, multiple, aligned
         self.key = f"{self}#{next(_serials)}"                # terms are put in order by name
         self.marked = marked(name)
-        self.index = Index(((Atom("var", self.key, lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0) if size > 1 else constant(lo)
+        self.index = self._itself() if size > 1 else constant(lo)
+
+    def _itself(self) -> Index:
+        return Index(((Atom("var", self.key, self.lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0)
 
     def __str__(self) -> str:
         return self.name
@@ -58,23 +61,35 @@ class Mutable(Var):
 
     def __init__(self, name: str, size: int) -> None:
         super().__init__(name, size)
-        self.index = Index(((Atom("var", self.key, self.lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0)
+        if size <= 1:
+            self.index = self._itself()
 
 
-class Atom:
-    """What an Index is a combination of. `key` orders and identifies; `vars` are the variables it depends on, `var` the one it is.
+class Atom(str):
+    """What an Index is a combination of. `key` orders and identifies it: it is that string, so that tables hash and compare it as one.
 
-    opens: whether `Index.opened` makes something else of it.
+    `vars` are the variables it depends on, `var` the one it is. opens: whether `Index.opened` makes something else of it.
     """
 
     __slots__ = ("base", "divisor", "hi", "key", "kind", "lo", "opens", "var", "vars")
+    base: Index | None
+    divisor: int
+    hi: int
+    key: str
+    kind: str
+    lo: int
+    opens: bool
+    var: Var | None
+    vars: frozenset[Var]
 
-    def __init__(
-        self, kind: str, key: str, lo: int, hi: int, vars: frozenset[Var], base: Index | None, divisor: int, var: Var | None = None
-    ) -> None:
+    def __new__(
+        cls, kind: str, key: str, lo: int, hi: int, vars: frozenset[Var], base: Index | None, divisor: int, var: Var | None = None
+    ) -> Atom:
+        self = super().__new__(cls, key)
         self.kind, self.key, self.lo, self.hi = kind, key, lo, hi
         self.vars, self.base, self.divisor, self.var = vars, base, divisor, var
-        self.opens: bool = base is not None and (kind == "bounded" or any(atom.opens for atom, _ in base.terms))
+        self.opens = base is not None and (kind == "bounded" or base.opens)
+        return self
 
     @property
     def multiple(self) -> int:
@@ -86,34 +101,39 @@ class Atom:
             return whole // self.divisor if whole % self.divisor == 0 else 1
         return gcd(whole, self.divisor) if self.kind == "mod" else whole
 
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Atom) and self.key == other.key
-
 
 class Index:
-    """sum of coefficient * atom + constant, with lo <= value <= hi. Immutable; equal expressions have equal `key`s."""
+    """sum of coefficient * atom + constant, with lo <= value <= hi. Immutable; equal expressions have equal `key`s.
 
-    __slots__ = ("_key", "_opened", "constant", "hi", "lo", "terms", "vars")
+    opens: whether `opened` makes something else of it.
+    """
+
+    __slots__ = ("_key", "_opened", "constant", "hi", "lo", "opens", "terms", "vars")
 
     def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
         self.terms, self.constant, self._key = terms, constant, ""
         self._opened: Index | None = None
         if len(terms) == 1:                                  # as most
             (atom, c), = terms
-            self.vars, self.lo, self.hi = atom.vars, constant + c * atom.lo, constant + c * atom.hi
-            if c < 0:
-                self.lo, self.hi = self.hi, self.lo
+            self.vars, self.opens = atom.vars, atom.opens
+            if c > 0:
+                self.lo, self.hi = constant + c * atom.lo, constant + c * atom.hi
+            else:
+                self.lo, self.hi = constant + c * atom.hi, constant + c * atom.lo
             return
         lo = hi = constant
         vars: frozenset[Var] = frozenset()
+        opens = False
         for atom, c in terms:
-            lo += c * (atom.lo if c > 0 else atom.hi)
-            hi += c * (atom.hi if c > 0 else atom.lo)
+            if c > 0:
+                lo += c * atom.lo
+                hi += c * atom.hi
+            else:
+                lo += c * atom.hi
+                hi += c * atom.lo
             vars = vars | atom.vars if vars else atom.vars
-        self.lo, self.hi, self.vars = lo, hi, vars
+            opens = opens or atom.opens
+        self.lo, self.hi, self.vars, self.opens = lo, hi, vars, opens
 
     @property
     def key(self) -> str:
@@ -137,11 +157,11 @@ class Index:
 
     def __add__(self, other: IndexLike) -> Index:
         if not isinstance(other, Index):
-            return self if other == 0 else Index(self.terms, self.constant + other)
+            return Index(self.terms, self.constant + other) if other else self
         if not other.terms:
-            return self + other.constant
+            return Index(self.terms, self.constant + other.constant) if other.constant else self
         if not self.terms:
-            return other + self.constant
+            return Index(other.terms, self.constant + other.constant) if self.constant else other
         sums = dict(self.terms)
         for atom, c in other.terms:
             sums[atom] = sums.get(atom, 0) + c
@@ -153,7 +173,16 @@ class Index:
         return self * -1
 
     def __sub__(self, other: IndexLike) -> Index:
-        return self + (-other)
+        if not isinstance(other, Index):
+            return Index(self.terms, self.constant - other) if other else self
+        if not other.terms:
+            return Index(self.terms, self.constant - other.constant) if other.constant else self
+        if not self.terms:
+            return Index(tuple([(atom, -c) for atom, c in other.terms]), self.constant - other.constant)
+        sums = dict(self.terms)
+        for atom, c in other.terms:
+            sums[atom] = sums.get(atom, 0) - c
+        return _normal(sums, self.constant - other.constant)
 
     def __rsub__(self, other: IndexLike) -> Index:
         return (-self) + other
@@ -289,7 +318,7 @@ class Index:
 
     def opened(self) -> Index:
         """The same with `bounded` wrappers taken off."""
-        if not any([atom.opens for atom, _ in self.terms]):  # noqa: C419 - a generator takes longer
+        if not self.opens:
             return self
         out = self._opened
         if out is None:
@@ -344,7 +373,11 @@ def _normal(sums: dict[Atom, int], const: int) -> Index:
                     sums[a] = sums.get(a, 0) + n
                 return _normal(sums, const + whole.constant)
     terms = [(a, c) for a, c in sums.items() if c]
-    if len(terms) > 1:
+    if len(terms) == 2:                                      # as most
+        first, second = abs(terms[0][1]), abs(terms[1][1])
+        if first < second or (first == second and terms[1][0].key < terms[0][0].key):
+            terms.reverse()
+    elif len(terms) > 2:
         terms.sort(key=_place)
     return Index(tuple(terms), const)
 
