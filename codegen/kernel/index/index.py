@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from math import gcd
 from typing import Union
+from weakref import ref
 
 from tracegrad.codegen.kernel.text.markup import marked, offset, plain
 from tracegrad.support.cache import memoize
@@ -27,10 +28,12 @@ class Var:
 
     It is itself and no other, whatever it is called: `name` is for the text. Where a loop goes in steps of vectors, the range is that
     of all lanes, and `multiple` what all vectors begin at a multiple of; aligned: so they do in memory, too, as buffers are the device's
-    own. of: what it was computed of.
+    own. of: what it was computed of. fixed: the one number that it can be, if it never is another.
+
+    It refers to nothing that depends on it: kernels have no cycles, go when nobody needs them, and leave nothing for the search for cycles.
     """
 
-    __slots__ = ("aligned", "hi", "index", "key", "lo", "marked", "multiple", "name", "of")
+    __slots__ = ("_index", "aligned", "fixed", "hi", "key", "lo", "marked", "multiple", "name", "of")
 
     def __init__(
         self, name: str, size: int, lo: int = 0, multiple: int = 1, aligned: bool = False,
@@ -40,10 +43,19 @@ class Var:
         self.name, self.lo, self.hi, self.multiple, self.aligned = name, lo, lo + max(size, 1) - 1, multiple, aligned
         self.key = f"{self}#{next(_serials)}"                # terms are put in order by name
         self.marked = marked(name)
-        self.index = self._itself() if size > 1 else constant(lo)
+        self.fixed: Index | None = constant(lo) if size <= 1 else None
+        self._index: ref[Index] | None = None
 
-    def _itself(self) -> Index:
-        return Index(((Atom("var", self.key, self.lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0)
+    @property
+    def index(self) -> Index:
+        """It as an index."""
+        if self.fixed is not None:
+            return self.fixed
+        found = self._index() if self._index is not None else None
+        if found is None:
+            found = Index(((Atom("var", self.key, self.lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0)
+            self._index = ref(found)
+        return found
 
     def __str__(self) -> str:
         return self.name
@@ -61,35 +73,26 @@ class Mutable(Var):
 
     def __init__(self, name: str, size: int) -> None:
         super().__init__(name, size)
-        if size <= 1:
-            self.index = self._itself()
+        self.fixed = None
 
 
 class Atom(str):
-    """What an Index is a combination of. `key` orders and identifies it: it is that string, so that tables hash and compare it as one.
+    """What an Index is a combination of. `key` orders and identifies it: it is that string, so tables hash and compare it as one.
 
     `vars` are the variables it depends on, `var` the one it is. opens: whether `Index.opened` makes something else of it.
     """
 
     __slots__ = ("base", "divisor", "hi", "key", "kind", "lo", "opens", "var", "vars")
-    base: Index | None
-    divisor: int
-    hi: int
-    key: str
-    kind: str
-    lo: int
-    opens: bool
-    var: Var | None
-    vars: frozenset[Var]
 
-    def __new__(
-        cls, kind: str, key: str, lo: int, hi: int, vars: frozenset[Var], base: Index | None, divisor: int, var: Var | None = None
-    ) -> Atom:
-        self = super().__new__(cls, key)
+    def __new__(cls, kind: str, key: str, *_: object) -> Atom:
+        return super().__new__(cls, key)
+
+    def __init__(
+        self, kind: str, key: str, lo: int, hi: int, vars: frozenset[Var], base: Index | None, divisor: int, var: Var | None = None
+    ) -> None:
         self.kind, self.key, self.lo, self.hi = kind, key, lo, hi
         self.vars, self.base, self.divisor, self.var = vars, base, divisor, var
-        self.opens = base is not None and (kind == "bounded" or base.opens)
-        return self
+        self.opens: bool = base is not None and (kind == "bounded" or base.opens)
 
     @property
     def multiple(self) -> int:
@@ -108,29 +111,23 @@ class Index:
     opens: whether `opened` makes something else of it.
     """
 
-    __slots__ = ("_key", "_opened", "constant", "hi", "lo", "opens", "terms", "vars")
+    __slots__ = ("__weakref__", "_key", "_opened", "constant", "hi", "lo", "opens", "terms", "vars")
 
     def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
         self.terms, self.constant, self._key = terms, constant, ""
         self._opened: Index | None = None
         if len(terms) == 1:                                  # as most
             (atom, c), = terms
-            self.vars, self.opens = atom.vars, atom.opens
-            if c > 0:
-                self.lo, self.hi = constant + c * atom.lo, constant + c * atom.hi
-            else:
-                self.lo, self.hi = constant + c * atom.hi, constant + c * atom.lo
+            self.vars, self.opens, self.lo, self.hi = atom.vars, atom.opens, constant + c * atom.lo, constant + c * atom.hi
+            if c < 0:
+                self.lo, self.hi = self.hi, self.lo
             return
         lo = hi = constant
         vars: frozenset[Var] = frozenset()
         opens = False
         for atom, c in terms:
-            if c > 0:
-                lo += c * atom.lo
-                hi += c * atom.hi
-            else:
-                lo += c * atom.hi
-                hi += c * atom.lo
+            lo += c * (atom.lo if c > 0 else atom.hi)
+            hi += c * (atom.hi if c > 0 else atom.lo)
             vars = vars | atom.vars if vars else atom.vars
             opens = opens or atom.opens
         self.lo, self.hi, self.vars, self.opens = lo, hi, vars, opens
@@ -173,12 +170,8 @@ class Index:
         return self * -1
 
     def __sub__(self, other: IndexLike) -> Index:
-        if not isinstance(other, Index):
-            return Index(self.terms, self.constant - other) if other else self
-        if not other.terms:
-            return Index(self.terms, self.constant - other.constant) if other.constant else self
-        if not self.terms:
-            return Index(tuple([(atom, -c) for atom, c in other.terms]), self.constant - other.constant)
+        if not isinstance(other, Index) or not other.terms or not self.terms:
+            return self + -other
         sums = dict(self.terms)
         for atom, c in other.terms:
             sums[atom] = sums.get(atom, 0) - c
@@ -373,11 +366,7 @@ def _normal(sums: dict[Atom, int], const: int) -> Index:
                     sums[a] = sums.get(a, 0) + n
                 return _normal(sums, const + whole.constant)
     terms = [(a, c) for a, c in sums.items() if c]
-    if len(terms) == 2:                                      # as most
-        first, second = abs(terms[0][1]), abs(terms[1][1])
-        if first < second or (first == second and terms[1][0].key < terms[0][0].key):
-            terms.reverse()
-    elif len(terms) > 2:
+    if len(terms) > 1:
         terms.sort(key=_place)
     return Index(tuple(terms), const)
 
@@ -508,26 +497,3 @@ def ravel(index: Sequence[IndexLike], shape: Sequence[int]) -> Index:
         else:
             rest += i * step
     return _normal(sums, rest)
-
-
-def breakpoints(flats: Iterable[Index], var: Var) -> list[int]:
-    """The inner sizes at which loops over `var` must be split so that `flats` need no division.
-
-    Ascending; each divides the next.
-    """
-    found: set[int] = set()
-    for flat in flats:
-        for atom in flat.atoms():
-            if atom.base is None or atom.kind == "bounded" or var not in atom.vars:
-                continue
-            scale = 1
-            base = atom.base
-            while len(base.terms) == 1 and base.terms[0][0].kind == "div" and base.terms[0][0].base is not None:
-                scale *= base.terms[0][0].divisor
-                base = base.terms[0][0].base
-            found.add(atom.divisor * scale)
-    chain: list[int] = []
-    for k in sorted(found):
-        if 1 < k < var.hi + 1 and (var.hi + 1) % k == 0 and (not chain or k % chain[-1] == 0):
-            chain.append(k)
-    return chain
