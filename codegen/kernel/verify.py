@@ -172,7 +172,7 @@ class _Check(Operands):
         if start.low is not None and stop.high is not None:
             self.between(var, start, stop, step, whole)
         elif start.low is not None:
-            self.meaning[var] = start.low, step, max(1, (high - low) // step + 1)
+            self.means(var, start.low, step, max(1, (high - low) // step + 1))
         self.declare(var)
         if any(self.differs(p) for p in loop.parts):
             self.divergent.add(var)
@@ -182,7 +182,7 @@ class _Check(Operands):
         if start.low is not None and stop.high is not None:
             span, limit = self.expand(stop.high) - self.expand(start.low), self.limit(stop)
             most = span.hi if limit is None else min(span.hi, limit - self.interval(start.low)[0])
-            self.meaning[var] = start.low, step, max(1, (most - (step if whole else 1)) // step + 1)
+            self.means(var, start.low, step, max(1, (most - (step if whole else 1)) // step + 1))
             self.stops[var] = stop.high
 
     def limit(self, stop: Bound) -> int | None:
@@ -274,7 +274,7 @@ class _Check(Operands):
             low, high = self.interval(bound.low, known)[0], self.interval(bound.high, known)[1]
             self.ranges[var] = low, high if bound.limit is None else min(high, bound.limit)
         if bound is not None and bound.high is not None:
-            self.meaning[var] = bound.high, 1, 1
+            self.means(var, bound.high, 1, 1)
             if bound.limit is not None:
                 self.limits[var] = bound.limit
                 self.early[var] = max(0, self.interval(bound.high, tuple(self.known))[1] - bound.limit)

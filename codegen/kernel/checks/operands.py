@@ -48,13 +48,17 @@ class Operands(Races):
 
     def expression(self, x: Expression) -> None:
         """That variables are declared, elements are there, and types agree."""
+        wide = x.lanes > 1
         for k, part in enumerate(x.operands):
-            holds, known = x.where(k), len(self.known)
-            if holds is not None:
-                self.known += facts(*holds)
+            wide = wide or part.lanes > 1
+            holds = x.where(k) if k else None                # (a first operand is always looked at)
+            if holds is None:
+                self.expression(part)
+                continue
+            known = len(self.known)
+            self.known += facts(*holds)
             self.expression(part)
-            if holds is not None:
-                del self.known[known:]
+            del self.known[known:]
         if not isinstance(x, Made):                          # of operands alone
             if isinstance(x, Named):
                 self.use(x)
@@ -64,7 +68,7 @@ class Operands(Races):
                 self.read((x.index,))
             elif isinstance(x, Load):
                 self.access(x.access, False)
-        if wrong := x.misfit():
+        if wide and (wrong := x.misfit()):                   # values of one lane make one
             raise self.fail(wrong)
 
     def pointed(self, pointer: Pointer, value: Expression) -> None:

@@ -28,6 +28,7 @@ class Proof:
         self.ranges: dict[Var, Range] = {}                   # what the variables in scope may be
         self.lanes: tuple[Var, int] | None = None            # of the access that is looked at: along what, and how many behind the first
         self.meaning: dict[Var, tuple[Index, int, int]] = {} # a loop's variable: start + step * (0 .. count - 1); a bound: itself
+        self.meant: dict[Var, Index] = {}                    # what `expand` has found of these, until one of them means something else
         self.divergent: set[object] = set()                  # what differs between the items of a work-group
         self.items: dict[Var, Item] = {}
         self.stops: dict[Var | None, Index] = {}
@@ -58,12 +59,22 @@ class Proof:
                     a, b = a // atom.divisor, b // atom.divisor
                 elif atom.kind == "mod":
                     a, b = self.remainder(atom.base, atom.divisor, a, b)
-            low, high = low + min(a * c, b * c), high + max(a * c, b * c)
-        for kind, g, *rest in guards:
-            if kind == "range":
-                for times in _times(x, g):                   # x is the sum of what the guard is about, so often, and of the rest
-                    below, above = self.interval(x.opened() - g.opened() * times)
-                    low, high = max(low, rest[0] * times + below), min(high, (rest[1] - 1) * times + above)
+            a, b = a * c, b * c
+            low, high = (low + a, high + b) if a <= b else (low + b, high + a)
+        opened, alone = x.opened(), (0, 0)
+        for number, (kind, g, *rest) in enumerate(guards):
+            if not number:
+                alone = self.interval(opened)
+            if kind != "range":
+                continue
+            wanted = g.opened()
+            if wanted.vars.isdisjoint(opened.vars):          # the same as below, without a difference to be made
+                least, most = self.interval(wanted)
+                low, high = max(low, rest[0] + alone[0] - most), min(high, rest[1] - 1 + alone[1] - least)
+                continue
+            for times in _times(opened, wanted):             # x is the sum of what the guard is about, so often, and of the rest
+                below, above = self.interval(opened - wanted * times)
+                low, high = max(low, rest[0] * times + below), min(high, (rest[1] - 1) * times + above)
         if len(guards) > 1 and (together := self.together(x, guards)) is not None:
             low, high = max(low, together[0]), min(high, together[1])
         self.never |= low > high
@@ -111,9 +122,17 @@ class Proof:
             return x
         out = Index(tuple([(atom, c) for atom, c in x.terms if atom.var is None or atom.var not in meaning]), x.constant)
         for var, c in meant:
-            start, step, count = meaning[var]
-            out = out + (self.expand(start) + self.steps(var, count) * step) * c
+            found = self.meant.get(var)
+            if found is None:
+                start, step, count = meaning[var]
+                found = self.meant[var] = self.expand(start) + self.steps(var, count) * step
+            out = out + found * c
         return out
+
+    def means(self, var: Var, start: Index, step: int, count: int) -> None:
+        """Note what a variable means from here on."""
+        self.meaning[var] = start, step, count
+        self.meant.clear()
 
     def steps(self, var: Var, count: int) -> Index:
         found = self.step_of.get(var)
@@ -143,8 +162,8 @@ def facts(x: Expression, holds: bool = True) -> list[tuple[Any, ...]]:
 
 def _times(x: Index, g: Index) -> set[int]:
     """How often g may be a part of x."""
-    have = dict(x.opened().terms)
-    return {1, *(have[a] // c for a, c in g.opened().terms if a in have and have[a] // c > 1 and have[a] % c == 0)}
+    have = dict(x.terms)
+    return {1, *[have[a] // c for a, c in g.terms if a in have and have[a] // c > 1 and have[a] % c == 0]}
 
 
 def guarded(x: Index, guards: tuple[tuple[Any, ...], ...]) -> bool:

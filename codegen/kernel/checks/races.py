@@ -102,7 +102,7 @@ class Races(Proof):
                 among.append(Term(factor * k, most, part.var if part.var in self.items else None))
             most = factor * max(0, high - least)
             form.sums.append(([t for t in among if t.most], most, [], most))
-        x = x.opened()
+        x, known = x.opened(), (*access.guards, *self.known)
         form.constant += x.constant
         for atom, c in x.terms:
             lanes = access.lanes if atom.var is not None and atom.var is access.lane else 1
@@ -120,10 +120,11 @@ class Races(Proof):
                 begin += min(0, -c * early)
                 terms.append(Term(abs(c), early, None))
             for part, k in inner.terms:
-                first, last = self.interval(Index(((part, 1),), 0), (*access.guards, *self.known))
-                if part.var in self.items:
+                if part.var in self.items and part.var is not None:
                     first, last = self.ranges[part.var]
-                elif not part.vars.isdisjoint(self.items) or not self.expanded(part.vars):
+                elif part.vars.isdisjoint(self.items) and self.expanded(part.vars):
+                    first, last = self.interval(Index(((part, 1),), 0), known)
+                else:
                     return None
                 begin += c * k * first + min(0, c * k * (last - first))
                 term = Term(abs(c * k), last - first, part.var if part.var in self.items else None)

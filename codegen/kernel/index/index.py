@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from math import gcd
 from typing import Union
+from weakref import ref
 
 from tracegrad.codegen.kernel.text.markup import marked, offset, plain
 from tracegrad.support.cache import memoize
@@ -27,10 +28,12 @@ class Var:
 
     It is itself and no other, whatever it is called: `name` is for the text. Where a loop goes in steps of vectors, the range is that
     of all lanes, and `multiple` what all vectors begin at a multiple of; aligned: so they do in memory, too, as buffers are the device's
-    own. of: what it was computed of.
+    own. of: what it was computed of. fixed: the one number that it can be, if it never is another.
+
+    It refers to nothing that depends on it: kernels have no cycles, go when nobody needs them, and leave nothing for the search for cycles.
     """
 
-    __slots__ = ("aligned", "hi", "index", "key", "lo", "marked", "multiple", "name", "of")
+    __slots__ = ("_index", "aligned", "fixed", "hi", "key", "lo", "marked", "multiple", "name", "of")
 
     def __init__(
         self, name: str, size: int, lo: int = 0, multiple: int = 1, aligned: bool = False,
@@ -40,7 +43,19 @@ class Var:
         self.name, self.lo, self.hi, self.multiple, self.aligned = name, lo, lo + max(size, 1) - 1, multiple, aligned
         self.key = f"{self}#{next(_serials)}"                # terms are put in order by name
         self.marked = marked(name)
-        self.index = Index(((Atom("var", self.key, lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0) if size > 1 else constant(lo)
+        self.fixed: Index | None = constant(lo) if size <= 1 else None
+        self._index: ref[Index] | None = None
+
+    @property
+    def index(self) -> Index:
+        """It as an index."""
+        if self.fixed is not None:
+            return self.fixed
+        found = self._index() if self._index is not None else None
+        if found is None:
+            found = Index(((Atom("var", self.key, self.lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0)
+            self._index = ref(found)
+        return found
 
     def __str__(self) -> str:
         return self.name
@@ -58,23 +73,26 @@ class Mutable(Var):
 
     def __init__(self, name: str, size: int) -> None:
         super().__init__(name, size)
-        self.index = Index(((Atom("var", self.key, self.lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0)
+        self.fixed = None
 
 
-class Atom:
-    """What an Index is a combination of. `key` orders and identifies; `vars` are the variables it depends on, `var` the one it is.
+class Atom(str):
+    """What an Index is a combination of. `key` orders and identifies it: it is that string, so tables hash and compare it as one.
 
-    opens: whether `Index.opened` makes something else of it.
+    `vars` are the variables it depends on, `var` the one it is. opens: whether `Index.opened` makes something else of it.
     """
 
     __slots__ = ("base", "divisor", "hi", "key", "kind", "lo", "opens", "var", "vars")
+
+    def __new__(cls, kind: str, key: str, *_: object) -> Atom:
+        return super().__new__(cls, key)
 
     def __init__(
         self, kind: str, key: str, lo: int, hi: int, vars: frozenset[Var], base: Index | None, divisor: int, var: Var | None = None
     ) -> None:
         self.kind, self.key, self.lo, self.hi = kind, key, lo, hi
         self.vars, self.base, self.divisor, self.var = vars, base, divisor, var
-        self.opens: bool = base is not None and (kind == "bounded" or any(atom.opens for atom, _ in base.terms))
+        self.opens: bool = base is not None and (kind == "bounded" or base.opens)
 
     @property
     def multiple(self) -> int:
@@ -86,34 +104,33 @@ class Atom:
             return whole // self.divisor if whole % self.divisor == 0 else 1
         return gcd(whole, self.divisor) if self.kind == "mod" else whole
 
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Atom) and self.key == other.key
-
 
 class Index:
-    """sum of coefficient * atom + constant, with lo <= value <= hi. Immutable; equal expressions have equal `key`s."""
+    """sum of coefficient * atom + constant, with lo <= value <= hi. Immutable; equal expressions have equal `key`s.
 
-    __slots__ = ("_key", "_opened", "constant", "hi", "lo", "terms", "vars")
+    opens: whether `opened` makes something else of it.
+    """
+
+    __slots__ = ("__weakref__", "_key", "_opened", "constant", "hi", "lo", "opens", "terms", "vars")
 
     def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
         self.terms, self.constant, self._key = terms, constant, ""
         self._opened: Index | None = None
         if len(terms) == 1:                                  # as most
             (atom, c), = terms
-            self.vars, self.lo, self.hi = atom.vars, constant + c * atom.lo, constant + c * atom.hi
+            self.vars, self.opens, self.lo, self.hi = atom.vars, atom.opens, constant + c * atom.lo, constant + c * atom.hi
             if c < 0:
                 self.lo, self.hi = self.hi, self.lo
             return
         lo = hi = constant
         vars: frozenset[Var] = frozenset()
+        opens = False
         for atom, c in terms:
             lo += c * (atom.lo if c > 0 else atom.hi)
             hi += c * (atom.hi if c > 0 else atom.lo)
             vars = vars | atom.vars if vars else atom.vars
-        self.lo, self.hi, self.vars = lo, hi, vars
+            opens = opens or atom.opens
+        self.lo, self.hi, self.vars, self.opens = lo, hi, vars, opens
 
     @property
     def key(self) -> str:
@@ -137,11 +154,11 @@ class Index:
 
     def __add__(self, other: IndexLike) -> Index:
         if not isinstance(other, Index):
-            return self if other == 0 else Index(self.terms, self.constant + other)
+            return Index(self.terms, self.constant + other) if other else self
         if not other.terms:
-            return self + other.constant
+            return Index(self.terms, self.constant + other.constant) if other.constant else self
         if not self.terms:
-            return other + self.constant
+            return Index(other.terms, self.constant + other.constant) if self.constant else other
         sums = dict(self.terms)
         for atom, c in other.terms:
             sums[atom] = sums.get(atom, 0) + c
@@ -153,7 +170,12 @@ class Index:
         return self * -1
 
     def __sub__(self, other: IndexLike) -> Index:
-        return self + (-other)
+        if not isinstance(other, Index) or not other.terms or not self.terms:
+            return self + -other
+        sums = dict(self.terms)
+        for atom, c in other.terms:
+            sums[atom] = sums.get(atom, 0) - c
+        return _normal(sums, self.constant - other.constant)
 
     def __rsub__(self, other: IndexLike) -> Index:
         return (-self) + other
@@ -289,7 +311,7 @@ class Index:
 
     def opened(self) -> Index:
         """The same with `bounded` wrappers taken off."""
-        if not any([atom.opens for atom, _ in self.terms]):  # noqa: C419 - a generator takes longer
+        if not self.opens:
             return self
         out = self._opened
         if out is None:
@@ -475,26 +497,3 @@ def ravel(index: Sequence[IndexLike], shape: Sequence[int]) -> Index:
         else:
             rest += i * step
     return _normal(sums, rest)
-
-
-def breakpoints(flats: Iterable[Index], var: Var) -> list[int]:
-    """The inner sizes at which loops over `var` must be split so that `flats` need no division.
-
-    Ascending; each divides the next.
-    """
-    found: set[int] = set()
-    for flat in flats:
-        for atom in flat.atoms():
-            if atom.base is None or atom.kind == "bounded" or var not in atom.vars:
-                continue
-            scale = 1
-            base = atom.base
-            while len(base.terms) == 1 and base.terms[0][0].kind == "div" and base.terms[0][0].base is not None:
-                scale *= base.terms[0][0].divisor
-                base = base.terms[0][0].base
-            found.add(atom.divisor * scale)
-    chain: list[int] = []
-    for k in sorted(found):
-        if 1 < k < var.hi + 1 and (var.hi + 1) % k == 0 and (not chain or k % chain[-1] == 0):
-            chain.append(k)
-    return chain

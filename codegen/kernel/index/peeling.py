@@ -1,4 +1,4 @@
-"""Loop peeling: the ranges that a loop is cut into so that its inside needs no test. Start at `peeled`."""
+"""Where loops are cut: so that their inside needs no test (`peeled`), and so that indices in it need no division (`breakpoints`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from tracegrad.codegen.kernel.index.guards import Guard
-from tracegrad.codegen.kernel.index.index import Var
+from tracegrad.codegen.kernel.index.index import Index, Var
 
 
 def peeled(guards: Iterable[Guard], col: Var, n: int, step: int, most: int) -> list[tuple[int, int]]:
@@ -40,3 +40,26 @@ def scattered(guards: Iterable[Guard], col: Var, n: int) -> bool:
             if not around.vars:
                 cuts.update(c for c in (rest[0] - around.lo, rest[1] - around.lo) if 0 < c < n)
     return 2 * (len(cuts) + 1) > n and len(cuts) > 1
+
+
+def breakpoints(flats: Iterable[Index], var: Var) -> list[int]:
+    """The inner sizes at which loops over `var` must be split so that `flats` need no division.
+
+    Ascending; each divides the next.
+    """
+    found: set[int] = set()
+    for flat in flats:
+        for atom in flat.atoms():
+            if atom.base is None or atom.kind == "bounded" or var not in atom.vars:
+                continue
+            scale = 1
+            base = atom.base
+            while len(base.terms) == 1 and base.terms[0][0].kind == "div" and base.terms[0][0].base is not None:
+                scale *= base.terms[0][0].divisor
+                base = base.terms[0][0].base
+            found.add(atom.divisor * scale)
+    chain: list[int] = []
+    for k in sorted(found):
+        if 1 < k < var.hi + 1 and (var.hi + 1) % k == 0 and (not chain or k % chain[-1] == 0):
+            chain.append(k)
+    return chain

@@ -484,17 +484,17 @@ def declared_in(block: Block) -> Iterator[Symbol]:
 def statements_in(block: Block) -> list[Statement]:
     """All statements of a block, of those in it, and of the heads of loops (`Repeat`), in order."""
     found: list[Statement] = []
-
-    def add(block: Block) -> None:
-        if isinstance(block, Repeat) and block.first is not None:
-            found.append(block.first)
-        for item in block.items:
-            if isinstance(item, Block):
-                add(item)
-            else:
-                found.append(item)
-        if isinstance(block, Repeat) and block.more is not None:
-            found.append(block.more)
-
-    add(block)
+    _add_statements(block, found)
     return found
+
+
+def _add_statements(block: Block, found: list[Statement]) -> None:
+    if isinstance(block, Repeat) and block.first is not None:
+        found.append(block.first)
+    for item in block.items:
+        if isinstance(item, Block):
+            _add_statements(item, found)
+        else:
+            found.append(item)
+    if isinstance(block, Repeat) and block.more is not None:
+        found.append(block.more)

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from tracegrad.codegen.kernel.index.facts import picked
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir.expressions import Cast, Expression, Infix, Literal, Load, Select, whole
+from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Access, Array, Local
 from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
@@ -82,6 +83,12 @@ class RowProgram:
         self.at: Index | None = None                         # the element at hand, in a pass
         self.ev.given = self.kept_value
 
+    def finished(self) -> Kernel:
+        """The kernel."""
+        made = self.kernel()
+        del self.ev.given                                    # refers to all of this: without it, all goes now
+        return made
+
     def _passes(self) -> list[Pass]:
         results = self.group.results(Granularity.ELEMENT)
 
@@ -108,6 +115,10 @@ class RowProgram:
                 self.context.store(self.ev, self.group, roots, self.row)
 
     # -- what a device's class says
+
+    def kernel(self) -> Kernel:
+        """The kernel, written."""
+        raise NotImplementedError
 
     def loops(self, step: Pass) -> None:
         """The loop of a pass, with `body` for each element, and what comes of its reductions (`reduced`)."""

@@ -43,7 +43,7 @@ from tracegrad.support.tuning import tuning
 
 def lower_loops(group: Group, context: Context) -> list[Kernel]:
     """The kernel of an elementwise group or of row reductions."""
-    return [RowKernel(group, context, shape_of(group, context)).kernel()]
+    return [RowKernel(group, context, shape_of(group, context)).finished()]
 
 
 class RowKernel(RowProgram):

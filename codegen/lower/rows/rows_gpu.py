@@ -34,8 +34,8 @@ def loops(group: Group, context: Context) -> list[Kernel]:
     assert isinstance(kind, (Rows, Chunks))
     shape = Shape(kind.rows, (kind.cols,), 1, 1, kind.length if isinstance(kind, Chunks) else None)
     if not context.target.local_memory or room(context) == 1:
-        return [RowKernel(group, context, shape).kernel()]
-    return [Team(group, context, shape).kernel()]
+        return [RowKernel(group, context, shape).finished()]
+    return [Team(group, context, shape).finished()]
 
 
 def scratch(reductions: Iterable[Node]) -> int:

@@ -7,8 +7,8 @@ from itertools import accumulate, pairwise
 from math import prod
 
 from tracegrad.codegen.kernel.index.guards import Reads
-from tracegrad.codegen.kernel.index.index import Index, Var, breakpoints
-from tracegrad.codegen.kernel.index.peeling import peeled, scattered
+from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.index.peeling import breakpoints, peeled, scattered
 from tracegrad.codegen.lower.context import Context, computed
 from tracegrad.codegen.schedule.access_maps import IDENTITY
 from tracegrad.codegen.schedule.grouping import Chunks, Flat, Granularity, Group, Rows, is_reduction, small_reduction

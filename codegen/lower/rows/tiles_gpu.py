@@ -2,7 +2,7 @@
 
 Work-items side by side write neighbouring elements. What they would read a column apart comes by tiles of 32 x 32: read as it lies, put
 into local memory, and taken from there the other way, in rows of 33 so that a column is in 32 banks. The loops over the elements are
-those in which every index is a sum (`kernel/index.breakpoints`); a tile is of the last of them and of the one along which the operand lies.
+those in which every index is a sum (`peeling.breakpoints`); a tile is of the last of them and of the one along which the operand lies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from itertools import pairwise
 from math import prod
 
-from tracegrad.codegen.kernel.index.index import Index, Var, bounded, breakpoints, constant, ravel, unravel
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded, constant, ravel, unravel
+from tracegrad.codegen.kernel.index.peeling import breakpoints
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Load, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Access, Array

@@ -147,8 +147,12 @@ class Local(Named):
     __slots__ = ("only_if",)
 
     def __init__(self, name: str, dtype: DType, lanes: int = 1, mask: int = 0, only_if: Expression | None = None) -> None:
-        super().__init__(dtype, lanes, mask, frozenset((self,)))
-        self.name, self.only_if = name, only_if
+        self.dtype, self.lanes, self.mask, self.name, self.only_if = dtype, lanes, mask, name, only_if
+
+    @property
+    def vars(self) -> frozenset[Any]:  # type: ignore[override]
+        """Itself. (Kept here, it would be a cycle: see `Var`.)"""
+        return frozenset((self,))
 
 
 class Number(Named):

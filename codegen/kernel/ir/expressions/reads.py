@@ -23,8 +23,13 @@ class Pointer(Named):
     __slots__ = ("base", "of", "size")
 
     def __init__(self, name: str, of: tuple[Buffer, ...], base: Index, size: int) -> None:
-        super().__init__(of[0].dtype, 1, 0, frozenset((self,)))
+        self.dtype, self.lanes, self.mask = of[0].dtype, 1, 0
         self.name, self.of, self.base, self.size = name, of, base, size
+
+    @property
+    def vars(self) -> frozenset[Any]:  # type: ignore[override]
+        """Itself, as of a `Local`."""
+        return frozenset((self,))
 
     @property
     def type(self) -> str:
