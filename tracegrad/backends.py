@@ -59,8 +59,8 @@ class Products:
     """
 
     def __init__(self) -> None:
-        self.allow_fp16_reduced_precision_reduction = self.allow_bf16_reduced_precision_reduction = True        # these three mean nothing here
-        self.allow_fp16_accumulation = False
+        self.allow_fp16_reduced_precision_reduction = self.allow_bf16_reduced_precision_reduction = True
+        self.allow_fp16_accumulation = False                # all three mean nothing here
 
     @property
     def fp32_precision(self) -> str:
@@ -87,7 +87,7 @@ class Products:
 
 
 class Cuda(Backend):
-    """The part of it that means something here, and which of torch's attentions are chosen: there is one here, so a choice changes nothing."""
+    """The part of it that means something here, and which of torch's attentions are chosen: of one, so that it changes nothing."""
 
     matmul = Products()
 
@@ -150,7 +150,7 @@ class Mha(Backend):
 
     def get_fastpath_enabled(self) -> bool:
         """What `set_fastpath_enabled` was given, at first True."""
-        return bool(self._fastpath)
+        return bool(vars(self)["_fastpath"])
 
     def set_fastpath_enabled(self, value: bool) -> None:
         """Nothing changes: layers have one way to compute."""

@@ -75,3 +75,20 @@ class Twice(torch.autograd.Function):
 x = torch.ones(3, requires_grad=True)
 say("gradient", lambda: torch.autograd.grad(Twice.apply(x).sum(), x)[0])
 """)
+
+
+def test_variables_of_older_scripts():
+    """A tensor's values with its dtype (labels were made floats), and what is said of gradients."""
+    beside_torch("""
+from torch.autograd import Variable
+for name, make in {
+    "plain": lambda: Variable(torch.FloatTensor(2, 1).fill_(1.0), requires_grad=False),
+    "labels": lambda: Variable(torch.LongTensor(3).fill_(2)),
+    "leaf": lambda: Variable(torch.ones(2), requires_grad=True),
+    "history": lambda: Variable(torch.ones(2, requires_grad=True) * 2),
+    "shared": lambda: (a := torch.zeros(2), Variable(a).add_(1))[0],
+    "is": lambda: Variable(isinstance(torch.ones(1), Variable) * torch.ones(1)),
+}.items():
+    say(name, lambda: [(y := make()), str(y.dtype), y.requires_grad, y.is_leaf])
+say("types", lambda: [isinstance(torch.ones(1), torch.cuda.FloatTensor), torch.cuda.LongTensor.__name__])
+""")

@@ -17,9 +17,8 @@ from tracegrad.nn.modules.pooling import _MaxPool as _MaxPoolNd
 from tracegrad.nn.modules.recurrent import _Cell as RNNCellBase
 from tracegrad.nn.modules.recurrent import _Recurrent as RNNBase
 
-__all__ = ["LazyModuleMixin", "NonDynamicallyQuantizableLinear", "RNNBase", "RNNCellBase", "_AvgPoolNd", "_BatchNorm", "_ConvNd", "_ConvTransposeNd",
-           "_DropoutNd", "_IncompatibleKeys",
-           "_InstanceNorm", "_Loss", "_MaxPoolNd", "_NormBase", "_WeightedLoss"]
+__all__ = ["LazyModuleMixin", "NonDynamicallyQuantizableLinear", "RNNBase", "RNNCellBase", "_AvgPoolNd", "_BatchNorm", "_ConvNd",
+           "_ConvTransposeNd", "_DropoutNd", "_IncompatibleKeys", "_InstanceNorm", "_Loss", "_MaxPoolNd", "_NormBase", "_WeightedLoss"]
 
 _ConvTransposeNd, _IncompatibleKeys, _WeightedLoss = _ConvTranspose, LoadResult, _Loss
 Module = tg.nn.Module
