@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+from tracegrad.errors import ArgumentError
 from tracegrad.support.modes import float32_matmul
 
 
@@ -18,7 +21,7 @@ class Backend:
 
     _name: str
 
-    def __init__(self, name: str, **switches: bool) -> None:
+    def __init__(self, name: str, **switches: Any) -> None:
         vars(self).update(_name=name, **switches)
 
     def is_available(self) -> bool:
@@ -55,7 +58,20 @@ class Products:
     False
     """
 
-    __slots__ = ()
+    def __init__(self) -> None:
+        self.allow_fp16_reduced_precision_reduction = self.allow_bf16_reduced_precision_reduction = True
+        self.allow_fp16_accumulation = False                # all three mean nothing here
+
+    @property
+    def fp32_precision(self) -> str:
+        """The newer name of the same: "ieee", or "tf32" where the precision is less; "none" sets "ieee"."""
+        return "tf32" if self.allow_tf32 else "ieee"
+
+    @fp32_precision.setter
+    def fp32_precision(self, precision: str) -> None:
+        if precision not in ("ieee", "tf32", "none"):
+            raise ArgumentError(f"backends.cuda.matmul.fp32_precision: is \"ieee\", \"tf32\" or \"none\", got {precision!r}")
+        self.allow_tf32 = precision == "tf32"
 
     @property
     def allow_tf32(self) -> bool:
@@ -71,12 +87,82 @@ class Products:
 
 
 class Cuda(Backend):
-    """The part of it that means something here."""
+    """The part of it that means something here, and which of torch's attentions are chosen: of one, so that it changes nothing."""
 
     matmul = Products()
 
+    def __init__(self) -> None:
+        super().__init__("cuda")
+        for kind in _ATTENTIONS:
+            vars(self)[f"_{kind}"] = True
+            vars(self)[f"enable_{kind}_sdp"] = partial(vars(self).__setitem__, f"_{kind}")
+            vars(self)[f"{kind}_sdp_enabled"] = partial(vars(self).__getitem__, f"_{kind}")
 
-cudnn = Backend("cudnn", enabled=False, benchmark=False, deterministic=False, allow_tf32=False)
-mps, mkl, openmp, opt_einsum = (Backend(name) for name in ("mps", "mkl", "openmp", "opt_einsum"))
-mkldnn = Backend("mkldnn", enabled=False, deterministic=False, allow_tf32=False)
-cuda = Cuda("cuda")
+    @contextmanager
+    def sdp_kernel(self, enable_flash: bool = True, enable_math: bool = True, enable_mem_efficient: bool = True,
+                   enable_cudnn: bool = True) -> Iterator[None]:
+        """A block in which attentions are chosen."""
+        before = {f"_{kind}": vars(self)[f"_{kind}"] for kind in _ATTENTIONS}
+        vars(self).update(_flash=enable_flash, _math=enable_math, _mem_efficient=enable_mem_efficient, _cudnn=enable_cudnn)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+    def preferred_linalg_library(self, backend: Any = None) -> Any:
+        """"default", whatever is asked for."""
+        return "default"
+
+    def is_flash_attention_available(self) -> bool:
+        """False: it is the name of torch's kernels."""
+        return False
+
+
+class Cudnn(Backend):
+    """The library is not there, as in a torch for CPUs."""
+
+    def version(self) -> None:
+        """None."""
+
+    def is_acceptable(self, tensor: Any) -> bool:
+        """Whether it computes with this tensor: False."""
+        return False
+
+
+class Mps(Backend):
+    """Apple's."""
+
+    def is_macos_or_newer(self, major: int, minor: int) -> bool:
+        """False."""
+        return False
+
+
+class Cpu(Backend):
+    """The processor."""
+
+    def get_cpu_capability(self) -> str:
+        """"DEFAULT": the driver chooses instructions."""
+        return "DEFAULT"
+
+
+class Mha(Backend):
+    """torch's shortcut for attention layers that are not trained."""
+
+    def get_fastpath_enabled(self) -> bool:
+        """What `set_fastpath_enabled` was given, at first True."""
+        return bool(vars(self)["_fastpath"])
+
+    def set_fastpath_enabled(self, value: bool) -> None:
+        """Nothing changes: layers have one way to compute."""
+        vars(self)["_fastpath"] = value
+
+
+_ATTENTIONS = ("flash", "math", "mem_efficient", "cudnn")
+fp32_precision = "none"
+cudnn = Cudnn("cudnn", enabled=False, benchmark=False, benchmark_limit=10, deterministic=False, allow_tf32=False, fp32_precision="none",
+              conv=SimpleNamespace(fp32_precision="tf32"), rnn=SimpleNamespace(fp32_precision="tf32"))
+mkl, openmp, nnpack = (Backend(name) for name in ("mkl", "openmp", "nnpack"))
+opt_einsum = Backend("opt_einsum", enabled=False, strategy=None)
+mkldnn = Backend("mkldnn", enabled=False, deterministic=False, allow_tf32=False, fp32_precision="none")
+quantized = Backend("quantized", engine="none", supported_engines=["none"])
+cuda, mps, cpu, mha = Cuda(), Mps("mps"), Cpu("cpu"), Mha("mha", _fastpath=True)

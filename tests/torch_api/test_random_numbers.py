@@ -115,6 +115,7 @@ for make in (lambda: nn.Linear(5, 7), lambda: nn.Conv2d(3, 4, 3), lambda: nn.Con
 
 def test_batches_are_torchs():
     beside_torch(DRAWS + """
+from itertools import islice
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset, WeightedRandomSampler, random_split
 data = TensorDataset(torch.arange(20))
 def two_epochs(**options):
@@ -126,6 +127,7 @@ draw("generator", lambda: two_epochs(shuffle=True, generator=torch.Generator().m
 draw("weighted", lambda: two_epochs(sampler=WeightedRandomSampler(torch.arange(1.0, 21), 15)))
 draw("subset", lambda: two_epochs(sampler=SubsetRandomSampler(range(15))))
 draw("replaced", lambda: two_epochs(sampler=RandomSampler(range(20), replacement=True, num_samples=40)))
+draw("replaced, for ever", lambda: list(islice(RandomSampler(range(20), replacement=True, num_samples=10**10), 40)))      # as minGPT has it
 draw("part", lambda: two_epochs(sampler=RandomSampler(range(20), num_samples=30)))
 draw("first", lambda: next(iter(DataLoader(torch.arange(10), batch_size=3, shuffle=True))))
 draw("split", lambda: [list(part.indices) for part in random_split(range(10), [7, 3])])

@@ -31,7 +31,7 @@ from tracegrad.autograd.hooks import (
 from tracegrad.autograd.transforms import matching
 from tracegrad.custom.custom_function import Function
 from tracegrad.custom.user_call import Context as FunctionCtx
-from tracegrad.errors import AutogradError, TraceError
+from tracegrad.errors import ArgumentTypeError, AutogradError, TraceError
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.realize import free_saved, lock, parted, realize, without_freed
 from tracegrad.graph.canonical import resolve
@@ -66,6 +66,8 @@ class Variable(metaclass=_Older):
     """torch's older name of tensors: Variable(x, requires_grad=True) is one of x's values, and every tensor is an instance."""
 
     def __new__(cls, data: Tensor, requires_grad: bool = False, volatile: bool = False) -> Tensor:  # type: ignore[misc]
+        if not isinstance(data, Tensor):
+            raise ArgumentTypeError(f"Variable: data is a tensor, got a {type(data).__name__}; make one by `tensor`")
         return data.detach().requires_grad_(requires_grad)
 
 

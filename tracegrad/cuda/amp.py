@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad import amp
+from tracegrad.amp import custom_bwd, custom_fwd
+
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 
 
 class autocast(amp.autocast):

@@ -35,7 +35,8 @@ _STORAGES = {"float64": "DoubleStorage", "float32": "FloatStorage", "float16": "
              "bool": "BoolStorage", "complex64": "ComplexFloatStorage", "complex128": "ComplexDoubleStorage"}
 _DTYPES = {storage: dtype for dtype, storage in _STORAGES.items()}
 _REBUILD = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter", "_rebuild_parameter_with_state"}
-_PLAIN = {("collections", "OrderedDict"), ("torch", "Size"), ("builtins", "set"), ("builtins", "complex")}
+_PLAIN = {("collections", "OrderedDict"), ("collections", "Counter"), ("torch", "Size"), ("builtins", "set"), ("builtins", "complex"),
+          ("builtins", "bytearray"), ("_codecs", "encode")}
 
 
 class _Storage:
@@ -135,6 +136,7 @@ class _Unpickler(pickle.Unpickler):
         self._archive, self._root, self._device, self._allowed = archive, root, device, allowed
 
     def find_class(self, module: str, name: str) -> Any:
+        module = {"__builtin__": "builtins"}.get(module, module)                    # protocol 2 has Python 2's name
         if module in ("torch", "torch.storage") and name in _DTYPES:
             return _DTYPES[name]
         if module == "torch._utils" and name in _REBUILD:

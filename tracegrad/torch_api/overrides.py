@@ -38,6 +38,7 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _entered: list[Any] = []                    # the modes of all threads: empty where no call need ask
+_HOMES = {"torch": PUBLIC, "torch.linalg": LINALG, "torch.special": SPECIAL, "torch.fft": FOURIER, "torch.nn.init": vars(init)}
 _wrappers: dict[Any, Any] = {}              # of functions: what programs get in their place
 
 
@@ -125,12 +126,16 @@ def overridable(fn: Any) -> Any:
         return known
     if fn not in _functions():
         return fn
-    _wrappers[fn] = made = _entry(fn, _arranged(fn) if fn.__name__ in _ARRANGED else None)
+    home = next((module for module, table in _HOMES.items() if table.get(fn.__name__) is fn), fn.__module__)
+    _wrappers[fn] = made = _entry(fn, _arranged(fn) if fn.__name__ in _ARRANGED else None, home)
     return made
 
 
-def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None) -> Any:
-    """What programs get in the place of `fn`. arranged: how a `__torch_function__` is given the arguments; None: as they are."""
+def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None, home: str) -> Any:
+    """What programs get in the place of `fn`. arranged: how a `__torch_function__` is given the arguments; None: as they are.
+
+    home: the module of torch's that has it, under which it is pickled.
+    """
     shown_to_modes_only = fn.__name__ in _SEEN_BY_MODES_ONLY
 
     @wraps(fn)
@@ -144,7 +149,8 @@ def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None) -> Any:
             return overridden(entry, fn, args, kwargs)
         return fn(*args, **kwargs)
 
-    entry.__name__ = fn.__name__.strip("_") + "_" * _in_place(fn)
+    entry.__name__ = entry.__qualname__ = fn.__name__.strip("_") + "_" * _in_place(fn)
+    entry.__module__ = home
     _wrappers[entry] = entry
     return entry
 
@@ -182,7 +188,7 @@ def _own_functional(name: str, fn: Any) -> Any:
     if fn not in _functions() or name in _SHARED:
         return overridable(fn)
     fn = _with_stacklevel(fn) if name in ("softmax", "softmin", "log_softmax") else fn
-    return _entry(fn, None if name in _COMPILED else _arranged(fn))
+    return _entry(fn, None if name in _COMPILED else _arranged(fn), "torch.nn.functional")
 
 
 # Functions of torch.nn.functional that are torch's, too; those that are not written in Python; those of torch that are.

@@ -107,8 +107,8 @@ _foreign_modules = Cache("modules of classes", 10_000)
 
 def _foreign_file(filename: str, names: Mapping[str, Any]) -> bool:
     if any(folder in filename.removeprefix(_OWN) for folder in _INSTALLED):
-        return not any((getattr(v, "__module__", None) or getattr(v, "__name__", None) or "").startswith("tracegrad")
-                       for v in list(names.values()) if isinstance(v, (types.ModuleType, types.FunctionType, type)))
+        found = (getattr(v, "__wrapped__", v) for v in list(names.values()) if isinstance(v, (types.ModuleType, types.FunctionType, type)))
+        return not any((getattr(v, "__module__", None) or getattr(v, "__name__", None) or "").startswith("tracegrad") for v in found)
     return filename.startswith(_FOREIGN)
 
 

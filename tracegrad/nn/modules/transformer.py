@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.nn import init
+from tracegrad.nn import functional, init
 from tracegrad.nn.containers import ModuleList
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.attention import MultiheadAttention
@@ -19,7 +19,7 @@ from tracegrad.support import random_state
 from tracegrad.tensors.tensor import Tensor
 
 Activation = str | Callable[[Tensor], Tensor]
-_ACTIVATIONS: dict[str, Any] = {name: PUBLIC[name] for name in ("relu", "gelu")}
+_ACTIVATIONS = "relu", "gelu"
 
 
 class _Layer(Module):
@@ -42,7 +42,7 @@ class _Layer(Module):
             setattr(self, f"norm{k}", LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype))
         for k in range(1, parts + 1):
             setattr(self, f"dropout{k}", Dropout(dropout))
-        self.activation = _ACTIVATIONS[activation] if isinstance(activation, str) else activation
+        self.activation = getattr(functional, activation) if isinstance(activation, str) else activation
 
     _attends_memory = False
 

@@ -60,9 +60,10 @@ class RandomSampler(Sampler[int]):
         if generator is None and (host := torchs(1)) is not None:
             generator = Generator().manual_seed(int(host.any_integers((), int64)))
         if self.replacement:
-            with using("RandomSampler", generator):
-                drawn = randint(0, n, (count,)).tolist()
-            yield from drawn
+            for start in range(0, count, 32):                    # as torch does: a count may stand for "for ever"
+                with using("RandomSampler", generator):
+                    drawn = randint(0, n, (min(32, count - start),)).tolist()
+                yield from drawn
             return
         for _ in range(count // n if n else 0):
             yield from permutation("RandomSampler", n, generator)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from tracegrad.torch_api.names._markers import unchanged
 
-config = SimpleNamespace(cache_size_limit=8, suppress_errors=False, capture_scalar_outputs=False, verbose=False)
 disable = allow_in_graph = disallow_in_graph = forbid_in_graph = assume_constant_result = run = optimize = unchanged
 
 

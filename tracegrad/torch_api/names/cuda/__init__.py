@@ -10,8 +10,22 @@ from tracegrad.errors import DeviceError
 from tracegrad.errors import OutOfMemoryError as OutOfMemoryError
 from tracegrad.execute.deferred import synchronize as wait
 from tracegrad.torch_api import devices, random_numbers
+from tracegrad.torch_api.names import _TYPED, _TypedTensor
 from tracegrad.torch_api.names._markers import Unchanged
 
+
+class _OnDevice(_TypedTensor):
+    """The class of torch.cuda.FloatTensor and its like, which are those of torch where the user has named a device."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return is_available() and super().__instancecheck__(value)
+
+    def __call__(cls, *data: Any, device: Any = None) -> Any:
+        _named(cls.__name__)
+        return super().__call__(*data, device=device)
+
+
+globals().update({name: _OnDevice(name, (), {"dtype": cls.dtype}) for name, cls in _TYPED.items()})
 
 def is_available() -> bool:
     """Whether the user has named a device."""

@@ -48,7 +48,7 @@ def _torch_name(fn: Any) -> str | None:
 
 def is_from_torch(obj: Any) -> bool:
     """Whether generated code finds an object under `torch`."""
-    return (getattr(obj, "__module__", None) or "").startswith("tracegrad") and bool(_torch_name(obj))
+    return (getattr(obj, "__module__", None) or "").partition(".")[0] in ("tracegrad", "torch") and bool(_torch_name(obj))
 
 
 def is_method(fn: Any) -> bool:
