@@ -41,13 +41,18 @@ def _row_by_row(x: Any) -> Any:
 
 
 @memoize(1000)
-def _even_blocks(shape: tuple[int, ...], dim: tuple[int, ...]) -> list[tuple[tuple[int, ...], Any]] | None:
-    """What `_in_blocks` does with an array in C order: its shapes, and what is added up in each. None where blocks are left over."""
-    first, steps = len(shape), list[tuple[tuple[int, ...], Any]]()
+def _even_blocks(shape: tuple[int, ...], dim: tuple[int, ...]) -> list[tuple[tuple[int, ...] | None, Any]] | None:
+    """How an array in C order is added up: the shape that it gets (None: it stays) and what is added up in it, one after the other.
+
+    None where blocks are left over.
+    """
+    if _pairwise(shape, dim):
+        return [(None, dim)]
+    first, steps = len(shape), list[tuple[tuple[int, ...] | None, Any]]()
     while first - 1 in dim:
         first -= 1
     if first < len(shape):
-        steps.append((shape, tuple(range(first, len(shape)))))
+        steps.append((None, tuple(range(first, len(shape)))))
     shape = shape[:first]
     for d in sorted([d for d in dim if d < first], reverse=True):
         before, n, after = shape[:d], shape[d], shape[d + 1:]
@@ -56,18 +61,23 @@ def _even_blocks(shape: tuple[int, ...], dim: tuple[int, ...]) -> list[tuple[tup
             steps.append(((*before, n, SHORT, *after), d + 1))
         if n > SHORT:
             return None
-        steps.append(((*before, n, *after), d))
+        steps.append((None, d))
         shape = before + after
     return steps
+
+
+def _added_up(x: Any, steps: list[tuple[tuple[int, ...] | None, Any]], out: Any = None) -> Any:
+    """The sum of an array in C order in these steps of `_even_blocks`."""
+    for shape, axis in steps[:-1]:
+        x = np.add.reduce(x if shape is None else x.reshape(shape), axis)
+    return np.add.reduce(x, steps[-1][1], out=out)
 
 
 def _in_blocks(x: Any, dim: tuple[int, ...]) -> Any:
     """The sum over `dim`: of the last dimensions as numpy does it, then dimension by dimension, in blocks, these in blocks, and so on."""
     steps = _even_blocks(x.shape, dim) if x.flags.c_contiguous else None
     if steps is not None:
-        for shape, axis in steps:
-            x = np.add.reduce(x.reshape(shape), axis)
-        return x
+        return _added_up(x, steps)
     first = x.ndim
     while first - 1 in dim:
         first -= 1
@@ -97,20 +107,17 @@ class Sum(Reduction):
         return np.add.reduce(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def numpy_with(self, *, dim):
-        last = dim[-1] if dim and dim == tuple(range(dim[0], dim[-1] + 1)) else -1
-
         def rule(x):                                # the same with fewer questions
             if x.dtype not in _WIDE or not x.flags.c_contiguous:
                 return self.numpy(x, dim=dim)
-            if x.ndim - 1 == last or x.size <= SHORT or _pairwise(x.shape, dim):
-                return np.add.reduce(x, dim)
             return _in_blocks(x, dim)
 
         return rule
 
     def numpy_function(self, operands, *, dim):         # not for x that may lie in another order: it is copied then
         x, = operands
-        return (np.add.reduce, (dim,)) if x.rows and _pairwise(x.shape, dim) else None
+        steps = _even_blocks(x.shape, dim) if x.rows else None
+        return None if steps is None else (np.add.reduce, (dim,)) if len(steps) == 1 else (_added_up, (steps,))
 
     def vjp(self, ct, y, x, *, dim): return (keep_dims(ct, x, dim),)
     def identity(self, dtype: DType) -> Any: return dtype.type(0)
