@@ -125,7 +125,7 @@ def test_numpy_computes_a_step_end_to_end() -> None:
     arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes * 3]
     program = recorded(work_of(stepped, *arrays))
     routine, constants = made_of(stepped, *arrays)
-    assert sum(step.node.fn in EXACT for step in routine.steps) <= 21 and len(routine.joined) == 10
+    assert sum(step.node.fn in EXACT for step in routine.steps) < computing(program.graph) - 30 and len(routine.joined) == 8
     for turn in range(16):
         given = [np.asfortranarray(a) if turn % 2 else a for a in arrays]
         for a, b in zip(routine(given, constants, []), interpret(program.graph, given), strict=True):
@@ -133,8 +133,9 @@ def test_numpy_computes_a_step_end_to_end() -> None:
     assert routine.written is not None
 
 
-def test_parameters_of_a_model_lie_end_to_end() -> None:
+def test_parameters_of_a_model_lie_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """An optimizer's step gives parts of one array, which are not copied; whoever writes one, writes no other."""
+    monkeypatch.setattr(tg.config, "eager", True)
     model = nn.Sequential(*[nn.Linear(6, 6) for _ in range(5)])
     optimizer = tg.optim.AdamW(model.parameters(), lr=0.01)
     x = tg.ones(2, 6)
@@ -143,8 +144,6 @@ def test_parameters_of_a_model_lie_end_to_end() -> None:
         model(x).square().mean().backward()
         optimizer.step()
     arrays = [p._n.operands[0].value.array for p in model.parameters()]
-    if any(a is None for a in arrays):
-        pytest.skip("kernels compute here")
     before = [np.array(a) for a in arrays]
     assert all(a.base is arrays[0].base for a in arrays)
     with tg.no_grad():
