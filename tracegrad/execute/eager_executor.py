@@ -91,18 +91,20 @@ class EagerCall:
             arrays += self.constants
         notes: list[int] = []
         routine = self.routine.written or self.routine
-        warnings = None if self.moves else set_warnings(SILENT)             # numpy has nothing to warn of
         try:
-            if self.products:
+            if self.moves:                                                  # numpy has nothing to warn of
+                found = routine(arrays, (), notes)
+            elif self.products:
                 with quiet():
                     found = routine(arrays, (), notes)
             else:
-                found = routine(arrays, (), notes)
+                warnings = set_warnings(SILENT)
+                try:
+                    found = routine(arrays, (), notes)
+                finally:
+                    reset_warnings(warnings)
         except Exception:               # deferred, it raises where somebody reads it
             return None
-        finally:
-            if warnings is not None:
-                reset_warnings(warnings)
         if notes and any(notes):
             return None
         eager_calls[0] += 1

@@ -275,15 +275,17 @@ class Program:
     def _by_numpy(self, values: Sequence[Any], numbers: Sequence[Node], line: Callable[[int], Location] | None) -> list[Any]:
         arrays, suspect = self._arrays(values)
         notes: list[int] = []
+        joined: Collection[int] = ()
         with quiet():
             if self.usage.uses == 1 and not self.usage.loops:           # most are never seen again
                 found = numpy_rules().interpret(self.graph, arrays, notes)
             else:
                 routine, self.routine = self.routine or numpy_rules().prepared(self.order, self.places, self.ends), None
                 found = routine(arrays, [n.attrs["value"] for n in numbers], notes)
-                self.routine = routine if config.recall else None
+                self.routine, joined = routine if config.recall else None, routine.joined
         device = self.device
-        results = [host_part(device, array) if array.base is None else _buffer(device, array, values, arrays) for array in found]
+        results = [host_part(device, array, True) if array.base is None or k in joined else _buffer(device, array, values, arrays)
+                   for k, array in enumerate(found)]
         if suspect or any(notes):
             self._mark(results, values, notes, _lines(self._reports.checks, line))
         return results

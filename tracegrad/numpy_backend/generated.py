@@ -24,6 +24,7 @@ SPREAD = 1 << 12        # bytes from which on an array is dropped after its last
 
 _WHERE = REGISTRY["where"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
+_CONCAT, _SLICE = REGISTRY["concat"], REGISTRY["slice"]
 _OUT_BY_NAME = (np.maximum, np.minimum)            # NumPy 2.4 warns where it is given by position
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
@@ -43,6 +44,7 @@ class Writer:
         self.names: dict[str, Any] = {"asarray": np.asarray}        # what the text names: its last arguments, which nobody gives
         self.known: dict[int, str] = {}                 # what is in `names`, by id
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
+        self.flat: dict[int, int] = {}                  # of rows: the place of what has the same elements
         self.steps = self._needed([self._direct(step) for step in routine.steps])
         lines = self._lines()
         self.function: Callable[..., list[Any]] = written(self.parameters, lines, self.names, keep=len(lines) <= LINES)
@@ -59,6 +61,10 @@ class Writer:
         if source is not None and (fn is _EXPAND or (fn is _RESHAPE and shape[len(shape) - len(source):] == source
                                                      and set(shape[:len(shape) - len(source)]) <= {1})):
             self.sources[step.place] = self.sources.get(step.operands[0], step.operands[0])
+        if len(shape) == 1 and fn is _RESHAPE:
+            self.flat[step.place] = step.operands[0]
+        if len(shape) == 1 and fn is _CONCAT:
+            return step._replace(rule=_end_to_end, operands=tuple([self.flat.get(o, o) for o in step.operands]))
         # Where numpy broadcasts the operands itself, it goes through the same elements in the same way, to the same bits.
         if not isinstance(step.rule, np.ufunc) and not isinstance(fn, type(_WHERE)):
             return step
@@ -131,6 +137,10 @@ class Writer:
             return f"{arguments[0]}.T"
         if step.node.fn is _RESHAPE and step.node.attrs["shape"]:
             return f"{arguments[0]}.reshape({self._name(tuple(map(operator.index, step.node.attrs['shape'])), 's')})"
+        if step.node.fn is _SLICE and len(step.node.aval.shape) == 1 and step.node.attrs["step"] == (1,):
+            known = self._array(step.operands[0])
+            if known is not None and known.rows:
+                return f"{arguments[0]}[{self._name(slice(step.node.attrs['start'][0], step.node.attrs['stop'][0]), 's')}]"
         function, more, _ = self._function(step)
         named = not isinstance(function, np.ufunc) or function in _OUT_BY_NAME
         given = [*arguments, *(self._name(x, "a") for x in more), *(f"out={array}" if named else array for array in out)]
@@ -153,3 +163,8 @@ class Writer:
             return None
         aval = self.routine.avals[place]
         return KnownArray(aval.shape, aval.dtype, strides == np.empty(aval.shape, aval.dtype).strides)
+
+
+def _end_to_end(*arrays: Any) -> Any:
+    """The elements of arrays, row by row, as one row."""
+    return np.concatenate(arrays, axis=None)

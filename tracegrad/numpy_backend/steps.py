@@ -16,12 +16,14 @@ import numpy as np
 from tracegrad.graph.canonical import Places, is_number
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY
+from tracegrad.passes import chains
 from tracegrad.passes.liveness import last_uses
 from tracegrad.passes.loops import shortened
 from tracegrad.passes.paddings import Limits, paddings
 
 _PAD = REGISTRY["pad"]
 LIMITS = Limits(least=2, pieces=1, most=1 << 30)                # NumPy puts any number together in one call
+CHAINS = chains.Limits(least=4, part=1 << 14, whole=1 << 16)        # longer arrays take as long one after the other
 ROW, WHOLE = 1 << 14, 1 << 20       # bytes, of an iteration and of all: larger arrays take no less time together than one after the other
 
 
@@ -46,17 +48,20 @@ class Steps:
 
     Values have places (see graph/canonical.py): those of `size` operations, then those of the results of each of `loops` loops, which are
     computed together, then those of leaves, the last one first. constants: the places of numbers that a call brings. fixed: places and
-    values of what depends on nothing. targets: the places of the results. avals: of the operations.
+    values of what depends on nothing. targets: the places of the results. avals: of the operations. joined: the positions of results that
+    are parts of one array, the others of which are results, too.
     """
 
-    __slots__ = ("avals", "constants", "fixed", "loops", "size", "steps", "targets")
+    __slots__ = ("avals", "constants", "fixed", "joined", "loops", "size", "steps", "targets")
 
     def __init__(self, order: Sequence[Node], places: Sequence[Places], ends: Sequence[int], loop_rule: Callable[..., Any]) -> None:
         """order: operations; places, ends: see `canonical`.
 
         loop_rule(loop): what computes, of arrays of a loop's operands, its results.
         """
+        computed = [k for k, i in enumerate(ends) if i >= 0 and order[i].fn in chains.EXACT]
         order, places, self.targets, self.constants = _simplified(order, places, tuple(ends))
+        self.joined = frozenset([k for k in computed if order[self.targets[k]].fn.family == "movement"])
         self.size = len(order)
         self.avals = [node.aval for node in order]
         self.fixed: list[tuple[int, Any]] = []
@@ -100,13 +105,13 @@ def _simplified(order: Sequence[Node], places: Sequence[Places], ends: Places
     """The list after the passes that pay for NumPy, with the places of its results, and of its numbers in the order that they had."""
     numbers = [i for i, node in enumerate(order) if is_number(node)]
     pads = sum(node.fn is _PAD for node in order)
-    if not (pads >= LIMITS.least or any(node.fn.family == "loop" for node in order)):
+    if not (pads >= LIMITS.least or any(node.fn.family == "loop" for node in order) or chains.may_be(order, CHAINS)):
         return order, places, ends, numbers
     leaves = {p: o for node, operands in zip(order, places, strict=True) for p, o in zip(operands, node.operands, strict=True) if p < 0}
     inputs = dict.fromkeys([*(order[i] for i in numbers), *leaves.values()])
     # What reports comes first, so that its order stays.
     kept = [i for i, node in enumerate(order) if node.fn.reports] + [i for i in ends if i >= 0]
-    changed = shortened(paddings(Graph.capture([*inputs], [order[i] for i in kept]), LIMITS), _early)
+    changed = chains.chains(shortened(paddings(Graph.capture([*inputs], [order[i] for i in kept]), LIMITS), _early), CHAINS)
     nodes = [*(order[i] for i in numbers), *(node for node in changed if node not in inputs)]
     place = {node: p for p, node in leaves.items()} | {node: i for i, node in enumerate(nodes)}
     found = {i: place[node] for i, node in zip(kept, changed.outputs, strict=True)}

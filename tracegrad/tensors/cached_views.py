@@ -95,8 +95,6 @@ def recalled(make: Callable[..., Any]) -> Any:
             node = base._n
             if node.needs_grad or node.fn.boundary or type(node.value) is HostBuffer:
                 known = describe(args, kwargs)
-        if known is not None and (len(known[1]) > 1 or any(isinstance(a, Tensor) for a in args[1:])):
-            known = None                                         # the value of another tensor may decide where the view begins and ends
         if known is not None:
             node, call = known[1][0], memo[known[0]]
             if call is not None and node is base._n:             # else it is without its history
@@ -111,7 +109,8 @@ def recalled(make: Callable[..., Any]) -> Any:
                     form, views = call
                     return views[0].of(base, node, array) if form is None else form([view.of(base, node, array) for view in views])
         found = make(*args, **kwargs)
-        if known is not None:
+        # Not of other tensors: their values may decide where the view begins and ends.
+        if known is not None and len(known[1]) == 1 and not any(isinstance(a, Tensor) for a in args[1:]):
             _learn(memo, known[0], base, known[1][0], found)
         return found._wrap(found._node()) if isinstance(found, Tensor) and moved(found) else found
 

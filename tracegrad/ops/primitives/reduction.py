@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,48 +41,57 @@ def _row_by_row(x: Any) -> Any:
     return x if x.flags.c_contiguous or 0 in x.strides else np.array(x, order="C")
 
 
+class _Step(NamedTuple):
+    """A part of a sum: what is added up along `axis` of the array in another shape (None: as it is).
+
+    uneven: of an array that is not all blocks, the shape of the result, where the blocks are and where their sums go, and the same of
+    the rest.
+    """
+
+    shape: tuple[int, ...] | None
+    axis: Any
+    uneven: tuple[Any, ...] | None = None
+
+
 @memoize(1000)
-def _even_blocks(shape: tuple[int, ...], dim: tuple[int, ...]) -> list[tuple[tuple[int, ...], Any]] | None:
-    """What `_in_blocks` does with an array in C order: its shapes, and what is added up in each. None where blocks are left over."""
-    first, steps = len(shape), list[tuple[tuple[int, ...], Any]]()
-    while first - 1 in dim:
+def _in_blocks(shape: tuple[int, ...], dim: tuple[int, ...], rows: bool) -> list[_Step]:
+    """How to add up an array, one step after the other: of the last dimensions, if it lies row by row, as NumPy does it, then dimension by
+    dimension, in blocks, these in blocks, and so on.
+    """
+    if rows and _pairwise(shape, dim):
+        return [_Step(None, dim)]
+    first, steps = len(shape), list[_Step]()
+    while rows and first - 1 in dim:
         first -= 1
     if first < len(shape):
-        steps.append((shape, tuple(range(first, len(shape)))))
+        steps.append(_Step(None, tuple(range(first, len(shape)))))
     shape = shape[:first]
     for d in sorted([d for d in dim if d < first], reverse=True):
-        before, n, after = shape[:d], shape[d], shape[d + 1:]
-        while n > SHORT and n % SHORT == 0:
-            n //= SHORT
-            steps.append(((*before, n, SHORT, *after), d + 1))
-        if n > SHORT:
-            return None
-        steps.append(((*before, n, *after), d))
+        before, n, after, every = shape[:d], shape[d], shape[d + 1:], (slice(None),) * d
+        while n > SHORT:
+            blocks, rest = divmod(n, SHORT)
+            uneven = ((*before, blocks + 1, *after), (*every, slice(n - rest)), (*every, slice(blocks)), (*every, slice(n - rest, n)),
+                      (*every, slice(blocks, blocks + 1)))
+            steps.append(_Step((*before, blocks, SHORT, *after), d + 1, uneven if rest else None))
+            n = blocks + (rest > 0)
+        steps.append(_Step(None, d))
         shape = before + after
-    return steps
+    return steps or [_Step(None, ())]
 
 
-def _in_blocks(x: Any, dim: tuple[int, ...]) -> Any:
-    """The sum over `dim`: of the last dimensions as numpy does it, then dimension by dimension, in blocks, these in blocks, and so on."""
-    steps = _even_blocks(x.shape, dim) if x.flags.c_contiguous else None
-    if steps is not None:
-        for shape, axis in steps:
-            x = np.add.reduce(x.reshape(shape), axis)
-        return x
-    first = x.ndim
-    while first - 1 in dim:
-        first -= 1
-    if first < x.ndim and x.flags.c_contiguous:
-        x, dim = np.add.reduce(x, tuple(range(first, x.ndim))), tuple([d for d in dim if d < first])
-    for d in sorted(dim, reverse=True):
-        while (n := x.shape[d]) > SHORT:
-            whole = n - n % SHORT
-            first = x[(slice(None),) * d + (slice(whole),)]
-            blocks = np.add.reduce(first.reshape(*x.shape[:d], n // SHORT, SHORT, *x.shape[d + 1:]), d + 1)
-            rest = x[(slice(None),) * d + (slice(whole, n),)]
-            x = np.concatenate([blocks, np.add.reduce(rest, d, keepdims=True)], d) if whole < n else blocks
-        x = np.add.reduce(x, d)
-    return x
+def _added_up(x: Any, steps: Sequence[_Step], out: Any = None) -> Any:
+    """The sum of an array in these steps."""
+    add = np.add.reduce
+    for shape, axis, uneven in steps[:-1]:
+        if uneven is None:
+            x = add(x if shape is None else x.reshape(shape), axis)
+        else:
+            made, blocks, sums, rest, last = uneven
+            new = np.empty(made, x.dtype)
+            add(x[blocks].reshape(shape), axis, out=new[sums])
+            add(x[rest], axis - 1, out=new[last], keepdims=True)
+            x = new
+    return add(x, steps[-1].axis, out=out)
 
 
 class Sum(Reduction):
@@ -92,25 +102,24 @@ class Sum(Reduction):
     def numpy(self, x, *, dim):
         if dtype_kind(x.dtype) in "fc":
             x, wide = _row_by_row(x), wider(x.dtype)
-            if not (x.flags.c_contiguous and _pairwise(x.shape, dim)):
-                return _in_blocks(x, dim) if wide == x.dtype else np.add.reduce(x, axis=dim, dtype=wide).astype(x.dtype, copy=False)
+            rows = x.flags.c_contiguous
+            if not (rows and _pairwise(x.shape, dim)):
+                steps = _in_blocks(x.shape, dim, rows)
+                return _added_up(x, steps) if wide == x.dtype else np.add.reduce(x, axis=dim, dtype=wide).astype(x.dtype, copy=False)
         return np.add.reduce(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def numpy_with(self, *, dim):
-        last = dim[-1] if dim and dim == tuple(range(dim[0], dim[-1] + 1)) else -1
-
         def rule(x):                                # the same with fewer questions
             if x.dtype not in _WIDE or not x.flags.c_contiguous:
                 return self.numpy(x, dim=dim)
-            if x.ndim - 1 == last or x.size <= SHORT or _pairwise(x.shape, dim):
-                return np.add.reduce(x, dim)
-            return _in_blocks(x, dim)
+            return _added_up(x, _in_blocks(x.shape, dim, True))
 
         return rule
 
     def numpy_function(self, operands, *, dim):         # not for x that may lie in another order: it is copied then
         x, = operands
-        return (np.add.reduce, (dim,)) if x.rows and _pairwise(x.shape, dim) else None
+        steps = _in_blocks(x.shape, dim, True) if x.rows else ()
+        return None if not steps else (np.add.reduce, (dim,)) if len(steps) == 1 else (_added_up, (steps,))
 
     def vjp(self, ct, y, x, *, dim): return (keep_dims(ct, x, dim),)
     def identity(self, dtype: DType) -> Any: return dtype.type(0)
