@@ -113,7 +113,7 @@ def test_source_of_every_op(op):
         dtype = np.dtype("uint32" if op.name == "philox" else next(
             d for d in ("float64", "int32", "complex128") if accepts(op, np.dtype(d))))
         arrays = operands(op, shapes, dtype)
-        inputs = [placeholder(Aval(a.shape, a.dtype), "xyzw"[i]) for i, a in enumerate(arrays)]
+        inputs = [placeholder(Aval(a.shape, a.dtype), "xyzwuv"[i]) for i, a in enumerate(arrays)]
         text = python_source(Graph.capture(inputs, [bind(op, tuple(inputs), attrs)]), "f")
         space = {}
         exec(compile(text, "<source>", "exec"), space)

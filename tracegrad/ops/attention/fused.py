@@ -148,6 +148,9 @@ class AttentionGradient(Shared):
         return dq, dk, matmul(swap_last(by_d), g), matmul(by_d, v), *rest
 
 
+GRADIENT = REGISTRY["attention_gradient"]
+
+
 class AttentionSums(Primitive):
     """The logarithm of the sum of exponentials of each row's scores, without masks: (B, L). Kernels have it beside the result, of v."""
 
@@ -168,16 +171,16 @@ class AttentionSums(Primitive):
         return q.shape[0] * q.shape[1] * k.shape[1] * (q.shape[2] + 60)
 
 
-class GradientOfSums(AttentionGradient):
+class GradientOfSums(Shared):
     """AttentionGradient with the result y and the rows' sums r as operands, without masks: the weights are exp(scores - r)."""
 
-    name, differentiable = "attention_gradient_of_sums", False
+    name, family, kinds, cost = "attention_gradient_of_sums", "attention", "f", 0.1
     cases = [((*shapes, shapes[3], shapes[0][:2]), attrs) for shapes, attrs in AttentionGradient.cases]
 
     def prepare(self, args): return _floats(self.name, args, 6)
 
     def avals(self, q, k, v, g, y, r, **attrs):
-        found = super().avals(q, k, v, g, **attrs)
+        found = GRADIENT.avals(q, k, v, g, **attrs)
         if y.shape != g.shape or r.shape != g.shape[:2]:
             raise ShapeError(f"{self.name}: the result must be {g.shape} and the sums {g.shape[:2]}, got {y.shape} and {r.shape}")
         return found
@@ -189,10 +192,7 @@ class GradientOfSums(AttentionGradient):
         return tuple(a.astype(q.dtype, copy=False) for a in found)
 
     def work(self, y, q, k, v, g, *kept, **attrs):
-        return super().work(y, q, k, v, g, **attrs)
-
-
-GRADIENT = REGISTRY["attention_gradient"]
+        return GRADIENT.work(y, q, k, v, g, **attrs)
 
 
 def _of_heads(m: Any, inner: int, heads: int) -> Any:
