@@ -2,7 +2,8 @@
 wrote out becomes the operation by `written`.
 
 Those kernels (lower/attention.py) need more than the operation's operands: the gradient wants the result and the logarithms of the rows'
-sums again. So the forward kernel's result is one flat array, these two one after the other, and the gradient's is another. Keys and values
+sums again. So the forward kernel's result is one flat array, these two one after the other, and the gradient's is another. Where they
+are operands (`attention_gradient_of_sums`) they are put together anew. Keys and values
 that are repeated, for several heads each (grouped queries, Ainslie et al. 2023), they read as they were: those have a divisor of B heads.
 """
 
@@ -17,7 +18,7 @@ from tracegrad.codegen.graph.reductions import rebind, view
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
-from tracegrad.ops.attention.fused import composed, composed_gradient
+from tracegrad.ops.attention.fused import composed, composed_gradient, composed_gradient_of_sums, composed_sums
 from tracegrad.ops.attention.pattern import Written, too_little, written_out
 from tracegrad.support.dtypes import float32, is_half
 from tracegrad.support.plan import Plain, Target
@@ -132,7 +133,7 @@ def attention(graph: Graph, target: Target) -> Graph:
     found = [node for node in graph if node.fn.family == "attention"]
     if not found:
         return graph
-    wanted = {_key(node) for node in found if node.fn.name == "attention_gradient" and _obstacle(node, target) is None}
+    wanted = {_key(node) for node in found if node.fn.name in ("attention_gradient", "attention_sums") and _obstacle(node, target) is None}
     again = {node: _key(node) in wanted for node in found}
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
@@ -144,14 +145,15 @@ def attention(graph: Graph, target: Target) -> Graph:
             attrs = _described(node)
             if _obstacle(node, target) is not None:
                 q, k, v, *rest = (cast(x, float32) if is_half(x.dtype) else x for x in operands)       # one operation, rounded once
-                g, given = _split(node, rest)
-                made = composed_gradient(q, k, v, g[0], given, node.attrs["index"], **attrs) if g else composed(q, k, v, given, **attrs)
-                return cast(made, node.dtype)
+                return cast(_composed(node, q, k, v, rest, attrs), node.dtype)
             sizes = q.aval.size, k.aval.size, v.aval.size
             k, v = _as_they_were(k, v)
-            flat = bind(FORWARD, (q, k, v, *given), attrs | {"statistics": (1 + bool(given)) * (again[node] or bool(g))})
+            if node.fn.name == "attention_gradient_of_sums":
+                flat = op("concat", *[view(x, (x.aval.size,)) for x in rest[1:]], dim=0)
+            else:
+                flat = bind(FORWARD, (q, k, v, *given), attrs | {"statistics": (1 + bool(given)) * (again[node] or bool(g))})
             if not g:
-                return _part(flat, 0, node.shape)
+                return _part(flat, flat.aval.size - node.aval.size if node.fn.name == "attention_sums" else 0, node.shape)
             parts, row_parts = ranges(node, target, False), ranges(node, target, True)
             flat = bind(BACKWARD, (q, k, v, flat, *g, *given), attrs | {"parts": parts, "row_parts": row_parts})
             index, counts = node.attrs["index"], (parts, row_parts, row_parts)
@@ -160,6 +162,19 @@ def attention(graph: Graph, target: Target) -> Graph:
             return view(op("sum", each, dim=(0,)) if counts[index] > 1 else each, node.shape)
 
     return graph.rebuilt(replace)
+
+
+def _composed(node: Node, q: Node, k: Node, v: Node, rest: Sequence[Node], attrs: dict[str, Any]) -> Node:
+    """What an operation of attention is, in products and a softmax."""
+    g, given = _split(node, rest)
+    match node.fn.name:
+        case "attention_gradient_of_sums":
+            return composed_gradient_of_sums(q, k, v, *rest, node.attrs["index"], **attrs)
+        case "attention_gradient":
+            return composed_gradient(q, k, v, g[0], given, node.attrs["index"], **attrs)
+        case "attention_sums":
+            return composed_sums(q, k, **attrs)
+    return composed(q, k, v, given, **attrs)
 
 
 def _as_they_were(k: Node, v: Node) -> tuple[Node, Node]:
@@ -201,7 +216,12 @@ def _described(node: Node) -> dict[str, Any]:
 
 def _split(node: Node, rest: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
     """Of the operands behind q, k and v: the cotangent, if it is a gradient, and the masks."""
-    return (rest[:1], rest[1:]) if node.fn.name == "attention_gradient" else ([], rest)
+    match node.fn.name:
+        case "attention_gradient":
+            return rest[:1], rest[1:]
+        case "attention_gradient_of_sums":
+            return rest[:1], []
+    return [], rest
 
 
 def _obstacle(node: Node, target: Target) -> str | None:
@@ -254,7 +274,7 @@ def blocks(node: Node, target: Target) -> Blocks | None:
     """The blocks of an attention or its gradient: the first that fit and fill the device, with up to four ranges of the others (`ranges`),
     else those of the most work-items."""
     q, k, v = node.operands[:3]
-    gradient = node.fn.name in ("attention_gradient", "attention_backward")
+    gradient = node.fn.name in ("attention_gradient", "attention_gradient_of_sums", "attention_backward")
     lines, others = (min(q.shape[1], k.shape[1]),) * 2 if gradient else (q.shape[1], k.shape[1])
     fit = [b for b in (Blocks(*sizes) for sizes in tuning().attention_groups) if b.across * b.down <= target.max_work_group
            and q.dtype.itemsize * b.elements(q.shape[2], v.shape[2], gradient, bool(node.attrs["masks"])) <= target.local_memory]

@@ -395,6 +395,21 @@ def test_products_of_a_cell_in_a_loop_are_one(programs: list[Any]) -> None:
     assert counts == [7, 7]                             # for h 6 and 5, one after the other
 
 
+def test_views_of_arguments_are_not_handed_over(programs: list[Any]) -> None:
+    """The backward graph makes rows of an argument again, instead of one argument each."""
+    weight = torch.randn(3, requires_grad=True)
+    beside(lambda x, w: torch.stack([(row * w).sin() for row in x]), torch.randn(5, 3), weight)
+    assert [len(program._arguments) for program in programs] == [2, 3]
+
+
+def test_attention_is_not_computed_again(programs: list[Any]) -> None:
+    """The forward kernel has the rows' sums beside the result; the gradient's reads both."""
+    q, k, v = (torch.randn(1, 2, 130, 16, requires_grad=True) for _ in range(3))
+    beside(F.scaled_dot_product_attention, q, k, v)
+    fused = [[node.fn.name for node in program._traced._seen().program.graph if node.fn.family == "attention"] for program in programs]
+    assert fused == [["dot_product_attention", "attention_sums"], ["attention_gradient_of_sums"] * 3]
+
+
 def test_a_small_argument_is_copied_when_the_graph_is_called() -> None:
     """A number that torch changes afterwards, of any strides and dtype."""
     fast, numbers = compiled(lambda x, y: (x.clone(), x.t() * y)), torch.arange(6.0)

@@ -13,7 +13,7 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, public
-from tracegrad.graph.primitive import cast, const, iota
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import scatter_rows
@@ -65,7 +65,46 @@ def _scaled_dot_product_flash_attention_for_cpu(query: Array, key: Array, value:
                             f"{tuple(query.shape)} and {dropout_p}")
     y = FUNCTIONAL["scaled_dot_product_attention"](query, key, value, attn_mask, 0.0, is_causal, scale)
     factor = query.shape[-1]**-0.5 if scale is None else scale
+    if attn_mask is None and _is_fused(query, key, value):
+        return y, _fused_sums(query.detach(), key.detach(), value.detach(), bool(is_causal), factor)
     return y, _row_sums(query.detach(), key.detach(), attn_mask, bool(is_causal), factor)
+
+
+def attention_gradients(grad: Array, query: Array, key: Array, value: Array, out: Array, sums: Array, is_causal: bool,
+                        scale: float | None) -> tuple[Array, ...] | None:
+    """The gradients of query, key and value, of what `_scaled_dot_product_flash_attention_for_cpu` gave without a mask, which is not
+    computed again. None where attention is not one operation."""
+    if not _is_fused(query, key, value):
+        return None
+    return tuple(_fused_gradients(grad, query, key, value, out, sums, is_causal, query.shape[-1]**-0.5 if scale is None else scale))
+
+
+def _is_fused(query: Array, key: Array, value: Array) -> bool:
+    """Whether attention is one operation, with a result and sums of query's dtype."""
+    alike = query.dtype == key.dtype == value.dtype and query.dtype.itemsize >= 4 and 0 not in (*query.shape, *key.shape, *value.shape)
+    return alike and query.shape[:2] == key.shape[:2] == value.shape[:2]
+
+
+def _flat(x: Any) -> Any:
+    return mv.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
+
+
+def _without_masks(is_causal: bool, scale: float) -> dict[str, Any]:
+    return {"scale": float(scale), "causal": is_causal, "masks": (), "zeros": False}
+
+
+@on_nodes
+def _fused_sums(query: Array, key: Array, value: Array, is_causal: bool, scale: float) -> Array:
+    sums = bind(REGISTRY["attention_sums"], (_flat(query), _flat(key), _flat(value)), _without_masks(is_causal, scale))
+    return mv.reshape(sums, query.shape[:3])
+
+
+@on_nodes
+def _fused_gradients(grad: Array, query: Array, key: Array, value: Array, out: Array, sums: Array, is_causal: bool,
+                     scale: float) -> list[Array]:
+    given = [_flat(x) for x in (query, key, value, grad, out, sums)]
+    fn, attrs = REGISTRY["attention_gradient_of_sums"], _without_masks(is_causal, scale)
+    return [mv.reshape(bind(fn, tuple(given), attrs | {"index": i}), x.shape) for i, x in enumerate((query, key, value))]
 
 
 @on_nodes

@@ -67,10 +67,17 @@ def backend(gm: Any, example_inputs: Sequence[Any], **options: Any) -> Any:
 
 def for_aot_autograd() -> dict[str, Any]:
     """What AOTAutograd is given: the compiler of each kind of graph, torch's rules, and how forward and backward are parted."""
-    from functorch.compile import min_cut_rematerialization_partition  # noqa: PLC0415
-
     return {"fw_compiler": _compiled, "bw_compiler": _compiled, "inference_compiler": partial(_compiled, inference=True),
-            "decompositions": _decompositions(), "partition_fn": min_cut_rematerialization_partition}
+            "decompositions": _decompositions(), "partition_fn": _parted}
+
+
+def _parted(joint: Any, inputs: Any, **options: Any) -> tuple[Any, Any]:
+    """The forward and the backward graph. A view is made again in the backward graph: handing one over takes as long as a small kernel."""
+    from functorch.compile import min_cut_rematerialization_partition  # noqa: PLC0415
+    from torch._functorch import config  # noqa: PLC0415
+
+    with config.patch(recompute_views=True):
+        return min_cut_rematerialization_partition(joint, inputs, **options)  # type: ignore[no-any-return]
 
 
 def _decompositions() -> Any:
@@ -81,9 +88,16 @@ def _decompositions() -> Any:
     more = [ops.aten._native_batch_norm_legit, ops.aten._native_batch_norm_legit_functional, ops.aten._native_batch_norm_legit_no_training,
             ops.aten.native_batch_norm, ops.aten.log_sigmoid_forward, ops.aten._batch_norm_with_update_functional.default,
             ops.aten.batch_norm_backward.default, ops.aten.rrelu_with_noise_backward]
-    rules = {**core_aten_decompositions(), **get_decompositions(more)}
+    rules = {**core_aten_decompositions(), **get_decompositions(more), ops.aten.unbind.int: _unbind}
     mapped = ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     return {op: rule for op, rule in rules.items() if op is not mapped and Tag.nondeterministic_seeded not in getattr(op, "tags", ())}
+
+
+def _unbind(x: Any, dim: int = 0) -> list[Any]:
+    """As views that torch's partitioner makes again in the backward graph: those of unbind itself it hands over, one by one."""
+    from torch import ops  # noqa: PLC0415
+
+    return [ops.aten.select.int(x, dim, k) for k in range(x.shape[dim])]
 
 
 def _compiled(gm: Any, example_inputs: Sequence[Any], inference: bool = False) -> Any:

@@ -13,6 +13,7 @@ import tracegrad.nn.functional as F
 from tests.ops.test_sizes import OTHERS, on, planned  # noqa: F401 - a fixture
 from tracegrad.codegen.mathlib.builtins import meaning
 from tracegrad.graph.primitive import REGISTRY
+from tracegrad.ops import aten
 from tracegrad.ops.primitives.scans import Largest, Smallest
 from tracegrad.support.tuning import tuning
 
@@ -42,6 +43,13 @@ def _recurrent(x: Any, w: Any, p: Any) -> Any:
 def _attended(x: Any, w: Any, p: Any) -> Any:
     k, v = x.reshape(1, -1, 8), w.reshape(1, -1, 8)
     return F.scaled_dot_product_attention(k[:, :16], k, v)
+
+
+def _kept(x: Any, w: Any, p: Any) -> Any:
+    """The rows' sums of `_attended`, and the gradient of v by them."""
+    k, v = x.reshape(1, 1, -1, 8), w.reshape(1, 1, -1, 8)
+    y, sums = aten._scaled_dot_product_flash_attention_for_cpu(k[:, :, :16], k, v)
+    return sums, aten.attention_gradients(y * 2, k[:, :, :16], k, v, y, sums, False, None)[2]  # type: ignore[index]
 
 
 # By op: functions of two vectors and of one whose numbers are near 1, and the bound. Of the first ones nothing else is asked.
@@ -104,6 +112,8 @@ CASES: dict[str, list[tuple[Callable[..., Any], float]]] = {
         (lambda x, w, p: tg.grad(lambda k: (F.conv1d(x.reshape(2, 4, -1), k) ** 2).sum())(w[:24].reshape(2, 4, 3)), EACH)],
     "dot_product_attention": [(_attended, EACH)],
     "attention_gradient": [(lambda x, w, p: tg.grad(lambda w: (_attended(x, w, None) ** 2).sum())(w), EACH)],
+    "attention_sums": [(lambda x, w, p: _kept(x, w, p)[0], EACH)],
+    "attention_gradient_of_sums": [(lambda x, w, p: _kept(x, w, p)[1], EACH)],
     "scatter_add": [
         (lambda x, w, p: tg.zeros(4, dtype=x.dtype, device=x.device).index_add(0, tg.arange(len(x), device=x.device) % 2, x), EACH)],
 }
@@ -196,7 +206,8 @@ def cases_of(*names: str) -> list[tuple[Callable[..., Any], float]]:
 @pytest.mark.parametrize("n", [4096, 50_048, pytest.param(10_000_128, marks=pytest.mark.long)])
 def test_by_numpy(way: str, n: int) -> None:
     """Every op, without kernels."""
-    names = [name for name in CASES if n < 10**6 or name not in ("recurrence", "attention_gradient", "dot_product_attention")]
+    names = [name for name in CASES if n < 10**6 or name not in ("recurrence", "attention_gradient", "attention_gradient_of_sums",
+                                                                          "attention_sums", "dot_product_attention")]
     agree(cases_of(*names), numbers(n), way != "eager", 4 * NEAR * (n == 4096))
 
 

@@ -17,6 +17,7 @@ from tracegrad.codegen.tile.group_blocks import GroupBlocks
 from tracegrad.codegen.tile.item_blocks import ItemBlocks
 from tracegrad.execute.compile import executable_graph
 from tracegrad.nn import functional as F
+from tracegrad.ops import aten
 from tracegrad.support.plan import Target
 from tracegrad.support.tuning import Tuning, tuned
 
@@ -82,6 +83,33 @@ def test_kernels_without_a_driver(number, shape, causal):
         with Checked(some(number + causal, number < 2), tuning=tuning, slack=8) as checked:
             tg.trace(lambda *given, f=loss: tg.value_and_grad(f, (0, 1, 2))(*given))(*given)
         assert checked.count >= 1
+
+
+def of_kept_sums(q, k, v, g, causal):
+    """The result, the rows' sums, and the gradients that are derived from the two."""
+    shape, attrs = (1, *q.shape), (causal, 0.5)
+    q, k, v, g = (x.reshape(1, *x.shape) for x in (q, k, v, g))
+    y, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=attrs[1])
+    assert sums.shape == shape[:-1]
+    return y[0], sums[0], *(x[0] for x in aten.attention_gradients(g, q, k, v, y.clone(), sums.clone(), *attrs))
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("number", "shape"), list(enumerate(SHAPES)))
+def test_gradients_of_sums_that_were_kept(number, shape, causal):
+    """By NumPy, in products, and by kernels of a CPU and a GPU."""
+    given = drawn("float64", *sizes(*shape))
+    q, k, v, g = given
+    scores = np.where(np.tri(*shape[1:3]) > 0 if causal else True, q.numpy() @ k.numpy().swapaxes(1, 2) / 2, -np.inf)
+    slopes = tg.grad(lambda *x: (written_out(*x, causal, 0.5) * g).sum(), (0, 1, 2))(q, k, v)
+    wanted = [written_out(q, k, v, causal, 0.5).numpy(), np.log(np.exp(scores).sum(-1)), *(x.numpy() for x in slopes)]
+    traced = tg.trace(lambda *given: of_kept_sums(*given, causal))
+    for found in (of_kept_sums(*given, causal), traced(*given)):
+        same([x.numpy() for x in found], wanted, 1e-9)
+    with Checked(some(number + causal, number < 2), tuning=TINY, slack=8) as checked:
+        tg.trace(lambda *given: of_kept_sums(*given, causal))(*given)
+    assert checked.count >= 1
 
 
 @pytest.mark.usefixtures("on_numpy")

@@ -2,7 +2,8 @@
 
 softmax(q kᵀ scale + masks) v. Second derivatives are written in products and elementwise operations, so that derivatives of any order
 follow. The code generator decides (codegen/graph/attention.py) where the two become `composed` and `composed_gradient`, the same in
-operations that there were before.
+operations that there were before. Who keeps the result and the rows' sums for the gradient (torch's compiler) takes `AttentionSums` and
+`GradientOfSums`, of attention without masks.
 
 Attributes. scale: a number. causal: position i sees positions up to i. masks: for each mask, which are the operands behind the others,
 (fill, inner): scores where a bool mask is False are the number `fill`; a mask of numbers is added, and its `fill` is None. A mask is
@@ -22,7 +23,7 @@ from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaves import Shared
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, const, iota
 from tracegrad.ops.arrays.pointwise import detach, eq, le
-from tracegrad.ops.arrays.reductions import amax, sum_
+from tracegrad.ops.arrays.reductions import amax, logsumexp, sum_
 from tracegrad.ops.neural.softmax import softmax
 from tracegrad.ops.primitives.contraction import matmul, swap_last
 from tracegrad.ops.primitives.elementwise import where
@@ -150,20 +151,69 @@ class AttentionGradient(Shared):
 GRADIENT = REGISTRY["attention_gradient"]
 
 
+class AttentionSums(Primitive):
+    """The logarithm of the sum of exponentials of each row's scores, without masks: (B, L). Kernels have it beside the result, of v."""
+
+    name, family, kinds, differentiable, expensive, cost, cases = "attention_sums", "attention", "f", False, True, 0.1, CASES
+
+    def prepare(self, args): return _floats(self.name, args, 3)
+
+    def aval(self, q, k, v, **attrs):
+        b, length, *_ = _sizes(self.name, q, k, v)
+        return Aval((b, length), q.dtype)
+
+    def numpy(self, q, k, v, *, scale, causal, **attrs):
+        s = _scores(q, k, scale, causal)
+        top = s.max(-1, keepdims=True)
+        return (np.log(np.exp(s - top).sum(-1)) + top[..., 0]).astype(q.dtype, copy=False)
+
+    def work(self, y, q, k, v, **attrs):
+        return q.shape[0] * q.shape[1] * k.shape[1] * (q.shape[2] + 60)
+
+
+class GradientOfSums(Shared):
+    """AttentionGradient with the result y and the rows' sums r as operands, without masks: the weights are exp(scores - r)."""
+
+    name, family, kinds, cost = "attention_gradient_of_sums", "attention", "f", 0.1
+    cases = [((*shapes, shapes[3], shapes[0][:2]), attrs) for shapes, attrs in AttentionGradient.cases]
+
+    def prepare(self, args): return _floats(self.name, args, 6)
+
+    def avals(self, q, k, v, g, y, r, **attrs):
+        found = GRADIENT.avals(q, k, v, g, **attrs)
+        if y.shape != g.shape or r.shape != g.shape[:2]:
+            raise ShapeError(f"{self.name}: the result must be {g.shape} and the sums {g.shape[:2]}, got {y.shape} and {r.shape}")
+        return found
+
+    def results(self, q, k, v, g, y, r, *, scale, causal, **attrs):
+        p = np.exp(_scores(q, k, scale, causal) - r[..., None])
+        s = scale * p * (np.matmul(g, v.swapaxes(1, 2)) - (g * y).sum(-1, keepdims=True))
+        found = np.matmul(s, k), np.matmul(s.swapaxes(1, 2), q), np.matmul(p.swapaxes(1, 2), g)
+        return tuple(a.astype(q.dtype, copy=False) for a in found)
+
+    def work(self, y, q, k, v, g, *kept, **attrs):
+        return GRADIENT.work(y, q, k, v, g, **attrs)
+
+
 def _of_heads(m: Any, inner: int, heads: int) -> Any:
     """A mask as an array of a matrix for each head, or of one for all."""
     return m if len(m) == 1 else m[np.arange(heads) // inner % len(m)]
 
 
-def _weights(q: Any, k: Any, given: Sequence[Any], *, scale: float, causal: bool, masks: Any, zeros: bool) -> Any:
-    """The weights as an array."""
+def _scores(q: Any, k: Any, scale: float, causal: bool, given: Sequence[Any] = (), masks: Any = ()) -> Any:
+    """The scores as an array, -inf where they are not seen."""
     wide = np.promote_types(q.dtype, np.float32)
     s = np.matmul(q.astype(wide, copy=False), k.swapaxes(1, 2).astype(wide, copy=False)) * wide.type(scale)
     for (fill, inner), mask in zip(masks, given, strict=True):
         m = _of_heads(mask, inner, len(q))
         s = s + m if fill is None else np.where(m, s, wide.type(fill))
-    if causal:
-        s = np.where(np.tri(*s.shape[1:]) > 0, s, -np.inf)
+    return np.where(np.tri(*s.shape[1:]) > 0, s, -np.inf) if causal else s
+
+
+def _weights(q: Any, k: Any, given: Sequence[Any], *, scale: float, causal: bool, masks: Any, zeros: bool) -> Any:
+    """The weights as an array."""
+    s = _scores(q, k, scale, causal, given, masks)
+    wide = s.dtype
     top = s.max(-1, keepdims=True)
     s -= np.where(top == -np.inf, wide.type(0), top) if zeros else top
     np.exp(s, out=s)
@@ -189,9 +239,9 @@ def _kept(x: Node, given: Sequence[Node], masks: Any) -> Node:
     return x
 
 
-def weights(q: Node, k: Node, given: Sequence[Node], *, scale: float, causal: bool, masks: Any, zeros: bool) -> Node:
-    """softmax(q kᵀ scale + masks)."""
-    scores = matmul(q, swap_last(k)) * scale
+def scores_of(q: Node, k: Node, given: Sequence[Node], scale: float, causal: bool, masks: Any) -> Node:
+    """q kᵀ scale + masks."""
+    scores: Node = matmul(q, swap_last(k)) * scale
     for (fill, inner), mask in zip(masks, given, strict=True):
         m = _spread(mask, inner, scores)
         scores = scores + m if fill is None else where(m, scores, const(fill, scores.dtype))
@@ -199,6 +249,12 @@ def weights(q: Node, k: Node, given: Sequence[Node], *, scale: float, causal: bo
         shape = scores.shape[-2:]
         sees = le(iota(shape, 1, dtypes.int32), iota(shape, 0, dtypes.int32))
         scores = where(sees, scores, const(float("-inf"), scores.dtype))
+    return scores
+
+
+def weights(q: Node, k: Node, given: Sequence[Node], *, scale: float, causal: bool, masks: Any, zeros: bool) -> Node:
+    """softmax(q kᵀ scale + masks)."""
+    scores = scores_of(q, k, given, scale, causal, masks)
     found: Node = softmax_or_zeros(scores) if zeros else softmax(scores, -1)
     return found
 
@@ -219,8 +275,26 @@ def composed(q: Node, k: Node, v: Node, given: Sequence[Node], **attrs: Any) -> 
 def composed_gradient(q: Node, k: Node, v: Node, g: Node, given: Sequence[Node], index: int, **attrs: Any) -> Node:
     """What `AttentionGradient` is."""
     p = weights(q, k, given, **attrs)
+    return _from_weights(p, q, k, v, g, given, index, None, attrs)
+
+
+def composed_sums(q: Node, k: Node, *, scale: float, causal: bool, **attrs: Any) -> Node:
+    """What `AttentionSums` is."""
+    found: Node = logsumexp(scores_of(q, k, (), scale, causal, ()), -1)
+    return found
+
+
+def composed_gradient_of_sums(q: Node, k: Node, v: Node, g: Node, y: Node, r: Node, index: int, **attrs: Any) -> Node:
+    """What `GradientOfSums` is."""
+    scores = scores_of(q, k, (), attrs["scale"], attrs["causal"], ())
+    p = exp(scores - reshape(r, (*r.shape, 1)))
+    return _from_weights(p, q, k, v, g, (), index, sum_(g * y, -1, True), attrs)
+
+
+def _from_weights(p: Node, q: Node, k: Node, v: Node, g: Node, given: Sequence[Node], index: int, delta: Node | None, attrs: Any) -> Node:
+    """A gradient, of the weights. delta: what the weights times their gradients add up to, in each row, if that is known."""
     if index == 2:
         return matmul(swap_last(p), g)
     d = matmul(g, swap_last(v))
-    s = _kept((p * (d - sum_(p * d, -1, True))) * attrs["scale"], given, attrs["masks"])
+    s = _kept((p * (d - (sum_(p * d, -1, True) if delta is None else delta))) * attrs["scale"], given, attrs["masks"])
     return matmul(s, k) if index == 0 else matmul(swap_last(s), q)
