@@ -249,6 +249,7 @@ def test_what_is_made_of_numbers_is_remembered_and_nobody_changes_it():
     try:
         tg.set_default_dtype(tg.float64)
         assert [tg.ones(3, 5).dtype for _ in range(4)] == [np.float64] * 4
+        assert held([tg.linspace(-1.0, 1.0, 5) for _ in range(4)][-1]._n.value) is not None or not tg.device().fp64
     finally:
         tg.set_default_dtype(tg.float32)
     assert tg.ones(3, 5).dtype == np.float32
