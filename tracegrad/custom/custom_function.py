@@ -139,8 +139,8 @@ def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[s
     try:
         bound = _signature(cls.forward).bind(*context, *args, **kwargs)
     except TypeError as error:
-        first = next(iter(_signature(cls.forward).parameters), "")
-        way = "; forward is a static method, whose first parameter is ctx" if context and first != "ctx" else ""
+        leading = next(iter(_signature(cls.forward).parameters), "")
+        way = "; forward is a static method, whose first parameter is ctx" if context and leading != "ctx" else ""
         raise ArgumentError(f"{cls.__name__}.apply: {error}; its signature is forward{_signature(cls.forward)}{way}") from None
     given = set(bound.arguments)
     bound.apply_defaults()

@@ -343,9 +343,9 @@ class UserCall(CustomCall):
         given = [next(grads) if is_tensor else None for is_tensor in self.outputs]
         with self._restored(y, operands, False) as ctx:
             returned = called(self.cls, "backward", ctx, given)
+        found = self._by_name(returned)
         if returned is None and any(g is not None for g in given):
             self._warn_of_no_return()
-        found = self._by_name(returned)
         tensors = iter(zip(inputs, self.devices[self.count:], strict=False))
         result: list[Any] = []
         for name, is_tensor in self.arguments:
