@@ -169,7 +169,8 @@ def _composed(node: Node, q: Node, k: Node, v: Node, rest: Sequence[Node], attrs
     g, given = _split(node, rest)
     match node.fn.name:
         case "attention_gradient_of_sums":
-            return composed_gradient_of_sums(q, k, v, *rest, node.attrs["index"], **attrs)
+            cotangent, y, sums = rest
+            return composed_gradient_of_sums(q, k, v, cotangent, y, sums, node.attrs["index"], **attrs)
         case "attention_gradient":
             return composed_gradient(q, k, v, g[0], given, node.attrs["index"], **attrs)
         case "attention_sums":

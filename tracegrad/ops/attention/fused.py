@@ -69,6 +69,12 @@ def _check_masks(name: str, q: Aval, k: Aval, given: Sequence[Aval], masks: Any)
                              f"got {m.shape}")
 
 
+def _check_cotangent(name: str, q: Aval, k: Aval, v: Aval, g: Aval) -> None:
+    b, length, _, _, size = _sizes(name, q, k, v)
+    if g.shape != (b, length, size):
+        raise ShapeError(f"{name}: the cotangent must be {(b, length, size)}, got {g.shape}")
+
+
 class Attention(Primitive):
     """(B, L, E), (B, S, E), (B, S, V) -> (B, L, V). causal: position i sees positions up to i."""
 
@@ -100,10 +106,8 @@ class AttentionGradient(Shared):
     def prepare(self, args): return _floats(self.name, args, 4)
 
     def avals(self, q, k, v, g, *given, scale, causal, masks, zeros, index=0):
-        b, length, _, _, size = _sizes(self.name, q, k, v)
         _check_masks(self.name, q, k, given, masks)
-        if g.shape != (b, length, size):
-            raise ShapeError(f"{self.name}: the cotangent must be {(b, length, size)}, got {g.shape}")
+        _check_cotangent(self.name, q, k, v, g)
         return q, k, v
 
     def results(self, q, k, v, g, *given, **attrs):
@@ -180,10 +184,10 @@ class GradientOfSums(Shared):
     def prepare(self, args): return _floats(self.name, args, 6)
 
     def avals(self, q, k, v, g, y, r, **attrs):
-        found = GRADIENT.avals(q, k, v, g, **attrs)
+        _check_cotangent(self.name, q, k, v, g)
         if y.shape != g.shape or r.shape != g.shape[:2]:
             raise ShapeError(f"{self.name}: the result must be {g.shape} and the sums {g.shape[:2]}, got {y.shape} and {r.shape}")
-        return found
+        return q, k, v
 
     def results(self, q, k, v, g, y, r, *, scale, causal, **attrs):
         p = np.exp(_scores(q, k, scale, causal) - r[..., None])
