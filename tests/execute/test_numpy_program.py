@@ -362,3 +362,17 @@ def test_images_whose_channels_come_last_are_cast_row_by_row():
         assert rule(image).flags.c_contiguous
         assert (rule(image) == image).all()
         assert rule(rows).strides == tuple(4 * s for s in rows.strides)
+
+
+@pytest.mark.parametrize("shape", [(136, 5), (33,), (3, 300, 4), (257, 2, 17)])
+def test_sums_in_blocks_that_are_left_over(shape):
+    """Written, step by step and as blocks of 16 by hand: to the same bits."""
+    x = np.random.default_rng(0).standard_normal((*shape, 3)).astype(np.float32)
+    dim = len(shape) - 2 if len(shape) > 1 else 0
+    routine, constants = made_of(lambda x: x.sum(dim), x)
+    moved = np.ascontiguousarray(np.moveaxis(x, dim, 0))
+    while len(moved) > 16:
+        moved = np.stack([np.add.reduce(moved[k:k + 16], 0) for k in range(0, len(moved), 16)])
+    wanted = np.add.reduce(moved, 0).tobytes()
+    for _ in range(numpy_program.WRITTEN + 2):
+        assert routine([x], constants, [])[0].tobytes() == wanted

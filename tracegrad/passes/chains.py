@@ -61,7 +61,7 @@ def chains(graph: Graph, limits: Limits) -> Graph:
 
 def may_be(order: Sequence[Node], limits: Limits) -> bool:
     """Whether there may be such chains among operations: what each begins with reads an input."""
-    begun = Counter([node.fn for node in order if node.fn in EXACT and any(o.shape == node.shape and not o.operands for o in node.operands)])
+    begun = Counter([n.fn for n in order if n.fn in EXACT and any(o.shape == n.shape and not o.operands for o in n.operands)])
     return any(count >= limits.least for count in begun.values())
 
 
