@@ -31,7 +31,7 @@ EVALS = ("hello", "lse", "llsq", "kmeans", "ode", "det", "gmm", "lstm", "ba", "h
 # take the fifth of a second that a size has: there are so many runs at least.
 QUICK = {"lse": "-n 2500 40000 160000 --min-runs 100", "llsq": "-n 16 256 1024 16392 --min-runs 50",
          "kmeans": "-k 10 100 1000 -n 1000 10000 -d 8 --min-runs 10", "ode": "-n 1000 100000 -s 1 10 --min-runs 50",
-         "det": "-l 5 7 9 10 --min-runs 100", "gmm": "-d 2 10 64 -k 5 50 --min-runs 10", "lstm": "-l 2 6 -c 1024 --min-runs 3",
+         "det": "-l 5 7 9 10 --min-runs 20", "gmm": "-d 2 10 64 -k 5 50 --min-runs 10", "lstm": "-l 2 6 -c 1024 --min-runs 3",
          "ba": "--max 3 --min-runs 5", "ht": "--max 5 --min-runs 5", "saddle": "--min-runs 50", "particle": "--min-runs 50"}
 PRIMALS = ("objective", "primal", "cost", "square")
 PYTHONS = ("jax", "pytorch")

@@ -17,11 +17,11 @@ def posterior(at, x, m, gamma):
     lower = tg.zeros(k, d * d, dtype=x.dtype).index_copy(1, places, at["l"]).reshape(k, d, d)
     away = x - at["mu"][:, None]                                           # (k, n, d)
     white = diagonal[:, None] * away + away @ lower.mT
-    terms = at["alpha"] + sums - 0.5 * (white**2).sum(2).T
+    terms = (at["alpha"] + sums)[:, None] - 0.5 * (white**2).sum(2)        # (k, n)
     freedom = d + m + 1
     prior = (0.5 * gamma**2 * ((diagonal**2).sum() + (at["l"] ** 2).sum()) - m * sums.sum())
     constant = freedom * d * log(gamma / 2**0.5) - d * (d - 1) / 4 * log(pi) - sum(lgamma((freedom - j) / 2) for j in range(d))
-    return -n * d / 2 * log(2 * pi) + tg.logsumexp(terms, 1).sum() - n * tg.logsumexp(at["alpha"], 0) - prior + k * constant
+    return -n * d / 2 * log(2 * pi) + tg.logsumexp(terms, 0).sum() - n * tg.logsumexp(at["alpha"], 0) - prior + k * constant
 
 
 def prepare(given):
