@@ -39,6 +39,10 @@ for dtype in (torch.int64, torch.int32, torch.uint8, torch.float32, torch.bool):
     draw(f"any {torch.zeros(1, dtype=dtype).element_size()} {dtype.is_floating_point}",
          lambda: (torch.empty(5, dtype=dtype).random_(), torch.empty(5).random_(10)))
 draw("like", lambda: (torch.rand_like(torch.ones(3, 4)), torch.randn_like(torch.ones(3, 7))))
+for k, laid in enumerate([torch.ones(3, 7).t(), torch.ones(3, 5, 4).permute(2, 0, 1), torch.ones(6, 6)[::2].t(),
+                          torch.ones(3, 1, 4).transpose(0, 1)]):
+    for dtype in (torch.float32, torch.float64):
+        draw(f"laid {k} {dtype.itemsize}", lambda: (torch.rand_like(laid, dtype=dtype), torch.randn_like(laid, dtype=dtype)))
 draw("dropout", lambda: (F.dropout(torch.ones(20), 0.3), F.dropout2d(torch.ones(2, 5, 2, 2)), F.dropout1d(torch.ones(2, 5, 3)),
                          torch.nn.Dropout(0.1)(torch.ones(30)), torch.native_dropout(torch.ones(9), 0.5, True)))
 draw("generators", lambda: (torch.rand(3, generator=torch.Generator().manual_seed(3)), torch.randperm(9, generator=torch.Generator())))

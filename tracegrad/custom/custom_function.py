@@ -191,7 +191,8 @@ class VmapInfo(NamedTuple):
 
 def _mapping(values: Sequence[Any]) -> Examples | None:
     """The innermost vmap that maps one of the values, if one does."""
-    nodes = [v._node() for v in optree.tree_leaves([*values], none_is_leaf=True) if isinstance(v, Tensor)]
+    given: Any = [*values]
+    nodes = [v._node() for v in optree.tree_leaves(given, none_is_leaf=True) if isinstance(v, Tensor)]
     for scope in reversed(state.scopes):
         if isinstance(scope, Examples) and isinstance(scope.mapped, dict) and any(n in scope.mapped for n in topological(nodes)):
             return scope
@@ -206,7 +207,8 @@ def _mapped(cls: type[Function], scope: Examples, values: Sequence[Any]) -> Any:
     assert isinstance(known, dict)
     inputs: list[Any] = []
     dims: list[int | None] = []
-    leaves, tree = optree.tree_flatten([*values], none_is_leaf=True)            # of lists, tuples and dicts, too
+    given: Any = [*values]
+    leaves, tree = optree.tree_flatten(given, none_is_leaf=True)                # of lists, tuples and dicts, too
     for v in leaves:
         node = v._node() if isinstance(v, Tensor) else None
         mapped = node is not None and any(n in known for n in topological([node]))
@@ -220,8 +222,9 @@ def _mapped(cls: type[Function], scope: Examples, values: Sequence[Any]) -> Any:
     state.examples -= sum(isinstance(s, Examples) and isinstance(s.mapped, dict) for s in inside[len(scope.before):])
     try:
         with no_grad():
-            places, given = (optree.tree_unflatten(tree, found) for found in (dims, inputs))
-            returned = cls.vmap(VmapInfo(scope.size, scope.randomness or "error"), tuple(places), *given)
+            in_dims: Any = optree.tree_unflatten(tree, dims)
+            given = optree.tree_unflatten(tree, inputs)
+            returned = cls.vmap(VmapInfo(scope.size, scope.randomness or "error"), tuple(in_dims), *given)
     finally:
         state.scopes, state.examples = inside, examples
     if not isinstance(returned, tuple) or len(returned) != 2:

@@ -6,7 +6,6 @@ Values without constraints become values with one by `biject_to` and `transform_
 from __future__ import annotations
 
 from tracegrad.distributions import constraint_registry, constraints, transforms, utils
-from tracegrad.distributions import cross_divergence as _rules  # noqa: F401  (kl_divergence finds them)
 from tracegrad.distributions.constraint_registry import biject_to, transform_to
 from tracegrad.distributions.continuous import Beta, Chi2, Dirichlet, Exponential, Gamma, Uniform
 from tracegrad.distributions.discrete import (
