@@ -9,23 +9,27 @@ from typing import Any
 from tracegrad.errors import DeviceError
 from tracegrad.errors import OutOfMemoryError as OutOfMemoryError
 from tracegrad.execute.deferred import synchronize as wait
+from tracegrad.graph.operators import PUBLIC
+from tracegrad.support.dtypes import OLDER
+from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import devices, random_numbers
-from tracegrad.torch_api.names import _TYPED, _TypedTensor
 from tracegrad.torch_api.names._markers import Unchanged
 
 
-class _OnDevice(_TypedTensor):
+class _OnDevice(type):
     """The class of torch.cuda.FloatTensor and its like, which are those of torch where the user has named a device."""
 
+    dtype: Any
+
     def __instancecheck__(cls, value: object) -> bool:
-        return is_available() and super().__instancecheck__(value)
+        return is_available() and isinstance(value, Tensor) and value.dtype == cls.dtype
 
     def __call__(cls, *data: Any, device: Any = None) -> Any:
         _named(cls.__name__)
-        return super().__call__(*data, device=device)
+        return PUBLIC[cls.__name__](*data, device=device)
 
 
-globals().update({name: _OnDevice(name, (), {"dtype": cls.dtype}) for name, cls in _TYPED.items()})
+globals().update({f"{name}Tensor": _OnDevice(f"{name}Tensor", (), {"dtype": dtype}) for name, dtype in OLDER.items()})
 
 def is_available() -> bool:
     """Whether the user has named a device."""
