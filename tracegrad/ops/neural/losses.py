@@ -50,8 +50,8 @@ def _same_shape(name: str, input: Any, target: Any) -> None:
     if input.shape == target.shape:
         return
     if name in losses_that_broadcast:
-        warn(f"{name}: input {tuple(input.shape)} and target {tuple(target.shape)} are broadcast, which is usually a mistake; make them one "
-             "shape")
+        warn(f"{name}: input {tuple(input.shape)} and target {tuple(target.shape)} are broadcast, which is usually a mistake; make them "
+             "one shape")
     else:
         raise ShapeError(f"{name}: input {input.shape} and target {target.shape} must have one shape (a broadcast here is usually a "
                          "mistake); expand, squeeze or unsqueeze one of them")
