@@ -74,6 +74,7 @@ class Operation:
     wraps: ClassVar[bool] = False           # a signed result may overflow, undefined in C: it is computed as unsigned (of reductions, too)
     moves: ClassVar[bool] = False           # its elements are elements of its operands, bit for bit: numpy need not know their dtype
     single: ClassVar[bool] = False          # of 16 bits and a number, or what has no dimensions: computed in float32, as in torch
+    placeless: ClassVar[bool] = False       # NumPy computes an element to the same bits wherever it is (of exp it may not)
     mixes: ClassVar[bool] = False           # `opencl` is right for a vector beside a scalar, too (operators are, builtins are not)
     monotone: ClassVar[bool] = False        # no operand makes the result smaller by becoming larger
     logic: Any = None                       # logic(self, *operands): what it is for bools, in bitwise operations; None: itself

@@ -4,6 +4,8 @@ NumPy takes as long to be called as to compute a thousand elements, and an optim
 
 A chain is what is computed element by element of some inputs, and of numbers that may be anything: those of all chains that become one are
 the same. So one of these chains depends on another by such a number alone, which both need before they go on.
+Its operations are `placeless`: NumPy computes the last elements of an array, which fill no vector, in a loop of their own, where exp may be
+rounded otherwise, and max(0.0, -0.0) be the other one.
 """
 
 from __future__ import annotations
@@ -19,10 +21,6 @@ from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.ops.primitives.movement import concat, expand, narrow, reshape
 from tracegrad.support.dtypes import dtype_kind
 
-# Operations of which no element's result depends on its place, to the last bit. (NumPy computes the last ones, which fill no vector, in a
-# loop of their own: there exp may be rounded otherwise, and max(0.0, -0.0) be the other one.)
-EXACT = frozenset([REGISTRY[name] for name in ("copy", "add", "sub", "mul", "div", "neg", "abs", "sign", "sqrt", "where",
-                                               "eq", "ne", "lt", "le", "gt", "ge")])
 _EXPAND = REGISTRY["expand"]
 Chain = list[Node]                              # its inputs, each ahead of what reads it first, and its operations, in order
 
@@ -61,7 +59,7 @@ def chains(graph: Graph, limits: Limits) -> Graph:
 
 def may_be(order: Sequence[Node], limits: Limits) -> bool:
     """Whether there may be such chains among operations: what each begins with reads an input."""
-    begun = Counter([n.fn for n in order if n.fn in EXACT and any(o.shape == n.shape and not o.operands for o in n.operands)])
+    begun = Counter([n.fn for n in order if n.fn.placeless and any(o.shape == n.shape and not o.operands for o in n.operands)])
     return any(count >= limits.least for count in begun.values())
 
 
@@ -102,7 +100,7 @@ def _found(graph: Graph, limits: Limits) -> dict[Node, Chain]:
         return bool(aval.shape and 0 < aval.nbytes <= limits.part and not aval.weak and dtype_kind(aval.dtype) != "c")
 
     for node in graph:
-        if node.fn not in EXACT or not fits(node):
+        if not node.fn.placeless or not fits(node):
             continue
         parts = [o for o in node.operands if _number(o) is None]
         if parts and all(o.shape == node.shape and (o in chain or (o in inputs and fits(o))) for o in parts):

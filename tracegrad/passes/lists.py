@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from tracegrad.graph.canonical import Places, is_number
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.passes.chains import EXACT, chains, may_be
 from tracegrad.passes.chains import Limits as ChainLimits
+from tracegrad.passes.chains import chains, may_be
 from tracegrad.passes.loops import shortened
 from tracegrad.passes.paddings import Limits, paddings
 
@@ -28,11 +28,11 @@ def _early(node: Node, length: int) -> bool:
 
 
 def _is_part(node: Node) -> bool:
-    """Whether a node shows elements of what an operation of `EXACT` computes."""
+    """Whether a node shows elements of what a placeless operation computes."""
     moved = node.fn.family == "movement"
     while node.fn.family == "movement" and len(node.operands) == 1:
         node, = node.operands
-    return moved and node.fn in EXACT
+    return moved and node.fn.placeless
 
 
 def simplified(order: Sequence[Node], places: Sequence[Places], ends: Places
@@ -54,6 +54,6 @@ def simplified(order: Sequence[Node], places: Sequence[Places], ends: Places
     place = {node: p for p, node in leaves.items()} | {node: i for i, node in enumerate(nodes)}
     found = {i: place[node] for i, node in zip(kept, changed.outputs, strict=True)}
     targets = tuple([found.get(i, i) for i in ends])
-    computed = [k for k, i in enumerate(ends) if i >= 0 and order[i].fn in EXACT]
+    computed = [k for k, i in enumerate(ends) if i >= 0 and order[i].fn.placeless]
     joined = frozenset([k for k in computed if targets[k] >= 0 and _is_part(nodes[targets[k]])])
     return nodes, [tuple([place[o] for o in node.operands]) for node in nodes], targets, list(range(len(numbers))), joined

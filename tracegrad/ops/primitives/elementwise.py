@@ -30,7 +30,7 @@ class Identity(Elementwise):
 
 class Copy(Identity):
     """A copy of its own: `clone()`."""
-    name = "copy"
+    name, placeless = "copy", True
     flops = 0
     def vjp(self, ct, y, x): return (ct,)
     def numpy_with(self, **attrs: Any) -> Any: return np.asarray           # x, in a third of a function's time
@@ -73,7 +73,7 @@ class Overwritten(Identity):
 
 class Add(Elementwise):
     """a + b."""
-    name, nin, kinds, saves, pair = "add", 2, "biufc", False, by_parts
+    name, nin, kinds, saves, pair, placeless = "add", 2, "biufc", False, by_parts, True
     operator = ("+", 6)
     wraps, mixes, scalar_polymorphic, monotone = True, True, True, True
     numpy = staticmethod(np.add)
@@ -85,7 +85,7 @@ class Add(Elementwise):
 
 class Sub(Elementwise):
     """a - b."""
-    name, nin, kinds, saves, pair = "sub", 2, "iufc", False, by_parts
+    name, nin, kinds, saves, pair, placeless = "sub", 2, "iufc", False, by_parts, True
     operator = ("-", 6)
     wraps, mixes, scalar_polymorphic = True, True, True
     numpy = staticmethod(np.subtract)
@@ -96,7 +96,7 @@ class Sub(Elementwise):
 
 class Mul(Elementwise):
     """a * b."""
-    name, nin, kinds, holomorphic = "mul", 2, "biufc", True
+    name, nin, kinds, holomorphic, placeless = "mul", 2, "biufc", True, True
     operator = ("*", 7)
     wraps, mixes, single, scalar_polymorphic = True, True, True, True
     numpy = staticmethod(np.multiply)
@@ -112,7 +112,7 @@ class Mul(Elementwise):
 
 class Div(Elementwise):
     """a / b, always a float."""
-    name, nin, result, kinds, domain, holomorphic = "div", 2, "float", "fc", (0.5, 2.0), True
+    name, nin, result, kinds, domain, holomorphic, placeless = "div", 2, "float", "fc", (0.5, 2.0), True, True
     operator = ("/", 7)
     flops, mixes, single, scalar_polymorphic = 4, True, True, True
     numpy = staticmethod(np.divide)
@@ -167,7 +167,7 @@ class Fmod(Elementwise):
 
 class Neg(Elementwise):
     """-x."""
-    name, kinds, saves, pair = "neg", "iufc", False, by_parts
+    name, kinds, saves, pair, placeless = "neg", "iufc", False, by_parts, True
     operator = ("-", 8)
     wraps, mixes, exact = True, True, True
     numpy = staticmethod(np.negative)
@@ -177,7 +177,7 @@ class Neg(Elementwise):
 
 class Abs(Elementwise):
     """|x|, a real number; its derivative at 0 is 0."""
-    name, kinds, result, exact = "abs", "iufc", "real", True
+    name, kinds, result, exact, placeless = "abs", "iufc", "real", True, True
     numpy = staticmethod(np.abs)
 
     def vjp(self, ct, y, x):
@@ -192,7 +192,7 @@ class Abs(Elementwise):
 
 class Sign(Elementwise):
     """-1, 0 or 1, and 0 for NaN; its derivative is 0, as in torch."""
-    name, kinds, saves, exact = "sign", "iuf", False, True
+    name, kinds, saves, exact, placeless = "sign", "iuf", False, True, True
     def numpy(self, x): return ((x > 0).astype(x.dtype) - (x < 0)).astype(x.dtype)
     def vjp(self, ct, y, x): return (0,)
     def opencl(self, x): return f"sign({x})"
@@ -298,7 +298,7 @@ class Conj(Elementwise):
 
 class Comparison(Elementwise):
     """Base of comparisons: a bool, no derivative."""
-    nin, result, differentiable, mixes = 2, "bool", False, True
+    nin, result, differentiable, mixes, placeless = 2, "bool", False, True, True
     def opencl(self, a: str, b: str) -> str: return f"({a} {self.operator[0]} {b})"
 
 
@@ -415,7 +415,7 @@ class ShiftRight(Elementwise):
 
 class Where(Elementwise):
     """a where the bool condition holds, else b."""
-    name, nin, kinds, exact, moves, pair = "where", 3, "biufc", True, True, by_parts
+    name, nin, kinds, exact, moves, pair, placeless = "where", 3, "biufc", True, True, by_parts, True
 
     def prepare(self, args):
         condition, *rest = args

@@ -178,7 +178,7 @@ class Log1p(Analytic):
 
 class Sqrt(Analytic):
     """Square root; NaN below zero."""
-    name, domain = "sqrt", (0.1, 4.0)
+    name, domain, placeless = "sqrt", (0.1, 4.0), True
     of_value, flops = True, 4
     numpy = staticmethod(np.sqrt)
     def vjp(self, ct, y, x): return (ct / (y * 2.0),)

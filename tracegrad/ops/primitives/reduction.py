@@ -116,10 +116,20 @@ class Sum(Reduction):
 
         return rule
 
-    def numpy_function(self, operands, *, dim):         # not for x that may lie in another order: it is copied then
+    def numpy_function(self, operands, *, dim):
         x, = operands
-        steps = _in_blocks(x.shape, dim, True) if x.rows else ()
-        return None if not steps else (np.add.reduce, (dim,)) if len(steps) == 1 else (_added_up, (steps,))
+        steps = _in_blocks(x.shape, dim, True)
+
+        def added_up(x, out=None):
+            if x.flags.c_contiguous:        # as it was when this was asked; what x is made of may lie otherwise
+                return _added_up(x, steps, out)
+            found = self.numpy(x, dim=dim)
+            if out is None:
+                return found
+            out[...] = found
+            return out
+
+        return (added_up, ()) if x.rows else None
 
     def vjp(self, ct, y, x, *, dim): return (keep_dims(ct, x, dim),)
     def identity(self, dtype: DType) -> Any: return dtype.type(0)
