@@ -102,10 +102,11 @@ def test_the_same_bits_shapes_dtypes_and_views(program, shape, anew):
 def test_rows_and_later_columns(dim, anew):
     """What was written for an operand that lies row by row gives the same bits for one that does not: a sum is added up as elements lie."""
     with tg.no_grad():
-        for step in range(16):
+        for step in range(18):
             F.softmax(given(step, 33, 65), dim)
-        x = given(16, 65, 33)
-        assert F.softmax(x.T, dim).numpy().tobytes() == anew(lambda: F.softmax(x.T, dim).numpy()).tobytes()
+        for step in range(4):
+            x = given(step, 65, 33)
+            assert F.softmax(x.T, dim).numpy().tobytes() == anew(lambda x=x: F.softmax(x.T, dim).numpy()).tobytes()
 
 
 @pytest.mark.recall
