@@ -457,7 +457,8 @@ def test_processes_at_once_do_not_disturb_each_other(tmp_path, on_a_driver):
     program = "import json, sys\nimport numpy as np\nimport tracegrad as tg\ntg.config.eager = False\nout = []\n" + "".join(
         f"out.append((tg.arange({n}).float() * {n} + {n % 3}).sum().item())\n" for n in (33,)) + "json.dump({'out': out}, sys.stdout)\n"
     found = []
-    threads = [threading.Thread(target=lambda: found.append(process(tmp_path, program)["out"])) for _ in range(3)]
+    files = ["one.py", "two.py", "three.py"]               # each its own: one would read what another is writing
+    threads = [threading.Thread(target=lambda file=file: found.append(process(tmp_path, program, file)["out"])) for file in files]
     for t in threads:
         t.start()
     for t in threads:
