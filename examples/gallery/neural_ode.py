@@ -3,7 +3,8 @@
 The network is the right-hand side, Runge-Kutta's method solves the equation, and the gradient comes through the solver. Asked to go
 on after the last point, it goes on along the spiral. The solver starts at each of the points and runs to the ten that follow.
 
-In its kernels: the loop over time steps holds the network's products. Its weights are packed once, before the loop.
+In its kernels: the loops over time steps, of the solution and of its derivative, hold the network's products. Its weights are packed once,
+before the loops.
 """
 
 import matplotlib.pyplot as plt
