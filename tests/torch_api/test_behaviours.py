@@ -622,7 +622,8 @@ def test_what_is_overwritten_keeps_a_history_whose_gradient_is_zeros():
     beside_torch("""
 ways = dict(zero=lambda y: y.zero_(), fill=lambda y: y.fill_(2.0), fill_tensor=lambda y: y.fill_(torch.tensor(2.0)),
             copy=lambda y: y.copy_(torch.ones(3)), all_items=lambda y: y.__setitem__(slice(None), 0.0), one=lambda y: y.__setitem__(0, 0.0),
-            part=lambda y: y[:2].zero_(), view=lambda y: y.view(3, 1).fill_(1.0), compared=lambda y: y.eq_(1.0), more=lambda y: y.zero_().add_(1.0),
+            part=lambda y: y[:2].zero_(), view=lambda y: y.view(3, 1).fill_(1.0), compared=lambda y: y.eq_(1.0),
+            more=lambda y: y.zero_().add_(1.0),
             uniform=lambda y: y.uniform_(), normal=lambda y: y.normal_(), bernoulli=lambda y: y.bernoulli_(), random=lambda y: y.random_(5),
             exponential=lambda y: y.exponential_(), geometric=lambda y: y.geometric_(0.5), data=lambda y: y.data.zero_(),
             without=lambda y: torch.nn.init.zeros_(y))
@@ -678,7 +679,8 @@ def test_norms_of_infinite_order_beside_nan():
     beside_torch("""
 nan, inf = float("nan"), float("inf")
 for p in (inf, -inf):
-    for name, f in dict(norm=lambda x: x.norm(p), rows=lambda x: torch.norm(x, p, 1), columns=lambda x: torch.linalg.vector_norm(x, p, 0, True),
+    for name, f in dict(norm=lambda x: x.norm(p), rows=lambda x: torch.norm(x, p, 1),
+                        columns=lambda x: torch.linalg.vector_norm(x, p, 0, True),
                         dist=lambda x: torch.dist(x, torch.zeros(4), p)).items():
         def run():
             x = torch.tensor([[1.0, nan, 3.0, -3.0], [-3.0, 2.0, 2.0, 3.0], [-1.0, 1.0, 1.0, 1.0]], requires_grad=True)

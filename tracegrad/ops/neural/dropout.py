@@ -43,7 +43,7 @@ def _check_p(name: str, p: float) -> None:
 
 
 def _of_channels(name: str, spatial: int, input: Array) -> tuple[int, ...]:
-    """The shape of one number a channel. Of how many dimensions is as in torch: a matrix of dropout2d is (N, C), what has three (N, C, L)."""
+    """The shape of one number a channel. Dimensions mean what they do in torch: three of dropout2d are (N, C, L)."""
     n = input.ndim
     if spatial + 1 <= n <= spatial + 2 and (spatial, n) != (2, 3):
         lead = n - spatial
