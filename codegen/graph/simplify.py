@@ -132,7 +132,7 @@ def outward(node: Node) -> Node | None:
     """An op of nothing but repeated scalars is computed once, and its result repeated."""
     if node.shape == () or node.aval.size == 0:
         return None
-    if node.fn.name in ("variable", "copy", "detach", "overwritten") or node.fn.stored:
+    if node.fn.name in ("variable", "copy", "detach", "overwritten", "refilled") or node.fn.stored:
         return None
     sources = []
     for o in node.operands:

@@ -672,3 +672,58 @@ def test_a_failed_trace_changes_nothing():
         fails(a)
     close(a, [1.0])
     assert a._version == 0
+
+
+def _filled(x):
+    y = (x * x).exp()
+    y.zero_()
+    y[0] = x[0]
+    y.fill_(3.0)
+    return y
+
+
+@pytest.mark.parametrize("fn", [_filled, tg.trace(_filled)], ids=["untraced", "traced"])
+def test_what_is_overwritten_still_requires_grad_which_is_zeros(fn):
+    for _ in range(15):                                     # the last ones are recalled
+        x = f64(1.0, 2.0)
+        y = fn(x)
+        assert y.requires_grad
+        (y.sum() + 2 * x.sum()).backward()
+        close(y, [3.0, 3.0])
+        close(x.grad, [2.0, 2.0])
+
+
+def test_transforms_of_what_is_overwritten_are_zeros():
+    x = f64(1.0, 2.0, grad=False)
+    close(tg.func.jacfwd(_filled)(x), np.zeros((2, 2)))
+    close(tg.func.jacrev(_filled)(x), np.zeros((2, 2)))
+    close(tg.func.hessian(lambda x: _filled(x).sum())(x), np.zeros((2, 2)))
+    close(tg.vmap(tg.func.grad(lambda x: _filled(x).sum() + x.sum()))(tg.stack([x, x])), np.ones((2, 2)))
+
+
+def test_what_is_overwritten_outside_of_a_trace_would_lose_its_history():
+    """As with any other change of it: torch's would keep it."""
+    y = f64(1.0, 2.0) * 2
+
+    @tg.trace
+    def reset():
+        y.zero_()
+
+    with pytest.raises(TraceError, match="its derivative would be lost"):
+        reset()
+    close(y, [2.0, 4.0])
+
+
+def test_nothing_computes_what_is_overwritten():
+    f = tg.trace(lambda x: (x * 3.0).sin().fill_(2.0) + x)
+    f(f64(1.0, 2.0))
+    assert " sin(" not in str(f.kernels())
+
+
+def test_the_gradients_of_a_module_become_zeros_without_a_history():
+    m = tg.nn.Linear(2, 1)
+    (m(tg.ones(1, 2)) ** 2).sum().backward(create_graph=True)
+    assert m.weight.grad.requires_grad
+    m.zero_grad(set_to_none=False)
+    assert not m.weight.grad.requires_grad
+    close(m.weight.grad, [[0.0, 0.0]])

@@ -616,3 +616,76 @@ def refused():
         return True
 say("refused", refused)
 """, 1e-6)
+
+
+def test_what_is_overwritten_keeps_a_history_whose_gradient_is_zeros():
+    beside_torch("""
+ways = dict(zero=lambda y: y.zero_(), fill=lambda y: y.fill_(2.0), fill_tensor=lambda y: y.fill_(torch.tensor(2.0)),
+            copy=lambda y: y.copy_(torch.ones(3)), all_items=lambda y: y.__setitem__(slice(None), 0.0), one=lambda y: y.__setitem__(0, 0.0),
+            part=lambda y: y[:2].zero_(), view=lambda y: y.view(3, 1).fill_(1.0), compared=lambda y: y.eq_(1.0),
+            more=lambda y: y.zero_().add_(1.0),
+            uniform=lambda y: y.uniform_(), normal=lambda y: y.normal_(), bernoulli=lambda y: y.bernoulli_(), random=lambda y: y.random_(5),
+            exponential=lambda y: y.exponential_(), geometric=lambda y: y.geometric_(0.5), data=lambda y: y.data.zero_(),
+            without=lambda y: torch.nn.init.zeros_(y))
+for name, write in ways.items():
+    def run():
+        x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        y = x * x
+        write(y)
+        y.sum().backward()
+        return y.requires_grad, y.shape, x.grad
+    say(name, run)
+def drawn(draw):
+    p, q = torch.tensor([0.2, 0.5], requires_grad=True), torch.ones(3, 1, requires_grad=True)
+    s = draw(p * 1.0, q * 1.0)
+    requires = s.requires_grad
+    s.sum().backward()
+    with torch.no_grad():
+        return requires, p.grad, q.grad, draw(p, q).requires_grad
+say("bernoulli", lambda: drawn(lambda p, q: torch.bernoulli(p)))
+say("bernoulli_", lambda: drawn(lambda p, q: torch.ones(3, 2).bernoulli_(p)))
+say("poisson", lambda: drawn(lambda p, q: torch.poisson(p)))
+say("normal", lambda: drawn(lambda p, q: torch.normal(p, 1.0)))
+say("normal of both", lambda: drawn(torch.normal))
+say("sample", lambda: torch.distributions.Bernoulli(torch.tensor(0.5, requires_grad=True)).sample().requires_grad)
+""")
+
+
+def test_channels_of_dropout_are_those_of_torch_whatever_the_number_of_dimensions():
+    beside_torch("""
+import warnings
+for d in (1, 2, 3):
+    for n in range(1, 7):
+        def run():
+            torch.manual_seed(0)
+            x = torch.ones((3, 2, 2, 2, 2, 2)[:n], requires_grad=True)
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                y = getattr(torch.nn.functional, f"dropout{d}d")(x * 1.0)
+            z = getattr(torch.nn, f"Dropout{d}d")(0.25)(x)
+            y.sum().backward()
+            return y, z, x.grad, [w.category.__name__ for w in seen]
+        if n > 1 and (d > 1 or n in (2, 3)):
+            say(f"{d} {n}", run)
+        elif (d, n) != (3, 1):
+            try:
+                getattr(torch.nn.functional, f"dropout{d}d")(torch.ones((3, 2, 2, 2, 2, 2)[:n]))
+            except (RuntimeError, ValueError):
+                say(f"{d} {n}", lambda: "refused")
+""", 1e-6)
+
+
+def test_norms_of_infinite_order_beside_nan():
+    beside_torch("""
+nan, inf = float("nan"), float("inf")
+for p in (inf, -inf):
+    for name, f in dict(norm=lambda x: x.norm(p), rows=lambda x: torch.norm(x, p, 1),
+                        columns=lambda x: torch.linalg.vector_norm(x, p, 0, True),
+                        dist=lambda x: torch.dist(x, torch.zeros(4), p)).items():
+        def run():
+            x = torch.tensor([[1.0, nan, 3.0, -3.0], [-3.0, 2.0, 2.0, 3.0], [-1.0, 1.0, 1.0, 1.0]], requires_grad=True)
+            y = f(x)
+            y.sum().backward()
+            return y, x.grad
+        say(f"{name} {p}", run)
+""", 1e-6)

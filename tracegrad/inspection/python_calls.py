@@ -252,12 +252,16 @@ def _transfer(node: Node, args: list[Text]) -> str:
     return f"{args[0].within(ATOM)}.to(tg.device({node.attrs['target'].name!r}))"
 
 
+def _extremum(name: str) -> Callable[[Node, list[Text]], str]:
+    return lambda node, args: f"{args[0].within(ATOM)}.{f'{name}()' if node.shape == () else f'a{name}({dims_text(node)})'}"
+
+
 CALLS: dict[str, Callable[[Node, list[Text]], str | None]] = {
     "reshape": _reshape, "permute": _permute, "expand": _expand, "slice": _slice, "pad": _pad, "concat": _concat, "flip": _flip,
     "roll": _roll,
     "take": _take, "scatter_add": _scatter("index_add"), "scatter_set": _scatter("index_copy"), "argsort": _argsort, "topk": _topk,
     "unfold": _unfold, "first_max": _first_best, "first_min": _first_best,
-    "max_of_all": lambda node, args: f"{args[0].within(ATOM)}.max()", "min_of_all": lambda node, args: f"{args[0].within(ATOM)}.min()",
+    "max_of_all": _extremum("max"), "min_of_all": _extremum("min"),
     "conv2d": _conv, "conv2d_input_grad": _conv,
     "bits": _bits, "xor": _xor, "transfer": _transfer,
 }

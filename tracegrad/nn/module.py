@@ -286,7 +286,7 @@ class Module(Hooked, TorchMethods, Named):
             if set_to_none:
                 p.grad = None
             elif p.grad is not None:
-                p.grad.zero_()
+                (p.grad.detach_() if p.grad.requires_grad else p.grad).zero_()
 
     def to(self: M, *args: Any, **kwargs: Any) -> M:
         """Move parameters and buffers to a device and/or a float dtype, in place; takes what Tensor.to takes; returns self.

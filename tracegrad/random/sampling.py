@@ -21,7 +21,7 @@ from tracegrad.support import dtypes
 from tracegrad.support.mersenne import rejection
 from tracegrad.support.modes import state
 from tracegrad.tensors.creation.arguments import create
-from tracegrad.tensors.creation.random_numbers import seed_and_offset, torchs_stream
+from tracegrad.tensors.creation.random_numbers import of_parameters, seed_and_offset, torchs_stream
 from tracegrad.tensors.tensor import Tensor, from_own, new_tensor
 
 
@@ -150,7 +150,7 @@ def poisson(input: Tensor) -> Tensor:
     def draw(stream: Any, rate: Any) -> Any:
         return stream.poisson(np.asarray(_checked_rate(rate), np.float64))
 
-    return _counts(draw, lambda stream, rate: rejection.poisson(stream, _checked_rate(rate)), input)
+    return of_parameters(_counts(draw, lambda stream, rate: rejection.poisson(stream, _checked_rate(rate)), input), input)
 
 
 def _checked_rate(rate: Any) -> Any:

@@ -54,9 +54,10 @@ class Dropout1d(_ChannelDropout):
 
 
 class Dropout2d(_ChannelDropout):
-    """While training, each channel of (N, C, H, W) or (C, H, W) 0 with probability p and else divided by 1 - p.
+    """While training, each channel of (N, C, H, W) 0 with probability p and else divided by 1 - p.
 
-    Of the shapes and dtypes of nn.functional.dropout2d; raises what that raises.
+    Three dimensions are (N, C, L), with a warning, as in torch. Of the shapes and dtypes of nn.functional.dropout2d, and raises what
+    that raises.
 
     >>> nn.Dropout2d(0.2)(tg.rand(1, 2, 4, 4)).shape
     """

@@ -432,10 +432,10 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
         _check_some("norm", x, dims)
     if p in ("fro", None, 2):
         return _root(reduce("sum", abs_squared(x), dims, keepdim))
-    if p in (inf, "inf"):
-        return reduce("amax", abs_(x), dims, keepdim)
+    if p in (inf, "inf"):                                   # NaNs take the gradient, as in torch: that of the others is 0, not NaN
+        return reduce("max_of_all", abs_(x), dims, keepdim)
     if p in (-inf, "-inf"):
-        return reduce("amin", abs_(x), dims, keepdim)
+        return reduce("min_of_all", abs_(x), dims, keepdim)
     if not isinstance(p, (int, float)):
         raise ArgumentError(f"norm: p must be a number, 'fro' or 'nuc', got {p!r}")
     if p == 0:

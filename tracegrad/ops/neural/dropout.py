@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from tracegrad.errors import ArgumentError, ShapeError
@@ -41,28 +42,35 @@ def _check_p(name: str, p: float) -> None:
         raise ArgumentError(f"{name}: p must be from 0 to 1, got {p}")
 
 
-def _channel_shape(name: str, input: Array, least: int, most: int) -> tuple[int, ...]:
-    if not least <= input.ndim <= most:
-        raise ShapeError(f"{name}: takes an input (N, C, spatial) of {least} to {most} dimensions, got {input.shape}")
-    lead = input.ndim - (most - 2)
-    return (*input.shape[:lead], *[1] * (input.ndim - lead))
+def _of_channels(name: str, spatial: int, input: Array) -> tuple[int, ...]:
+    """The shape of one number a channel. Dimensions mean what they do in torch: three of dropout2d are (N, C, L)."""
+    n = input.ndim
+    if spatial + 1 <= n <= spatial + 2 and (spatial, n) != (2, 3):
+        lead = n - spatial
+    elif spatial == 1 or n < 4 - spatial:
+        raise ShapeError(f"{name}: takes an input (N, C, {spatial} sizes) or (C, {spatial} sizes), got {input.shape}")
+    else:
+        lead = 2 if spatial == 2 else 1
+        warnings.warn(f"{name}: an input of {n} dimensions is taken for ({'N, C' if lead == 2 else 'C'}, ...), as torch takes it; use "
+                      f"{'dropout1d, or unsqueeze(0) for (1, C, H, W)' if n == 3 and spatial == 2 else 'dropout, or reshape it'}",
+                      stacklevel=4)
+    return (*input.shape[:lead], *[1] * (n - lead))
 
 
 def _channel_dropout(name: str, spatial: int) -> Any:
     def fn(input: Array, p: float = 0.5, training: bool = True, inplace: bool = False) -> Array:
         _check_p(name, p)
-        if spatial == 2 and input.ndim == 2:                            # (N, C), as torch takes it: each element is a channel
-            shape: tuple[int, ...] = input.shape
-        else:
-            shape = _channel_shape(name, input, spatial + 1, spatial + 2)
+        shape = _of_channels(name, spatial, input)
         if not training or p == 0.0:
             return input
         out = input * 0.0 if p == 1.0 else select(_kept(input, p, shape), input * (1.0 / (1.0 - p)), 0.0)
         return into(input, out, inplace)
 
     fn.__name__ = fn.__qualname__ = name
-    fn.__doc__ = (f"Each channel of (N, C, {spatial} sizes) or (C, ...) 0 with probability p, else divided by 1 - p (Tompson et al. 2015)."
-                  "\n    dtype: any; integers as floats. Raises ShapeError for others, ArgumentError unless p is from 0 to 1."
+    alone = "as torch takes it, each row of (N, C, L)" if spatial == 2 else "(C, ...)"
+    fn.__doc__ = (f"Each channel of (N, C, {spatial} sizes) or {alone} 0 with probability p, else divided by 1 - p (Tompson et al. 2015)."
+                  f"\n    {'' if spatial == 1 else 'Warns of other shapes, of which torch warns. '}dtype: any; integers as floats."
+                  "\n    Raises ShapeError for others, ArgumentError unless p is from 0 to 1."
                   f"\n\n    >>> nn.functional.{name}(tg.ones(1, 2{', 3' * spatial}), training=False).shape"
                   f"\n    (1, 2{', 3' * spatial})\n    ")
     return functional(fn)

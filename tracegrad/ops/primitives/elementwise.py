@@ -68,6 +68,12 @@ class Overwritten(Identity):
     def vjp(self, ct, y, x, old): return None, ct
 
 
+class Refilled(Overwritten):
+    """The value of the first operand, which does not depend on the second, whose derivative is 0: `zero_()` where history is recorded."""
+    name = "refilled"
+    def vjp(self, ct, y, x, old): return ct, 0
+
+
 # ------------------------------------------------------------------------------------------------------------- arithmetic
 
 

@@ -206,7 +206,7 @@ class Amin(Smallest, Extremum):
 
 
 class MaxOfAll(Amax):
-    """The largest of all; where that is NaN, the NaNs share the gradient: torch's max and median without a dim."""
+    """The largest; where that is NaN, the NaNs share the gradient: torch's max and median without a dim, and its norm of order inf."""
     name, nans = "max_of_all", True
     cases = [(((2, 3),), dict(dim=(0, 1))), (((5,),), dict(dim=(0,)))]
 

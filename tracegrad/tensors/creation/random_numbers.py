@@ -14,13 +14,14 @@ from tracegrad.execute.devices import find_device
 from tracegrad.execute.eager_executor import arrays_of, made_eagerly, nodes_of
 from tracegrad.graph.cached_calls import calls, learn
 from tracegrad.graph.families import broadcast_shapes
-from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.ir import Aval, Node, own_nodes
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import Shape, cast, data, scalar
+from tracegrad.graph.primitive import REGISTRY, Shape, bind, cast, data, scalar
 from tracegrad.ops.arguments import integer
 from tracegrad.ops.arrays import random_bits
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.pointwise import where
+from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import state
@@ -48,6 +49,16 @@ def seed_and_offset(shape: Shape, numbers: int) -> tuple[Node, Node]:
         offset = cast(offset, dtypes.int64) + index * step
         step *= size
     return seed, offset
+
+
+def of_parameters(drawn: Tensor, *parameters: Tensor) -> Tensor:
+    """What was drawn, which requires grad where one of its parameters does: as in torch the gradient of these is 0."""
+    node = drawn._node()
+    with own_nodes():
+        for p in parameters:
+            if state.grad and (of := p._node()).needs_grad:
+                node = bind(REGISTRY["refilled"], (node, expanded("random numbers", cast(of, node.dtype), node.shape)), {})
+    return drawn if node is drawn._node() else new_tensor(node, drawn.device)
 
 
 _draws = calls()                    # by what draws how many numbers, and of which dtype
@@ -255,7 +266,7 @@ def draw_bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
     drawn: Tensor = (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)
     if not isinstance(p, Tensor) or not dtypes.is_float(x.dtype):
         return drawn
-    return where((p >= 0.0) & (p <= 1.0), drawn, nan)  # type: ignore[no-any-return]
+    return of_parameters(where((p >= 0.0) & (p <= 1.0), drawn, nan), p)
 
 
 @create(draws=True)
@@ -283,7 +294,7 @@ def normal(
             raise DTypeError(f"normal: mean and std must be float tensors, got {v.dtype}; use x.float()")
     shape = broadcast_shapes("normal", [v.shape for v in given])
     found = given[0].dtype if len(given) == 1 else dtypes.promote(given[0].dtype, given[1].dtype)
-    return (randn(shape, dtype=found, device=given[0].device) * std + mean).detach()  # type: ignore[no-any-return]
+    return of_parameters((randn(shape, dtype=found, device=given[0].device) * std + mean).detach(), *given)
 
 
 @create(draws=True)

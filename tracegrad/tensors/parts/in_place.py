@@ -24,7 +24,7 @@ from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.parts.handle import Handle
 from tracegrad.tensors.parts.view_steps import Steps, overlap, own_copy, put_back
 
-_VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
+_VARIABLE, _OVERWRITTEN, _REFILLED = REGISTRY["variable"], REGISTRY["overwritten"], REGISTRY["refilled"]
 
 
 class InPlace(Handle):
@@ -78,6 +78,9 @@ class InPlace(Handle):
                     node = bind(_OVERWRITTEN, (node, old), {})
             elif old.needs_grad:        # a constant that others have, too, holds no value of this tensor's: see __init__
                 node = variable(node.twin() if node.constant and state.trace is None else node)
+        elif old.needs_grad and not node.needs_grad:            # as torch's: the tensor still requires grad, which is 0 from here on back
+            with own_nodes():
+                node = bind(_REFILLED, (node, old), {})
         self._set_node(node)
         self._versions += 1
         return self
