@@ -303,6 +303,7 @@ def test_numpy_does_not_warn_and_its_errors_stay_as_they_were(recwarn):
     assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
 
 
+@pytest.mark.recall
 def test_numpy_is_silent_in_every_thread_and_in_a_call_within_a_call(recwarn):
     """A signal's handler, or what the garbage collector calls, computes while a call does: that is deferred."""
     x, found = tg.tensor([3e38]), []

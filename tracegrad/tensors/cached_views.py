@@ -63,10 +63,8 @@ class _View:
             made = call.make((node,))[call.result]
             made.value = None if array is None else host_part(device, array, self.whole)
             view = Tensor(made, device)
-        view._base = base
-        view._steps = self.steps
-        view._layout = len(base._moved)
-        view._detached = False
+        view._base, view._steps = base, self.steps
+        view._layout, view._detached = len(base._moved), False
         return Tensor(view._n, device) if self.reshaped and self._copied(view, base) else view
 
     def _copied(self, view: Tensor, base: Tensor) -> bool:
