@@ -4,6 +4,7 @@ is right."""
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import nn
-from tracegrad.execute import eager_executor
+from tracegrad.execute import eager_executor, policy
 from tracegrad.execute.program import Program
 from tracegrad.nn import functional as F
 from tracegrad.ops.primitives import movement
 from tracegrad.runtime.buffer import held
+from tracegrad.support.blas import silent
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="all is deferred on this device")
 
@@ -299,6 +301,59 @@ def test_numpy_does_not_warn_and_its_errors_stay_as_they_were(recwarn):
     assert np.isinf(found[2].numpy()[2])
     assert np.geterr() == before
     assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
+
+
+@pytest.mark.recall
+def test_numpy_is_silent_in_every_thread_and_in_a_call_within_a_call(recwarn):
+    """A signal's handler, or what the garbage collector calls, computes while a call does: that is deferred."""
+    x, found = tg.tensor([3e38]), []
+
+    def many():
+        found.append([(x * 2.0).item() for _ in range(20)])
+
+    threads = [threading.Thread(target=many) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[float("inf")] * 20] * 3
+    many()
+    before = policy.eager_calls[0]
+    assert silent.call(lambda: x * 2.0).item() == float("inf")
+    assert policy.eager_calls[0] == before
+    assert (x * 2.0).item() == float("inf")
+    assert policy.eager_calls[0] == before + 1
+    assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
+
+
+def test_views_stay_what_they_are_where_a_base_is_moved_in_place():
+    def program():
+        x = tg.tensor(given(0, 4, 6)) * 1.0
+        y = x.reshape(4, 2, 3).transpose(0, 1)
+        z = y[1]
+        found = [z + 1]
+        y.transpose_(0, 2)
+        found += [z + 1, y + 1]
+        x.t_()
+        found += [z + 1, y + 1, x + 1]
+        x[0] = 5.0
+        z *= 2.0
+        return [t.numpy() for t in (*found, z + 1, y + 1, x + 1)]
+
+    with tg.no_grad():
+        expected = program()
+        for _ in range(4):
+            for a, b in zip(expected, program(), strict=True):
+                np.testing.assert_array_equal(a, b)
+    numbers = given(0, 4, 6)
+    np.testing.assert_array_equal(expected[0], numbers.reshape(4, 2, 3).transpose(1, 0, 2)[1] + 1)
+    np.testing.assert_array_equal(expected[1], expected[0])
+    np.testing.assert_array_equal(expected[3], expected[0])
+    numbers[:, 0] = 5.0
+    numbers.reshape(4, 2, 3)[:, 1] *= 2.0
+    np.testing.assert_array_equal(expected[6], numbers.reshape(4, 2, 3).transpose(1, 0, 2)[1] + 1)
+    np.testing.assert_array_equal(expected[7], numbers.reshape(4, 2, 3).transpose(1, 0, 2).swapaxes(0, 2) + 1)
+    np.testing.assert_array_equal(expected[8], numbers.T + 1)
 
 
 def test_a_step_with_batch_norms_has_one_structure_from_the_third_on(monkeypatch):

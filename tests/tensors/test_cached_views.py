@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad.execute.program import host_part
 from tracegrad.graph.intervals import interval
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.tensors import cached_views, held_parts
+from tracegrad.tensors.tensor import holding
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
 
@@ -38,7 +38,7 @@ def taken(monkeypatch):
     count = []
     real = cached_views._View.of
     monkeypatch.setattr(cached_views._View, "of", lambda *given: count.append(True) or real(*given))
-    monkeypatch.setattr(held_parts, "host_part", lambda *part: count.append(True) or host_part(*part))
+    monkeypatch.setattr(held_parts, "holding", lambda *part: count.append(True) or holding(*part))
     return count
 
 

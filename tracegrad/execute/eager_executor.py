@@ -29,7 +29,7 @@ from tracegrad.graph.ir import Aval, Node, forget_operands
 from tracegrad.graph.operation import EAGER_FAMILIES
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, data, numpy_time
 from tracegrad.runtime.buffer import HostBuffer, host_buffer
-from tracegrad.support.blas import SILENT, quiet, reset_warnings, set_warnings, shared_among_threads
+from tracegrad.support.blas import quiet, shared_among_threads, silent
 from tracegrad.support.modes import state
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
@@ -98,11 +98,7 @@ class EagerCall:
                 with quiet():
                     found = routine(arrays, (), notes)
             else:
-                warnings = set_warnings(SILENT)
-                try:
-                    found = routine(arrays, (), notes)
-                finally:
-                    reset_warnings(warnings)
+                found = silent.call(routine, arrays, (), notes)
         except Exception:               # deferred, it raises where somebody reads it
             return None
         if notes and any(notes):

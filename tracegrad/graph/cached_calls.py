@@ -224,10 +224,13 @@ def _add(args: Iterable[Any], parts: list[Any], nodes: dict[Node, int], first: A
                 first = a
             elif a._device is not first._device:
                 raise _Unknown
-            node: Node = a._n if a._base is None and a._trace is None else a._node()      # as a._operand() would
-            if node.needs_grad and not state.grad:
-                behind = node.operands[0] if node.fn.name == "variable" else node            # of a parameter, in few steps
-                node = behind if not (behind.needs_grad or state.hidden) else a._operand()
+            node: Node = a._n if a._trace is None and (a._base is None or a._is_current()) else a._node()     # as a._operand() would
+            if node.needs_grad:
+                if not state.grad:
+                    behind = node.operands[0] if node.fn.name == "variable" else node        # of a parameter, in few steps
+                    node = behind if not (behind.needs_grad or state.hidden) else a._operand()
+                if node.needs_grad:
+                    parts.append(Operators)
             if node.constant:
                 raise _Unknown
             if node in nodes:
@@ -236,8 +239,6 @@ def _add(args: Iterable[Any], parts: list[Any], nodes: dict[Node, int], first: A
             nodes[node] = len(nodes)
             aval = node.aval
             parts.append(aval)
-            if node.needs_grad:
-                parts.append(Operators)
             if aval.bounded and has_range(node.fn):
                 parts.append((interval(node),))                           # checks of indices depend on it
         elif kind == FLOAT:

@@ -160,16 +160,16 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     known = describe(args, attrs) if outside else None
     generic_key = None
     if known is not None:
+        key, nodes, first = known
         memo = fn.memo
-        template = memo[known[0]]
+        template = memo[key]
         if template is not None:
-            return known[2]._recalled(template, known[1])
-        generic_key = None if attrs else without_number(known[0], args)
-        template = None if generic_key is None or known[0] in memo else memo[generic_key]
+            return first._recalled(template, nodes)
+        generic_key = None if attrs else without_number(key, args)
+        template = None if generic_key is None or key in memo else memo[generic_key]
         if template is not None:                            # a number that was not met yet: it may never come again
-            learn(memo, known[0], known[1], None)
-            nodes = [known[1][0], a_number(number_of(args), known[1][0].aval.dtype)]
-            return known[2]._recalled(template, nodes)
+            learn(memo, key, nodes, None)
+            return first._recalled(template, [nodes[0], a_number(number_of(args), nodes[0].aval.dtype)])
     wrapper = None
     plain = list(args)
     for i, a in enumerate(plain):
@@ -205,9 +205,9 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if rounded:
         node = cast(node, half)
     if known is not None:
-        learn(memo, known[0], known[1], node)
+        learn(memo, key, nodes, node)
         if generic_key is not None and node.fn is fn and memo[generic_key] is None:
-            x, = known[1]
+            x, = nodes
             numbers = [o for o in operands if o.fn is REGISTRY["const"] and o.aval is Aval((), x.aval.dtype)]
             if numbers and x in operands and dtypes.is_float(x.dtype) and not dtypes.is_half(x.dtype):     # (which may round it: `_lost`)
                 twin = Node(fn, operands, dict(attrs), node.aval, node.needs_grad)         # what tells of which template a node is

@@ -65,9 +65,10 @@ def on_nodes(fn: F) -> F:
             args, kwargs = state.autocast.cast(name, args, kwargs)
         known = describe(args, kwargs)
         if known is not None:
-            template = memo[known[0]]
+            key, nodes, like = known
+            template = memo[key]
             if template is not None:
-                return known[2]._recalled(template, known[1])
+                return like._recalled(template, nodes)
         found: list[Any] = []
         if kwargs and rest is not None:
             named = next((k for k in kwargs if k == rest or rest in _OTHER_NAMES.get(k, ())), None)
@@ -96,7 +97,7 @@ def on_nodes(fn: F) -> F:
         try:
             result = fn(*plain_args, **kwargs)
             if known is not None:
-                learn(memo, known[0], known[1], result)
+                learn(memo, key, nodes, result)
             return result if like is None else _wrapped(like, result, {*own.values()})
         except TracegradError as error:
             again = _read(error, args, given)

@@ -9,10 +9,10 @@ gets the nodes of that call in the leaf's place, and its value only if its base 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
+from weakref import ref
 
 from tracegrad.config import config
 from tracegrad.execute.eager_executor import known_of
@@ -55,16 +55,16 @@ class _View:
         if array is not None:
             for rule in self.rules:
                 array = rule(array)
-            array = host_part(device, array, self.whole)
         if call is None:
-            view = holding(device, self.aval, self.attrs, array)
+            view = holding(device, self.aval, self.attrs, None, array, self.whole)
             source = base._source                           # of a view, which is current
-            view._source = weakref.ref(node), base._versions if base._base is None else base._version if source is None else source[1]
+            view._source = ref(node), base._versions if base._base is None else base._version if source is None else source[1]
         else:
             made = call.make((node,))[call.result]
-            made.value = array
+            made.value = None if array is None else host_part(device, array, self.whole)
             view = Tensor(made, device)
-        view._base, view._steps, view._layout, view._detached = base, self.steps, len(base._moved), False
+        view._base, view._steps = base, self.steps
+        view._layout, view._detached = len(base._moved), False
         return Tensor(view._n, device) if self.reshaped and self._copied(view, base) else view
 
     def _copied(self, view: Tensor, base: Tensor) -> bool:
@@ -93,12 +93,15 @@ def recalled(make: Callable[..., Any]) -> Any:
         known = None
         if isinstance(base, Tensor) and state.plain and config.eager:
             node = base._n
-            if node.needs_grad or node.fn.boundary or type(node.value) is HostBuffer:
+            if type(node.value) is HostBuffer or node.needs_grad or node.fn.boundary:
                 known = describe(args, kwargs)
         if known is not None:
-            node, call = known[1][0], memo[known[0]]
+            key, nodes, _ = known
+            node, call = nodes[0], memo[key]
             if call is not None and node is base._n:             # else it is without its history
-                value = node.value if node.needs_grad or node.value is not None else resolve(node).value    # of a detached one, behind it
+                value = node.value
+                if value is None and not node.needs_grad:        # of a detached one, behind it
+                    value = resolve(node).value
                 array = value.array if type(value) is HostBuffer and not value.deferred_checks else None
                 if array is not None:
                     eager_calls[0] += 1
@@ -110,8 +113,8 @@ def recalled(make: Callable[..., Any]) -> Any:
                     return views[0].of(base, node, array) if form is None else form([view.of(base, node, array) for view in views])
         found = make(*args, **kwargs)
         # Not of other tensors: their values may decide where the view begins and ends.
-        if known is not None and len(known[1]) == 1 and not any(isinstance(a, Tensor) for a in args[1:]):
-            _learn(memo, known[0], base, known[1][0], found)
+        if known is not None and len(nodes) == 1 and not any(isinstance(a, Tensor) for a in args[1:]):
+            _learn(memo, key, base, node, found)
         return found._wrap(found._node()) if isinstance(found, Tensor) and moved(found) else found
 
     return entry

@@ -18,7 +18,6 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.execute.eager_executor import known_of
 from tracegrad.execute.policy import eager_calls
-from tracegrad.execute.program import host_part
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.primitive import REGISTRY, data
 from tracegrad.ops.arrays.subscripts import Subscript
@@ -86,9 +85,10 @@ def reading(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], 
         attrs = {"aval": aval}
         if aval.bounded:                                    # the range that is known of all is known of a part
             attrs = (node.attrs if node.fn is _DATA else known_of(node)) | attrs
-        view = holding(device, aval, attrs, host_part(device, part))
+        view = holding(device, aval, attrs, None, part)
         view._source = weakref.ref(node), self._versions if self._base is None else self._version
-        view._base, view._steps, view._layout, view._detached = self, Subscript(node.aval.shape, items), len(self._moved), False
+        view._base, view._steps = self, Subscript(node.aval.shape, items)
+        view._layout, view._detached = len(self._moved), False
         return view
 
     return __getitem__

@@ -31,7 +31,9 @@ from tracegrad.graph.primitive import NOWHERE, REGISTRY, call, cast, detached
 from tracegrad.ops.arguments import results_of
 from tracegrad.ops.arrays.pointwise import acceptable
 from tracegrad.ops.primitives.dynamic_slice import as_slice
+from tracegrad.ops.primitives.movement import compact
 from tracegrad.ops.primitives.transfer import computes, transfer
+from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.layouts import accept_format
 from tracegrad.support.modes import state
@@ -101,8 +103,8 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         device = self._device
         found, result = arrays_of(call, nodes, device), call.result
         if found is not None and (leaf := call.prepared.leaf) is not None:
-            array, = found
-            return holding(device, leaf[1], leaf[2], host_part(device, array))
+            _, aval, attrs = leaf
+            return holding(device, aval, attrs, None, found[0])
         values = nodes_of(call, nodes, device, found)
         return self._wrap(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
 
@@ -312,15 +314,31 @@ def held_elsewhere(*lists: list[Tensor]) -> bool:
 # ---------------------------------------------------------------------------------------------------------------- making
 
 
-def holding(device: Device, aval: Aval, attrs: dict[str, Any], value: Any) -> Tensor:
-    """A tensor that has a value, outside of traces: as Tensor(data(aval, value, attrs), device), in few steps."""
+def holding(device: Device, aval: Aval, attrs: dict[str, Any], value: Any, array: Any = None, whole: bool = False) -> Tensor:
+    """A tensor that has a value, outside of traces: as Tensor(data(aval, value, attrs), device), in few steps.
+
+    array, whole: the value is host_part(device, array, whole) then. (A hot path: every small result.)
+    """
+    if array is not None:
+        value = _new(HostBuffer)
+        value.device = device
+        value.array = array if whole or array.base is None else compact(array)
+        value.deferred_checks = ()
     made, node = _new(Tensor), _new(Node)
-    node.fn, node.operands, node.attrs, node.aval, node.loc = _DATA, (), attrs, aval, NOWHERE
-    node.needs_grad, node.constant, node.value = False, False, value
-    made._n, made._device, made._versions, made._moved = node, device, 0, ()
+    node.fn = _DATA
+    node.operands = ()
+    node.attrs = attrs
+    node.aval = aval
+    node.loc = NOWHERE
+    node.needs_grad = node.constant = False
+    node.value = value
+    made._n = node
+    made._device = device
+    made._versions = 0
+    made._moved = ()
     made._base = made._grad = made._hooks = made._source = made._trace = None
-    if state.scopes:
-        made._within = state.scopes
+    if scopes := state.scopes:
+        made._within = scopes
     return made
 
 

@@ -13,7 +13,6 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, of_memory
 from tracegrad.execute.devices import find_device
 from tracegrad.execute.eager_executor import arrays_of
-from tracegrad.execute.program import host_part
 from tracegrad.graph.cached_calls import calls, describe, learn
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.operators import F, public
@@ -57,7 +56,7 @@ def create(*names: str, draws: bool = False, again: bool = False) -> Callable[[F
                 found = None if call is None else arrays_of(call, (), device)
                 if found is not None:
                     _, aval, attrs = call.prepared.leaf
-                    return holding(device, aval, attrs, host_part(device, found[0]))
+                    return holding(device, aval, attrs, None, found[0])
                 made = made_by(args, kwargs)
                 if call is None and made._device is device and not made._n.needs_grad:
                     learn(memo, known[0], (), made._n)

@@ -90,10 +90,10 @@ class Handle(Operators):
         version, view, base = known[1], self, self._base
         while base is not None:
             known = view._source
-            if known is None or known[0]() is not base._n or view._layout != len(base._moved):
+            if known is None or known[0]() is not base._n:
                 return False
             view, base = base, base._base
-        return version == view._versions
+        return version == view._versions            # which t_(), squeeze_(), ... of any of them count, too
 
     def _held(self) -> Any:
         """The array of this tensor's present value, which nobody writes, if NumPy holds it; else None."""
