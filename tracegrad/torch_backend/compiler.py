@@ -323,7 +323,7 @@ class Program:
         def graph(*tensors: Tensor) -> tuple[Tensor, ...]:
             return self._body(tensors)
 
-        self._traced = trace(graph, dynamic=None if varying else False)
+        self._traced: Any = trace(graph, dynamic=None if varying else False)
 
     def _reached(self) -> set[Any]:
         """The nodes that the results are made of."""
@@ -346,15 +346,15 @@ class Program:
         made = None if self._run is None else self._run([values[node] for node in self._given])
         if made is None:
             made = self._by_tensors(values)
-        if self._left:
+        if made is None:
             return self._gm(*args)  # type: ignore[no-any-return]
         values |= zip(self._computed, made, strict=True)
         for node in self._checks:
             node.target(*self._with(node.args, values), **self._with(node.kwargs, values))
         return [self._output(node, values) for node in self._outputs]
 
-    def _by_tensors(self, values: dict[Any, Any]) -> list[Any]:
-        """The results of the traced function. If its first call fails, the graph is left to torch."""
+    def _by_tensors(self, values: dict[Any, Any]) -> list[Any] | None:
+        """The results of the traced function. None if its first call fails: the graph is left to torch."""
         try:
             with no_grad():
                 given = [x.of(values[node]) for node, x in self._given.items()] if self._computed else []
@@ -369,7 +369,7 @@ class Program:
                 raise
             self._left = True                               # such as float64 on a device that has none
             _say(f"torch runs a graph as it is, because of an error: {error}")
-            return []
+            return None
         if self._alike is None:
             self._alike = overlaps([values[node] for node in self._read if node not in self._numbers], made)
         for k in self._alike:

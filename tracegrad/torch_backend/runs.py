@@ -13,7 +13,6 @@ import numpy as np
 
 from tracegrad.config import config
 from tracegrad.execute.devices import find_device
-from tracegrad.execute.program import Program
 from tracegrad.graph.ir import Aval
 from tracegrad.runtime.buffer import Buffer, empty
 from tracegrad.runtime.device import Device
@@ -31,7 +30,7 @@ _KEPT = 1 << 16         # bytes of a result up to which its memory is kept: what
 def run_of(replay: Replay, arguments: Sequence[Argument | Number], layouts: Sequence[Layout]) -> Run | None:
     """What calls like one that was replayed are; None where there is more to do, or the results are not in the host's memory."""
     program = replay.program
-    if not replay.on_values or not isinstance(program, Program) or type(program.device) is not Device or not program.device.in_host_memory:
+    if not replay.on_values or type(program.device) is not Device or not program.device.in_host_memory:
         return None
     executable, avals = program.executable, [aval for _, aval, _ in replay.holders]
     if executable is None or not program.buffers_only or program.left or not all(aval.nbytes for aval in avals):
