@@ -256,11 +256,14 @@ class View:
 
 
 class Placed:
-    """What an array of a buffer's memory has as its base where that is a block of the pool: it holds the buffer. at: see `address`."""
+    """What an array of a buffer's memory has as its base where that is a block of the pool: it holds the buffer. at: see `address`.
 
-    def __init__(self, buffer: Any, at: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    strides: in bytes, where the array is not row by row.
+    """
+
+    def __init__(self, buffer: Any, at: int, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None) -> None:
         self.buffer = buffer
-        self.__array_interface__ = {"version": 3, "data": (at, False), "shape": shape, "typestr": dtype.str}
+        self.__array_interface__ = {"version": 3, "data": (at, False), "shape": shape, "typestr": dtype.str, "strides": strides}
 
 
 def address(device: Any, queue: cl.CommandQueue, mem: Any) -> int:
@@ -274,6 +277,14 @@ def address(device: Any, queue: cl.CommandQueue, mem: Any) -> int:
         array, _ = cl.enqueue_map_buffer(queue, mem, cl.map_flags.READ, 0, (size,), np.dtype(np.uint8), is_blocking=True)
         found = device.mapped[mem.int_ptr] = array.__array_interface__["data"][0], array
     return found[0]  # type: ignore[no-any-return]
+
+
+def addresses(device: Any, blocks: Sequence[Any]) -> list[int]:
+    """`address` of several blocks, once the commands so far have run."""
+    with device.lock:
+        queue = device.use(device.host_queue)
+        device.drain(queue)
+        return [address(device, queue, mem) for mem in blocks]
 
 
 def shown(buffer: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

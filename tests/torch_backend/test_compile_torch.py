@@ -16,6 +16,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch: Any = pytest.importorskip("torch")
@@ -25,6 +26,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch._dynamo
 
+    from tracegrad import from_dlpack
     from tracegrad.codegen.passes import passes
     from tracegrad.errors import DeviceError
     from tracegrad.execute.devices import find_device
@@ -240,6 +242,58 @@ def test_results_are_nobody_elses() -> None:
     first = fast(x)[1]
     x.zero_()
     close(first, kept)
+
+
+@pytest.mark.recall
+@pytest.mark.skipif(not find_device(None).in_host_memory, reason="results are copies on this device")
+def test_memory_of_a_result_is_written_again_once_torch_has_let_go_of_it() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return (x * 2 + y).sin(), (x + y).t() * 1.5, x.to(torch.bfloat16) + 1, x[:1, :1] - 1
+
+    def numbers(r: Any) -> Any:
+        return np.array(r.numpy() if hasattr(r, "numpy") else r)
+
+    fast, x, y = compiled(fn), torch.randn(30, 20), torch.randn(30, 20)
+    fast(x, y)
+    assert len({tuple(r.data_ptr() for r in fast(x + k, y)) for k in range(4)}) == 1
+    for hold in (lambda r: r, lambda r: r[3:5], lambda r: r.numpy(), lambda r: r.view(-1)[7:], lambda r: from_dlpack(r, copy=False)):
+        first = fast(x, y)[0]
+        kept, place, wanted = hold(first), first.data_ptr(), numbers(hold(fn(x, y)[0]))
+        del first
+        for k in range(3):
+            found, others = fast(x - k, y), fn(x - k, y)
+            assert found[0].data_ptr() != place
+            assert [r.stride() for r in found] == [r.stride() for r in others]
+            close(found, others)
+        np.testing.assert_allclose(numbers(kept), wanted, atol=1e-5)
+        del kept
+
+
+@pytest.mark.recall
+@pytest.mark.skipif(not find_device(None).in_host_memory, reason="results are copies on this device")
+def test_a_graph_is_waited_for_once(programs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its results are not handed over one by one; equal ones (the gradients of two biases) are not the same memory."""
+    cell, xs = nn.LSTMCell(6, 8), torch.randn(5, 3, 6)
+
+    def loss(xs: Any) -> Any:
+        h = c = xs.new_zeros(xs.shape[1], 8)
+        for x in xs:
+            h, c = cell(x, (h, c))
+        return h.square().mean()
+
+    fast, waits = compiled(loss), list[Any]()
+    drain = type(find_device(None)).drain
+    monkeypatch.setattr(type(find_device(None)), "drain", lambda self, queue: waits.append(queue) or drain(self, queue))
+    wanted = torch.autograd.grad(loss(xs), list(cell.parameters()))
+    for k in range(4):
+        waits.clear()
+        value = fast(xs)
+        found = torch.autograd.grad(value, list(cell.parameters()))
+        close(value, loss(xs))
+        close(found, wanted)
+        assert found[2].data_ptr() != found[3].data_ptr()
+        assert k == 0 or len(waits) == 2
+    assert [program._run is not None for program in programs] == [True, True]
 
 
 def test_results_changed_in_place_have_gradients() -> None:

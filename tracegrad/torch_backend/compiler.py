@@ -22,6 +22,7 @@ from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_backend.memory import Argument, Layout, Number, name_of, overlaps, to_numpy, to_torch
 from tracegrad.torch_backend.operators import find
+from tracegrad.torch_backend.runs import Run, run_of
 from tracegrad.tracing.trace import trace
 from tracegrad.tracing.varying import mark_dynamic
 
@@ -317,11 +318,12 @@ class Program:
         self._layouts = [Layout(node.meta["val"]) for node in self._computed]
         self._left = False                              # to torch: the first call failed
         self._alike: list[int] | None = None            # results to copy, because they are the memory of another one; known after a call
+        self._run: Run | None = None                    # what most calls are
 
         def graph(*tensors: Tensor) -> tuple[Tensor, ...]:
             return self._body(tensors)
 
-        self._traced = trace(graph, dynamic=None if varying else False)
+        self._traced: Any = trace(graph, dynamic=None if varying else False)
 
     def _reached(self) -> set[Any]:
         """The nodes that the results are made of."""
@@ -341,6 +343,18 @@ class Program:
         values |= {node: getattr(self._gm, node.target) for node in self._constants}
         if self._left or any(values[node].storage_offset() for node in self._from_start):
             return self._gm(*args)  # type: ignore[no-any-return]
+        made = None if self._run is None else self._run([values[node] for node in self._given])
+        if made is None:
+            made = self._by_tensors(values)
+        if made is None:
+            return self._gm(*args)  # type: ignore[no-any-return]
+        values |= zip(self._computed, made, strict=True)
+        for node in self._checks:
+            node.target(*self._with(node.args, values), **self._with(node.kwargs, values))
+        return [self._output(node, values) for node in self._outputs]
+
+    def _by_tensors(self, values: dict[Any, Any]) -> list[Any] | None:
+        """The results of the traced function. None if its first call fails: the graph is left to torch."""
         try:
             with no_grad():
                 given = [x.of(values[node]) for node, x in self._given.items()] if self._computed else []
@@ -355,15 +369,14 @@ class Program:
                 raise
             self._left = True                               # such as float64 on a device that has none
             _say(f"torch runs a graph as it is, because of an error: {error}")
-            return self._gm(*args)  # type: ignore[no-any-return]
+            return None
         if self._alike is None:
             self._alike = overlaps([values[node] for node in self._read if node not in self._numbers], made)
         for k in self._alike:
             made[k] = made[k].clone()
-        values |= {node: layout.as_promised(x) for node, layout, x in zip(self._computed, self._layouts, made, strict=True)}
-        for node in self._checks:
-            node.target(*self._with(node.args, values), **self._with(node.kwargs, values))
-        return [self._output(node, values) for node in self._outputs]
+        if given:
+            self._run = run_of(self._traced._seen(), list(self._given.values()), self._layouts)
+        return [layout.as_promised(x) for layout, x in zip(self._layouts, made, strict=True)]
 
     def _output(self, node: Any, values: dict[Any, Any]) -> Any:
         if node in self._numbers:

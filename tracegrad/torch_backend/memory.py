@@ -58,7 +58,7 @@ class Layout:
         else:
             made = torch.from_dlpack(x).contiguous()
         if shared:
-            _results[made.data_ptr()] = x._n.value
+            results[made.data_ptr()] = x._n.value
         return made
 
     def as_promised(self, x: Any) -> Any:
@@ -81,16 +81,14 @@ class Argument:
         self.varying = [self.layout.order.index(d) for d in varying]
         self.aval = Aval(tuple(value.shape[d] for d in self.layout.order), getattr(dtypes, name_of(value.dtype)))
         self.attrs = {"aval": self.aval}
-        self._latest: tuple[Any, int, Any, Tensor] | None = None           # torch's tensor, weakly; where its memory is; what shares that
+        self._latest: tuple[Any, int, Any, Any] | None = None              # torch's tensor, weakly; where its memory is; what shares that
 
     def of(self, x: Any) -> Tensor:
         """A torch tensor as tracegrad's, its dimensions in the order of its memory; a copy where its memory cannot be shared."""
-        latest, place, device = self._latest, x.data_ptr(), find_device(None)
-        if latest is not None and latest[0]() is x and latest[1] == place and latest[2] is device:
-            return latest[3]
-        buffer = _results.get(place) if self.layout.dense else None          # an expanded view has as many elements, too
-        if buffer is not None and buffer.device is device and buffer.nbytes == self.aval.nbytes and not (x.is_conj() or x.is_neg()):
-            return holding(device, self.aval, self.attrs, buffer)
+        device, place = find_device(None), x.data_ptr()
+        found = self._known(x, place, device)
+        if found is not None:
+            return holding(device, self.aval, self.attrs, found)
         own = x.detach().resolve_conj().resolve_neg()
         own = own if self.layout.in_order else own.permute(self.layout.order)
         if self.aval.nbytes <= _COPIED and self.aval.dtype != dtypes.bfloat16:
@@ -99,9 +97,23 @@ class Argument:
             made = from_dlpack(own, copy=False)
         except DLPackError:
             return from_dlpack(own.contiguous())
-        if own.data_ptr() == place:
-            self._latest = ref(x, self._forget), place, device, made
+        if own.data_ptr() == place and made._n.value is not None:
+            self._latest = ref(x, self._forget), place, device, made._n.value
         return made
+
+    def value(self, x: Any, device: Device) -> Any:
+        """The value of `of`; None if that has none yet."""
+        found = self._known(x, x.data_ptr(), device)
+        return self.of(x)._n.value if found is None else found
+
+    def _known(self, x: Any, place: int, device: Any) -> Any:
+        """The value that stands for x already; None if there is none."""
+        latest = self._latest
+        if latest is not None and latest[0]() is x and latest[1] == place and latest[2] is device:
+            return latest[3]
+        buffer = results.get(place) if self.layout.dense else None           # an expanded view has as many elements, too
+        known = buffer is not None and buffer.device is device and buffer.nbytes == self.aval.nbytes and not (x.is_conj() or x.is_neg())
+        return buffer if known else None
 
     def _forget(self, gone: Any) -> None:
         if self._latest is not None and self._latest[0] is gone:
@@ -117,9 +129,12 @@ class Number:
     def of(self, x: int) -> Tensor:
         return from_own(np.array(x, np.int64))
 
+    def value(self, x: int, device: Device) -> Any:
+        return self.of(x)._n.value
+
 
 # Where a result's memory is in the host's -> its buffer, as long as torch has the tensor that shares it.
-_results = listed("torch.compile's results", WeakValueDictionary[int, Any]())
+results = listed("torch.compile's results", WeakValueDictionary[int, Any]())
 
 
 def overlaps(given: Sequence[Any], made: Sequence[Any]) -> list[int]:

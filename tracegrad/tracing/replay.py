@@ -159,6 +159,12 @@ class Replay:
         """What the look-up of a signature, `change` and `run` do, as one function (see `fast_replay.py`), if this is `short`."""
         return fast_replay(self.arguments, self.holders, self.plain, self.guard_set, self.program)
 
+    @cached_property
+    def on_values(self) -> bool:
+        """Whether `run` gives new tensors of what one program makes of the values of the arguments, and depends on no other tensor."""
+        return (self.pure and self.plain == "tuple" and type(self.program) is Program
+                and not (self.recorded or self.guarded or self.assigned or self.guard_set.tensors or self.recording.no_grads))
+
     def _tensors(self, values: Sequence[Any]) -> Any:
         """A result that needs no tree, of these values."""
         made = [holding(device, aval, attrs, value) for value, (device, aval, attrs) in zip(values, self.holders, strict=True)]
