@@ -99,16 +99,6 @@ def bind_buffer(places: list[ArgumentSlot], buffer: Buffer) -> None:
         set_arg(index, buffer.mem)
 
 
-def bind_outputs(known: list[int], fresh: Sequence[tuple[int, list[ArgumentSlot]]], into: Sequence[Buffer]) -> None:
-    """Bind the outputs' memory that a run is given; none if it makes its own. known: the serials of what was bound by the latest call."""
-    bound = known[:] or [-1] * len(into)
-    known.clear()                                           # until all is done: a driver may refuse
-    for serial, buffer, (_, places) in zip(bound, into, fresh, strict=False):
-        if buffer.serial != serial:
-            bind_buffer(places, buffer)
-    known += [buffer.serial for buffer in into]
-
-
 def _byte_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
     """How to set a by-value argument from its bytes. The documented way takes 12 us, the one pyopencl itself uses 0.2."""
     multi = getattr(kernel, "_set_arg_buf_multi", None)

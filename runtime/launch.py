@@ -25,7 +25,7 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.runtime.bindings import ArgumentSlot, BoundLoop, ScalarBinding, bind_buffer, bind_outputs, bound_items, is_host
+from tracegrad.runtime.bindings import ArgumentSlot, BoundLoop, ScalarBinding, bind_buffer, bound_items, is_host
 from tracegrad.runtime.buffer import Buffer, empty, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark, verify
@@ -105,12 +105,11 @@ class Executable:
                 places[slot.alias] += places[i]
         self._inputs = [(plan.slots[i].nbytes, places[i]) for i in plan.inputs]
         self._bound: list[int] = [-1] * len(plan.inputs)
-        self._into: list[int] = []                         # what is bound for the outputs, if they were written into memory of the caller's
         self._given: list[weakref.ref[Buffer] | None] = [None] * len(plan.inputs)       # for the profiler: whose serials those are
         aliased = {slot.alias for slot in plan.slots}
         self.written = {k for k, i in enumerate(plan.inputs) if i in aliased}           # the inputs that are updated in place
         fresh = dict.fromkeys(i for i, slot in enumerate(plan.slots) if slot.kind == "output" and slot.alias is None)
-        self.fresh = [(plan.slots[i].nbytes, places[i]) for i in fresh]
+        self._fresh = [(plan.slots[i].nbytes, places[i]) for i in fresh]
         self._temps = [(slot.block, places[i]) for i, slot in enumerate(plan.slots) if slot.kind == "temp"]
         sources = _sources(plan, list(fresh))
         self.results = [sources[i] for i in plan.outputs]
@@ -139,7 +138,7 @@ class Executable:
             if self._busy or self._items is None:
                 return
             self._items, self._built, self._blocks, self._temps = None, {}, None, []
-            for _, places in (*self._inputs, *self.fresh):
+            for _, places in (*self._inputs, *self._fresh):
                 places.clear()
             for binding in (*self._faults, *(b for by_dtype in self._scalars for b in by_dtype)):
                 binding.places.clear()                                     # what is bound is known, should a profiler ask
@@ -149,12 +148,11 @@ class Executable:
             self._lock.release()
 
     def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[Line] | None = None,
-            ready: Ready | None = None, into: Sequence[Buffer] = ()) -> list[Buffer]:
+            ready: Ready | None = None) -> list[Buffer]:
         """Enqueue the plan and return its outputs; nothing is waited for (except by a host step).
 
         lines: the user's lines of the plan's checks, where they are not those that the plan was made for. ready: is told of each output
-        when the launches that it needs are enqueued, before those behind them; not by a plan with host steps. into: memory that nobody
-        else has, for each of `fresh`.
+        when the launches that it needs are enqueued, before those behind them; not by a plan with host steps.
 
         An aliased output and a passed-through input are the very Buffers given (the latter a copy if the memory is an array's that
         may change). Raises OutOfMemoryError before anything is written, ArgumentError for inputs that do not fit the plan,
@@ -176,10 +174,8 @@ class Executable:
             self._used = next(_clock)
             if self._items is None:
                 self._load()
-            device, fresh = self.device, [*into]
-            if into or self._into:
-                bind_outputs(self._into, self.fresh, into)
-            for nbytes, places in () if into else self.fresh:
+            device, fresh = self.device, []
+            for nbytes, places in self._fresh:
                 buffer = empty(device, nbytes)
                 fresh.append(buffer)
                 mem = buffer.mem
@@ -250,11 +246,10 @@ class Executable:
         if self._items is None:
             self._load()
         assert self._items is not None
-        fresh = [empty(self.device, nbytes) for nbytes, _ in self.fresh]
-        self._into.clear()
+        fresh = [empty(self.device, nbytes) for nbytes, _ in self._fresh]
         for i, buffer in enumerate(inputs):
             self._bind_input(i, buffer)
-        for buffer, (_, places) in zip(fresh, self.fresh, strict=True):
+        for buffer, (_, places) in zip(fresh, self._fresh, strict=True):
             bind_buffer(places, buffer)
         for k, binding in enumerate(self._faults):
             binding.bind(2 * k)

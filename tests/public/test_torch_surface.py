@@ -86,7 +86,8 @@ def test_poisson_and_binomial() -> None:
         assert abs(x.mean() - count * prob) < 5 * (count * prob * (1 - prob) / 10000) ** 0.5
         assert abs(x.var() / (count * prob * (1 - prob)) - 1) < 0.1
     w = tg.full((7,), 3.0, requires_grad=True)
-    assert not tg.poisson(w).requires_grad
+    tg.poisson(w).sum().backward()
+    assert w.grad.tolist() == [0.0] * 7
     draw = tg.trace(lambda r: (tg.poisson(r), tg.rand(3)))
     tg.manual_seed(1)
     traced = [[v.tolist() for v in draw(tg.full((31,), 2.0))] for _ in range(2)]
@@ -169,7 +170,7 @@ def test_dtypes_of_torch() -> None:
     name = lambda d: str(d).removeprefix("torch.")
     for (a, x), (b, y) in itertools.product(operands(torch).items(), repeat=2):
         expected = name(torch.result_type(x, y))
-        if expected != "complex32":
+        if expected not in ("complex32", "bcomplex32"):             # which are not here
             assert str(tg.result_type(operands(tg)[a], operands(tg)[b])) == expected, (a, b)
     for a, b in itertools.product(NAMES, NAMES):
         x, y = getattr(torch, a), getattr(torch, b)

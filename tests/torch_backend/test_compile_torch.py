@@ -246,7 +246,7 @@ def test_results_are_nobody_elses() -> None:
 
 @pytest.mark.recall
 @pytest.mark.skipif(not find_device(None).in_host_memory, reason="results are copies on this device")
-def test_memory_of_a_result_is_written_again_once_torch_has_let_go_of_it() -> None:
+def test_memory_of_a_result_is_its_own_as_long_as_anything_has_it() -> None:
     def fn(x: Any, y: Any) -> Any:
         return (x * 2 + y).sin(), (x + y).t() * 1.5, x.to(torch.bfloat16) + 1, x[:1, :1] - 1
 
@@ -255,7 +255,6 @@ def test_memory_of_a_result_is_written_again_once_torch_has_let_go_of_it() -> No
 
     fast, x, y = compiled(fn), torch.randn(30, 20), torch.randn(30, 20)
     fast(x, y)
-    assert len({tuple(r.data_ptr() for r in fast(x + k, y)) for k in range(4)}) == 1
     for hold in (lambda r: r, lambda r: r[3:5], lambda r: r.numpy(), lambda r: r.view(-1)[7:], lambda r: from_dlpack(r, copy=False)):
         first = fast(x, y)[0]
         kept, place, wanted = hold(first), first.data_ptr(), numbers(hold(fn(x, y)[0]))

@@ -1,11 +1,10 @@
 """Most calls of a graph are a run of one executable: `Run` makes them without tensors of tracegrad's, which cost as much as many kernels.
 
-Start at `Run.__call__`. Results are written into memory that torch's tensors then have; see `_Result`.
+Start at `Run.__call__`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import Aval
-from tracegrad.runtime.buffer import Buffer, empty
+from tracegrad.runtime.buffer import Buffer
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import verify
 from tracegrad.runtime.launch import Executable
@@ -23,8 +22,6 @@ from tracegrad.support import dtypes
 from tracegrad.support.modes import float32_matmul, state
 from tracegrad.torch_backend.memory import Argument, Layout, Number, results
 from tracegrad.tracing.replay import Replay
-
-_KEPT = 1 << 16         # bytes of a result up to which its memory is kept: what is to be done for new memory costs more than its kernel
 
 
 def run_of(replay: Replay, arguments: Sequence[Argument | Number], layouts: Sequence[Layout]) -> Run | None:
@@ -38,9 +35,9 @@ def run_of(replay: Replay, arguments: Sequence[Argument | Number], layouts: Sequ
     of = [k if kind == "fresh" else -1 for kind, k in executable.results]            # others are arguments or constants
     made = {k: _Result(layout, aval) for k, layout, aval in zip(of, layouts, avals, strict=True)}
     alike = all((made[k].shape, made[k].stride) == (layout.shape, _stride(layout)) for k, layout in zip(of, layouts, strict=True))
-    if made.keys() != set(range(len(executable.fresh))) or not alike:
+    if -1 in made or not alike:
         return None
-    return Run(executable, arguments, [made[k] for k in range(len(made))], of)
+    return Run(executable, arguments, [*made.values()], [[*made].index(k) for k in of])
 
 
 def _mode() -> Any:
@@ -49,19 +46,12 @@ def _mode() -> Any:
 
 
 class Run:
-    """Runs of an executable on the values of arguments.
-
-    Memory of a small result that torch has let go of is written again by the next run. So nothing is allocated, mapped, and bound to
-    kernels for it, in this graph and in the one that reads it: a forward graph has many such results for the backward graph.
-    """
+    """Runs of an executable on the values of arguments."""
 
     def __init__(self, executable: Executable, arguments: Sequence[Argument | Number], made: Sequence[_Result], of: Sequence[int]) -> None:
         """made: what is computed. of: which of these each result is; torch gets a copy of what is there twice."""
-        self._executable, self._arguments, self._results, self._mode = executable, arguments, made, _mode()
-        self._copied = [(k, of.index(i)) for k, i in enumerate(of) if i in of[:k]]
-        self._of = None if list(of) == list(range(len(made))) else of
-        # The buffers of a run, and the arrays whose memory torch's tensors have. A call takes them away: no thread meets another one.
-        self._kept: list[list[tuple[Buffer, Any] | None]] = []
+        self._executable, self._arguments, self._results, self._mode, self._of = executable, arguments, made, _mode(), of
+        self._firsts = [of.index(i) for i in range(len(made))]
 
     def __call__(self, args: Sequence[Any]) -> list[Any] | None:
         """Torch's tensors of the results, of torch's tensors. Waits for the values. None where there is more to do.
@@ -75,48 +65,14 @@ class Run:
         given = [argument.value(x, device) for argument, x in zip(self._arguments, args, strict=True)]
         if any(value is None for value in given):
             return None
-        kept = self._free()
-        into = [empty(device, nbytes) if found is None else found[0] for (nbytes, _), found in zip(executable.fresh, kept, strict=True)]
-        executable.run(given, into=into)
-        # from here on the arguments may be written
-        places = iter(addresses(device, [buffer.mem for buffer, found in zip(into, kept, strict=True) if found is None]))
-        made = []
-        for k, (buffer, result) in enumerate(zip(into, self._results, strict=True)):
+        found = executable.run(given)
+        buffers = [found[k] for k in self._firsts]
+        places = addresses(device, [buffer.mem for buffer in buffers])             # from here on the arguments may be written
+        for buffer in buffers:
             if buffer.deferred_checks:
                 verify(buffer)
-            found = kept[k]
-            if found is None:
-                array = result.array(buffer, next(places))
-                if result.nbytes <= _KEPT:
-                    kept[k] = buffer, array
-            else:
-                array = found[1]
-            made.append(result.tensor(array))
-        if not self._kept:
-            self._kept.append(kept)
-        if self._of is not None:
-            made = [made[i] for i in self._of]
-            for k, first in self._copied:
-                made[k] = made[first].clone()
-        return made
-
-    def _free(self) -> list[tuple[Buffer, Any] | None]:
-        """The memory that is kept, where nobody else has it."""
-        try:
-            kept = self._kept.pop()
-        except IndexError:
-            return [None] * len(self._results)
-        for k, found in enumerate(kept):
-            if found is not None:
-                if sys.getrefcount(found[1]) == _ONE and sys.getrefcount(found[0]) == _ONE + 1:          # the buffer is the array's base
-                    found[0].deferred_checks = ()
-                else:
-                    kept[k] = None
-        return kept
-
-
-_item = (object(),)
-_ONE = sys.getrefcount(_item[0])         # of what is in a tuple and nowhere else
+        made = [result.tensor(buffer, at) for result, buffer, at in zip(self._results, buffers, places, strict=True)]
+        return [made[i] if k == self._firsts[i] else made[i].clone() for k, i in enumerate(self._of)]
 
 
 def _stride(layout: Layout) -> tuple[int, ...]:
@@ -139,12 +95,9 @@ class _Result:
         self._strides = tuple([n * self._dtype.itemsize for n in self.stride])
         self._from_numpy = torch.from_numpy
 
-    def array(self, buffer: Buffer, at: int) -> Any:
+    def tensor(self, buffer: Buffer, at: int) -> Any:
         results[at] = buffer
-        return np.asarray(Placed(buffer, at, self.shape, self._dtype, self._strides))
-
-    def tensor(self, array: Any) -> Any:
-        x = self._from_numpy(array)
+        x = self._from_numpy(np.asarray(Placed(buffer, at, self.shape, self._dtype, self._strides)))
         if self._as is not None:
             x = x.view(self._as)
         return x if x.stride() == self.stride else x.as_strided_(self.shape, self.stride)
