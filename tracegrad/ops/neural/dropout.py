@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ArgumentError, ShapeError, warn
 from tracegrad.graph.operators import functional
 from tracegrad.ops.arrays.pointwise import into
 from tracegrad.ops.arrays.pointwise import where as select
@@ -51,9 +50,8 @@ def _of_channels(name: str, spatial: int, input: Array) -> tuple[int, ...]:
         raise ShapeError(f"{name}: takes an input (N, C, {spatial} sizes) or (C, {spatial} sizes), got {input.shape}")
     else:
         lead = 2 if spatial == 2 else 1
-        warnings.warn(f"{name}: an input of {n} dimensions is taken for ({'N, C' if lead == 2 else 'C'}, ...), as torch takes it; use "
-                      f"{'dropout1d, or unsqueeze(0) for (1, C, H, W)' if n == 3 and spatial == 2 else 'dropout, or reshape it'}",
-                      stacklevel=4)
+        warn(f"{name}: an input of {n} dimensions is taken for ({'N, C' if lead == 2 else 'C'}, ...), as torch takes it; use "
+             f"{'dropout1d, or unsqueeze(0) for (1, C, H, W)' if n == 3 and spatial == 2 else 'dropout, or reshape it'}")
     return (*input.shape[:lead], *[1] * (n - lead))
 
 
