@@ -30,7 +30,7 @@ FLOATS = (1.0, 0.75)                    # the Python float of each
 SIZE, BOUND = 6000, 1e3                 # elements of a value, and how large they are at most
 FEW = (1, 2, 3, 4, 5, 8)                # elements of a dimension: fewer than a vector has, and
 ORDINARY = (7, 13, 16, 17, 24, 31, 33, 40, 64, 65, 100, 127, 128, 129, 257, 300)     # of rows with an inside, edges and a rest
-BOUNDARIES = ("copy", "detach", "variable", "elementwise")
+BOUNDARIES = ("copy", "detach", "variable", "elementwise", "overwritten", "refilled")
 POINTWISE = [op for op in OPS if isinstance(op, Elementwise) and op.name not in BOUNDARIES and not op.cases
              and not getattr(op, "constants", ())]       # these have operands without a derivative
 SHAPED = [op for op in OPS if op.cases and op.name not in BOUNDARIES and op.family not in ("leaf", "host_call")]

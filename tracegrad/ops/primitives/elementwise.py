@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import DTypeError
+from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.graph.families import Elementwise, by_parts, common_dtype, selected
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
@@ -64,7 +64,10 @@ class Overwritten(Identity):
     flops = 0
     def numpy(self, x: Any, old: Any) -> Any: return x
     def opencl(self, x: str, old: str) -> str: return x
-    def aval(self, x, old): return Aval(x.shape, x.dtype)
+    def aval(self, x, old):
+        if x.shape != old.shape:
+            raise ShapeError(f"{self.name}: what is written has shape {x.shape}, what was there {old.shape}")
+        return Aval(x.shape, x.dtype)
     def vjp(self, ct, y, x, old): return None, ct
 
 
