@@ -69,6 +69,7 @@ class Overwritten(Identity):
             raise ShapeError(f"{self.name}: what is written has shape {x.shape}, what was there {old.shape}")
         return Aval(x.shape, x.dtype)
     def vjp(self, ct, y, x, old): return None, ct
+    cases = (((((2, 3), (2, 3)), {})),)
 
 
 class Refilled(Overwritten):
