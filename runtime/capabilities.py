@@ -173,7 +173,7 @@ def _built(source: str, context: cl.Context, device: cl.Device) -> cl.Program | 
     return None
 
 
-_TRIES, _LAUNCHES = 16, 8      # of `finish_waits`: a thread would have to lose its core in each, for as long as eight launches take (1 to 4 ms)
+_TRIES, _LAUNCHES = 16, 8      # of `finish_waits`: a thread would have to lose its core in each, for as long as eight launches take
 _PROBE = 1 << 16               # bytes: drivers treat small buffers otherwise
 
 

@@ -679,7 +679,7 @@ class TestInFlight:
         monkeypatch.setattr(cl.CommandQueue, "flush", flush_it)
         monkeypatch.setattr(cl.CommandQueue, "finish", lambda queue: None if queue.int_ptr in flushed else finish(queue))
         monkeypatch.setattr(cl, "enqueue_marker", mark)
-        monkeypatch.setattr(capabilities, "_TRIES", 1000)      # on a busy machine the kernels may have run before they are looked at, now and then
+        monkeypatch.setattr(capabilities, "_TRIES", 1000)      # on a busy machine the kernels may have run before they are looked at
         assert not capabilities.finish_waits(device.context, device.cl_device)
         monkeypatch.setitem(device.__dict__, "capabilities", replace(device.capabilities, finish_waits=False))
         self.test_what_was_flushed_is_waited_for(device)
