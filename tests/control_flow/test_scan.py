@@ -593,12 +593,12 @@ def test_one_iteration_is_no_loop(reverse):
     args = numbers(70), numbers(1, 70, seed=1), numbers(70, seed=2)
     f = tg.trace(program(tg.scan))
     close([r.numpy() for r in f(*args)], [r.numpy() for r in program(unrolled)(*args)])
-    f, args = tg.trace(tg.grad(lambda c, x, k: program(tg.scan)(c, x, k)[0].sum(), argnums=(0, 1, 2))), args
+    f = tg.trace(tg.grad(lambda c, x, k: program(tg.scan)(c, x, k)[0].sum(), argnums=(0, 1, 2)))
     wanted = tg.grad(lambda c, x, k: program(unrolled)(c, x, k)[0].sum(), argnums=(0, 1, 2))(*args)
     close([r.numpy() for r in f(*args)], [r.numpy() for r in wanted])
     if f.plan is not None:
         assert len(f.plan.launches) == 1
-        assert "iteration" not in str(f.kernels())
+        assert "a loop of" not in f.explain()
 
 
 def test_memory_with_checkpoints(kernels):
