@@ -26,6 +26,7 @@ from networkx.algorithms.flow import boykov_kolmogorov
 from tracegrad.codegen.schedule.access_maps import Maps, Reads, add, compose
 from tracegrad.codegen.schedule.grouping import cost
 from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import float64
 from tracegrad.support.tuning import tuning
 
 SOURCE, SINK = -1, -2                              # n(v) is 2 v, and c(v) is 2 v + 1, for value number v
@@ -92,9 +93,9 @@ class Choice:
         return int(2 * tuning().flops_per_byte * traffic)
 
     def again(self, v: Node) -> int:
-        """Flops an element, as of 4 bytes: half as many of 8 bytes are done at a time, and a function's polynomial has twice the terms."""
+        """Flops an element, as of float32: half as many of float64 are done at a time, and a function's polynomial has twice the terms."""
         flops, last = self.costs.get(v, 0), cost(v)
-        return flops if v.dtype.itemsize < 8 else 2 * (flops + (last if last >= tuning().costly else 0))
+        return flops if v.dtype != float64 else 2 * (flops + (last if last >= tuning().costly else 0))
 
     def value(self, v: Node) -> Value:
         """What the networks have of a value."""
