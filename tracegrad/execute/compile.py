@@ -135,7 +135,7 @@ def executable_graph(graph: Graph, transfers: bool = False) -> Graph:
                 if fn.family in _LOOPS and isinstance(fn, Shared):
                     call = fn, operands = _one_of(loops, *fn.once(operands))
                     if call not in written_out:
-                        written_out[call] = fn.written_out(operands)
+                        written_out[call] = fn.written_out(operands)  # type: ignore[attr-defined]
                     if (results := written_out[call]) is not None:
                         new[node] = results[node.attrs["index"]]
                         continue
