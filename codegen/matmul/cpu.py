@@ -313,7 +313,9 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     deep = f", {depth} of k after {depth}" if depth else ""
     of_several = f" of {several} products" * (several > 1)
     about = f"{x.m}x{x.n}x{p.k} product in {title}; a work-item does {high}x{wide} of them{deep}{of_several}."
-    return f.kernel(Program((batch, *part, j, i, k), ALONE, steps), p.name, about, p.flops, p.bytes, title)
+    # Of a short k the result is most of the traffic. If its rows are long it is written row by row: down a column each is another page.
+    along_rows = not x.swapped and x.n * p.dtype.itemsize >= tuning().written_along * max(p.k, 8)
+    return f.kernel(Program((batch, *part, *((i, j) if along_rows else (j, i)), k), ALONE, steps), p.name, about, p.flops, p.bytes, title)
 
 
 def _batches(x: Problem, parts: int, rows: int, columns: int, block: tuple[int, int]) -> tuple[int, int]:

@@ -24,7 +24,9 @@ import networkx as nx
 from networkx.algorithms.flow import boykov_kolmogorov
 
 from tracegrad.codegen.schedule.access_maps import Maps, Reads, add, compose
+from tracegrad.codegen.schedule.grouping import cost
 from tracegrad.graph.ir import Node
+from tracegrad.support.dtypes import float64
 from tracegrad.support.tuning import tuning
 
 SOURCE, SINK = -1, -2                              # n(v) is 2 v, and c(v) is 2 v + 1, for value number v
@@ -90,12 +92,17 @@ class Choice:
             traffic += sum([d.aval.nbytes for d in self.deps[v]]) * share
         return int(2 * tuning().flops_per_byte * traffic)
 
+    def again(self, v: Node) -> int:
+        """Flops an element, as of float32: half as many of float64 are done at a time, and a function's polynomial has twice the terms."""
+        flops, last = self.costs.get(v, 0), cost(v)
+        return flops if v.dtype != float64 else 2 * (flops + (last if last >= tuning().costly else 0))
+
     def value(self, v: Node) -> Value:
         """What the networks have of a value."""
-        cost, few = self.costs.get(v, 0), v.aval.nbytes <= tuning().few_bytes
+        flops, few = self.costs.get(v, 0), v.aval.nbytes <= tuning().few_bytes
         operands = [(d, maps, self.number.get(d), -1 if d in self.number else 2 * tuning().flops_per_byte * d.aval.nbytes)
                     for d, maps in self.deps[v].items()]
-        made = self.values[v] = self.traffic(v), cost, 0 if few else max(0, 2 * cost * v.aval.size - 1), v.aval.size, operands
+        made = self.values[v] = self.traffic(v), flops, 0 if few else max(0, 2 * self.again(v) * v.aval.size - 1), v.aval.size, operands
         return made
 
     def loads(self, g: Reader, wanted: list[Node]) -> set[Node]:
@@ -109,14 +116,14 @@ class Choice:
         heapify(queue)
         while queue:                                         # users before what they are computed from
             v = order[-heappop(queue)]
-            paid, cost, own, size, operands = self.values.get(v) or self.value(v)
-            spent_here = spent[v] + max(5, cost)
+            paid, flops, own, size, operands = self.values.get(v) or self.value(v)
+            spent_here = spent[v] + max(5, flops)
             network += (place[v], paid)
             if v not in free or spent_here > numbers.max_chain or len(spent) > numbers.max_values:
                 network.append(-1)
                 continue
             if own and g.size > size and g.repeats(computed[v]):
-                own = max(0, 2 * cost * g.size - 1)
+                own = (own + 1) * g.size // size - 1
             network.append(own)
             for d, maps, at, price in operands:
                 if at is not None:

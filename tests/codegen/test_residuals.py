@@ -1,5 +1,6 @@
 """codegen.residuals: the least cut is the least cost there is, and what programs with a gradient then store."""
 
+import re
 from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ class Thing:
 
 
 def value(size: int) -> Thing:
-    return Thing(aval=SimpleNamespace(nbytes=4 * size, size=size))
+    return Thing(aval=SimpleNamespace(nbytes=4 * size, size=size), dtype=np.dtype(np.float32), fn=SimpleNamespace(family=""))
 
 
 def case(seed: int) -> Any:
@@ -183,3 +184,17 @@ def test_a_short_sum_is_stored_for_a_product_that_adds_it() -> None:
     sums, *others = str(distances.kernels()).split("__kernel")[1:]
     assert "void sum" in sums
     assert not any(" mul = " in kernel for kernel in others)    # the product reads them
+
+
+def test_an_exponential_in_float64_is_computed_once() -> None:
+    """The gradient of a logarithm of a sum of exponentials reads them three times: to store them costs less than to compute them again."""
+    def value(x: Any) -> Any:
+        largest = x.max()
+        return largest + tg.log(tg.exp(x - largest).sum())
+
+    gradient = tg.trace(tg.grad(value))
+    x = np.random.default_rng(0).standard_normal(40000)
+    found = gradient(tg.tensor(x)).numpy()
+    np.testing.assert_allclose(found, np.exp(x) / np.exp(x).sum(), rtol=1e-11)
+    kernels = str(gradient.kernels()).split("__kernel")[1:]
+    assert sum(re.search(r"(?<!\.)exp\(", kernel) is not None for kernel in kernels) == 1        # (`tg.exp(` is in the lines told)

@@ -580,6 +580,27 @@ def test_everything_is_as_long_for_2048_iterations_as_for_64(interpreter):
     assert "a loop of 100 iterations in one launch" in f.explain()
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_one_iteration_is_no_loop(reverse):
+    """It is fused with what is around it: the gradient of the carry has nothing of the row that is stacked."""
+    def program(scan):
+        def f(c, x, k):
+            carry, rows = scan(lambda c, x: ((c * x).sin() + k, (c.exp(), x * k)), c, x, reverse=reverse)
+            return carry * 2 + rows[0][0], rows[1].sum(1)
+
+        return f
+
+    args = numbers(70), numbers(1, 70, seed=1), numbers(70, seed=2)
+    f = tg.trace(program(tg.scan))
+    close([r.numpy() for r in f(*args)], [r.numpy() for r in program(unrolled)(*args)])
+    f = tg.trace(tg.grad(lambda c, x, k: program(tg.scan)(c, x, k)[0].sum(), argnums=(0, 1, 2)))
+    wanted = tg.grad(lambda c, x, k: program(unrolled)(c, x, k)[0].sum(), argnums=(0, 1, 2))(*args)
+    close([r.numpy() for r in f(*args)], [r.numpy() for r in wanted])
+    if f.plan is not None:
+        assert len(f.plan.launches) == 1
+        assert "a loop of" not in f.explain()
+
+
 def test_memory_with_checkpoints(kernels):
     """What a derivative keeps grows with the root of the length."""
     def kept(scan, n):

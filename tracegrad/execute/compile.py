@@ -114,6 +114,7 @@ def executable_graph(graph: Graph, transfers: bool = False) -> Graph:
     """The graph without boundary nodes. transfers: but with these, which mean nothing on one device."""
     new: dict[Node, Node] = {n: n for n in graph.inputs}
     loops: dict[tuple[Node, ...], list[Operation]] = {}
+    written_out: dict[tuple[Operation, tuple[Node, ...]], list[Node] | None] = {}
     with located(None) as line:
         for node in graph:
             if node in new:
@@ -132,7 +133,12 @@ def executable_graph(graph: Graph, transfers: bool = False) -> Graph:
                 operands = tuple([new[o] for o in node.operands])
                 fn = fn.executed or fn
                 if fn.family in _LOOPS and isinstance(fn, Shared):
-                    fn, operands = _one_of(loops, *fn.once(operands))
+                    call = fn, operands = _one_of(loops, *fn.once(operands))
+                    if call not in written_out:
+                        written_out[call] = fn.written_out(operands)  # type: ignore[attr-defined]
+                    if (results := written_out[call]) is not None:
+                        new[node] = results[node.attrs["index"]]
+                        continue
                 new[node] = bind(fn, operands, node.attrs)
     return _trimmed(Graph.capture(graph.inputs, [new[o] for o in graph.outputs]))
 

@@ -155,6 +155,10 @@ class Shared(Primitive):
         """The same operation given each of its operands once, where it is one that several may stand for; and those operands."""
         return self, operands
 
+    def written_out(self, operands: tuple[Node, ...]) -> list[Node] | None:
+        """The results as nodes of other operations, where that is what runs in its place."""
+        return None
+
     def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
         raise NotImplementedError
 

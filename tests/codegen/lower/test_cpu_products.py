@@ -116,6 +116,21 @@ def test_lines_along_k_are_transposed_into_panels(target: Target, dtype: str) ->
 
 
 @pytest.mark.usefixtures("on_numpy")
+def test_long_rows_of_a_short_k_are_written_row_by_row() -> None:
+    """Down a column each row is another page: so tiles lie along rows where the result is most of the traffic."""
+    def inner(n: int, k: int) -> str:
+        (a, _), (b, read) = operand("a", 1, 300, k), operand("t", 1, k, n)
+        kernel = plan_of(lambda a, b: a @ read(b), a, b, target=replace(CPU, cores=1)).source.rpartition("__kernel")[2]
+        return "ij"[kernel.index("for (int j_tile") > kernel.index("for (int i_tile")]
+
+    assert [inner(n, k) for n, k in ((900, 8), (900, 3), (900, 20), (400, 8))] == ["j", "j", "i", "i"]
+    for batch, m, n, k in [(1, 40, 70, 5), (2, 33, 17, 9), (1, 50, 3, 9)]:
+        (a, read_a), (b, read_b) = operand("f", batch, m, k), operand("t", batch, k, n)
+        with Checked({"cpu": replace(CPU, cores=1)}, slack=3.0, tuning=Tuning(written_along=0)):
+            tg.trace(lambda a, b, x=read_a, y=read_b: tg.tanh(x(a) @ y(b)))(a, b)
+
+
+@pytest.mark.usefixtures("on_numpy")
 @one_of(2, "dtype", ["float32", "float64"])
 def test_a_product_beyond_the_second_cache_has_its_k_in_blocks(dtype: str) -> None:
     """k below, at and above a block and two, whole and with a rest, in all layouts."""
